@@ -132,7 +132,7 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
-	$(BIN)/python -m numerics_tests.mutants
+	$(BIN)/python -m numerics_tests.harness.mutants
 
 # An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
 triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once

@@ -14,7 +14,7 @@ from pathlib import Path
 from claims.held_out_attention import breaks_physics
 from perf_tests.audit.figures import ACCUSING, IMPOSSIBLE, SUSPICIOUS
 from perf_tests.audit.tables import Audit, audit_file
-from perf_tests.records.record import PUBLISHED, published_rows
+from perf_tests.records.published import PUBLISHED, published_rows
 
 TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory", "kernels")
 

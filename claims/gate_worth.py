@@ -12,11 +12,10 @@ from scipy.stats import binom
 from claims.gate import FEWEST_UNCHANGED, INJECTED, KEPT, Trial, TrialsByProof, trials_under
 from claims.planted import NO_OP_CHANGES, REAL_SLOWDOWNS
 from claims.statistics import Share
-from perf_tests.gate.samples import ENGINES, PRESENT_ENGINE, PairTime, rules_from_settings
-from perf_tests.gate.stages import course_of
-from perf_tests.gate.statistics import FEWEST_PAIRS
+from perf_tests.gate.samples import ENGINES, FEWEST_PAIRS, PRESENT_ENGINE, PairTime, rules_from_settings
+from perf_tests.gate.stages import replay_stages
 from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict
-from perf_tests.records.columns import DASH, duration, table
+from perf_tests.records.format import DASH, duration, table
 
 FAMILY_WISE_RATE = 0.01
 CALM_SPREAD, CLAIMED_SPREAD = 0.01, 0.02
@@ -286,7 +285,7 @@ def screening_seconds(trial: Trial) -> float:
 
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK in screening."""
-    course = course_of(trial.samples, rules_from_settings(trial.samples.header["settings"]))
+    course = replay_stages(trial.samples, rules_from_settings(trial.samples.header["settings"]))
     still = course.looks[0].undecided if course.looks else course.screening.candidates
     measured = course.screening.screened.estimate.count >= FEWEST_PAIRS
     is_open = np.asarray([case in still for case in course.screening.cases])

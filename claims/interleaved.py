@@ -18,9 +18,9 @@ from model.parallel import KEEPS_BUFFERS
 from model.precision import PRECISIONS
 from model.training import MAX_GRADIENT_NORM, Training, cross_entropy
 from model.transformer import TransformerLM
-from perf_tests.bench.loop import SharedStepMeasure, TimedMeasure
+from perf_tests.bench.loop import TimedMeasure
 from perf_tests.bench.models import Batch
-from perf_tests.bench.ranks import RankClock
+from perf_tests.bench.ranks import RankClock, SharedStepMeasure
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.language_model import LanguageModelCase
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.workbench import GATE_RULES
+from perf_tests.bench.session import session_of
 from perf_tests.gate.samples import Rules
 
 Change = Callable[[Path], None]
@@ -232,7 +232,7 @@ RULES_OF_TRUTH = Rules(
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gate by rules that decide nothing."""
-    config.stash[GATE_RULES] = RULES_OF_TRUTH
+    session_of(config).gate_rules = RULES_OF_TRUTH
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -41,8 +41,8 @@ from perf_tests.hardware.limits import (
     Ceilings,
     has_64_lanes,
 )
-from perf_tests.records.columns import table
-from perf_tests.records.record import published_rows
+from perf_tests.records.format import table
+from perf_tests.records.published import published_rows
 
 LAUNCH_KINDS = {"forward": FORWARD, "backward": BACKWARD, "attention_forward": BARE}
 """The kind of launches by phase. A pass there and back has launches of two kinds and decides neither, and the device

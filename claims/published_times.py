@@ -25,7 +25,7 @@ from perf_tests.phases import label_of
 from perf_tests.predict.counters import Counters as CaseCounters
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.step import kind_of_launches, parts_of
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 
 E2E = "e2e_timing.csv"
 

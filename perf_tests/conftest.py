@@ -10,19 +10,18 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.bench.loop import Measure, TimedMeasure
-from perf_tests.bench.models import AttentionInputs, Batch, ModelShelf, axis, forget
+from perf_tests.bench.loop import Measure, Row, TimedMeasure
+from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, axis, free_leftovers
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.row import Row
-from perf_tests.bench.workbench import CASE, OTHER_MEASURE, OUTCOME, PASS, WORKBENCH, Workbench
+from perf_tests.bench.session import noted, session_of
+from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import sdpa_backend
 from perf_tests.hardware.machine import RoundHealth
-from perf_tests.passes.every_pass import EVERY_PASS
-from perf_tests.passes.extra_pass import ROOT, ExtraPass
+from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
 from perf_tests.passes.memory import MemoryWorker
 from perf_tests.records.record import Json
 from perf_tests.user_code.attention import attention_named
@@ -31,14 +30,14 @@ from perf_tests.user_code.guard import OwnModelError
 
 @pytest.fixture(scope="session")
 def workbench(request: pytest.FixtureRequest) -> Workbench:
-    return request.config.stash[WORKBENCH]
+    return session_of(request.config).workbench
 
 
 @pytest.fixture(scope="session")
-def shelf(workbench: Workbench) -> Iterator[ModelShelf]:
-    shelf = ModelShelf(workbench.device, workbench.settings.seed, workbench.groups)
-    yield shelf
-    shelf.clear()
+def model_cache(workbench: Workbench) -> Iterator[ModelCache]:
+    cache = ModelCache(workbench.device, workbench.settings.seed, workbench.groups)
+    yield cache
+    cache.reset()
 
 
 model_size = axis("model_size")
@@ -64,7 +63,7 @@ def case(
     parallel: str | None,
 ) -> Case:
     """What the axes describe; the plugin made it from the same values."""
-    return request.node.stash[CASE]
+    return noted(request.node).case
 
 
 @pytest.fixture
@@ -74,19 +73,19 @@ def clock(workbench: Workbench) -> Clock:
 
 @pytest.fixture
 def training(
-    request: pytest.FixtureRequest, case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf
+    request: pytest.FixtureRequest, case: LanguageModelCase, workbench: Workbench, model_cache: ModelCache
 ) -> Iterator[Training]:
     with workbench.spending("building"):
         try:
-            training = shelf.lend(case, workbench.settings.optimizer)
+            training = model_cache.get(case, workbench.settings.optimizer)
         except OwnModelError as error:  # the smallest model passed before the first case, and others may
-            request.node.stash[OUTCOME] = Outcome("error", str(error))
+            noted(request.node).outcome = Outcome("error", str(error))
             pytest.fail(str(error), pytrace=False)
         workbench.device.synchronize()
     yield training
     training.release()
     del training
-    forget(workbench.device)
+    free_leftovers(workbench.device)
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def attend(case: AttentionCase, workbench: Workbench) -> Iterator[AttentionFunct
             return attention(q_BTK, k_BTK, v_BTK)
 
     yield attend
-    forget(workbench.device)
+    free_leftovers(workbench.device)
 
 
 @pytest.fixture
@@ -126,14 +125,14 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object) -> Iterator[Measure]:
-    other_measure = request.config.stash.get(OTHER_MEASURE, None)
+    other_measure = session_of(request.config).other_measure
     if other_measure is not None:
         yield other_measure(request.node, workbench)
         return
     kind: Callable[..., TimedMeasure] = TimedMeasure
     if isinstance(case, LanguageModelCase) and case.sharing is not None:
         # Imported late: distributed tensors take torch seconds to load.
-        from perf_tests.bench.loop import SharedStepMeasure
+        from perf_tests.bench.ranks import SharedStepMeasure
 
         training = request.getfixturevalue("training")
         kind = partial(
@@ -141,9 +140,9 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
             spending=partial(workbench.spending, "communication"),
         )  # fmt: skip
     elif case.ranks is not None:
-        from perf_tests.bench.loop import RankedMeasure
+        from perf_tests.bench.ranks import MultiRankMeasure
 
-        kind = RankedMeasure
+        kind = MultiRankMeasure
     measure = kind(
         benchmark,
         workbench.clock,
@@ -163,13 +162,26 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 
 
 def _row(case: Case, workbench: Workbench) -> Row:
+    """Return what is known of a case before its rounds, with what a figure depends on besides the case's identity."""
+    conditions: Json = {"seed": workbench.settings.seed, "warmup_rounds": workbench.warmup_rounds(case)}
     if isinstance(case, CollectiveCase):
-        from perf_tests.bench.loop import CollectiveRow
+        from perf_tests.bench.ranks import CollectiveRow
 
-        return CollectiveRow(case, {"seed": workbench.settings.seed, "warmup_rounds": workbench.warmup_rounds(case)})
+        return CollectiveRow(case, conditions)
+    conditions |= {
+        "records_graph": case.row.records_graph,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "parameters": case.parameters,
+    }
+    if case.attention == "sdpa":
+        attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
+        device, records_graph = workbench.device.torch_device, case.row.records_graph
+        conditions["sdpa_backend"] = sdpa_backend(
+            attention, case.query_shape, dtype, device, records_graph=records_graph
+        )
     return Row(
         case,
-        conditions=_conditions(case, workbench),
+        conditions=conditions,
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
@@ -179,7 +191,10 @@ def _row(case: Case, workbench: Workbench) -> Row:
 
 @pytest.fixture
 def look(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
-    return EVERY_PASS[request.node.stash[PASS]](request, case, workbench)
+    """The extra pass of this test, which it calls with the timing that it repeats."""
+    extra_pass = noted(request.node).extra_pass
+    assert extra_pass is not None
+    return pass_named(extra_pass)(request, case, workbench)
 
 
 @pytest.fixture(scope="module")
@@ -187,22 +202,3 @@ def memory_worker() -> Iterator[MemoryWorker]:
     worker = MemoryWorker(ROOT)
     yield worker
     worker.end()
-
-
-def _conditions(case: Case, workbench: Workbench) -> Json:
-    """What a figure depends on besides the identity of its case."""
-    conditions: Json = {
-        "seed": workbench.settings.seed,
-        "warmup_rounds": workbench.warmup_rounds(case),
-        "records_graph": case.row.records_graph,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "parameters": case.parameters,
-    }
-    if case.attention == "sdpa":
-        conditions["sdpa_backend"] = _sdpa_backend(case, workbench.device.torch_device)
-    return conditions
-
-
-def _sdpa_backend(case: Case, device: torch.device) -> str | None:
-    attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
-    return sdpa_backend(attention, case.query_shape, dtype, device, records_graph=case.row.records_graph)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,98 +12,86 @@ import pytest
 
 from model.device import why_gpu_is_passed_over
 from model.precision import PRECISIONS
-from perf_tests.bench import outcomes as benchmark_options
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error, read_against
-from perf_tests.bench.workbench import (
-    AGAINST,
-    CASE,
-    OTHER_MEASURE,
-    OUTCOME,
-    PASS,
-    PEERS,
-    PLACES,
-    REPOSITORY,
-    SAVING,
-    SETTINGS,
-    WORKBENCH,
-)
+from perf_tests.bench.options import read_against, take_over
+from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
+from perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmark, noted, session_of
 from perf_tests.cases.options import PASSES, add_options
 from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
 from perf_tests.cases.settings import asks_for_ranks, read_settings
 from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
-from perf_tests.run import after as reporting
-from perf_tests.run import before
-from perf_tests.run import before as baseline
-from perf_tests.run import before as facts
-from perf_tests.run import before as refusals
-from perf_tests.run import before as terminal
-from perf_tests.run.before import choose_nothing_anew, note_deselected, of_interrupted_run, places_of_share
-from perf_tests.run.termination import TERMINATION, register
+from perf_tests.run import after, before
+from perf_tests.run.termination import register, termination_of
 from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 
 LEDGER_TEST = "test_counters.py"
-
-COLLECTED = pytest.StashKey[int]()
-"""On an item: its place in the collection, which plugins that shuffle tests would hide."""
-
-_places = count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+# Imported late in what follows: `run.ranks`, because a run on one device must not start later for it, and `run.gate`,
+# whose statistics load scipy.
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     register(config)
-    choose_nothing_anew(config)
     try:
         typed = {name: config.getoption(name) for name in UNDER_TEST}
-        config.stash[REPOSITORY] = repository = repository_of(typed, config.invocation_params.dir)
+        repository = repository_of(typed, config.invocation_params.dir)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    sys.dont_write_bytecode |= not repository.holds_suite  # beside their files
+    config.stash[SESSION] = suite = Session(repository)
+    before.keep_selection(config)
+    # In a repository of the user's no `__pycache__` may appear beside their files. It stays so to the end of the
+    # process, because their modules may be imported at any time.
+    sys.dont_write_bytecode |= not repository.holds_suite
     if asks_for_ranks(config):
-        from perf_tests.run import ranks as joining
+        from perf_tests.run import ranks
 
-        joining.begin(config)
-    config.stash[SAVING] = benchmark_options.take_over(config, repository.root / ".benchmarks")
+        ranks.rendezvous(config)
+    suite.saving = take_over(config, repository.root / ".benchmarks")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     # The imported modules stay; without this every full garbage collection of the run walks them.
     gc.freeze()
-    stash = session.config.stash
-    with _agreed(stash, "settings"):
-        stash[SETTINGS] = read_settings(session.config)
+    suite = session_of(session.config)
+    with _agreed(suite, "settings"):
+        suite.settings = read_settings(session.config)
         try:
-            stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
+            suite.against = read_against(session.config, suite.settings, suite.saving)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
-        refusals.read_run_options(session.config)
-    if PEERS in stash:
-        from perf_tests.run import ranks as starts
+        before.read_run_options(session.config)
+    if suite.peers is not None:
+        from perf_tests.run import ranks
 
-        starts.compare_starts(session.config, stash[PEERS], facts.source_digest(stash[REPOSITORY]))
+        ranks.check_launches(session.config, suite.peers, before.source_digest(suite.repository))
 
 
-def _agreed(stash: pytest.Stash, topic: str) -> AbstractContextManager[None]:
+def _agreed(suite: Session, topic: str) -> AbstractContextManager[None]:
     """In a run on several ranks, a usage error inside on any of them ends all; rank 0 says it."""
-    if PEERS not in stash:
+    if suite.peers is None:
         return nullcontext()
-    # Imported late, as wherever ranks begin: a run on one device must not start later for it.
-    from perf_tests.run import ranks as joining
+    from perf_tests.run import ranks
 
-    return joining.agreed(stash[PEERS], topic)
+    return ranks.agreed(suite.peers, topic)
+
+
+def _is_late(config: pytest.Config) -> bool:
+    """Whether pytest met these hooks and options as it collected, as `--pyargs` in another folder makes it do."""
+    return SESSION not in config.stash or not session_of(config).has_started
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    settings = config.stash.get(SETTINGS, None)
-    if settings is None:
+    if _is_late(config):
         return []
+    settings = session_of(config).settings
     reason = why_gpu_is_passed_over(settings.device)
     lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
     if settings.nvtx:
@@ -115,12 +102,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    return terminal.how_long(config)
-
-
-def _is_late(config: pytest.Config) -> bool:
-    """Whether pytest met these hooks and options as it collected, as `--pyargs` in another folder makes it do."""
-    return SETTINGS not in config.stash
+    return [] if _is_late(config) else before.how_long(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -136,15 +118,15 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
     """A benchmark of a phase or pass that was not chosen is not collected; [] excludes it."""
     if _is_late(collector.config):
         return []
-    settings = collector.config.stash[SETTINGS]
+    suite = session_of(collector.config)
     marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
     if "phase" not in marks:
         return None
-    if marks["phase"] not in examined_phases(settings):
+    if marks["phase"] not in examined_phases(suite.settings):
         return []
     if "extra_pass" in marks:
-        return None if marks["extra_pass"] in settings.passes else []
-    is_in_worker = OTHER_MEASURE in collector.config.stash
+        return None if marks["extra_pass"] in suite.settings.passes else []
+    is_in_worker = suite.other_measure is not None
     return None if EXAMINED[marks["phase"]].is_timed or is_in_worker else []
 
 
@@ -154,20 +136,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if phase is None:
         return
     family = family_of(phase)
-    grid = family.grid(metafunc.config.stash[SETTINGS])
+    grid = family.grid(session_of(metafunc.config).settings)
     metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    item.stash[COLLECTED] = next(_places)
+    if SESSION in item.config.stash:
+        collected = session_of(item.config).collected
+        collected[item] = len(collected)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    note_deselected(items)
+    for item in items:
+        session_of(item.config).is_deselected = True
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Last, and by the order of the collection: a plugin that shuffles tests, as pytest-randomly does, is undone.
+
+    Runs that are resumed, shared out or compared need one order.
+    """
     if _is_late(config):
         raise pytest.UsageError(
             "pytest began without the options of perf_tests; instead of --pyargs type the folder, "
@@ -179,41 +168,43 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @contextmanager
 def _as_usage_error(config: pytest.Config) -> Iterator[None]:
-    """A model of the user's that cannot be measured, and too little memory to begin, in one sentence."""
+    """Say in one sentence that a model of the user's cannot be measured, or that memory is too short to begin."""
     try:
         yield
     except OwnModelError as error:
         raise pytest.UsageError(str(error)) from error
     except MemoryError:
         uncap_address_space()  # or the refusal could not be printed
-        raise refusals.too_small(config) from None
+        raise before.too_small(config) from None
 
 
 def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases so that each model is built once, and get ready to measure them."""
-    settings = config.stash[SETTINGS]
+    suite = session_of(config)
+    settings = suite.settings
     for item in items:
         if phase := _marked(item, "phase"):
             axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-            item.stash[PASS] = extra_pass = _marked(item, "extra_pass")
+            extra_pass = _marked(item, "extra_pass")
             # A pass flushes no caches, which would show in its figures.
             of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
-            item.stash[CASE] = family_of(phase).of(phase, axes, of_item)
-    others = [item for item in items if CASE not in item.stash]
-    # Runs that are resumed, shared out or compared need one order.
-    in_order = sorted(items, key=lambda item: item.stash[COLLECTED])
-    benchmarks = of_interrupted_run(config, _side_by_side([item for item in in_order if CASE in item.stash]))
-    if benchmarks and config.stash[SETTINGS].shard is not None:
-        benchmarks = _share_of(config, benchmarks)
+            item.stash[NOTED] = Noted(family_of(phase).of(phase, axes, of_item), extra_pass)
+    others = [item for item in items if not is_benchmark(item)]
+    in_order = sorted(filter(is_benchmark, items), key=suite.collected.__getitem__)
+    benchmarks = before.of_interrupted_run(config, _side_by_side(in_order))
+    if benchmarks and settings.shard is not None:
+        suite.places_in_grid = places = before.places_of_share(benchmarks, settings)
+        left_out = set(range(len(benchmarks))).difference(places)
+        config.hook.pytest_deselected(items=[benchmarks[place] for place in sorted(left_out)])
+        benchmarks = [benchmarks[place] for place in places]
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        with config.stash[TERMINATION].waiting(), _agreed(config.stash, "ready"), _as_usage_error(config):
+        with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config):
             benchmarks = before.get_ready(config, benchmarks)
-        if PEERS in config.stash:
-            from perf_tests.run import ranks as together
+        if suite.peers is not None:
+            from perf_tests.run import ranks
 
-            benchmarks = together.planned(config, config.stash[PEERS], benchmarks)
-        if config.stash[AGAINST] is not None:
-            # Imported late: its statistics load scipy, which would slow the start of every other run.
+            benchmarks = ranks.planned(config, suite.peers, benchmarks)
+        if suite.against is not None:
             from perf_tests.run import gate
 
             gate.get_ready(config, benchmarks)
@@ -226,37 +217,31 @@ def _marked(item: Any, name: str) -> str | None:
 
 
 def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Timings before extra passes; within each by family and model, then by precision and phase."""
+    """Sort timings before extra passes; within each by family and model, then by precision and phase."""
     families = list(FAMILIES)
-    alone_last = sorted((item.stash[CASE] for item in benchmarks), key=lambda case: families.index(case.row.family))
+    alone_last = sorted((noted(item).case for item in benchmarks), key=lambda case: families.index(case.row.family))
     models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
     precisions, passes = list(PRECISIONS), [None, *PASSES]
 
     def place(item: pytest.Item) -> tuple[int, int, int, tuple[bool, int]]:
-        case, extra_pass = item.stash[CASE], passes.index(item.stash[PASS])
+        case, extra_pass = noted(item).case, passes.index(noted(item).extra_pass)
         return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
 
     return sorted(benchmarks, key=place)
 
 
-def _share_of(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    config.stash[PLACES] = places = places_of_share(benchmarks, config.stash[SETTINGS])
-    config.hook.pytest_deselected(items=[item for place, item in enumerate(benchmarks) if place not in set(places)])
-    return [benchmarks[place] for place in places]
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    if CASE in item.stash:
-        workbench = item.config.stash[WORKBENCH]
-        refusal = workbench.why_not(item.stash[CASE])
+    if is_benchmark(item):
+        workbench = session_of(item.config).workbench
+        refusal = workbench.why_not(noted(item).case)
         if refusal is not None:
-            item.stash[OUTCOME] = refusal
-            if refusal.outcome in reporting.FAILURES:
+            noted(item).outcome = refusal
+            if refusal.outcome in after.FAILURES:
                 pytest.fail(refusal.in_words, pytrace=False)
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
-            reporting.note_start(item, workbench)
+            after.note_start(item, workbench)
     yield from _device_limits_skip(item)
 
 
@@ -265,31 +250,31 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     capture = item.config.pluginmanager.getplugin("capturemanager")
     try:
         with ExitStack() as kept:
-            if CASE in item.stash:
+            if is_benchmark(item):
                 kept.enter_context(torch_defaults_kept())
                 kept.enter_context(process_kept(capture.global_and_fixture_disabled if capture else nullcontext))
             yield from _device_limits_skip(item)
     except ImpossibleError as error:
-        item.stash[OUTCOME] = Outcome("impossible", str(error))
+        noted(item).outcome = Outcome("impossible", str(error))
         raise
     except ChangedDefaultsError as error:
-        item.stash[OUTCOME] = Outcome("error", str(error))
+        noted(item).outcome = Outcome("error", str(error))
         raise
 
 
 def _device_limits_skip(item: pytest.Item) -> Generator[None, None, None]:
-    """Running out of memory, or of what a kernel needs, skips the case with an outcome."""
+    """Let running out of memory, or of what a kernel needs, skip the case with an outcome."""
     try:
         return (yield)
     except Exception as error:
-        if CASE not in item.stash:
+        if not is_benchmark(item):
             raise
-        workbench = item.config.stash[WORKBENCH]
-        outcome = outcome_of_error(error, item.stash[CASE], workbench.device, workbench.budget_bytes)
+        workbench = session_of(item.config).workbench
+        outcome = outcome_of_error(error, noted(item).case, workbench.device, workbench.budget_bytes)
         if outcome is None:
             raise
     # Here the error is gone, and with it the frames that kept the tensors of the failed round alive.
-    item.stash[OUTCOME] = outcome
+    noted(item).outcome = outcome
     pytest.skip(outcome.in_words)
 
 
@@ -298,16 +283,21 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if CASE in item.stash:
-        reporting.note_report(item, report)
+    if is_benchmark(item):
+        after.note_report(item, report)
     return report
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
     """The progress line shows the figure of each case, so it needs no dot."""
-    workbench = config.stash.get(WORKBENCH, None)
-    if workbench is None or workbench.session is None or workbench.session.progress.line is None:
+    suite = config.stash.get(SESSION, None)
+    if (
+        suite is None
+        or not suite.is_ready
+        or suite.workbench.session is None
+        or suite.workbench.session.progress.line is None
+    ):
         return None
     return ("passed", "", "measured") if report.when == "call" and report.passed else None
 
@@ -315,21 +305,23 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     uncap_address_space()  # the budget is for the cases; the record is written whatever they left of it
-    reporting.finish(session)
+    if not _is_late(session.config):
+        after.finish(session)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reporting.show(terminalreporter)
+    if not _is_late(terminalreporter.config):
+        after.show(terminalreporter)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Json) -> None:
-    facts.complete_machine_info(config, machine_info)
+    before.complete_machine_info(config.stash.get(SESSION, None), machine_info)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: list[Json]) -> None:
     """Leaves the grouping to pytest-benchmark, whose own command line calls this without a config."""
     if config is not None:
-        baseline.prepare_table(config, benchmarks)
+        before.prepare_table(config, benchmarks)

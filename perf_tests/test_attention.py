@@ -6,7 +6,7 @@ from torch import Tensor
 from model.attention import AttentionFunction
 from perf_tests.bench.loop import Measure
 from perf_tests.bench.models import AttentionInputs, axis
-from perf_tests.bench.workbench import CASE
+from perf_tests.bench.session import noted
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import check_attention_gradients, check_attention_output
 
@@ -19,7 +19,9 @@ def case(
     request: pytest.FixtureRequest, head_dim: int, sequence_length: int, precision: str, attention: str
 ) -> AttentionCase:
     """What the axes of attention alone describe."""
-    return request.node.stash[CASE]
+    case = noted(request.node).case
+    assert isinstance(case, AttentionCase)
+    return case
 
 
 @pytest.mark.phase("attention_forward")

@@ -6,7 +6,8 @@ import pytest
 
 from perf_tests.bench.loop import Measure
 from perf_tests.bench.models import axis
-from perf_tests.bench.workbench import CASE, Workbench
+from perf_tests.bench.session import noted
+from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import CollectiveCase
 
 if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is loaded
@@ -20,7 +21,9 @@ world = axis("world")
 @pytest.fixture
 def case(request: pytest.FixtureRequest, collective: str, message_bytes: int, world: int) -> CollectiveCase:
     """What the axes of a collective alone describe."""
-    return request.node.stash[CASE]
+    case = noted(request.node).case
+    assert isinstance(case, CollectiveCase)
+    return case
 
 
 @pytest.fixture

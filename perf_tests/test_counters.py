@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.bench.workbench import LEDGER_LINES, SAVING, SETTINGS
+from perf_tests.bench.session import session_of
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import own_model
 from perf_tests.cases.settings import Settings
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent / "predict" / "exact_counters"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case_id" in metafunc.fixturenames:
-        metafunc.parametrize("case_id", grid_of(metafunc.config.stash[SETTINGS]))
+        metafunc.parametrize("case_id", grid_of(session_of(metafunc.config).settings))
 
 
 @cache
@@ -39,14 +39,14 @@ def grid_of(settings: Settings) -> dict[str, list[Case]]:
 
 @pytest.fixture(scope="module")
 def grid(pytestconfig: pytest.Config) -> dict[str, list[Case]]:
-    return grid_of(pytestconfig.stash[SETTINGS])
+    return grid_of(session_of(pytestconfig).settings)
 
 
 @pytest.fixture(scope="module")
 def book(request: pytest.FixtureRequest, grid: dict[str, list[Case]]) -> Iterator[LedgerBook]:
-    config = request.config
-    own = own_model(config.stash[SETTINGS])
-    folder = FOLDER if own is None else config.stash[SAVING].storage / "counters" / own.in_a_path
+    config, suite = request.config, session_of(request.config)
+    own = own_model(suite.settings)
+    folder = FOLDER if own is None else suite.saving.storage / "counters" / own.in_a_path
     options = "" if own is None else f" {own.as_options}"
     keys = [(case.phase, case_id) for case_id, cases in grid.items() for case in cases]
     try:
@@ -54,7 +54,7 @@ def book(request: pytest.FixtureRequest, grid: dict[str, list[Case]]) -> Iterato
     except ValueError as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
     yield book
-    config.stash[LEDGER_LINES] = book.closed(is_complete=not request.session.testsfailed)
+    suite.ledger_lines = book.closed(is_complete=not request.session.testsfailed)
 
 
 def test_counters_are_those_of_the_ledger(case_id: str, grid: dict[str, list[Case]], book: LedgerBook) -> None:
@@ -77,7 +77,7 @@ def test_every_line_of_the_ledger_belongs_to_a_case(book: LedgerBook) -> None:
 
 
 def test_bytes_that_ranks_send_are_those_of_the_ledger(pytestconfig: pytest.Config) -> None:
-    if pytestconfig.stash[SETTINGS].model is not None:
+    if session_of(pytestconfig).settings.model is not None:
         pytest.skip("only the suite's own models have messages in a ledger.")
     path, lines = FOLDER / "sent.csv", sent_lines()
     if pytestconfig.getoption("--update-counters"):

@@ -25,7 +25,7 @@ from model.transformer import TransformerLM
 from perf_tests.hardware.device import Device, open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.hardware.machine import NoHealthError, drifting_facts, open_gpu_health, stable_facts
-from perf_tests.predict.step import measured_ceilings
+from perf_tests.predict.machine import measured_ceilings
 from perf_tests.records.record import Json
 
 PROGRAMS = ("git", "gcc", "nsys")

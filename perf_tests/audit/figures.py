@@ -1,4 +1,4 @@
-"""Labelled figures of tables, ours and published ones."""
+"""Labelled figures, of tables and of pytest-benchmark files, and what an audit says of them."""
 
 import json
 import re
@@ -11,12 +11,61 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from perf_tests.hardware.limits import AttentionWork, ModelConfig, ModelWork, Work
+from model.sizes import ModelConfig
+from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests.phases import has_identity, is_attention, is_collective
 from perf_tests.records.record import Json, without_path
 
-UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
-"""How attention runs: op by op; written out, under torch.compile; in one kernel that never holds the square; unsaid."""
+IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, NOTICE = "impossible", "inconsistent", "suspicious", "notice"
+VERDICTS = {
+    IMPOSSIBLE: "breaks physics under its own labels",
+    INCONSISTENT: "contradicts other figures of the same table",
+    SUSPICIOUS: "may be right, but resembles a known mistake",
+    NOTICE: "is correct, but shows less than it seems to",
+}
+"""Gravest first."""
+
+ACCUSING = (IMPOSSIBLE, INCONSISTENT)
+"""Verdicts that call a figure wrong."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that fired. `figure` and `limit` carry their units."""
+
+    verdict: str
+    rule: str
+    places: tuple[str, ...]
+    """The figures that are accused, or that a notice is about."""
+    cell: str
+    figure: str
+    limit: str
+    why: str
+    likely_cause: str
+    series: str = ""
+    excess: float = 1.0
+    """How many times its limit the figure is, or its limit the figure."""
+
+    def sentence(self) -> str:
+        where = self.places[0] if len(self.places) == 1 else f"{self.places[0]} and {len(self.places) - 1} more"
+        return (
+            f"{where}: {self.verdict}: {self.cell}: {self.figure}, limit {self.limit}: {self.why}. "
+            f"Most likely: {self.likely_cause}."
+        )
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """A figure that could not be judged by the physics of its row."""
+
+    place: str
+    reason: str
+    """The same for all figures of which it holds."""
+    detail: str = ""
+
+    def sentence(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
 
 NO_PRECISION = "precision not stated"
 """The label of a figure whose table says nothing of it."""
@@ -24,24 +73,8 @@ NO_PRECISION = "precision not stated"
 OF_ADAMW = ("", "adam", "adamw", "default", "loop", "foreach", "fused")
 """Optimizers with two moments of the weights' precision: one that is not stated, and the suite's own names."""
 
-_TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
-_UNFUSED = re.compile(r"naive|eager|pytorch|vanilla|reference|standard|manual|written_out")
-_COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")
-_PART_OF_THE_SQUARE = re.compile(
-    r"linear|linformer|performer|longformer|bigbird|reformer|window|sliding|local|sparse|dilated|mamba|ssm|hyena"
-    r"|rwkv|retnet|retention|nsa|lsh"
-)
-_ANOTHER_MODEL = re.compile(
-    r"gpt|opt-|pythia|bert|llama|mistral|mixtral|qwen|gemma|phi-|falcon|bloom|deepseek|olmo|mamba|vit|(?<![a-z])t5"
-)
-
-_WITHOUT_TF32 = re.compile(
-    r"(?:no|not|non|without)[\s_-]*(?:allow_)?tf32|tf32[\s_=:-]*(?:off|no|not|false|0|disabled)(?![a-z0-9])"
-)
-_TF32_BY_ITS_SETTING = re.compile(r"(?<![a-z])(?:high|medium)(?![a-z])")
-"""Of torch.set_float32_matmul_precision."""
-_OTHER_FORMATS = re.compile(r"fp(?:4|6|8|64)(?![0-9])|int\d|nf4|e4m3|e5m2|[48][ _-]?bit|w\d+a\d+|double|acc(?!e)")
-"""Narrower and wider ones, and sums in 16 bits, which GeForce cards form at twice the rate."""
+UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
+"""How attention runs: op by op; written out, under torch.compile; in one kernel that never holds the square; unsaid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +172,8 @@ class Memory(LabelledFigure):
 
 @dataclass(frozen=True, slots=True)
 class Kernel(LabelledFigure):
+    """A line of a profile: all calls of one kernel. `percent` is of the profile's GPU time."""
+
     size: str
     context_length: int | None
     scope: str
@@ -153,18 +188,53 @@ class Kernel(LabelledFigure):
         return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
 
 
+def found(
+    verdict: str,
+    rule: str,
+    rows: Sequence[LabelledFigure],
+    figure: str,
+    limit: str,
+    why: str,
+    likely_cause: str,
+    excess: float = 1.0,
+) -> Finding:
+    """A finding on these rows, described by the first."""
+    places = tuple(row.place for row in rows)
+    cell, series = rows[0].describe().removeprefix(": "), rows[0].series
+    return Finding(verdict, rule, places, cell, figure, limit, why, likely_cause, series, excess)
+
+
+# What labels mean. Tables of 100,000s of rows repeat a few of them, so that each is read once.
+
+
+_TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
+_COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")
+_UNFUSED = re.compile(r"naive|eager|pytorch|vanilla|reference|standard|manual|written_out")
+_PART_OF_THE_SQUARE = re.compile(
+    r"linear|linformer|performer|longformer|bigbird|reformer|window|sliding|local|sparse|dilated|mamba|ssm|hyena"
+    r"|rwkv|retnet|retention|nsa|lsh"
+)
+_ANOTHER_MODEL = re.compile(
+    r"gpt|opt-|pythia|bert|llama|mistral|mixtral|qwen|gemma|phi-|falcon|bloom|deepseek|olmo|mamba|vit|(?<![a-z])t5"
+)
+_WITHOUT_TF32 = re.compile(
+    r"(?:no|not|non|without)[\s_-]*(?:allow_)?tf32|tf32[\s_=:-]*(?:off|no|not|false|0|disabled)(?![a-z0-9])"
+)
+_TF32_BY_ITS_SETTING = re.compile(r"(?<![a-z])(?:high|medium)(?![a-z])")
+"""Of torch.set_float32_matmul_precision."""
+_OTHER_FORMATS = re.compile(r"fp(?:4|6|8|64)(?![0-9])|int\d|nf4|e4m3|e5m2|[48][ _-]?bit|w\d+a\d+|double|acc(?!e)")
+"""Narrower and wider ones, and sums in 16 bits, which GeForce cards form at twice the rate."""
+
+
 @lru_cache(maxsize=4096)
 def attention_of(implementation: str) -> str:
-    """By the words of `Timing.implementation`; whatever has several names is the one that does less."""
+    """How attention runs, by the words of `Timing.implementation`; of several names the one that does less counts."""
     attention, _, execution = implementation.casefold().rpartition(" ")
     words = attention.replace(" ", "_") or execution
     if "checkpoint" in attention or ":" in words:  # recomputation, and somebody's own function
         return UNKNOWN
-    if _TILED.search(words):
-        return TILED
-    if _COMPILED.search(words):
-        return COMPILED
-    return UNFUSED if _UNFUSED.search(words) else UNKNOWN
+    known = ((TILED, _TILED), (COMPILED, _COMPILED), (UNFUSED, _UNFUSED))
+    return next((way for way, pattern in known if pattern.search(words)), UNKNOWN)
 
 
 @lru_cache(maxsize=4096)
@@ -202,18 +272,16 @@ def implementation_named(attention: str, execution: str, checkpoint: str, model:
     return "compiled" if attention == "compiled" else f"{attention} {execution}"
 
 
-# The timings of a pytest-benchmark file as labelled figures; only ours have an identity.
+# The timings of a pytest-benchmark file; only ours have an identity, and only rows with one can be judged.
 
 
 MOST_SECONDS = 1e15
-TOO_LARGE = 1e9
-"""For a dimension of a model or a batch."""
-
-_AXES = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
+LARGEST_DIMENSION = 1e9
+"""Of a model or a batch: what is larger is no dimension, and its products are no number of FLOPs."""
 
 
 def read_benchmarks(path: Path) -> list[Timing]:
-    """Raises ValueError with one sentence when the file is no pytest-benchmark JSON with timings."""
+    """The timings of the file. Raises ValueError with one sentence if it is no pytest-benchmark JSON with timings."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -239,145 +307,59 @@ def timings_of(record: Json) -> list[Timing]:
 
 def _timing(row: Json, gpu: str) -> Timing:
     place = str(row.get("fullname") or row.get("name"))
-    rounds = rounds_of(row, place)
+    stats = row.get("stats")
+    rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
+    if not isinstance(rounds, list) or not all(isinstance(s, int | float) and abs(s) < MOST_SECONDS for s in rounds):
+        raise ValueError(f"Benchmark {place} has no timing in its stats.")
+    seconds = [float(one) for one in rounds]
+    mean = fmean(seconds)
     info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
-    work, why = _work(info)
+    work = _work(info)
+    axes = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
     ceiling = info.get("matmul_ceiling_tflops_per_second")
     return Timing(
         place=place.rpartition("::")[2],
         series="",
         gpu=gpu,
         gpu_is_inferred=False,
-        work=work,
-        without_work=why,
+        work=None if isinstance(work, str) else work,
+        without_work=work if isinstance(work, str) else "",
         precision_label=str(info.get("precision") or NO_PRECISION),
-        has_fp32_weights=work is not None,
-        implementation=implementation_named(*(str(info.get(name, default)) for name, default in _AXES)),
+        has_fp32_weights=not isinstance(work, str),
+        implementation=implementation_named(*(str(info.get(name, default)) for name, default in axes)),
         phase=str(info.get("phase")),
         optimizer=str(info.get("optimizer") or ""),
-        seconds=median(rounds),
-        std_seconds=_deviation(rounds),
-        rounds=len(rounds),
+        seconds=median(seconds),
+        # Of the population; `statistics.pstdev` computes in fractions, which takes a minute for millions of rounds.
+        std_seconds=sqrt(fmean((one - mean) ** 2 for one in seconds)),
+        rounds=len(seconds),
         peak_bytes=info.get("peak_allocated_bytes"),
         # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
     )
 
 
-def _deviation(rounds: list[float]) -> float:
-    """Of the population; `statistics.pstdev` computes in fractions, which takes a minute for millions of rounds."""
-    mean = fmean(rounds)
-    return sqrt(fmean((one - mean) ** 2 for one in rounds))
-
-
-def rounds_of(row: Json, place: str) -> list[float]:
-    """Seconds of each round, or the mean alone where the file has no rounds."""
-    stats = row.get("stats")
-    rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
-    if not isinstance(rounds, list) or not rounds or not all(map(_is_time, rounds)):
-        raise ValueError(f"Benchmark {place} has no timing in its stats.")
-    return [float(value) for value in rounds]
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) < MOST_SECONDS
-
-
-def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
+def _work(info: dict[str, Any]) -> Work | str:
     """The shape in the identity, or why there is none."""
+
+    def counts(*names: str) -> list[int]:
+        values = [int(info[name]) for name in names]
+        if not all(0 < value < LARGEST_DIMENSION for value in values):
+            raise ValueError(f"{', '.join(names)} must lie between 1 and {LARGEST_DIMENSION:g}")
+        return values
+
     if not has_identity(info):
-        return None, "no identity: neither phase nor shape of what was timed"
+        return "no identity: neither phase nor shape of what was timed"
     if info.get("model", "ours") != "ours":
-        return None, "a model of one's own, whose work no formula knows"
+        return "a model of one's own, whose work no formula knows"
     if is_collective(info):
-        return None, "an exchange between ranks, which computes nothing"
+        return "an exchange between ranks, which computes nothing"
     if info.get("parallel") is not None:
-        return None, "shared by several ranks, whose time is no single device's"
+        return "shared by several ranks, whose time is no single device's"
     try:
         if is_attention(info):
-            return AttentionWork(*_counts(info, "batch_size", "sequence_length", "head_dim")), ""
-        config = ModelConfig(*_counts(info, "d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
-        return ModelWork(str(info["size"]), config, *_counts(info, "batch_size", "context_length")), ""
+            return AttentionWork(*counts("batch_size", "sequence_length", "head_dim"))
+        config = ModelConfig(*counts("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
+        return ModelWork(str(info["size"]), config, *counts("batch_size", "context_length"))
     except (OverflowError, TypeError, ValueError) as error:
-        return None, f"an identity that is no shape: {error}"
-
-
-def _counts(info: dict[str, Any], *names: str) -> list[int]:
-    values = [int(info[name]) for name in names]
-    if not all(0 < value < TOO_LARGE for value in values):
-        raise ValueError(f"{', '.join(names)} must lie between 1 and {TOO_LARGE:g}")
-    return values
-
-
-# The findings of an audit.
-
-
-IMPOSSIBLE = "impossible"
-INCONSISTENT = "inconsistent"
-SUSPICIOUS = "suspicious"
-NOTICE = "notice"
-
-VERDICTS = {
-    IMPOSSIBLE: "breaks physics under its own labels",
-    INCONSISTENT: "contradicts other figures of the same table",
-    SUSPICIOUS: "may be right, but resembles a known mistake",
-    NOTICE: "is correct, but shows less than it seems to",
-}
-"""Gravest first."""
-
-ACCUSING = (IMPOSSIBLE, INCONSISTENT)
-"""Verdicts that call a figure wrong."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One rule that fired. `figure` and `limit` carry their units."""
-
-    verdict: str
-    rule: str
-    places: tuple[str, ...]
-    """The figures that are accused, or that a notice is about."""
-    cell: str
-    figure: str
-    limit: str
-    why: str
-    likely_cause: str
-    series: str = ""
-    excess: float = 1.0
-    """How many times its limit the figure is, or its limit the figure."""
-
-    def sentence(self) -> str:
-        where = self.places[0] if len(self.places) == 1 else f"{self.places[0]} and {len(self.places) - 1} more"
-        return (
-            f"{where}: {self.verdict}: {self.cell}: {self.figure}, limit {self.limit}: {self.why}. "
-            f"Most likely: {self.likely_cause}."
-        )
-
-
-@dataclass(frozen=True)
-class NotJudged:
-    """A figure that could not be judged by the physics of its row."""
-
-    place: str
-    reason: str
-    """The same for all figures of which it holds."""
-    detail: str = ""
-
-    def sentence(self) -> str:
-        return f"{self.reason}: {self.detail}" if self.detail else self.reason
-
-
-def found(
-    verdict: str,
-    rule: str,
-    rows: Sequence[LabelledFigure],
-    figure: str,
-    limit: str,
-    why: str,
-    likely_cause: str,
-    excess: float = 1.0,
-) -> Finding:
-    """A finding on these rows, described by the first."""
-    places = tuple(row.place for row in rows)
-    cell, series = rows[0].describe().removeprefix(": "), rows[0].series
-    return Finding(verdict, rule, places, cell, figure, limit, why, likely_cause, series, excess)
+        return f"an identity that is no shape: {error}"

@@ -1,33 +1,38 @@
-"""The physics of one figure: no time below that of its arithmetic and traffic, no memory beyond the card."""
+"""Physics of a figure: no time below that of its arithmetic and traffic, no peak beyond the card or below the weights,
+no profile whose calls, averages, totals and shares are not views of one time."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import combinations
-from math import atan, cos, inf, isclose, pi, sin, sqrt
-from statistics import fmean, median, pstdev, stdev
-from typing import Any
+from itertools import pairwise
+from math import sqrt
+from operator import attrgetter
+from statistics import median
 
 from perf_tests.audit.figures import (
     COMPILED,
     IMPOSSIBLE,
+    INCONSISTENT,
     NO_PRECISION,
     NOTICE,
+    OF_ADAMW,
     SUSPICIOUS,
     TILED,
     UNFUSED,
     Finding,
+    Kernel,
     LabelledFigure,
     Memory,
     NotJudged,
     Timing,
     found,
+    is_another_model,
+    labelled_precision,
 )
 from perf_tests.hardware.datasheets import GIB, Gpu, pieces_named, strongest_named
-from perf_tests.hardware.limits import AttentionWork, Work
-from perf_tests.phases import ATTENTION_ALONE, OF_A_PHASE, PHASES, phase_named
-from perf_tests.records.record import Json
+from perf_tests.hardware.limits import FLOAT32_BYTES, SIZES, AttentionWork, ModelConfig, saved_bytes
+from perf_tests.phases import ATTENTION_ALONE, phase_named
+from perf_tests.records.record import grouped
 
 NEAR_PEAK = 0.92
 """Share of a datasheet peak above which no eager training pass has been seen: suspicious."""
@@ -38,11 +43,11 @@ MEASURED_CEILING_MARGIN = 1.25
 OUTLIER_SHARE = 0.25
 """Standard deviation over mean above which one slow round is the simplest explanation."""
 
-MOST_EXCESS = 1e9
-"""Of a figure that no factor relates to its limit."""
-
 MISLED_SHARE = 0.25
 """By how much one slow round must raise the mean of the others to mislead; below, the stated spread says enough."""
+
+MOST_EXCESS = 1e9
+"""Of a figure that no factor relates to its limit."""
 
 PRODUCTS = {"inference": 2, "forward": 2, "backward": 4}
 """Over the T x T square: scores and output; the gradients of values, probabilities, queries and keys."""
@@ -51,8 +56,10 @@ TILED_PRODUCTS = {"inference": 2, "forward": 2, "backward": 5}
 SOFTMAX_PASSES = {"inference": 2, "forward": 2, "backward": 3}
 """Over the square, of a softmax in one kernel."""
 
+Said = Finding | NotJudged
 
-def rule_out(timing: Timing) -> list[Finding | NotJudged]:
+
+def rule_out(timing: Timing) -> list[Said]:
     """Every way in which the time of one row is impossible, or why it cannot be judged."""
     if timing.seconds is None:
         return [NotJudged(timing.place, "no figure")]
@@ -61,22 +68,25 @@ def rule_out(timing: Timing) -> list[Finding | NotJudged]:
         shown = f"{timing.seconds * 1e3:g} ms"
         return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", "a pass takes time", cause, MOST_EXCESS)]
     gpu = gpu_of(timing)
-    reason = _why_not_judged(timing, gpu)
-    if reason:
+    if reason := _why_not_judged(timing, gpu):
         return [NotJudged(timing.place, reason)]
-    assert timing.work is not None
     most_seconds = timing.seconds + timing.rounding_seconds
     checks = (
-        faster_than_arithmetic(timing, most_seconds, gpu),
-        faster_than_kernels(timing, most_seconds, gpu),
-        larger_than_card(timing, timing.work, gpu),
+        _faster_than_arithmetic(timing, most_seconds, gpu),
+        _faster_than_kernels(timing, most_seconds, gpu),
+        _larger_than_card(timing, gpu),
     )
     return [finding for finding in checks if finding]
 
 
 def is_impossible(timing: Timing) -> bool:
-    """By its own labels."""
+    """Whether it is by its own labels."""
     return any(isinstance(one, Finding) and one.verdict == IMPOSSIBLE for one in rule_out(timing))
+
+
+def gpu_of(row: LabelledFigure) -> Gpu | None:
+    """The card; None where the row names none with a datasheet here."""
+    return _gpu_named(row.gpu)
 
 
 @lru_cache(maxsize=4096)
@@ -87,27 +97,17 @@ def _gpu_named(text: str) -> Gpu | None:
         return None
 
 
-def gpu_of(row: LabelledFigure) -> Gpu | None:
-    """None where the row names no card with a datasheet here."""
-    return _gpu_named(row.gpu)
-
-
 def _why_no_gpu(row: LabelledFigure) -> str:
     if pieces_named(row.gpu) > 1:
         return f"{row.gpu!r} are several cards, which share the work"
     return f"GPU {row.gpu!r} has no datasheet here" if row.gpu else "no GPU stated"
 
 
-@lru_cache(maxsize=4096)
-def _has_products(phase: str) -> bool:
-    row = phase_named(phase)
-    return row is not None and row.forward_multiple is not None
-
-
 def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
-    if not _has_products(timing.phase):
+    row = phase_named(timing.phase)
+    if row is None or row.forward_multiple is None:
         return f"phase {timing.phase!r} has no known arithmetic"
     if timing.matmul_flops_per_second:
         return ""
@@ -121,64 +121,55 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     return ""
 
 
-def least_flops(timing: Timing) -> float | None:
-    """Of the matrix products that its kernels cannot skip; None for a phase without known ones.
-
-    Op by op, and under torch.compile, which leaves products to the library and knows no mask, they cover the whole
-    square. A kernel of blocks skips the masked half, and computes the scores once more in its backward pass.
-    """
-    assert timing.work is not None
-    whole = timing.work.least_flops(timing.phase, leaves_masked_half=False)
-    is_whole = timing.attention in (UNFUSED, COMPILED) or not timing.is_causal
-    flops = whole if whole is None or is_whole else timing.work.least_flops(timing.phase, leaves_masked_half=True)
-    if flops is None or timing.attention != TILED or not isinstance(timing.work, AttentionWork):
-        return flops
-    row = phase_named(timing.phase)
-    assert row is not None
-    return flops * sum(map(TILED_PRODUCTS.__getitem__, row.main_parts)) / sum(map(PRODUCTS.__getitem__, row.main_parts))
-
-
-def faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
-    """Matrix products above the peak rate of the labelled precision."""
-    flops = least_flops(timing)
-    assert flops is not None
-    peak = _peak(timing, gpu)
-    rate = flops / seconds
+def _faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
+    """Matrix products above the peak rate of the labelled precision; near it where the peak is a datasheet's."""
+    measured = timing.matmul_flops_per_second
+    if measured:
+        peak = MEASURED_CEILING_MARGIN * measured
+    else:
+        assert gpu is not None
+        assert timing.precision is not None
+        peak = gpu.rates[timing.precision] * gpu.clock_margin
+    rate = _least_flops(timing) / seconds
     if rate <= NEAR_PEAK * peak:
         return None
     printed = (timing.seconds or seconds) * 1e3
     at_least = "at least " if seconds > 1.001 * printed / 1e3 else ""
-    figure, limit = f"{printed:.4g} ms is {at_least}{rate / 1e12:.4g} TFLOP/s", _peak_in_words(timing, peak, gpu)
-    cause = likely_cause(timing, rate, peak, gpu)
+    figure = f"{printed:.4g} ms is {at_least}{rate / 1e12:.4g} TFLOP/s"
+    if measured or gpu is None:
+        limit = f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
+    else:
+        margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
+        inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
+        limit = f"{peak / gpu.clock_margin / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
+    cause = _likely_cause(timing, rate, peak, gpu)
     if rate > peak:
         why = "no machine exceeds its peak rate"
         return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, why, cause, rate / peak)
-    if gpu is not None and not timing.matmul_flops_per_second:
+    if gpu is not None and not measured:
         why = f"{rate / peak:.0%} of the peak, more than training passes reach"
         return found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
     return None
 
 
-def _peak(timing: Timing, gpu: Gpu | None) -> float:
-    """FLOP/s of a timing that can be judged."""
-    if timing.matmul_flops_per_second:
-        return MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
-    assert gpu is not None
-    assert timing.precision is not None
-    return gpu.rates[timing.precision] * gpu.clock_margin
+def _least_flops(timing: Timing) -> float:
+    """FLOPs of the matrix products that its kernels cannot skip.
+
+    Op by op, and under torch.compile, which leaves products to the library and knows no mask, they cover the whole
+    square. A kernel of blocks skips the masked half, and computes the scores once more in its backward pass.
+    """
+    work, row = timing.work, phase_named(timing.phase)
+    assert work is not None
+    assert row is not None
+    is_whole = timing.attention in (UNFUSED, COMPILED) or not timing.is_causal
+    flops = work.least_flops(timing.phase, leaves_masked_half=not is_whole)
+    assert flops is not None
+    if timing.attention != TILED or not isinstance(work, AttentionWork):
+        return flops
+    return flops * sum(map(TILED_PRODUCTS.__getitem__, row.main_parts)) / sum(map(PRODUCTS.__getitem__, row.main_parts))
 
 
-def _peak_in_words(timing: Timing, peak: float, gpu: Gpu | None) -> str:
-    if timing.matmul_flops_per_second:
-        return f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
-    assert gpu is not None
-    inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
-    margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
-    rated = peak / gpu.clock_margin / 1e12
-    return f"{rated:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
-
-
-def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> str:
+def _likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> str:
     """The most frequent mistake behind such a figure, as far as one row can tell."""
     if rate > 20 * peak:
         return f"a wrong unit: as seconds it would be {rate / 1e15:.3g} TFLOP/s"
@@ -191,25 +182,20 @@ def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> s
     return f"{half} of what is stated, or the clock was read without waiting for the device"
 
 
-def faster_than_kernels(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
+def _faster_than_kernels(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
     """Attention op by op in less than its kernels one after the other."""
-    if not timing.is_eager:
+    least = least_kernel_seconds(timing, gpu) if timing.is_eager else None
+    if gpu is None or least is None or seconds >= least:
         return None
-    least = least_kernel_seconds(timing, gpu)
-    if least is None or seconds >= least:
-        return None
-    assert gpu is not None
-    figure, limit = (
-        f"{seconds * 1e3:.4g} ms",
-        f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})",
-    )
+    shown = f"{seconds * 1e3:.4g} ms"
+    limit = f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
     why = "the scores do not fit into the cache, and products and softmax pass them through memory one after the other"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
-    return found(IMPOSSIBLE, "traffic", [timing], figure, limit, why, cause, least / seconds)
+    return found(IMPOSSIBLE, "traffic", [timing], shown, limit, why, cause, least / seconds)
 
 
 def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
-    """Of attention whose products and softmax are kernels of their own: the sum of what each takes at least.
+    """Least seconds of attention whose products and softmax are kernels of their own: the sum of what each takes.
 
     Each product reads or writes the square once, and takes the longer of that and of its arithmetic. Softmax reads and
     writes it; its gradient reads two and writes one. Of every pass the cache keeps at most its own size.
@@ -224,15 +210,14 @@ def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
     square_bytes = square * (4 if timing.precision in ("fp32", "tf32") else 2)
     passing = max(square_bytes - gpu.l2_cache_bytes, 0) / gpu.bytes_per_second
     product = 2 * square * work.head_dim / (gpu.rates[timing.precision] * gpu.clock_margin)
-    parts = row.main_parts
-    products, passes = (sum(map(count.__getitem__, parts)) for count in (PRODUCTS, SOFTMAX_PASSES))
+    products, passes = (sum(map(count.__getitem__, row.main_parts)) for count in (PRODUCTS, SOFTMAX_PASSES))
     return products * max(product, passing) + passes * passing if passing else None
 
 
-def larger_than_card(timing: Timing, work: Work, gpu: Gpu | None) -> Finding | None:
-    if gpu is None or not timing.has_fp32_weights:
+def _larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
+    if gpu is None or timing.work is None or not timing.has_fp32_weights:
         return None
-    needed = work.least_resident_bytes(timing.phase)
+    needed = timing.work.least_resident_bytes(timing.phase)
     if not needed or needed <= gpu.memory_bytes:
         return None
     figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
@@ -247,421 +232,301 @@ def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | No
     """
     if rounds < 3 or mean <= 0 or std <= 0:
         return None
-    gap = std * rounds / math.sqrt(rounds - 1)
+    gap = std * rounds / sqrt(rounds - 1)
     usual = mean - gap / rounds
     return (usual, usual + gap) if usual > 0 else None
 
 
 def one_outlier(timing: Timing) -> Finding | None:
     """A spread that one slow round among the rest explains: a mistake where it misleads and nothing announces it."""
-    if not timing.seconds or timing.seconds < 0 or not timing.std_seconds or not timing.rounds:
+    mean, std, rounds = timing.seconds, timing.std_seconds, timing.rounds
+    if not mean or mean < 0 or not std or not rounds or std / mean <= OUTLIER_SHARE:
         return None
-    if timing.std_seconds / timing.seconds <= OUTLIER_SHARE:
-        return None
-    figure = f"{timing.seconds * 1e3:.4g} +- {timing.std_seconds * 1e3:.4g} ms"
-    pair = slow_round(timing.seconds, timing.std_seconds, timing.rounds)
-    misled = MOST_EXCESS if pair is None else timing.seconds / pair[0] - 1
+    figure, limit = f"{mean * 1e3:.4g} +- {std * 1e3:.4g} ms", f"{OUTLIER_SHARE:.0%} of the mean"
+    pair = slow_round(mean, std, rounds)
+    misled = MOST_EXCESS if pair is None else mean / pair[0] - 1
     if pair is None:
         why, cause = "no set of times has this mean and spread with one slow round", "several slow rounds"
     else:
-        others = f"{timing.rounds - 1} rounds of {pair[0] * 1e3:.4g} ms"
+        others = f"{rounds - 1} rounds of {pair[0] * 1e3:.4g} ms"
         why = f"one round of {pair[1] * 1e3:.4g} ms among {others} gives the same mean and spread"
         cause = "a first round that was not warmed up, or code generated inside the timed rounds"
     if timing.warmup_rounds == 0:
         return found(NOTICE, "no warm-up", [timing], figure, "1 warm-up round", why, "it was measured without warm-up")
     if misled < MISLED_SHARE:
         why = f"{why}; the mean is off by {misled:.0%}"
-        return found(NOTICE, "scatter", [timing], figure, f"{OUTLIER_SHARE:.0%} of the mean", why, "a busy machine")
-    return found(SUSPICIOUS, "outlier", [timing], figure, f"{OUTLIER_SHARE:.0%} of the mean", why, cause, 1 + misled)
+        return found(NOTICE, "scatter", [timing], figure, limit, why, "a busy machine")
+    return found(SUSPICIOUS, "outlier", [timing], figure, limit, why, cause, 1 + misled)
 
 
-def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:
-    """An amount that is negative or beyond the card."""
+# Amounts of memory: against the card, and against the model whose peak they are.
+
+
+WEIGHTS_OF_ADAMW = 4
+"""Times the bytes of the weights: they, their gradients and two moments."""
+
+
+LONG_SEQUENCE = 8192
+"""From here on the T x T matrices dominate attention's memory."""
+
+
+def said_of_memories(memories: Sequence[Memory]) -> Iterator[Said]:
+    """Findings rule by rule, and amounts that cannot be held to their card."""
+    for rule in (_beyond_card, _below_weights, _flat_over_context):
+        yield from filter(None, map(rule, memories))
+    yield from _saved_squares(memories)
+    yield from _shrinking_peaks(memories)
+
+
+def _beyond_card(memory: Memory) -> Said | None:
+    """A finding on an amount that is negative or beyond the card, or why that is not known."""
     if memory.value_bytes is None:
         return NotJudged(memory.place, "no figure")
-    figure = f"{memory.value_bytes / GIB:.4g} GiB"
     if memory.value_bytes < 0:
-        why = "an amount of memory is not negative"
-        return found(IMPOSSIBLE, "amount", [memory], figure, "0", why, "a wrong sign")
+        shown, why = f"{memory.value_bytes / GIB:.4g} GiB", "an amount of memory is not negative"
+        return found(IMPOSSIBLE, "amount", [memory], shown, "0", why, "a wrong sign")
     gpu = gpu_of(memory)
     if gpu is None:
         return NotJudged(memory.place, _why_no_gpu(memory))
     if memory.value_bytes <= gpu.memory_bytes:
         return None
-    limit, why = f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})", "no more is allocated than the card has"
-    cause = "paging to host memory, or a wrong unit"
-    return found(IMPOSSIBLE, "card memory", [memory], figure, limit, why, cause)
+    why, cause = "no more is allocated than the card has", "paging to host memory, or a wrong unit"
+    return _found_amount(IMPOSSIBLE, "card memory", memory, gpu.memory_bytes, why, cause, f" ({gpu.name})")
 
 
-# Flags of a row, from its own rounds and figures alone.
+def _found_amount(
+    verdict: str, rule: str, memory: Memory, limit_bytes: float, why: str, cause: str, whose: str = ""
+) -> Finding:
+    """A finding on one amount; `whose` limit it is in words."""
+    figure, limit = f"{(memory.value_bytes or 0) / GIB:.4g} GiB", f"{limit_bytes / GIB:.4g} GiB{whose}"
+    return found(verdict, rule, [memory], figure, limit, why, cause)
 
 
-OUTLIER_AGREEMENT = 0.1
-TREND_DEVIATIONS = 2.58
-"""Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
-TREND_LEAST_CHANGE = 0.05
-CLOCK_STEP_SECONDS = 0.1
-CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
-"""Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
-(PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
-
-
-@dataclass(frozen=True)
-class RowFacts:
-    """The rules' input, by the names of `extra_info` where it has them; None where unknown."""
-
-    rounds_seconds: Sequence[float] = ()
-    device_busy_seconds: float | None = None
-    part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    bound: str | None = None
-    peak_allocated_bytes: int | None = None
-    predicted_peak_bytes: int | None = None
-    workspace_bytes: int = 0
-    """Of libraries, as far as the prediction leaves them out."""
-    available_bytes: int | None = None
-    sdpa_backend: str | None = None
-    recompiles: int | None = None
-    cudagraph_skips: int | None = None
-    skipped_steps: int | None = None
-    suggested_warmup_rounds: int | None = None
-    throttled_rounds: Sequence[int] | None = None
-    before: Mapping[str, Any] = field(default_factory=dict)
-    """The state of the machine before the measured rounds."""
-    after: Mapping[str, Any] = field(default_factory=dict)
-    is_over_ceiling: bool = False
-
-
-def has_outlier(rounds: Sequence[float]) -> bool:
-    """One slow round causes the spread: the slowest round agrees with the one that `slow_round` expects."""
-    if len(rounds) < 4 or pstdev(rounds) <= OUTLIER_SHARE * fmean(rounds):
-        return False
-    pair = slow_round(fmean(rounds), pstdev(rounds), len(rounds))
-    return pair is not None and abs(max(rounds) / pair[1] - 1) <= OUTLIER_AGREEMENT
-
-
-def has_trend(rounds: Sequence[float]) -> bool:
-    """Later rounds are slower or faster than earlier ones by 5 % or more (Mann, Econometrica 13, 1945)."""
-    count = len(rounds)
-    if count < 8:
-        return False
-    score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(rounds, 2))
-    deviation = sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    third = count // 3
-    change = median(rounds[-third:]) / median(rounds[:third]) - 1
-    return abs(score) - 1 > TREND_DEVIATIONS * deviation and abs(change) >= TREND_LEAST_CHANGE
-
-
-def waits_for_host(facts: RowFacts) -> bool:
-    """Wall time exceeds the device's own although the device has enough work to be the slower."""
-    if facts.device_busy_seconds is None or facts.bound == "launch":
-        return False
-    return median(facts.rounds_seconds) > 1.05 * facts.device_busy_seconds
-
-
-def parts_do_not_add_up(facts: RowFacts) -> bool:
-    if not facts.part_seconds or not all(facts.part_seconds.values()):
-        return False
-    sums = [sum(parts) for parts in zip(*facts.part_seconds.values(), strict=True)]
-    if len(sums) != len(facts.rounds_seconds):
-        return True
-    shares = [parts / whole for parts, whole in zip(sums, facts.rounds_seconds, strict=True)]
-    return abs(median(shares) - 1) > 0.05
-
-
-def may_page(facts: RowFacts) -> bool:
-    rounds, peak_bytes, available_bytes = facts.rounds_seconds, facts.predicted_peak_bytes, facts.available_bytes
-    if peak_bytes is None or not available_bytes or len(rounds) < 2:
-        return False
-    return peak_bytes > 0.9 * available_bytes and pstdev(rounds) > 0.3 * fmean(rounds)
-
-
-def peak_is_off(facts: RowFacts) -> bool:
-    """An allocator's peak that neither the counters nor `workspace_bytes` of libraries explain."""
-    if facts.peak_allocated_bytes is None or facts.predicted_peak_bytes is None:
-        return False
-    above, tolerance = facts.peak_allocated_bytes - facts.predicted_peak_bytes, 0.01 * facts.predicted_peak_bytes
-    return not -tolerance <= above <= tolerance + facts.workspace_bytes
-
-
-def has_changed(*names: str) -> Callable[[RowFacts], bool]:
-    return lambda facts: any(facts.before.get(name) != facts.after.get(name) for name in names)
-
-
-def has_jumped(name: str) -> Callable[[RowFacts], bool]:
-    """Seconds of the host that moved by more than reading two clocks one after the other explains."""
-
-    def rule(facts: RowFacts) -> bool:
-        before, after = facts.before.get(name), facts.after.get(name)
-        return before is not None and after is not None and abs(after - before) > CLOCK_STEP_SECONDS
-
-    return rule
-
-
-@dataclass(frozen=True)
-class Flag:
-    """When a row carries it, and its sentence for the reader."""
-
-    rule: Callable[[RowFacts], bool]
-    sentence: str
-
-
-FLAGS = {
-    "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
-        "scaled_dot_product_attention took the unfused math path"),
-    "recompiled": Flag(lambda facts: bool(facts.recompiles),
-        "torch.compile generated code inside the measured rounds"),
-    "no_cuda_graph": Flag(lambda facts: bool(facts.cudagraph_skips),
-        "torch.compile could not put all of it into CUDA graphs"),
-    "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
-        "the gradient scaler skipped optimizer steps in the measured rounds"),
-    "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),
-        "one slow round causes most of the spread"),
-    "short_warmup": Flag(lambda facts: facts.suggested_warmup_rounds is not None,
-        "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short"),
-    "trend": Flag(lambda facts: has_trend(facts.rounds_seconds),
-        "later rounds differ from earlier ones by 5 % or more"),
-    "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
-        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
-    "processors_changed": Flag(has_changed("usable_processors", "processor_quota"),
-        "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
-    "memory_limit_changed": Flag(has_changed("memory_limit_bytes"),
-        "the memory that the control group may use changed while it ran (before, after)"),
-    "suspended": Flag(has_jumped("suspended_seconds"),
-        "the machine was suspended while it ran; times leave that out, caches and clock rates do not (before, after)"),
-    "date_set": Flag(has_jumped("booted_unix_seconds"),
-        "the date was set while it ran: no time depends on it, the order of records does (before, after)"),
-    "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
-        "its products ran faster than the best square product measured here, which carries the same noise"),
-    "waits_for_host": Flag(waits_for_host,
-        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
-    "parts_do_not_add_up": Flag(parts_do_not_add_up,
-        "the step and the sum of its parts differ by over 5 %"),
-    "paging": Flag(may_page,
-        "rounds scatter while memory is nearly full: possible paging to the host"),
-    "peak_off": Flag(peak_is_off,
-        "the allocator's peak differs from the prediction by more than 1 % and the libraries' workspaces"),
-}  # fmt: skip
-"""Every flag that a row may carry in `flags`, in the order in which they are written."""
-
-
-def raised(facts: RowFacts) -> list[str]:
-    return [name for name, flag in FLAGS.items() if flag.rule(facts)]
-
-
-# The round from which the times of one process are steady: a rule with a known false-alarm rate.
-#
-# In: seconds of rounds in order. Out: counts and places of rounds.
-
-
-LEVEL = 0.01
-"""Highest rate at which steady rounds with normal noise are taken for slow first ones."""
-
-LEAST_EXCESS = 0.05
-"""A first round slower by less shifts the mean by less than launches differ."""
-
-FEWEST_REST = 4
-"""With which the first ones are compared."""
-
-MOST_SLOW = 20
-"""First rounds that are tried; a longer change is a trend, not a warm-up."""
-
-
-def slow_first_rounds(seconds: Sequence[float]) -> int:
-    """How many rounds at the start are slower than every later one, beyond noise: 0 for a steady series.
-
-    The first k rounds are slow if each is slower than all later rounds, by 5 % of their median, and if the fastest of
-    the k lies beyond the prediction interval of one more round like the later ones (Hahn, "Factors for Calculating
-    Two-Sided Prediction Intervals for Samples from a Normal Distribution", JASA 64, 1969) at level 1 % / 2^k. The
-    levels sum to 1 %, which bounds false alarms on normal noise; for noise whose
-    orders are equally likely, the sum of (k + 1) / C(n, k) over k does. One outlier among the later rounds is left out;
-    it has its own flag.
-    """
-    most = min(len(seconds) // 2, len(seconds) - FEWEST_REST, MOST_SLOW)
-    return max((count for count in range(1, most + 1) if _are_slow(seconds[:count], seconds[count:])), default=0)
-
-
-def _are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
-    rest = sorted(rest)[:-1] if has_outlier(rest) else rest
-    fastest = min(first)
-    if fastest <= max(rest) or fastest < (1 + LEAST_EXCESS) * median(rest):
-        return False
-    scatter = stdev(rest) * sqrt(1 + 1 / len(rest))
-    deviations = (fastest - fmean(rest)) / scatter if scatter else inf
-    return student_tail(deviations, len(rest) - 1) <= LEVEL / 2 ** len(first)
-
-
-def student_tail(deviations: float, degrees: int) -> float:
-    """P(T > deviations) of Student's t, by Abramowitz and Stegun, 26.7.3 and 26.7.4; deviations >= 0."""
-    angle = pi / 2 if deviations == inf else atan(deviations / sqrt(degrees))
-    term, total, squared = 1.0, 0.0, cos(angle) ** 2
-    odd = degrees % 2
-    if odd:
-        term = cos(angle)
-    for step in range(degrees // 2):
-        total += term
-        term *= squared * (2 * step + 1 + odd) / (2 * step + 2 + odd)
-    within = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
-    return (1 - within) / 2
-
-
-def steady_from(seconds: Sequence[float]) -> int | None:
-    """The round, counted from 1, from which a series is steady; None with a trend or too few rounds."""
-    if len(seconds) < FEWEST_REST:
+def _below_weights(memory: Memory) -> Finding | None:
+    """A peak below the weights alone, or a training step's below AdamW's state."""
+    config, per_weight, most = _config(memory), _weight_bytes(memory), memory.most_bytes
+    if config is None or per_weight is None or "peak" not in memory.mode or most is None or most < 0:
         return None
-    slow = slow_first_rounds(seconds)
-    return None if has_trend(seconds[slow:]) else slow + 1
-
-
-def outlier_places(seconds: Sequence[float]) -> list[int]:
-    """The round, counted from 1, that causes the spread of those after slow first ones; [] without one."""
-    slow = slow_first_rounds(seconds)
-    rest = list(seconds[slow:])
-    return [slow + 1 + rest.index(max(rest))] if has_outlier(rest) else []
-
-
-def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
-    """As many more as were slow, or twice as many where rounds got faster to the end; None if that is not needed."""
-    slow = slow_first_rounds(seconds)
-    third = max(1, len(seconds) // 3)
-    if not slow and has_trend(seconds) and median(seconds[-third:]) < median(seconds[:third]):
-        return 2 * max(1, configured)
-    return configured + slow if slow else None
-
-
-# The results of a warm-up study, as the record holds them: its processes, and how many warm-up rounds are enough.
-
-
-STUDIED_WARMUP_ROUNDS = (0, 1, 2, 5, 10)
-"""Each in its own process."""
-
-LEAVING_OUT_ROUNDS = 5
-"""Warm-up rounds of the process whose warm-up omits the timed phase: the suite's default."""
-
-
-def study_rounds(phase: str, rounds: int) -> int:
-    """Rounds of a case's study over all processes except the traced one."""
-    leaving_out = (LEAVING_OUT_ROUNDS + rounds) if PHASES[phase].setup_computes else 0
-    return sum(STUDIED_WARMUP_ROUNDS) + len(STUDIED_WARMUP_ROUNDS) * rounds + leaving_out
-
-
-def warmup_values(series: Sequence[Json], first_round: Json, configured_rounds: int) -> Json:
-    """The values of the pass. Rounds are numbered from 1 through a whole process, its warm-up included.
-
-    Each of `series` has `warmup_rounds`, `leaves_out_timed_phase`, `warmup_seconds`, `seconds` and `compile_cache`
-    (`cold` or `warm` where code was generated: one process may find what another compiled); `first_round` has
-    `first_round`, and `first_round_parts`, which go to the process without a warm-up.
-    """
-    rows = [_row(one, first_round["first_round_parts"] if one["warmup_rounds"] == 0 else {}) for one in series]
-    recommended, recommendation = _recommendation(rows, configured_rounds)
-    return {
-        "series": rows,
-        "first_round": first_round["first_round"],
-        "configured_warmup_rounds": configured_rounds,
-        "recommended_warmup_rounds": recommended,
-        "recommendation": recommendation,
-        "flags": ["short_warmup"] if recommended > configured_rounds else [],
-    }
-
-
-def _row(series: Json, first_round_parts: Json) -> Json:
-    measured = series["seconds"]
-    earlier, rounds = _judged(series)
-    steady = steady_from(rounds)
-    return {
-        **series,
-        "first_round_parts": first_round_parts,
-        "mean_seconds": fmean(measured),
-        "std_seconds": stdev(measured) if len(measured) > 1 else 0.0,
-        "steady_from_round": None if steady is None else earlier + steady,
-        "outliers": [earlier + place for place in outlier_places(rounds)],
-    }
-
-
-def _judged(series: Json) -> tuple[int, list[float]]:
-    """The comparable rounds, and how many came before them."""
-    if series["leaves_out_timed_phase"]:
-        return len(series["warmup_seconds"]), series["seconds"]
-    return 0, [*series["warmup_seconds"], *series["seconds"]]
-
-
-def _recommendation(rows: Sequence[Json], configured: int) -> tuple[int, str]:
-    """As many warm-up rounds as the slowest process needed to become steady."""
-    whole = [row for row in rows if not row["leaves_out_timed_phase"] and len(_judged(row)[1]) > FEWEST_REST]
-    needed = [row["steady_from_round"] - 1 for row in whole if row["steady_from_round"] is not None]
-    if not whole:
-        return configured, f"Too few rounds to tell; give at least --rounds {FEWEST_REST + 1}."
-    if not needed:
-        most = max(len(_judged(row)[1]) for row in whole)
-        return max(configured, *STUDIED_WARMUP_ROUNDS), (
-            f"No process became steady within {most} rounds: the machine's speed drifts, which warm-up cannot fix. "
-            "Measure on an idle machine."
+    weights = per_weight * config.parameters
+    trained = WEIGHTS_OF_ADAMW * weights
+    if most + memory.rounding_bytes < weights:
+        why = f"the weights in {'fp32' if per_weight == FLOAT32_BYTES else '16 bits'} are larger"
+        return _found_amount(
+            IMPOSSIBLE, "weights", memory, weights, why, "another model, a wrong unit, or half weights"
         )
-    recommended = max(needed)
-    return recommended, f"{_enough(recommended, len(needed), len(whole), configured)}{_without_timed_phase(rows)}"
+    if memory.mode.startswith("full_step_peak") and memory.optimizer in OF_ADAMW and most < 0.98 * trained:
+        why = "weights, gradients and AdamW's two moments are larger"
+        cause = "no optimizer state was ever made, as when gradients are cleared before the update"
+        return _found_amount(SUSPICIOUS, "optimizer state", memory, trained, why, cause)
+    return None
 
 
-def _enough(recommended: int, steady: int, processes: int, configured: int) -> str:
-    is_covered = recommended <= configured
-    next_step = f"--warmup-rounds {configured} covers that" if is_covered else f"set --warmup-rounds {recommended}"
-    of = (
-        f"all {processes} processes"
-        if steady == processes
-        else f"{steady} of {processes} processes, those that became steady"
-    )
-    rounds = "1 warm-up round is" if recommended == 1 else f"{recommended or 'no'} warm-up rounds are"
-    return f"{rounds} enough in {of}; {next_step}."
+def _flat_over_context(memory: Memory) -> Finding | None:
+    """A step's peak below weights, moments and the tensors that its forward pass saves."""
+    config, most = _config(memory), memory.most_bytes
+    is_step = memory.mode == "full_step_peak" and memory.optimizer in OF_ADAMW
+    if config is None or not is_step or memory.is_compiled or memory.checkpoint != "none":
+        return None
+    if most is None or not memory.batch_size or not memory.length:
+        return None
+    if not memory.precision_label.startswith(("fp32", "tf32")):
+        return None
+    weights = FLOAT32_BYTES * config.parameters
+    # Without the gradients, which the backward pass makes as it lets saved tensors go.
+    needed = (WEIGHTS_OF_ADAMW - 1) * weights + saved_bytes(config, memory.batch_size, memory.length)
+    if not 0.98 * WEIGHTS_OF_ADAMW * weights <= most < 0.95 * needed:
+        return None
+    why = "weights, moments and what autograd keeps of an eager pass are larger at this context"
+    cause = "a figure of another context, or one read off a plot"
+    return _found_amount(SUSPICIOUS, "saved tensors", memory, needed, why, cause)
 
 
-def _without_timed_phase(rows: Sequence[Json]) -> str:
-    slow = max((slow_first_rounds(row["seconds"]) for row in rows if row["leaves_out_timed_phase"]), default=0)
-    if not slow:
-        return ""
-    return f" After a warm-up without the timed phase, {slow} measured round{'s were' if slow > 1 else ' was'} slow."
+def _saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:
+    """Before its backward pass eager attention holds a whole number of T x T matrices beside its inputs."""
+    labels = attrgetter("series", "gpu", "width", "length", "batch_size", "is_compiled")
+    inputs = {labels(m): m.value_bytes for m in figures if m.mode == "after_inputs" and m.value_bytes is not None}
+    for memory in figures:
+        batch, length, width, value = memory.batch_size, memory.length, memory.width, memory.value_bytes
+        is_eager = not memory.is_compiled and memory.checkpoint == "none"
+        if memory.kind != "attention" or memory.mode != "before_backward" or not is_eager or value is None:
+            continue
+        if not batch or not width or not length or length < LONG_SEQUENCE:
+            continue
+        tensor, square = batch * length * width * FLOAT32_BYTES, batch * length**2 * FLOAT32_BYTES
+        count = (value - inputs.get(labels(memory), 4 * tensor)) / square
+        if abs(count - round(count)) > 0.1 + 4 * tensor / square or round(count) not in (1, 2, 3):
+            why = f"{count:.2f} matrices of {square / GIB:.3g} GiB are held, not 1, 2 or 3"
+            cause = "another batch than stated, inputs that require no gradient, or a fused kernel"
+            yield _found_amount(SUSPICIOUS, "saved squares", memory, square, why, cause)
 
 
-# Properties of every kernel table: one sentence for each that is violated.
+def _shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
+    """More memory for less context, all else alike."""
+    peaks = [m for m in figures if m.kind == "model" and "peak" in m.mode and m.length and m.value_bytes]
+    of_a_set_up = ("precision_label", "is_compiled", "checkpoint", "optimizer")
+    for group in grouped(peaks, attrgetter("series", "gpu", "size", "batch_size", "mode", *of_a_set_up)).values():
+        for shorter, longer in pairwise(sorted(group, key=attrgetter("length"))):
+            most, least = longer.most_bytes or 0, shorter.value_bytes or 0
+            if longer.length != shorter.length and most < 0.97 * least:
+                why, cause = f"context {shorter.length} has more", "two cells exchanged, or two set-ups"
+                yield _found_amount(INCONSISTENT, "shrinking peak", longer, least, why, cause)
 
 
-TOLERANCE = 1e-6
-"""Of two computations of one number: rounding alone."""
+def _config(memory: Memory) -> ModelConfig | None:
+    """The known shape with this width and depth; None for a block alone or a shard of the state."""
+    if memory.kind != "model" or "block" in memory.size or is_another_model(memory.size):
+        return None
+    if pieces_named(memory.gpu) > 1:
+        return None
+    shapes = (config for config in SIZES.values() if memory.d_ff in (None, config.d_ff))
+    return next((c for c in shapes if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
 
 
-def inconsistencies(values: Json) -> list[str]:
-    found = []
-    counts = values.get("launches_of_rounds") or []
-    if len(set(counts)) > 1:
-        found.append(f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels")
-    products = values["matrix_products"]
-    if products.get("expected_count") is not None and products["count"] != products["expected_count"]:
-        found.append(f"{products['count']} matrix products ran, and the model has {products['expected_count']}")
-    for kernel in values["kernels"]:
-        if not isclose(kernel["calls"] * kernel["mean_seconds"], kernel["total_seconds"], rel_tol=TOLERANCE):
-            calls, mean, total = kernel["calls"], kernel["mean_seconds"], kernel["total_seconds"]
-            found.append(f"{kernel['name']}: {calls} calls x mean is {calls * mean:.4g} s, its total {total:.4g} s")
-    of_kernels = sum(kernel["share"] for kernel in values["kernels"]) + values["other_kernels"]["share"]
-    of_kinds = sum(row["share_of_kernel_time"] for row in values["kinds"])
-    for what, share in (("kernels", of_kernels), ("kinds", of_kinds)):
-        if not isclose(share, 1.0, rel_tol=TOLERANCE):
-            found.append(f"the shares of all {what} add up to {share:.4f}")
-    if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
-        found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
-    counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
-    return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
+def _weight_bytes(memory: Memory) -> int | None:
+    """Least bytes of one parameter: half-precision weights unless the label says autocast. None for other formats."""
+    if memory.precision_label in ("", NO_PRECISION):
+        return FLOAT32_BYTES
+    precision = labelled_precision(memory.precision_label)
+    is_mixed = re.search("amp|autocast|mixed", memory.precision_label.casefold())
+    return None if precision is None else FLOAT32_BYTES if is_mixed or precision in ("fp32", "tf32") else 2
 
 
-def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:
-    """Matrix products take a smaller share of a full step, which includes the optimizer, than of a forward pass."""
-    shares: dict[tuple[object, ...], dict[str, float]] = {}
-    for row in passes:
-        identity = row["identity"]
-        cell = tuple(value for name, value in identity.items() if name not in OF_A_PHASE)
-        share = row["values"]["matrix_products"]["share_of_kernel_time"]
-        shares.setdefault(cell, {})[identity["phase"]] = share
-        if identity["phase"] == "full_step":
-            shares[cell]["id"] = row["id"]
-    return [
-        f"{of_phase['id']}: matrix products take {of_phase['full_step']:.1%} of a full step and "
-        f"{of_phase['forward']:.1%} of a forward pass; the share should fall"
-        for of_phase in shares.values()
-        if {"forward", "full_step"} <= of_phase.keys() and of_phase["full_step"] >= of_phase["forward"]
-    ]
+# A profiler's kernel table: calls, averages, totals and shares are four views of one time.
+
+
+SHARE_TOLERANCE_POINTS = 1.0
+
+USUAL_BATCH_SIZE = 4
+"""The batch of tables that have no column for it."""
+
+
+def said_of_kernels(kernels: Sequence[Kernel]) -> Iterator[Said]:
+    """Findings rule by rule, then the rows that have nothing to check them against."""
+    by_profile = grouped(kernels, attrgetter("series", "gpu", "size", "context_length", "scope"))
+    profiles = [(group, _implied_seconds(group)) for group in by_profile.values()]
+    for rule in (_not_positive, _calls_times_average):
+        yield from filter(None, map(rule, kernels))
+    for among in (_copied_cells, _shares_of_one_time, _shares_add_up, _missing_products):
+        for group, implied in profiles:
+            yield from among(group, implied)
+    yield from filter(None, map(_products_beyond_peak, kernels))
+    partial = "has neither a share nor both calls and average, so nothing to check it against"
+    for kernel in kernels:
+        if kernel.percent is None and (_total(kernel) is None or kernel.average_seconds is None):
+            yield NotJudged(kernel.place, partial)
+
+
+def _total(kernel: Kernel) -> float | None:
+    """Seconds of all calls, as the table gives them or as calls x average."""
+    if kernel.total_seconds is not None or kernel.calls is None or kernel.average_seconds is None:
+        return kernel.total_seconds
+    return kernel.calls * kernel.average_seconds
+
+
+def _implied_seconds(profile: Sequence[Kernel]) -> dict[str, float]:
+    """The GPU time of the whole profile by each row's time and share, where it has both, by the row's place."""
+    shared = ((kernel, _total(kernel)) for kernel in profile if kernel.percent)
+    return {kernel.place: total / (kernel.percent or 1) * 100 for kernel, total in shared if total}
+
+
+Implied = dict[str, float]
+
+
+def _not_positive(kernel: Kernel) -> Finding | None:
+    times = [time for time in (kernel.total_seconds, kernel.average_seconds) if time is not None]
+    if all(time > 0 for time in times) and 0 <= (kernel.percent or 0) <= 100:
+        return None
+    shown, why = "a time or share out of range", "a kernel takes time, and a share lies between 0 and 100 %"
+    return found(IMPOSSIBLE, "amount", [kernel], shown, "0", why, "a wrong sign or unit")
+
+
+def _calls_times_average(kernel: Kernel) -> Finding | None:
+    if not kernel.total_seconds or not kernel.average_seconds or not kernel.calls:
+        return None
+    product = kernel.calls * kernel.average_seconds
+    if abs(product / kernel.total_seconds - 1) <= 0.02:
+        return None
+    shown = f"{kernel.calls} x {kernel.average_seconds * 1e6:.4g} us is {product * 1e3:.4g} ms"
+    limit, why = f"{kernel.total_seconds * 1e3:.4g} ms", "calls times their average is the total"
+    return found(INCONSISTENT, "calls x average", [kernel], shown, limit, why, "a cell of another row")
+
+
+def _copied_cells(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
+    """Two rows with the same share whose times differ; where a third row tells which is wrong, only that one."""
+    timed = [kernel for kernel in profile if (kernel.percent or 0) >= 5 and (_total(kernel) or 0) > 0]
+    for same in grouped(timed, attrgetter("percent")).values():
+        one, other = (pick(same, key=lambda kernel: _total(kernel) or 0) for pick in (min, max))
+        first, second = _total(one) or 0, _total(other) or 0
+        if second > 1.1 * first:
+            shown = f"{one.percent:g} % for {first * 1e3:.4g} ms and for {second * 1e3:.4g} ms"
+            why, cause = "equal shares of one total are equal times", "a cell copied from the row above"
+            pair = sorted((one, other), key=same.index)
+            usual = median(implied[kernel.place] for kernel in timed)
+            accused = [kernel for kernel in pair if abs(implied[kernel.place] - usual) > 0.1 * usual] or pair
+            yield found(INCONSISTENT, "copied cell", accused, shown, "1.1", why, cause, second / first)
+
+
+def _shares_of_one_time(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
+    """Each row's total over its share is the profile's GPU time; rows that imply another time are wrong."""
+    large = [kernel for kernel in profile if (kernel.percent or 0) >= 1 and kernel.place in implied]
+    usual = median(implied[kernel.place] for kernel in large) if large else 0.0  # of a single one, its own
+    for kernel in large:
+        percent = kernel.percent or 1
+        # A share is rounded to a tenth of a point, so small ones tell less about the whole.
+        slack = 0.15 + SHARE_TOLERANCE_POINTS / percent / 10
+        if usual > 0 and abs(implied[kernel.place] / usual - 1) > slack:
+            shown = f"{(_total(kernel) or 0) * 1e3:.4g} ms called {percent:g} %"
+            limit = f"{percent:g} % of {usual * 1e3:.4g} ms, which the other rows imply"
+            why = "the rows of one profile share one GPU time"
+            yield found(INCONSISTENT, "share", [kernel], shown, limit, why, "a cell copied from another row")
+
+
+def _shares_add_up(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
+    # Copies run beside kernels; profilers give their share of another total.
+    shares = [kernel for kernel in profile if kernel.percent is not None and "memory op" not in kernel.name]
+    total = sum(kernel.percent or 0 for kernel in shares)
+    if total > 100 + SHARE_TOLERANCE_POINTS:
+        why, cause = "shares of one total cannot exceed 100 %", "rows of two profiles in one"
+        yield found(INCONSISTENT, "sum of shares", shares, f"{total:.4g} %", "100 %", why, cause)
+
+
+def _missing_products(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
+    """A forward pass multiplies by seven matrices per layer and the head: those not listed need time of their own.
+
+    A list of the largest kernels leaves out others. What it leaves out must fit into the share of the time that it
+    leaves out, at the card's peak and if only the smallest products, those of attention, are missing.
+    """
+    config, gpu, length = SIZES.get(profile[0].size), gpu_of(profile[0]), profile[0].context_length
+    products = [kernel for kernel in profile if re.search("gemm|xmma|cutlass", kernel.name) and kernel.calls]
+    if config is None or gpu is None or not length or not implied or not products or profile[0].scope != "forward":
+        return
+    missing = 7 * config.num_layers + 1 - sum(kernel.calls or 0 for kernel in products)
+    shared = [kernel for kernel in profile if kernel.place in implied]
+    rounding = 0.05 * len(shared)  # of shares to a tenth of a point
+    rest = median(implied.values()) * (100 + rounding - sum(kernel.percent or 0 for kernel in shared)) / 100
+    is_fp32 = all(re.search("sgemm|simt|ffma", kernel.name) for kernel in products)
+    peak = gpu.rates["fp32"] if is_fp32 else max(gpu.rates.values())
+    tokens = (profile[0].batch_size or USUAL_BATCH_SIZE) * length
+    needed = missing * 2 * tokens * config.d_model**2 / (peak * gpu.clock_margin)
+    if missing > 0 and needed > rest:
+        why = f"{missing} of {7 * config.num_layers + 1} products are not listed, and need {needed * 1e3:.4g} ms"
+        cause = "a capture that ended early, or another model"
+        shown, limit = f"{rest * 1e3:.4g} ms for all that is not listed", f"{needed * 1e3:.4g} ms"
+        excess = needed / rest if rest > 0 else needed / (_total(products[0]) or needed)
+        yield found(SUSPICIOUS, "missing products", products, shown, limit, why, cause, excess)
+
+
+def _products_beyond_peak(kernel: Kernel) -> Finding | None:
+    """A kernel with exactly the products of a forward pass, above the card's fp32 peak."""
+    config, total, gpu, length = SIZES.get(kernel.size), _total(kernel), gpu_of(kernel), kernel.context_length
+    if config is None or not total or gpu is None or not length or "sgemm" not in kernel.name:
+        return None
+    if kernel.scope != "forward" or kernel.calls != 7 * config.num_layers + 1:
+        return None
+    batch_size = kernel.batch_size or USUAL_BATCH_SIZE
+    flops = config.forward_flops(batch_size, length) - config.forward_attention_flops(batch_size, length)
+    if flops / total <= gpu.rates["fp32"]:
+        return None
+    shown = f"{kernel.calls} products in {total * 1e3:.4g} ms are {flops / total / 1e12:.3g} TFLOP/s"
+    limit, why = f"{gpu.rates['fp32'] / 1e12:.4g} TFLOP/s", f"beyond the peak at a batch of {batch_size}"
+    return found(SUSPICIOUS, "matrix products", [kernel], shown, limit, why, "a smaller batch than stated")

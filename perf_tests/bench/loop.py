@@ -1,32 +1,34 @@
-"""The rounds of a benchmark: an untimed set-up, then its target. A measure decides what happens around them."""
+"""The one loop over a benchmark's rounds: an untimed set-up, then its target; and the row of a timed case.
+
+A `Measure` decides what happens around the rounds. Timing them is in this file; to profile them, to watch their memory
+or to study their warm-up is a pass (`perf_tests/passes`), to run them on request the gate's (`perf_tests/interleaved`),
+and to time them alike on several ranks `perf_tests/bench/ranks.py`.
+"""
 
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import chain, count
-from statistics import median
+from itertools import count, pairwise
 from typing import Any
 
-from model.training import Training
-from perf_tests.bench.profiler import Around
-from perf_tests.bench.ranks import RankClock
-from perf_tests.bench.row import Row, Timing
-from perf_tests.cases.attention import CollectiveCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.sharing import SentByPart, Sharing, plain, values_by_part
+from perf_tests.audit.rounds import RowFacts, raised, suggested_warmup_rounds
+from perf_tests.bench.outcomes import ImpossibleError
+from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
-from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
 from perf_tests.hardware.machine import RoundHealth, drifting_facts
-from perf_tests.predict.counters import needed_bytes
-from perf_tests.records.record import Json, Times
+from perf_tests.predict.expectation import Expectation, why_impossible
+from perf_tests.records.record import Json
 
 SetUp = Callable[[], tuple[Any, ...] | None]
 """Returns the arguments of the target."""
+
+Around = Callable[[], AbstractContextManager[object]]
+"""Makes the context that half a round runs in."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Rounds:
             self.forget_more()
 
     def prepare(self) -> None:
-        """The set-up. The arguments are kept here, because pytest-benchmark would hold them until it has new ones."""
+        """Run the set-up. The arguments are kept here: pytest-benchmark would hold them until it has new ones."""
         self.forget()
         begin_round()
         self._arguments = (self.setup() if self.setup is not None else None) or ()
@@ -58,7 +60,7 @@ class Rounds:
         self.result = self.target(*self._arguments)
 
     def play(self, around_setup: Around = nullcontext, around_target: Around = nullcontext) -> None:
-        """One round; only its result outlives it."""
+        """Run one round; only its result outlives it."""
         self.forget()
         with around_setup():
             self.prepare()
@@ -72,7 +74,7 @@ class Measure(ABC):
     """What a benchmark calls once, with its rounds."""
 
     values: Json = field(default_factory=dict, init=False)
-    """What `look` returned."""
+    """What `run_rounds` returned."""
 
     def __call__(
         self,
@@ -81,23 +83,24 @@ class Measure(ABC):
         loss_scale: Callable[[], float] | None = None,
         forget_more: Callable[[], None] | None = None,
     ) -> Any:
-        """The result of the last round of `target(*setup())`; see `Rounds`."""
+        """Return the result of the last round of `target(*setup())`; see `Rounds`."""
         rounds = Rounds(target, setup, loss_scale, forget_more)
-        self.values = self.look(rounds) or {}
+        self.values = self.run_rounds(rounds) or {}
         return rounds.result
 
     @abstractmethod
-    def look(self, rounds: Rounds) -> Json | None:
+    def run_rounds(self, rounds: Rounds) -> Json | None:
         """Run the rounds; returns what they showed where a pass keeps it."""
-
-
-# How many warm-up rounds: as many as asked for, and as long as the device needs to reach its clock rates.
 
 
 def warm_up(
     device: Device, least_rounds: int, done: int = 0, now: Callable[[], float] = time.perf_counter
 ) -> Iterator[int]:
-    """The number of each round to run now, after those `done`. Round 0 does not count as load: it may compile."""
+    """Yield the number of each warm-up round to run now, after those `done`.
+
+    There are as many as asked for, and as many as the device needs to reach its clock rates. Round 0 does not count as
+    load: it may compile.
+    """
     for number in count(done):
         if number <= 1:
             start = now()
@@ -106,12 +109,9 @@ def warm_up(
         yield number
 
 
-# The rounds of one case under pytest-benchmark: warm-up, then measured rounds.
-
-
 @dataclass
 class TimedMeasure(Measure):
-    """Times the target alone, never its set-up; `timing` is set after the rounds."""
+    """Times the target alone, never its set-up, under pytest-benchmark; `timing` is set after the rounds."""
 
     benchmark: Any
     """pytest-benchmark's fixture, whose class is not public."""
@@ -119,8 +119,8 @@ class TimedMeasure(Measure):
     device: Device
     rounds: int
     warmup_rounds: int
-    """At least; 0 is none at all."""
-    row: Row | None
+    """The fewest there are; 0 is none at all."""
+    row: "Row | None"
     """None where the benchmark only runs once, as a test."""
     on_round: Callable[[int], None] = lambda number: None
     """Called with the number of each round before its set-up, warm-up rounds first."""
@@ -129,13 +129,14 @@ class TimedMeasure(Measure):
     """Called after the set-up of each measured round, before the clock starts."""
     sentinel: Callable[[], float] | None = None
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
-    timing: Timing | None = None
+    timing: "Timing | None" = None
     _loss_scales: list[float] = field(default_factory=list)
 
-    def look(self, rounds: Rounds) -> None:
+    def run_rounds(self, rounds: Rounds) -> None:
         """Raises ImpossibleError after the rounds for a time below this machine's minimum."""
         self.clock.forget()
         if self.row is None:
+            # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
             for _ in range(self.warmup_rounds):
                 rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
@@ -148,14 +149,14 @@ class TimedMeasure(Measure):
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
 
-    def _busy_seconds(self, rounds: Rounds, timing: Timing) -> float | None:
+    def _busy_seconds(self, rounds: Rounds, timing: "Timing") -> float | None:
         prepare = partial(self._prepare_measured, rounds)
         return busy_seconds(prepare, rounds.run, self.device, has_slices=not timing.compiled_graphs)
 
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
 
-    def _time(self, rounds: Rounds) -> Timing:
+    def _time(self, rounds: Rounds) -> "Timing":
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
         before, compilations = self._drifting_facts(), count_compilations()
@@ -175,6 +176,7 @@ class TimedMeasure(Measure):
         return Timing(
             seconds=self.benchmark.stats["data"],
             median_seconds=self.benchmark.stats["median"],
+            # The clock holds the warm-up rounds too, before the measured ones.
             device_seconds=self.clock.device_seconds[-self.rounds :],
             cpu_seconds=self.clock.cpu_seconds[-self.rounds :],
             all_part_seconds=self.clock.part_seconds,
@@ -186,6 +188,7 @@ class TimedMeasure(Measure):
             compile_cache=cache_state(compiled),
             recompiles=(count_compilations() - first_compilations)["graphs"],
             cudagraph_skips=compiled["cudagraph_skips"],
+            # One more than rounds: a skipped step shows as a fall from the scale before its round.
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": after, **self.health.facts()},
             peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
@@ -214,7 +217,7 @@ class TimedMeasure(Measure):
             self.flush()
 
     def _first_round(self, rounds: Rounds) -> tuple[float, float]:
-        """Seconds of its set-up and of its target, timed apart because either may compile."""
+        """Return the seconds of its set-up and of its target, timed apart because either may compile."""
         start = time.perf_counter()
         self._prepare(rounds, 0)
         self.device.synchronize()
@@ -225,9 +228,11 @@ class TimedMeasure(Measure):
         return prepared - start, time.perf_counter() - prepared
 
     def _warm_up(self, rounds: Rounds) -> int:
-        """The rest of the warm-up; how many rounds it had with the first."""
+        """Run the rest of the warm-up; returns how many rounds it had with the first."""
         done = 1
         for number in warm_up(self.device, self.warmup_rounds, done, self.clock.now):
+            # A GPU may need more rounds than were asked for; they keep the last warm-up round's number, or the progress
+            # line would count them, and `_prepare` flush for them, as measured ones.
             self._prepare(rounds, min(number, self.warmup_rounds - 1))
             with self.clock.round():
                 rounds.run()
@@ -256,153 +261,160 @@ class TimedMeasure(Measure):
         return drifting_facts(self.device.torch_device, self.health.health)
 
 
-# The row of a collective alone: rates of bytes, where a model's row has rates of tokens and FLOPs.
+@dataclass(frozen=True)
+class Timing:
+    """Readings of the clocks, allocator and compiler over one case; lists are of the measured rounds."""
+
+    seconds: list[float]
+    median_seconds: float
+    device_seconds: list[float]
+    """Elapsed time in the device's stream, host stalls included; empty where the device has no clock."""
+    cpu_seconds: list[float]
+    all_part_seconds: dict[str, list[float]]
+    """Seconds of each part of a round by its name, warm-up rounds first."""
+    warmup_rounds_run: int
+    """As many as were asked for, and on a GPU as many more as its clocks needed."""
+    rounds_seconds: float
+    """Warm-up and measured rounds with their set-ups."""
+    first_setup_seconds: float | None
+    """None without a warm-up, as is the next."""
+    first_round_seconds: float | None
+    compiled_graphs: int
+    compile_cache: str | None
+    """`warm` if the generated code was found, `cold` if it was made; None where PyTorch does not say."""
+    recompiles: int
+    """Graphs compiled after the first warm-up round."""
+    cudagraph_skips: int
+    """Compiled graphs of which torch.compile made no CUDA graph although asked to."""
+    loss_scales: list[float]
+    """Before each measured round, and after the last."""
+    drift: Json
+    """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    allocated_before_bytes: int | None
+    """Before the first round: model, inputs and whatever earlier cases left."""
+    flushed_bytes: int | None
+    """Written before each measured round to flush the caches; None where they are warm."""
+    device_busy_seconds: float | None = None
+    """Device time of one more round whose launches waited in the queue, so that the device never waited; None where
+    unknown: on a CPU, where the host waits for the device, and for compiled code of more launches than the queue
+    takes."""
+    sentinel_seconds: list[float] = field(default_factory=list)
+    """Seconds of a product that no change of the code affects, before the first round and after the last."""
+
+    @property
+    def first_compiled_seconds(self) -> float:
+        """The first warm-up round with its set-up, where it compiled anything."""
+        if not self.compiled_graphs:
+            return 0.0
+        return (self.first_setup_seconds or 0.0) + (self.first_round_seconds or 0.0)
+
+    @property
+    def part_seconds(self) -> dict[str, list[float]]:
+        return {part: values[-len(self.seconds) :] for part, values in self.all_part_seconds.items()}
+
+    @property
+    def skipped_steps(self) -> int | None:
+        if not self.loss_scales:
+            return None
+        return sum(later < earlier for earlier, later in pairwise(self.loss_scales))
 
 
 @dataclass(frozen=True)
-class CollectiveRow(Row):
-    """Bandwidths as nccl-tests defines them: doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests."""
+class Row:
+    """What is known of a case before its rounds; `of` adds their timing."""
 
-    case: CollectiveCase
+    case: Case
+    conditions: Json = field(default_factory=dict)
+    """What a figure depends on besides the identity of its case."""
+    matmul_flops_per_second: float | None = None
+    expectation: Expectation | None = None
+    measure_ceiling_again: Callable[[str], float] | None = None
+    """The current matrix-product rate in a precision, measured before a case is called impossible."""
+    available_bytes: int | None = None
+
+    def refuse_the_impossible(self, timing: Timing) -> None:
+        """Raises ImpossibleError for a time below this machine's minimum."""
+        if self.expectation is None:
+            return
+        reason = why_impossible(self.expectation, timing.seconds, timing.device_seconds, self.measure_ceiling_again)
+        if reason is not None:
+            raise ImpossibleError(reason)
+
+    def of(self, timing: Timing) -> Json:
+        """Return `extra_info` of the record, flat."""
+        case, expectation = self.case, self.expectation
+        first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
+        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles", "cudagraph_skips")}
+        info: Json = {
+            **case.identity(),
+            **self.conditions,
+            **(first if timing.first_round_seconds is not None else {}),
+            **(compilation if timing.compiled_graphs else {}),
+            "warmup_rounds_run": timing.warmup_rounds_run,
+            **({} if timing.flushed_bytes is None else {"flushed_bytes": timing.flushed_bytes}),
+            **timing.drift,
+            "sentinel_seconds": timing.sentinel_seconds or None,
+            "model_flops": self._model_flops,
+            "device_seconds": timing.device_seconds or None,
+            # On a GPU the thread that waits for the device spins.
+            "cpu_seconds": timing.cpu_seconds if case.device == "cpu" else None,
+            "device_busy_seconds": timing.device_busy_seconds,
+            "part_seconds": timing.part_seconds,
+            # Of a graph's pool the allocator counts only what outlives a replay.
+            "peak_allocated_bytes": None if case.replays_cuda_graphs else timing.peak_allocated_bytes,
+            "peak_reserved_bytes": timing.peak_reserved_bytes,
+            **self._rates(timing.median_seconds),
+        }
+        if expectation is not None:
+            info |= expectation.derived(timing.median_seconds)
+        info["skipped_steps"] = timing.skipped_steps
+        info["compile_seconds"] = self._compile_seconds(timing)
+        info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, timing.warmup_rounds_run)
+        # Parts are this rank's, the round is the slowest one's.
+        known = {name: value for name, value in info.items() if name != "part_seconds" or case.sharing is None}
+        facts = RowFacts(
+            **{field.name: known[field.name] for field in fields(RowFacts) if field.name in known},
+            rounds_seconds=timing.seconds,
+            available_bytes=self.available_bytes,
+            is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
+        )
+        info["flags"] = raised(facts)
+        info["allocated_before_bytes"] = timing.allocated_before_bytes
+        return info
 
     def _rates(self, median_seconds: float) -> Json:
-        """Of the message over its time, and of what a rank has to send for it."""
-        algorithm = self.case.exchanged_bytes / median_seconds
+        flops, ceiling = self._model_flops, self.matmul_flops_per_second
+        rate = None if flops is None else flops / median_seconds
         return {
-            "exchanged_bytes": self.case.exchanged_bytes,
-            "algorithm_bytes_per_second": algorithm,
-            "bus_bytes_per_second": algorithm * float(bus_share(self.case.collective, self.case.world)),
+            "tokens_per_second": None if self.case.tokens is None else self.case.tokens / median_seconds,
+            "tflops_per_second": None if rate is None else rate / 1e12,
+            "matmul_ceiling_tflops_per_second": None if ceiling is None else ceiling / 1e12,
+            "share_of_matmul_ceiling": rate / ceiling if rate and ceiling and self._executes_model_flops else None,
         }
 
-
-# The rounds of a case on several ranks, timed alike on all of them.
-
-
-@dataclass(kw_only=True)
-class RankedMeasure(TimedMeasure):
-    """As on one device; the clock makes every rank see the slowest one's time."""
-
-    def look(self, rounds: Rounds) -> None:
-        super().look(rounds)
-        if self.row is not None:
-            self.benchmark.extra_info.update(self._of_each_rank())
-
-    def _busy_seconds(self, rounds: Rounds, timing: Timing) -> float | None:
-        """None: how often the round would be issued again is each rank's own, and its collectives need all of them."""
-        return None
-
-    def _of_each_rank(self) -> Json:
-        clock = self.clock
-        assert isinstance(clock, RankClock)
-        seconds = clock.from_all(clock.own_seconds[-self.rounds :])
-        slowest = [max(range(len(seconds)), key=lambda rank: seconds[rank][number]) for number in range(self.rounds)]
-        peak_bytes = self.device.peak_allocated_bytes()
-        peaks = None if peak_bytes is None else [int(peak) for (peak,) in clock.from_all([float(peak_bytes)])]
-        return {"rank_seconds": seconds, "slowest_ranks": slowest, "rank_peak_allocated_bytes": peaks}
-
-
-# What the communication of a model that ranks share costs, beside its timed rounds.
-
-
-CONFIDENCE = 0.95
-
-
-@dataclass(kw_only=True)
-class SharedStepMeasure(RankedMeasure):
-    """Then as many pairs of rounds with and without the exchange, and one in which its messages are counted."""
-
-    case: LanguageModelCase
-    sharing: Sharing
-    training: Training
-    spending: Callable[[], AbstractContextManager[None]]
-    """Takes the time of what is looked at beside the timed rounds."""
-
-    def look(self, rounds: Rounds) -> None:
-        if not self.case.row.has_backward:
-            # Imported late: earlier revisions of `model`, which the gate measures, lack it.
-            from model.parallel import free_gathered
-
-            rounds.forget_more = partial(free_gathered, self.training.model)
-        super().look(rounds)
-        if self.row is not None:
-            with self.spending():
-                self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
-
-    def _exposed(self, rounds: Rounds) -> Json:
-        """What the exchange of gradients adds to a round: the median difference to the round without it.
-
-        Rounds with and without it take turns, and which is first alternates.
-        """
-        if "backward" not in self.case.row.timed:
-            return {}
-        if reason := self._why_not_without():
-            return {"exposed_communication_seconds": None, "exposed_communication_reason": reason}
-        seconds: dict[bool, list[float]] = {True: [], False: []}
-        for number in range(self.rounds):
-            for exchanges in (True, False) if number % 2 else (False, True):
-                seconds[exchanges].append(self._seconds(rounds, exchanges))
-        differences = [with_it - without for with_it, without in zip(seconds[True], seconds[False], strict=True)]
-        return {
-            "exposed_communication_seconds": median(differences),
-            "exposed_communication_interval": Times(differences).median_interval(CONFIDENCE),
-            "seconds_with_communication": seconds[True],
-            "seconds_without_communication": seconds[False],
-        }
-
-    def _why_not_without(self) -> str | None:
-        """Why no round runs without the exchange, the same on all ranks; None where it does."""
-        if self.sharing.parallel not in SHARDED:
+    @property
+    def _model_flops(self) -> int | None:
+        if self.expectation is None and self.case.own is not None:
             return None
-        whole_bytes = 2 * FLOAT32_BYTES * (self.case.parameters or 0)
-        held_bytes = self.device.peak_allocated_bytes() or needed_bytes(self.case)
-        assert isinstance(self.clock, RankClock)
-        assert self.row is not None
-        room = min(left for (left,) in self.clock.from_all([float((self.row.available_bytes or 0) - held_bytes)]))
-        if room < whole_bytes:
-            return f"without exchange a rank holds all weights and gradients, {whole_bytes:,} bytes more than fit."
-        return None
+        return self.case.model_flops if self.expectation is None else self.expectation.model_flops
 
-    def _sent(self, rounds: Rounds) -> Json:
-        """What one rank sends in one more round, counted and by the closed form."""
-        sent = SentByPart()
-        with sent.counting():
-            rounds.play()
-        return {
-            "sent_bytes": self._sent_while_timed(sent.messages),
-            "sent_by_part": values_by_part(sent.messages, self.sharing.world),
-            **self._predicted(),
-        }
+    @property
+    def _executes_model_flops(self) -> bool:
+        """Fused kernels skip the masked half of the square, and checkpoints recompute."""
+        is_own = self.case.own is not None or self.case.own_attention is not None
+        if is_own and self.expectation is not None and self.expectation.counters is not None:
+            return self.expectation.counters.executed_flops == self._model_flops
+        return self.case.attention == "naive" and self.case.identity().get("checkpoint", "none") == "none"
 
-    def _predicted(self) -> Json:
-        """By the closed form of a step, of the parts that this phase runs."""
-        row, way = self.case.row, self.sharing
-        if self.case.own is not None:
-            return {"predicted_sent_bytes": None, "predicted_sent_by_part": None}
-        # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
-        from perf_tests.predict.ledger import NORM_OF_EACH, parameter_shapes
-
-        shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
-        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
-        by_part = {part: sent for part, sent in step.items() if part in map(_region, row.parts)}
-        return {
-            "predicted_sent_bytes": self._sent_while_timed(by_part),
-            "predicted_sent_by_part": values_by_part(by_part, way.world),
-        }
-
-    def _sent_while_timed(self, messages: Mapping[str, Sequence[Message]]) -> int | float:
-        timed = chain.from_iterable(messages.get(_region(part), ()) for part in self.case.row.timed)
-        return plain(sent_bytes(timed, self.sharing.world))
-
-    def _seconds(self, rounds: Rounds, exchanges: bool) -> float:
-        from model.parallel import without_synchronization
-
-        with nullcontext() if exchanges else without_synchronization(self.training, not self.sharing.keeps_gathered):
-            rounds.prepare()
-            with self.clock.round():
-                rounds.run()
-        return self.clock.wall_seconds[-1]
-
-
-def _region(part: str) -> str:
-    """The region in which a part of a round sends its messages."""
-    return "forward" if part == "inference" else part
+    def _compile_seconds(self, timing: Timing) -> Json | None:
+        """Seconds of the first calls, which generate the code and run it once; None without compilation or warm-up."""
+        if not timing.compiled_graphs or timing.first_round_seconds is None:
+            return None
+        firsts = {part: seconds[0] for part, seconds in timing.all_part_seconds.items()}
+        if parts := {part: seconds for part, seconds in firsts.items() if part in ("forward", "backward")}:
+            return parts
+        if self.case.row.is_backward:
+            return {"forward": timing.first_setup_seconds, "backward": timing.first_round_seconds}
+        return {"forward": timing.first_round_seconds}

@@ -1,9 +1,9 @@
-"""The model under test: built once for the cases that share it, and reset before each."""
+"""What a benchmark runs on: a model that is built once and reset before each case, inputs, and the user's attention."""
 
 import gc
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from model.transformer import TransformerLM
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
-from perf_tests.cases.sharing import Sharing
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
 from perf_tests.phases import LANGUAGE_MODEL
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ModelShelf:
-    """Holds one model at a time and lends it, with fresh weights, as a `Training`."""
+class ModelCache:
+    """Holds one model at a time and gives it, with fresh weights, as a `Training`."""
 
     device: Device
     seed: int
     groups: "Groups | None" = None
-    """Of a run on several ranks."""
+    """Those of a run on several ranks."""
     builds: int = 0
     _built_from: tuple[object, ...] | None = None
     _model: nn.Module | None = None
@@ -46,13 +45,13 @@ class ModelShelf:
     _tried: set[object] = field(default_factory=set)
     """What each optimizer of the user's own has trained for a step already."""
 
-    def lend(self, case: LanguageModelCase, optimizer: str) -> Training:
-        """A model for `case` with its initial weights, and no gradients, optimizer state or compiled code.
+    def get(self, case: LanguageModelCase, optimizer: str) -> Training:
+        """Return a model for `case` with its initial weights, and no gradients, optimizer state or compiled code.
 
         `optimizer` says how AdamW runs where the case has no other. Raises OwnModelError.
         """
         if self._built_from != case.built_from or case.sharing is not None:
-            self.clear()
+            self.reset()
         model, own = self._initial(case), case.own_optimizer
         if own is not None and (tried := (own, case.built_from)) not in self._tried:
             check_a_step(own, model, self.device.torch_device)
@@ -73,36 +72,30 @@ class ModelShelf:
 
         if case.sharing is not None:
             self._model = None  # its parameters become the ranks', and its groups must not outlive the case
-            return shared(model, case.sharing, self.groups, train)
+            # Imported late: earlier revisions of `model`, which the gate measures, lack it.
+            from model.parallel import PARALLEL
+
+            assert self.groups is not None
+            return PARALLEL[case.sharing.parallel](model, self.groups.ranks(case.sharing), train)
         training = train(model)
         if own is not None:
             own.put_into(training, model)
         return training
 
     def _initial(self, case: LanguageModelCase) -> nn.Module:
-        """The model of `case` with the weights of the seed."""
+        """Return the model of `case` with the weights of the seed."""
         torch.manual_seed(self.seed)
         if self._model is not None and not self._weights_are_fresh:
             reset = getattr(self._model, "reset_parameters", None)
             if callable(reset):
                 reset()
             else:
-                self.clear()
+                self.reset()
         if self._model is None:
             self._model = self._build(case)
             self._built_from = case.built_from
         self._weights_are_fresh = True
         return self._model
-
-    def clear(self) -> None:
-        """Free the model."""
-        self._model = self._built_from = None
-        forget(self.device)
-
-    def leave_memory_to_others(self) -> None:
-        """Free the model, and return to the system what this process keeps of earlier cases."""
-        self.clear()
-        heap.give_back()
 
     def _build(self, case: LanguageModelCase) -> nn.Module:
         self.builds += 1
@@ -114,34 +107,30 @@ class ModelShelf:
         check_values_of(case.model, model, case.config, self.device.torch_device)
         return model
 
+    def reset(self) -> None:
+        """Free the model."""
+        self._model = self._built_from = None
+        free_leftovers(self.device)
+
+    def leave_memory_to_others(self) -> None:
+        """Free the model, and return to the system what this process keeps of earlier cases."""
+        self.reset()
+        heap.give_back()
+
 
 def executed(model: nn.Module, execution: str) -> nn.Module:
-    """`model` as it is, or under torch.compile in the mode of this name."""
+    """Return `model` as it is, or under torch.compile in the mode of this name."""
     if execution == "eager":
         return model
     # Earlier revisions of `compiled`, which the gate measures too, take no mode.
     return compiled(model) if execution == "compiled" else compiled(model, mode=execution)
 
 
-def shared(
-    model: nn.Module, sharing: Sharing, groups: "Groups | None", train: Callable[[nn.Module], Training]
-) -> Training:
-    """`model` in training on the ranks of its case."""
-    # Imported late: earlier revisions of `model`, which the gate measures, lack it.
-    from model.parallel import PARALLEL
-
-    assert groups is not None
-    return PARALLEL[sharing.parallel](model, groups.ranks(sharing), train)
-
-
-def forget(device: Device) -> None:
+def free_leftovers(device: Device) -> None:
     """Free what the last case left: garbage, compiled graphs, cached memory, libraries' workspaces."""
     gc.collect()
     forget_compiled()
     device.release_memory()
-
-
-# The inputs of a benchmark: tokens, or query, key and value; and the fixtures of its axes.
 
 
 @dataclass(frozen=True)
@@ -167,7 +156,7 @@ class AttentionInputs:
 
 
 def axis(name: str) -> Any:
-    """A fixture with the value of this axis that the plugin parametrized."""
+    """Make a fixture with the value of this axis that the plugin parametrized."""
 
     @pytest.fixture(name=name)
     def value(request: pytest.FixtureRequest) -> str | int:
@@ -190,9 +179,9 @@ MOST_HEADS = 1024
 
 
 def load_attentions(cases: Iterable[Case]) -> None:
-    """Raises OwnModelError for one that cannot be imported.
+    """Import the functions of the cases. Raises OwnModelError for one that cannot be imported.
 
-    Before anything runs on tensors without content, of which a module imported meanwhile would keep some.
+    Called before anything runs on tensors without content, of which a module imported meanwhile would keep some.
     """
     for name in {case.own_attention for case in cases}:
         if name is not None:
@@ -200,25 +189,25 @@ def load_attentions(cases: Iterable[Case]) -> None:
 
 
 def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
-    """Each function is checked once for each head width, precision and layout of its cases."""
+    """Check each function once for each head width, precision and layout of its cases."""
     lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
     sizes: dict[tuple[str, Use], set[Sizes]] = defaultdict(set)
     for case in cases:
         if case.own_attention is not None and case.why_unsupported(device) is None:
-            key, (batch, *heads, tokens, _) = (case.own_attention, use_of(case, device)), case.query_shape
+            key, (batch, *heads, tokens, _) = (case.own_attention, _use_of(case, device)), case.query_shape
             lengths[key].add(min(tokens, LONGEST_CONTEXT))
             sizes[key].add((min(batch, max(1, MOST_HEADS // math.prod(heads))), *heads))
     found = {key: _refusal(*key, checked, sizes[key]) for key, checked in lengths.items()}
     return {key: outcome for key, outcome in found.items() if outcome is not None}
 
 
-def use_of(case: Case, device: torch.device) -> Use:
-    return Use(case.query_shape[-1], case.row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)
-
-
 def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome | None:
-    """Of the case's function; a model of the user's has none, and may name no heads."""
-    return None if case.own_attention is None else refused.get((case.own_attention, use_of(case, device)))
+    """Return that of the case's function; a model of the user's has none, and may name no heads."""
+    return None if case.own_attention is None else refused.get((case.own_attention, _use_of(case, device)))
+
+
+def _use_of(case: Case, device: torch.device) -> Use:
+    return Use(case.query_shape[-1], case.row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)
 
 
 def _refusal(name: str, use: Use, lengths: Iterable[int], sizes: Iterable[Sizes]) -> Outcome | None:
@@ -227,14 +216,14 @@ def _refusal(name: str, use: Use, lengths: Iterable[int], sizes: Iterable[Sizes]
     except IncorrectError as error:
         return Outcome("incorrect", str(error))
     except OwnModelError as error:
-        return Outcome("unsupported" if _is_of_device(error.__cause__, use.device) else "error", str(error))
+        cause = error.__cause__
+        # Where the device is at fault, another one would run the function.
+        is_of_device = cause is not None and (
+            is_beyond_device(cause) or (use.device.type == "cpu" and needs_gpu(cause))
+        )
+        return Outcome("unsupported" if is_of_device else "error", str(error))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         return Outcome("out_of_memory", words_of(error))
     return None
-
-
-def _is_of_device(error: BaseException | None, device: torch.device) -> bool:
-    """Whether the device is at fault, which would run another function."""
-    return error is not None and (is_beyond_device(error) or (device.type == "cpu" and needs_gpu(error)))

@@ -1,13 +1,21 @@
-"""This rank and the others: they speak through torchrun's key-value store, which outlives a dead rank, and in JSON."""
+"""A case on several ranks: how they talk, the groups and the clock they share, and what is measured of them.
+
+Imported only where ranks begin, because `torch.distributed` and what it needs take seconds to load.
+"""
 
 import gc
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fractions import Fraction
+from functools import partial
+from itertools import chain
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,18 +23,34 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, made in C++
 
+from model.regions import regions_opened_by
+from model.training import Training
+from perf_tests.bench.loop import Rounds, Row, TimedMeasure, Timing
+from perf_tests.cases.attention import CollectiveCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Launched, Sharing
-from perf_tests.hardware.clock import Clock
+from perf_tests.hardware.clock import Clock, CollectiveCounter
+from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
+from perf_tests.predict.counters import needed_bytes
+from perf_tests.records.record import Json, Times
 
-JOINING_SECONDS = 300.0
-"""Ranks of other nodes may still be importing torch."""
-PARTING_SECONDS = 10.0
+# Messages between ranks, as JSON in torchrun's key-value store, which survives a dead rank.
+
+
+RENDEZVOUS_SECONDS = 300.0
+"""Wait for the other ranks before the first case. Those of other nodes may still be importing torch from a network
+disk: a shorter wait would end runs that only start slowly."""
+SHUTDOWN_SECONDS = 10.0
+"""Wait of rank 0, which may hold the store, for the others to read its last word. With a shorter one a rank that is
+just tearing down a case would find the store gone, and report a failure of a run that was fine."""
 LONGEST_PAUSE_SECONDS = 0.02
 
-MASTER_PORT_HINT = "give torchrun another with --master-port, or let it choose with --standalone"
+FINISHED = "finished"
+"""The topic on which rank 0 says that the run is over."""
+_ENDED = "perf_tests/ended"
 
 
-class JoiningError(Exception):
+class RendezvousError(Exception):
     """The ranks do not come together; the message is one sentence."""
 
 
@@ -34,80 +58,72 @@ class SilentRankError(Exception):
     """A rank has said nothing in time, or the store is gone; the message is one sentence."""
 
 
-class LeadEndedError(SilentRankError):
+class Rank0EndedError(SilentRankError):
     """Rank 0 has said that the run is over."""
-
-
-FINISHED = "finished"
-_ENDED = "perf_tests/ended"
 
 
 @dataclass
 class Peers:
-    """Every rank says each topic once; whoever waits can be interrupted by a signal."""
+    """This rank and the others. Every rank sends once on each topic; whoever waits can be interrupted by a signal."""
 
     launched: Launched
     store: Store
     across_restarts: Store
     gpus: int = 0
-    """That the ranks have, each counted once."""
+    """GPUs of all ranks, each counted once."""
 
     @property
-    def leads(self) -> bool:
-        return self.launched.leads
+    def is_rank0(self) -> bool:
+        return self.launched.is_rank0
 
     @property
     def others(self) -> list[int]:
         return [rank for rank in range(self.launched.world) if rank != self.launched.rank]
 
-    def tell(self, topic: str, value: Any) -> None:
+    def send(self, topic: str, value: Any) -> None:
         """Raises SilentRankError where the store is gone."""
         try:
             self.store.set(f"{topic}/{self.launched.rank}", json.dumps(value))
         except RuntimeError as error:
             raise SilentRankError(f"The store of rank 0 is gone: {_first_line(error)}.") from error
 
-    def has_told(self, topic: str, rank: int) -> bool:
+    def has_sent(self, topic: str, rank: int) -> bool:
         try:
             return bool(self.store.check([f"{topic}/{rank}"]))
         except RuntimeError as error:
             raise SilentRankError(f"The store of rank 0 is gone: {_first_line(error)}.") from error
 
-    def hear(self, topic: str, rank: int, seconds: float) -> Any:
-        """What a rank says on the topic. Raises SilentRankError."""
+    def recv(self, topic: str, rank: int, seconds: float) -> Any:
+        """Wait for what a rank sends on the topic. Raises SilentRankError."""
         deadline, pause = time.monotonic() + seconds, 1e-4
-        while not self.has_told(topic, rank):
-            if topic != FINISHED and not self.leads and self.has_told(FINISHED, 0):
-                raise LeadEndedError("Rank 0 has ended.")
+        while not self.has_sent(topic, rank):
+            if topic != FINISHED and not self.is_rank0 and self.has_sent(FINISHED, 0):
+                raise Rank0EndedError("Rank 0 has ended.")
             if time.monotonic() > deadline:
                 raise SilentRankError(f"rank {rank} said nothing for {seconds:.0f} s.")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         return json.loads(self.store.get(f"{topic}/{rank}"))
 
-    def share(self, topic: str, value: Any, seconds: float = JOINING_SECONDS) -> list[Any]:
-        """What all ranks say on the topic, by rank. Raises SilentRankError."""
-        self.tell(topic, value)
-        return [self.hear(topic, rank, seconds) for rank in range(self.launched.world)]
+    def all_gather(self, topic: str, value: Any, seconds: float = RENDEZVOUS_SECONDS) -> list[Any]:
+        """Return what all ranks send on the topic, by rank. Raises SilentRankError."""
+        self.send(topic, value)
+        return [self.recv(topic, rank, seconds) for rank in range(self.launched.world)]
 
-    def part(self) -> None:
-        """The last word: rank 0, which may hold the store, leaves after the others or when they take too long."""
+    def shutdown(self) -> None:
+        """Say the last word: rank 0, which may hold the store, leaves after the others or when they take too long."""
         with suppress(SilentRankError):
-            if not self.leads:
-                self.tell("left", None)
-            for rank in self.others if self.leads else ():
-                self.hear("left", rank, PARTING_SECONDS)
-
-    def store_of(self, topic: str) -> Store:
-        """For what torch has to say on the topic."""
-        return PrefixStore(topic, self.store)
+            if not self.is_rank0:
+                self.send("left", None)
+            for rank in self.others if self.is_rank0 else ():
+                self.recv("left", rank, SHUTDOWN_SECONDS)
 
     def end(self, exit_code: int) -> None:
         """Rank 0 measures no more."""
-        self.tell(FINISHED, exit_code)
+        self.send(FINISHED, exit_code)
 
     def end_for_good(self) -> None:
-        """Where torchrun starts all ranks again, they end at once."""
+        """Where torchrun starts all ranks again, let them end at once."""
         with suppress(RuntimeError):  # the store is gone, and torchrun with it
             self.across_restarts.set(_ENDED, "")
 
@@ -118,17 +134,20 @@ class Peers:
 
 
 def join(launched: Launched) -> Peers:
-    """Connect to the store of torchrun's agent, or to rank 0's where no agent has one. Raises JoiningError."""
+    """Connect to the store of torchrun's agent, or to rank 0's where no agent has one. Raises RendezvousError."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_host = launched.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    is_host = launched.is_rank0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = TCPStore(
-            address, port, is_master=is_host, timeout=timedelta(seconds=JOINING_SECONDS), wait_for_workers=False
+            address, port, is_master=is_host, timeout=timedelta(seconds=RENDEZVOUS_SECONDS), wait_for_workers=False
         )
     except RuntimeError as error:
         if "EADDRINUSE" in str(error) or "address already in use" in str(error):
-            raise JoiningError(f"Port {port} of {address} is in use; {MASTER_PORT_HINT}.") from error
-        raise JoiningError(f"Rank {launched.rank} cannot reach {address}:{port}: {_first_line(error)}.") from error
+            raise RendezvousError(
+                f"Port {port} of {address} is in use; give torchrun another with --master-port, or let it choose "
+                "with --standalone."
+            ) from error
+        raise RendezvousError(f"Rank {launched.rank} cannot reach {address}:{port}: {_first_line(error)}.") from error
     # A restart finds the keys of the ranks that died.
     return Peers(launched, PrefixStore(f"perf_tests/{launched.restarts}", store), store)
 
@@ -157,22 +176,19 @@ class Groups:
 
     def make(self, world: int) -> None:
         """Called by all ranks before a case of this many; only the first ones become members."""
+        limit = timedelta(seconds=self.seconds)
         if not dist.is_initialized():
-            self._begin()
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
+                store=PrefixStore(f"groups/{self.generation}", self.peers.store),
+                rank=self.peers.launched.rank,
+                world_size=self.peers.launched.world,
+                timeout=limit,
+            )
         if world not in self._of_cases:
-            ranks, limit = list(range(world)), timedelta(seconds=self.seconds)
+            ranks = list(range(world))
             self._of_cases[world] = dist.new_group(ranks, timeout=limit)
             self._of_clocks[world] = dist.new_group(ranks, timeout=limit, backend="gloo")
-
-    def _begin(self) -> None:
-        launched = self.peers.launched
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
-            store=self.peers.store_of(f"groups/{self.generation}"),
-            rank=launched.rank,
-            world_size=launched.world,
-            timeout=timedelta(seconds=self.seconds),
-        )
 
     def clock(self, world: int) -> Any:
         return self._of_clocks[world]
@@ -181,13 +197,13 @@ class Groups:
         return self._of_cases[world]
 
     def ranks(self, sharing: Sharing) -> Any:
-        """`model.parallel.Ranks` of a case."""
+        """Return the `model.parallel.Ranks` of a case."""
         from model.parallel import Ranks
 
         return Ranks(self.case(sharing.world), self.device, sharing.bucket_mb, not sharing.keeps_gathered)
 
     def part_of(self, batch: torch.Tensor, sharing: Sharing) -> torch.Tensor:
-        """This rank's rows of the global batch."""
+        """Return this rank's rows of the global batch."""
         from model.parallel import share
 
         return share(batch, self.ranks(sharing))
@@ -201,23 +217,20 @@ class Groups:
         gc.collect()
 
 
-# The clock of a case on several ranks: all start together, and a round takes as long as on its slowest rank.
-
-
 class RankClock(Clock):
     """Every rank reads the same: 0 before a round, the slowest rank's seconds after it.
 
-    The barrier comes before the first reading of the wall clock and the exchange after the second, so neither is in
-    the time. Outside of a case on ranks it is the ordinary clock.
+    All ranks start a round together: the barrier comes before the first reading of the wall clock and the exchange
+    after the second, so neither is in the time. Outside of a case on ranks it is the ordinary clock.
     """
 
     group: Any = None
-    """Of torch.distributed, on the CPU; None for a case on one device."""
+    """A process group on the CPU; None for a case on one device."""
 
     def forget(self) -> None:
         super().forget()
         self.own_seconds: list[float] = []
-        """Of this rank's rounds."""
+        """Seconds of this rank's rounds."""
         self.slowest_seconds: list[float] = []
 
     def now(self) -> float:
@@ -239,14 +252,14 @@ class RankClock(Clock):
         return self.slowest_seconds[-1]
 
     def from_all(self, values: Sequence[float]) -> list[list[float]]:
-        """As many values from each rank of the case, by rank."""
+        """Return as many values from each rank of the case, by rank."""
         mine = torch.tensor(values, dtype=torch.float64)
         gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
         dist.all_gather(gathered, mine, group=self.group)
         return [found.tolist() for found in gathered]
 
 
-# One collective among the ranks of a group: its tensors, what fills them, and what must come out.
+# One collective alone: its tensors, what fills them, what must come out, and its row.
 
 
 # Until torch 2.12 under their older names, of which 2.13 warns.
@@ -288,3 +301,188 @@ class Exchange:
         wanted = numbers if self.collective == "all_gather" else numbers.sum()
         rows = self.taken.view(self.world, -1) if self.collective == "all_gather" else self.taken.view(1, -1)
         assert (rows == wanted.view(-1, 1)).all(), f"{self.collective} gave other numbers than the ranks have"
+
+
+@dataclass(frozen=True)
+class CollectiveRow(Row):
+    """Bandwidths as nccl-tests defines them, in place of a model's rates of tokens and FLOPs.
+
+    They are the message over its time, and what a rank has to send for it over the same: doc/PERFORMANCE.md of
+    github.com/NVIDIA/nccl-tests.
+    """
+
+    case: CollectiveCase
+
+    def _rates(self, median_seconds: float) -> Json:
+        algorithm = self.case.exchanged_bytes / median_seconds
+        return {
+            "exchanged_bytes": self.case.exchanged_bytes,
+            "algorithm_bytes_per_second": algorithm,
+            "bus_bytes_per_second": algorithm * float(bus_share(self.case.collective, self.case.world)),
+        }
+
+
+# The rounds of a case on several ranks, timed alike on all of them; and what sharing a model costs beside them.
+
+
+@dataclass(kw_only=True)
+class MultiRankMeasure(TimedMeasure):
+    """Times as on one device; the clock makes every rank see the slowest one's time."""
+
+    def run_rounds(self, rounds: Rounds) -> None:
+        super().run_rounds(rounds)
+        if self.row is None:
+            return
+        clock = self.clock
+        assert isinstance(clock, RankClock)
+        seconds = clock.from_all(clock.own_seconds[-self.rounds :])
+        peak_bytes = self.device.peak_allocated_bytes()
+        peaks = None if peak_bytes is None else [int(peak) for (peak,) in clock.from_all([float(peak_bytes)])]
+        slowest = [max(range(len(seconds)), key=lambda rank: seconds[rank][number]) for number in range(self.rounds)]
+        self.benchmark.extra_info.update(
+            {"rank_seconds": seconds, "slowest_ranks": slowest, "rank_peak_allocated_bytes": peaks}
+        )
+
+    def _busy_seconds(self, rounds: Rounds, timing: Timing) -> float | None:
+        """None: how often the round would be issued again is each rank's own, and its collectives need all of them."""
+        return None
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(kw_only=True)
+class SharedStepMeasure(MultiRankMeasure):
+    """Then runs as many pairs of rounds with and without the exchange, and one in which its messages are counted."""
+
+    case: LanguageModelCase
+    sharing: Sharing
+    training: Training
+    spending: Callable[[], AbstractContextManager[None]]
+    """Takes the time of what is looked at beside the timed rounds."""
+
+    def run_rounds(self, rounds: Rounds) -> None:
+        if not self.case.row.has_backward:
+            # Imported late: earlier revisions of `model`, which the gate measures, lack it.
+            from model.parallel import free_gathered
+
+            rounds.forget_more = partial(free_gathered, self.training.model)
+        super().run_rounds(rounds)
+        if self.row is not None:
+            with self.spending():
+                self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
+
+    def _exposed(self, rounds: Rounds) -> Json:
+        """Measure what the exchange of gradients adds to a round: the median difference to the round without it.
+
+        Rounds with and without it take turns, and which is first alternates.
+        """
+        if "backward" not in self.case.row.timed:
+            return {}
+        if reason := self._why_not_without():
+            return {"exposed_communication_seconds": None, "exposed_communication_reason": reason}
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(self.rounds):
+            for exchanges in (True, False) if number % 2 else (False, True):
+                seconds[exchanges].append(self._seconds(rounds, exchanges))
+        differences = [with_it - without for with_it, without in zip(seconds[True], seconds[False], strict=True)]
+        return {
+            "exposed_communication_seconds": median(differences),
+            "exposed_communication_interval": Times(differences).median_interval(CONFIDENCE),
+            "seconds_with_communication": seconds[True],
+            "seconds_without_communication": seconds[False],
+        }
+
+    def _why_not_without(self) -> str | None:
+        """Say why no round runs without the exchange, the same on all ranks; None where it does."""
+        if self.sharing.parallel not in SHARDED:
+            return None
+        whole_bytes = 2 * FLOAT32_BYTES * (self.case.parameters or 0)
+        held_bytes = self.device.peak_allocated_bytes() or needed_bytes(self.case)
+        assert isinstance(self.clock, RankClock)
+        assert self.row is not None
+        room = min(left for (left,) in self.clock.from_all([float((self.row.available_bytes or 0) - held_bytes)]))
+        if room < whole_bytes:
+            return f"without exchange a rank holds all weights and gradients, {whole_bytes:,} bytes more than fit."
+        return None
+
+    def _seconds(self, rounds: Rounds, exchanges: bool) -> float:
+        from model.parallel import without_synchronization
+
+        with nullcontext() if exchanges else without_synchronization(self.training, not self.sharing.keeps_gathered):
+            rounds.prepare()
+            with self.clock.round():
+                rounds.run()
+        return self.clock.wall_seconds[-1]
+
+    def _sent(self, rounds: Rounds) -> Json:
+        """Return what one rank sends in one more round, counted, and by the closed form of the parts it runs."""
+        sent, way, row = SentByPart(), self.sharing, self.case.row
+        with sent.counting():
+            rounds.play()
+
+        def while_timed(messages: Mapping[str, Sequence[Message]]) -> int | float:
+            timed = chain.from_iterable(messages.get(_region(part), ()) for part in row.timed)
+            return _plain(sent_bytes(timed, way.world))
+
+        counted = {
+            "sent_bytes": while_timed(sent.messages),
+            "sent_by_part": values_by_part(sent.messages, way.world),
+        }
+        if self.case.own is not None:
+            return {**counted, "predicted_sent_bytes": None, "predicted_sent_by_part": None}
+        # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
+        from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+
+        shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
+        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
+        by_part = {part: messages for part, messages in step.items() if part in map(_region, row.parts)}
+        return {
+            **counted,
+            "predicted_sent_bytes": while_timed(by_part),
+            "predicted_sent_by_part": values_by_part(by_part, way.world),
+        }
+
+
+def _region(part: str) -> str:
+    """Return the region in which a part of a round sends its messages."""
+    return "forward" if part == "inference" else part
+
+
+PARTS = ("forward", "loss", "backward", "optimizer")
+
+
+class SentByPart:
+    """Inside `counting`, `messages` grows by the region that issues them.
+
+    Messages of whole numbers, with which torch agrees, are left out.
+    """
+
+    def __init__(self) -> None:
+        self.messages: dict[str, list[Message]] = {}
+        self._counter = CollectiveCounter()
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        with self._counter, regions_opened_by(lambda name: self._part(name) if name in PARTS else nullcontext()):
+            yield
+
+    @contextmanager
+    def _part(self, part: str) -> Iterator[None]:
+        before = len(self._counter.seen)
+        yield
+        issued = [message for message, dtype in self._counter.seen[before:] if dtype.is_floating_point]
+        self.messages.setdefault(part, []).extend(issued)
+
+
+def values_by_part(messages: Mapping[str, Sequence[Message]], world: int) -> dict[str, dict[str, object]]:
+    """Return by part how many messages of each kind there are, and the bytes that one of `world` ranks sends."""
+    return {
+        part: {"collectives": dict(Counter(one.kind for one in sent)), "sent_bytes": _plain(sent_bytes(sent, world))}
+        for part, sent in messages.items()
+    }
+
+
+def _plain(count: Fraction) -> int | float:
+    """Return a mean over ranks, which need not be whole."""
+    return int(count) if count.denominator == 1 else float(count)

@@ -1,11 +1,11 @@
-"""What all benchmarks of one run share: device, clock, memory budget, session, ceilings."""
+"""What all benchmarks of one run share: device, clock, memory budget, ceilings, and what is kept of the run."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,33 +13,29 @@ import torch
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
 from perf_tests.bench.models import Refusals, refusal_of, refusals
-from perf_tests.bench.outcomes import Against, MeasuringSession, Outcome, SavingOptions, why_too_large
+from perf_tests.bench.outcomes import Outcome, why_too_large
+from perf_tests.bench.recording import MeasuringSession
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
-from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import Acceptance
 from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.clock import Clock, sentinel_bytes
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import GpuHealth, NoHealthError, open_gpu_health
-from perf_tests.predict import step as machine_ceilings
+from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
-from perf_tests.predict.step import Expectation, expect
-from perf_tests.records.record import Json
-from perf_tests.records.store import ComparedCase, StoredRecord
-from perf_tests.user_code.named import Repository
+from perf_tests.predict.expectation import Expectation, expect
 
 if TYPE_CHECKING:
     from perf_tests.bench.ranks import Groups, Peers
 
 
 CHANGED = 1.1
-"""Times the rate that is kept for a machine: with a faster product it is another machine."""
+"""A product that runs this many times the kept rate is of another machine: all ceilings are measured again."""
 SAME = 1.03
-"""Times as fast a product may be, at most, for a slower one to confirm its rate."""
+"""A kept rate is confirmed, and the measuring stops, by a product within this factor of it."""
 
 PART_OF_ROUNDS = "compiling"
 WORK = ("rounds", PART_OF_ROUNDS, "communication", "building", "counting", "passes")
@@ -47,7 +43,7 @@ WORK = ("rounds", PART_OF_ROUNDS, "communication", "building", "counting", "pass
 
 @dataclass
 class Workbench:
-    """Made once per run, before any model. `session` is None where nothing is measured."""
+    """Made once per run, before any model."""
 
     settings: Settings
     device: Device
@@ -56,10 +52,11 @@ class Workbench:
     budget_of_what: str = ""
     """What limits the budget, in words that continue "may be used"."""
     spent_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
-    """By kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
+    """Seconds by kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
     session: MeasuringSession | None = None
+    """The journal and progress of the run; None where nothing is measured."""
     groups: "Groups | None" = None
-    """Of the ranks; None where there is one process."""
+    """Process groups of the ranks; None where there is one process."""
     refused_attentions: Refusals = field(default_factory=dict)
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
@@ -81,7 +78,7 @@ class Workbench:
         return self.session is None
 
     def why_not(self, case: Case) -> Outcome | None:
-        """Why the case is not tried; None where it is."""
+        """Say why the case is not tried; None where it is."""
         earlier = self.session.contents.outcomes if self.session else []
         device = self.device.torch_device
         gpus = 0 if self.groups is None else self.groups.peers.gpus
@@ -93,15 +90,15 @@ class Workbench:
             return why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
 
     def check_attentions(self, cases: Iterable[Case]) -> None:
-        """From here on the cases of a user's function that is wrong, or fails, are not tried."""
+        """Check the user's functions: from here on the cases of one that is wrong, or fails, are not tried."""
         with self.spending("building"):
             self.refused_attentions = refusals(cases, self.device.torch_device)
         forget_compiled()
 
     def halve_memory(self) -> int:
-        """Base and head of the gate are in memory at the same time: what each may use, in bytes.
+        """Halve the budget for base and head of the gate, which are in memory at the same time.
 
-        A case has less, because each side keeps its sentinels.
+        Returns what each may use, in bytes. A case has less, because each side keeps its sentinels.
         """
         half_bytes = max(0, self.budget_bytes - self.device.kept_free_bytes) // 2
         self.budget_bytes = max(0, half_bytes - sentinel_bytes(self.device.torch_device))
@@ -109,20 +106,20 @@ class Workbench:
         return half_bytes
 
     def ceiling(self, precision: str) -> float:
-        """Highest matrix-product rate of this machine in FLOP/s, measured in this run or confirmed by it."""
+        """Return this machine's highest matrix-product rate in FLOP/s, measured in this run or confirmed by it."""
         if precision not in self._rates:
             with self.spending("counting"):
                 self._rates[precision] = self._rate_of_now(precision)
         return self._rates[precision].burst
 
     def measure_ceiling_again(self, precision: str) -> float:
-        """The best rate so far, with one more measurement."""
+        """Measure once more; returns the best rate so far, in FLOP/s."""
         rate = self._measured_rate(precision)
         self._rates[precision] = rate.best_with(self._rates.get(precision, rate))
         return self._rates[precision].burst
 
     def _rate_of_now(self, precision: str) -> Rate:
-        """Kept ceilings are held against a product: a faster machine is measured again, a slower one is said to be."""
+        """Hold kept ceilings against a product: a faster machine is measured again, a slower one is said to be."""
         known, is_kept = self._rate_of_machine(precision), self._is_kept
         if known is None:
             return self._measured_rate(precision)
@@ -153,19 +150,19 @@ class Workbench:
         return Rate(ceilings.highest_flops_per_second[name], ceilings.matmul_flops_per_second[name])
 
     def expect(self, case: Case) -> Expectation:
-        """The case's exact counters and the machine's ceilings."""
+        """Return what is expected of the case by its exact counters and the machine's ceilings."""
         ceilings = self.ceilings_for(case.precision)
         with self.spending("counting"):
             return expect(case, ceilings, self._gpu, self.libraries, kept_counters_or_reason)
 
     @property
     def libraries(self) -> CudaLibraries | None:
-        """Of this GPU; None on a CPU."""
+        """The CUDA libraries of this GPU; None on a CPU."""
         return libraries_here(self.device.torch_device)
 
     @contextmanager
     def spending(self, kind: str) -> Iterator[None]:
-        """Adds the time inside to `spent_seconds`, less what other kinds of work inside of it took."""
+        """Add the time inside to `spent_seconds`, less what other kinds of work inside of it took."""
         start, others = time.perf_counter(), self._named_seconds
         yield
         self.spent_seconds[kind] += time.perf_counter() - start - (self._named_seconds - others)
@@ -175,13 +172,13 @@ class Workbench:
         return sum(seconds for kind, seconds in self.spent_seconds.items() if kind != PART_OF_ROUNDS)
 
     def ceilings_for(self, precision: str) -> Ceilings | None:
-        """This machine's, with the better of the rates measured earlier and in this run."""
+        """Return this machine's ceilings, with the better of the rates measured earlier and in this run."""
         self.ceiling(precision)
         ceilings = self._ceilings()
         return ceilings and ceilings.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
 
     def _ceilings(self) -> Ceilings | None:
-        """Measured or read at the first call; None without the memory to measure them."""
+        """Measure or read them at the first call; None without the memory to measure them."""
         if self._machine is not None or self._is_out_of_memory:
             return self._machine
         try:
@@ -210,7 +207,7 @@ class Workbench:
         return max(self.settings.warmup_rounds, case.fewest_warmup_rounds)
 
     def cache_flush(self, case: Case) -> CacheFlush | None:
-        """Called before each measured round of a case with cold caches; None for other cases."""
+        """Return what to call before each measured round of a case with cold caches; None for other cases."""
         return CacheFlush(self.device.torch_device) if case.cache == "cold" else None
 
     def on_round(self, number: int) -> None:
@@ -248,47 +245,3 @@ def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
         except NoHealthError as error:
             workbench.why_no_health = str(error)
     return workbench
-
-
-# What the suite keeps on pytest's config and items.
-
-
-@dataclass
-class Run:
-    """What the result screen of a measuring run shows."""
-
-    gone_counts: bool
-    """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
-    baseline: StoredRecord | None = None
-    notes: list[str] = field(default_factory=list)
-    record: Json | None = None
-    rows: list[ComparedCase] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    accepted: Sequence[Acceptance] = ()
-    """Intended slowdowns, read before measuring."""
-    verdict_lines: list[str] = field(default_factory=list)
-    """Verdicts on times, where enough launches are recorded."""
-    is_contaminated: bool = False
-    """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
-
-
-# On the config.
-REPOSITORY = pytest.StashKey[Repository]()
-SAVING = pytest.StashKey[SavingOptions]()
-SETTINGS = pytest.StashKey[Settings]()
-AGAINST = pytest.StashKey[Against | None]()
-PEERS: "pytest.StashKey[Peers]" = pytest.StashKey()  # set in a run on several ranks
-PLACES = pytest.StashKey[list[int]]()
-"""Of a shard: where its cases stand in the grid."""
-WORKBENCH = pytest.StashKey[Workbench]()  # set once there is a benchmark to run
-RUN = pytest.StashKey[Run]()  # set once there is a benchmark to measure
-OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()
-"""In a run without timings: makes what a benchmark calls with its rounds."""
-GATE_RULES = pytest.StashKey[Rules]()  # set by a plugin that replaces the gate's thresholds
-LEDGER_LINES = pytest.StashKey[list[str]]()  # set once the ledger of exact counters is closed
-
-# On the item of a benchmark.
-CASE = pytest.StashKey[Case]()
-PASS = pytest.StashKey[str | None]()  # the name of the extra pass; None on a timing
-PASS_VALUES = pytest.StashKey[Json]()
-OUTCOME = pytest.StashKey[Outcome]()  # why the case has no timing

@@ -1,5 +1,6 @@
-"""A worker as its starter sees it: `python -m MODULE SOCKET` in a folder, and the channel to it."""
+"""Worker processes, `python -m MODULE SOCKET`: how one is started, talks, and ends with its starter. No torch."""
 
+import ctypes
 import fcntl
 import json
 import os
@@ -9,53 +10,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import pytest
-
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import SIZES
-from perf_tests.bench.loop import Measure
-from perf_tests.bench.outcomes import Outcome, outcome_of_report
-from perf_tests.bench.workbench import OTHER_MEASURE, OUTCOME, SETTINGS, Workbench
-from perf_tests.cases.options import EXECUTIONS, SHAPE
-from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Side
 from perf_tests.records.record import Json
-from perf_tests.user_code.attention import is_own
-from perf_tests.user_code.model import is_configuration
-from perf_tests.user_code.named import absolute, check_name, why_not_there
 
-# A worker ends with its starter, whatever ends that: the kernel kills the worker's process group.
-#
-# The worker's standard input is a pipe that nobody writes to and that closes with the starter. Linux sends a chosen
-# signal when a pipe closes, here SIGKILL to the group. Until then nothing happens, so no round can notice: a thread
-# that
-# waited instead would make the process multi-threaded, in which malloc is slower and a fork of the memory worker
-# dangerous, and it would need the interpreter's lock to act.
-
-
-def end_with_starter() -> None:
-    """Where the system cannot send such a signal, a worker ends at its next message instead."""
-    if not hasattr(fcntl, "F_SETSIG"):
-        return
-    pipe = os.dup(0)
-    with open(os.devnull) as nothing:  # what a benchmark reads
-        os.dup2(nothing.fileno(), 0)
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0)[0]:  # it was closed before
-        sys.exit(1)
-
-
-# How a worker and the process that started it talk: one JSON object per line over a socket, never a pickle.
+# One JSON object per line over a socket, never a pickle.
 
 
 class ClosedError(Exception):
@@ -67,6 +31,8 @@ class SilentError(Exception):
 
 
 class Channel:
+    """One end, the worker's or its starter's."""
+
     def __init__(self, end: socket.socket) -> None:
         self._end, self._received = end, end.makefile("rb")
 
@@ -78,7 +44,7 @@ class Channel:
             raise ClosedError from error
 
     def receive(self, patience_seconds: float | None = None) -> Json:
-        """The next message, within `patience_seconds` where given; raises ClosedError or SilentError."""
+        """Return the next message, within `patience_seconds` where given; raises ClosedError or SilentError."""
         self._end.settimeout(patience_seconds)
         try:
             line = self._received.readline()
@@ -96,10 +62,7 @@ class Channel:
         self._end.close()
 
 
-def channel_of_worker() -> Channel:
-    """The end of a process that was started as `python -m MODULE SOCKET`, which ends with its starter."""
-    end_with_starter()
-    return Channel(socket.socket(fileno=int(sys.argv[1])))
+# The starter's side: start a worker, ask it, end it.
 
 
 class WorkerEndedError(Exception):
@@ -108,7 +71,7 @@ class WorkerEndedError(Exception):
     def __init__(self, reason: str, side: Side | None = None, cannot_start: bool = False) -> None:
         super().__init__(reason)
         self.side: Any = side
-        """Of the gate's worker; None of another one."""
+        """The side of the gate's worker; None for another one."""
         self.cannot_start = cannot_start
         """Whether the side's own code failed before the first case."""
 
@@ -121,7 +84,7 @@ class WorkerProcess:
     channel: Channel
     log: IO[bytes]
     side: Side | None = None
-    """Of a gate."""
+    """The side of a gate."""
 
     def send(self, message: Json) -> None:
         """Raises WorkerEndedError."""
@@ -131,7 +94,7 @@ class WorkerProcess:
             raise WorkerEndedError(self._how_it_ended(), self.side) from error
 
     def receive(self, patience_seconds: float | None = None) -> Json:
-        """The next message, within `patience_seconds` where given.
+        """Return the next message, within `patience_seconds` where given.
 
         Raises WorkerEndedError if there is none, or if it says that the worker cannot start or continue.
         """
@@ -151,18 +114,16 @@ class WorkerProcess:
         return self.receive(patience_seconds)
 
     def _how_it_ended(self) -> str:
-        """Call it once the worker has closed its end of the channel."""
+        """Say how, once the worker has closed its end of the channel."""
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             return "it closed its end of the channel"
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
-        return f"its process exited with {code}" + (f": {words}" if (words := self._last_words()) else "")
-
-    def _last_words(self) -> str:
         self.log.seek(0)
-        return last_words(self.log.read().decode(errors="replace"))
+        words = last_words(self.log.read().decode(errors="replace"))
+        return f"its process exited with {code}" + (f": {words}" if words else "")
 
     def end(self) -> None:
         """Kill the worker and every process that it started."""
@@ -176,7 +137,7 @@ class WorkerProcess:
 
 
 def last_words(printed: str) -> str:
-    """pytest's last error line, or else the last line printed, without a full stop."""
+    """Return pytest's last error line, or else the last line printed, without a full stop."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or [""])[-1].rstrip(".")
@@ -189,7 +150,7 @@ def start_worker(
     side: Side | None = None,
     python: str | None = None,
 ) -> WorkerProcess:
-    """Under `python`, or this process's interpreter."""
+    """Start one in `folder` under `python`, or this process's interpreter."""
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
     # A scheduler sends SIGTERM to every process. The worker inherits the mask, so that its starter ends it, in order.
     unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -212,7 +173,7 @@ def start_worker(
 
 
 def inherited_environment() -> dict[str, str]:
-    """Without pytest's variables, whose options are meant for the run and not for its workers.
+    """Return this process's variables without pytest's, whose options are meant for the run and not for its workers.
 
     The one that keeps a machine's plugins out counts for workers too. Python's path is absolute, because a worker
     starts in another folder, and holds this folder where `python -m pytest` imports from it.
@@ -225,139 +186,38 @@ def inherited_environment() -> dict[str, str]:
     return {**others, **({"PYTHONPATH": path} if path else {})}
 
 
-# A run's settings as plain JSON, sent to a worker and received there.
+# The worker's side.
 
 
-def sent(settings: Settings) -> Json:
-    """Without extra passes, ranges and shares: a worker runs each benchmark that it is given, under one measure."""
-    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
+def channel_of_worker() -> Channel:
+    """Return the channel of a process that was started as `python -m MODULE SOCKET`, which ends with its starter."""
+    end_with_starter()
+    return Channel(socket.socket(fileno=int(sys.argv[1])))
 
 
-def sent_elsewhere(settings: Settings) -> Json:
-    """The same for a worker that runs elsewhere than the user typed."""
-    return sent(
-        replace(
-            settings,
-            model=None if settings.model is None else absolute(settings.model),
-            optimizer=absolute(settings.optimizer),
-            attentions=tuple(map(absolute, settings.attentions)),
-            attention_alone_implementations=tuple(map(absolute, settings.attention_alone_implementations)),
-        )
-    )
+_PR_SET_PDEATHSIG = 1
 
 
-def received(values: Json) -> Settings:
-    """Without the values that this tree does not know or hold, so that their cases are not collected."""
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-    for name, known in (
-        ("precisions", PRECISIONS),
-        ("attention_alone_precisions", PRECISIONS),
-        ("executions", EXECUTIONS),
-    ):
-        fields[name] = tuple(value for value in fields[name] if value in known)
-    for name in ("attentions", "attention_alone_implementations"):
-        fields[name] = tuple(value for value in fields[name] if value == "own" or _is_here(value))
-    if not is_configuration(fields["model"] or ""):
-        fields["sizes"] = tuple(size for size in fields["sizes"] if size in SIZES or SHAPE.fullmatch(size))
-    return Settings(**fields)
+def end_with_starter() -> None:
+    """From here on the kernel kills this process and its group when the starter is gone, whatever ended that.
 
+    The standard input is a pipe that nobody writes to and that closes with the starter. Linux sends a chosen signal
+    when a pipe closes, here SIGKILL to the group. Until then nothing happens, so no round can notice: a thread that
+    waited instead would make the process multi-threaded, in which malloc is slower and a fork of the memory worker
+    dangerous, and it would need the interpreter's lock to act.
 
-def _is_here(attention: str) -> bool:
-    """Whether this tree has it: an older base lacks a file that head added."""
-    if not is_own(attention):
-        return attention in ATTENTION
-    if why_not_there(attention) is not None:
-        return False
-    with suppress(ValueError):
-        check_name("--attention", attention)
-        return True
-    return False
-
-
-# pytest inside a worker: a plugin that sets the run's settings and another measure, and notes what ended a case.
-
-
-_ARGUMENTS = (
-    "--quiet",
-    "--benchmark-disable",
-    *("-p", "no:cacheprovider"),
-    # Hypothesis's plugin imports all of Hypothesis at the end of every run.
-    *("-p", "no:hypothesispytest"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
-)
-
-
-@dataclass(eq=False)  # pytest keeps its plugins in sets
-class WorkerPlugin(ABC):
-    """Runs benchmarks as pytest runs them, under another measure."""
-
-    settings: Settings
-    outcome: Json | None = None
-    """Why the current case has no rounds; None while it has."""
-    trouble: str = ""
-    """Why pytest could not collect, in its own words."""
-
-    @abstractmethod
-    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
-        """What the benchmark of `item` calls with its rounds."""
-
-    def run(self, files_or_ids: Sequence[str]) -> None:
-        pytest.main([*_ARGUMENTS, *files_or_ids], plugins=[self])
-
-    def stopped(self, reason: str) -> None:
-        """`pytest.exit` was called, for example because --model names no language model."""
-        self.outcome = asdict(Outcome("error", reason))
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        session.config.stash[SETTINGS] = self.settings
-        session.config.stash[OTHER_MEASURE] = self.measure
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self) -> Generator[None, object, object]:
-        """Keep why nothing is measured, for example because the device cannot be used."""
-        try:
-            return (yield)
-        except pytest.UsageError as error:
-            self.trouble = str(error).partition("\n")[0]
-            raise
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.trouble = report.longreprtext.strip().splitlines()[-1]
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Called for `pytest.exit` too."""
-        self.stopped(str(excinfo.value))
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if not report.passed and self.outcome is None:
-            self.outcome = asdict(item.stash.get(OUTCOME, None) or outcome_of_report(report))
-        return report
-
-
-@dataclass(eq=False, kw_only=True)
-class _OneBenchmark(WorkerPlugin):
-    make: Callable[[pytest.Item, Workbench], Measure]
-    made: Measure | None = None
-
-    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
-        self.made = self.make(item, workbench)
-        return self.made
-
-
-def examined(task: Json, make: Callable[[pytest.Item, Workbench], Measure]) -> Json | None:
-    """The `values` of the measure of the task's benchmark, or an `outcome`; None where pytest did not run it."""
-    plugin = _OneBenchmark(settings=received(task["settings"]), make=make)
-    plugin.run([task["benchmark"]])
-    if plugin.outcome is None and plugin.trouble:
-        plugin.stopped(plugin.trouble)
-    if plugin.outcome is not None:
-        return {"outcome": plugin.outcome}
-    return {"values": plugin.made.values} if plugin.made is not None and plugin.made.values else None
+    Where the system cannot send such a signal, a worker ends at its next message instead.
+    """
+    if not hasattr(fcntl, "F_SETSIG"):
+        return
+    # A process that the starter forked holds the pipe open too, and may outlive it; this signal does not need the pipe,
+    # but reaches this process alone, not what it forks.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    pipe = os.dup(0)
+    with open(os.devnull) as nothing:  # what a benchmark reads
+        os.dup2(nothing.fileno(), 0)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # it was closed before
+        sys.exit(1)

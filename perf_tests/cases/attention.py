@@ -8,7 +8,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import backend_of, nodes_of, why_too_few
 from perf_tests.hardware.limits import FLOAT32_BYTES, AttentionWork, Work
 from perf_tests.phases import AttentionIdentity, CollectiveIdentity
-from perf_tests.user_code import attention as attentions
+from perf_tests.user_code.attention import label
 from perf_tests.user_code.named import from_its_repository
 
 ATTENTION_BATCH_SIZE = 8
@@ -32,7 +32,7 @@ class AttentionCase(AttentionIdentity, Case):
     @staticmethod
     def id_of(head_dim: int, sequence_length: int, precision: str, attention: str) -> str:
         """`d64-seq1024-fp32-naive`."""
-        return f"d{head_dim}-seq{sequence_length}-{precision}-{attentions.label(attention)}"
+        return f"d{head_dim}-seq{sequence_length}-{precision}-{label(attention)}"
 
     def identity(self) -> dict[str, Any]:
         return asdict(self) | {"attention": from_its_repository(self.attention)}
@@ -102,7 +102,7 @@ class CollectiveCase(CollectiveIdentity, Case):
 
     @property
     def elements_of_a_rank(self) -> int:
-        """Of a message that all ranks share evenly: what does not divide is left out, as in nccl-tests."""
+        """Elements of a message that all ranks share evenly: what does not divide is left out, as in nccl-tests."""
         return self.message_bytes // (FLOAT32_BYTES * self.world)
 
     @property

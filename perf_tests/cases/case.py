@@ -64,7 +64,7 @@ class Case(ABC):
     @property
     @abstractmethod
     def least_bytes(self) -> int:
-        """Of memory that certainly exists in a round."""
+        """Lower bound of a round's memory, in bytes."""
 
     @property
     def row(self) -> Phase:
@@ -74,7 +74,7 @@ class Case(ABC):
         return replace(self, phase=phase)  # type: ignore[type-var]  # each family is a dataclass
 
     def rounds(self, settings: Settings) -> int:
-        """Measured ones."""
+        """Measured rounds of the case."""
         return settings.rounds
 
     @property
@@ -84,7 +84,7 @@ class Case(ABC):
 
     @property
     def tokens(self) -> int | None:
-        """Of a round, on all ranks together; None where there are none."""
+        """Tokens of a round, on all ranks together; None where there are none."""
         return None
 
     @property
@@ -111,7 +111,7 @@ class Case(ABC):
 
     @property
     def query_shape(self) -> tuple[int, ...]:
-        """Of attention's query: batch, heads (not in attention alone), tokens, head width."""
+        """Shape of attention's query: batch, heads (not in attention alone), tokens, head width."""
         raise TypeError(f"{type(self).__name__} has no attention.")
 
     @property
@@ -140,12 +140,12 @@ class Case(ABC):
 
     @property
     def blocks(self) -> int:
-        """That a compiler meets, and that launch kernels."""
+        """Blocks that a compiler meets and that launch kernels."""
         return 1
 
     @property
     def parameters(self) -> int | None:
-        """Of ours in closed form, of the user's counted; None where memory ran out before they were there."""
+        """Parameters of our model in closed form, of the user's counted; None where memory ran out building it."""
         return 0
 
     @property
@@ -166,7 +166,7 @@ class Case(ABC):
 
     @property
     def work(self) -> Work | None:
-        """Of a pass on all ranks together; None where it is not known in closed form."""
+        """The work of a pass on all ranks together; None where it is not known in closed form."""
         return None
 
     @property

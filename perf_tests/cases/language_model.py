@@ -19,7 +19,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import Sharing, backend_of
 from perf_tests.hardware.limits import FLOAT32_BYTES, ModelWork, Work, saved_bytes
 from perf_tests.phases import EXAMINED, LanguageModelIdentity, identity_from
-from perf_tests.user_code import attention as attentions
+from perf_tests.user_code.attention import label
 from perf_tests.user_code.model import OwnModel, configured_shape, facts_of, is_configuration
 from perf_tests.user_code.named import from_its_repository
 from perf_tests.user_code.optimizer import OwnOptimizer, own_optimizer
@@ -74,7 +74,7 @@ class LanguageModelCase(Case):
 
     @classmethod
     def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
-        """Without attention compiled by itself inside a compiled model; the batch is None where there is only one."""
+        """Leave out attention compiled by itself inside a compiled model; the batch is None where there is only one."""
         compiled = {name for name, attention in ATTENTION.items() if attention.is_compiled}
         if len(settings.batch_sizes) == 1:
             settings = replace(settings, batch_sizes=(None,))  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class LanguageModelCase(Case):
         The id joins a case to its rows in older records: a changed id breaks every comparison of the case. The only
         batch of a run, None, adds nothing either.
         """
-        parts = [size_label(size), f"ctx{context}", precision, attentions.label(attention)]
+        parts = [size_label(size), f"ctx{context}", precision, label(attention)]
         if execution != "eager":
             parts.append("compiled-model" if execution == "compiled" else execution)
         if checkpoint != "none":
@@ -125,7 +125,7 @@ class LanguageModelCase(Case):
 
     @property
     def zero_grad_policy(self) -> str | None:
-        """As records spell it."""
+        """The policy as records spell it."""
         return f"set_to_none_{self.zero_grad.replace('-', '_')}" if "zero_grad" in self.row.timed else None
 
     @property

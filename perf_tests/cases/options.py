@@ -43,7 +43,7 @@ def one_of(known: Collection[str], option: str, text: str, next_step: str = "") 
 
 
 def entries(option: str, text: str) -> list[str]:
-    """Of a comma-separated list."""
+    """Split a comma-separated list. Raises ValueError."""
     found = [entry.strip() for entry in text.split(",")]
     if ";" in text:
         raise ValueError(f"{option} {text!r} has a semicolon; write values with commas in between.")

@@ -3,18 +3,13 @@
 import os
 import re
 import socket
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Self
 
 import torch
 
-from model.regions import regions_opened_by
-from perf_tests.hardware.clock import CollectiveCounter
-from perf_tests.hardware.limits import BUCKETED, IN_BFLOAT16, SHARDED, VARIANTS, Message, sent_bytes
+from perf_tests.hardware.limits import BUCKETED, IN_BFLOAT16, SHARDED, VARIANTS
 
 # What torchrun, or whoever started this process, says of its ranks. No torch.
 
@@ -32,7 +27,7 @@ class Launched:
     """How often torchrun has started all ranks again."""
 
     @property
-    def leads(self) -> bool:
+    def is_rank0(self) -> bool:
         """Whether it plans, prints and saves."""
         return self.rank == 0
 
@@ -119,12 +114,12 @@ class Sharing:
 
     @property
     def reduce_dtype(self) -> str:
-        """Of the gradients on their way."""
+        """Dtype of the gradients on their way."""
         return "bfloat16" if self.parallel in IN_BFLOAT16 else "float32"
 
     @property
     def share_of_weights(self) -> float:
-        """Of parameters and gradients that each rank keeps."""
+        """The share of parameters and gradients that each rank keeps."""
         return 1 / self.world if self.parallel in SHARDED else 1.0
 
     @property
@@ -229,7 +224,7 @@ def _peer_access(gpus: int) -> bool:
 
 
 def own_gpu() -> torch.device:
-    """Of the GPUs that this rank sees the one of its number, or, as under Slurm, the only one."""
+    """Return the GPU of this rank's number among those it sees, or, as under Slurm, the only one."""
     return torch.device("cuda", (launched() or Launched()).local_rank % torch.cuda.device_count())
 
 
@@ -243,45 +238,3 @@ def gpu_of_this_rank(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     return f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
-
-
-# What a rank sends in each part of a round: its messages as they are issued, by the region that issues them.
-
-
-PARTS = ("forward", "loss", "backward", "optimizer")
-
-
-class SentByPart:
-    """Inside `counting`, `messages` grows by part. Messages of whole numbers, with which torch agrees, are left out."""
-
-    def __init__(self) -> None:
-        self.messages: dict[str, list[Message]] = {}
-        self._counter = CollectiveCounter()
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        with self._counter, regions_opened_by(self._opened):
-            yield
-
-    def _opened(self, region: str) -> AbstractContextManager[object]:
-        return self._part(region) if region in PARTS else nullcontext()
-
-    @contextmanager
-    def _part(self, part: str) -> Iterator[None]:
-        before = len(self._counter.seen)
-        yield
-        issued = [message for message, dtype in self._counter.seen[before:] if dtype.is_floating_point]
-        self.messages.setdefault(part, []).extend(issued)
-
-
-def values_by_part(messages: Mapping[str, Sequence[Message]], world: int) -> dict[str, dict[str, object]]:
-    """By part: how many messages of each kind, and the bytes that one of `world` ranks sends for them."""
-    return {
-        part: {"collectives": dict(Counter(one.kind for one in sent)), "sent_bytes": plain(sent_bytes(sent, world))}
-        for part, sent in messages.items()
-    }
-
-
-def plain(count: Fraction) -> int | float:
-    """A mean over ranks need not be whole."""
-    return int(count) if count.denominator == 1 else float(count)

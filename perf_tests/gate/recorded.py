@@ -3,7 +3,8 @@
 Launches recorded apart differ by far more than interleaved ones, so this detects only large changes; it is for history,
 and for machines where base and head cannot run side by side. The value of a case in a launch is the logarithm of the
 lower quartile of its rounds. Drift of the whole machine is removed by the speed of the best square product, which is
-the same work in every launch; if that differs between the sides, there is no verdict."""
+the same work in every launch; if that differs between the sides, there is no verdict.
+"""
 
 import math
 from collections import defaultdict
@@ -13,8 +14,8 @@ from statistics import median
 from typing import get_args
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from perf_tests.gate.samples import ABSENT, Clock, Rules
 from perf_tests.gate.stages import POWER_OF_DETECTION
@@ -43,11 +44,8 @@ from perf_tests.gate.verdicts import (
 from perf_tests.records.record import OUTCOMES, Json, how_many, machine_differences, run_of
 from perf_tests.records.store import StoredRecord, identity_difference
 
-# The recorded launches behind a run's verdicts: those of the baseline's code, and those of its own, itself
-# included.
-#
-# Only cases that this run measured too count, with the same identity on the same machine and build.
-
+RULES = replace(Rules(), margin=0.01, matters=0.05)
+"""Recorded launches scatter more than interleaved ones, so both thresholds are higher."""
 
 FEWEST_BASE_LAUNCHES = 5
 FEWEST_HEAD_LAUNCHES = 3
@@ -55,13 +53,24 @@ FEWEST_HEAD_LAUNCHES = 3
 NO_COMMIT = ("", "unknown", "unversioned")
 """pytest-benchmark's values where git has no commit."""
 
+QUANTILE = 0.25
+"""The quantile of a launch's rounds: spikes are one-sided, and the minimum depends on the number of rounds."""
+
+LARGEST = 1e100
+"""A figure beyond is damaged, and its square would overflow."""
+
+MOST_SLOPE = 1.2
+"""The most that a case's time may be assumed to follow the sentinel's; beyond is noise in the slope."""
+
+Records = Sequence[StoredRecord]
+
 
 @dataclass(frozen=True)
 class RecordedSides:
     """Launches of base and of head; `base_name` is the start of the commit or of what `code_of` returns instead."""
 
-    base: Sequence[StoredRecord]
-    head: Sequence[StoredRecord]
+    base: Records
+    head: Records
     base_name: str
 
     @property
@@ -81,22 +90,36 @@ class RecordedSides:
         )
 
 
-def sides_of(
-    now: StoredRecord, records: Sequence[StoredRecord], baseline: StoredRecord, is_asked: bool
-) -> RecordedSides:
+def sides_of(now: StoredRecord, records: Records, baseline: StoredRecord, is_asked: bool) -> RecordedSides:
     """The sides of the run `now` among `records`, oldest first; `is_asked` where the user named `baseline`.
 
-    Otherwise base is the newest other code with enough launches, or the newest other code if none has.
+    Otherwise base is the newest other code with enough launches, or the newest other code if none has. Head's launches
+    include `now`. Only cases that this run measured too count, with the same identity on the same machine and build.
     """
     rows = {row["fullname"]: row for row in now.data["benchmarks"]}
-    others = [_shared(r, rows) for r in records if not _is_same_run(r.data, now.data) and _fits(r, now)]
+
+    def shared(record: StoredRecord) -> StoredRecord:
+        """The record with this run's cases alone; the plain comparison reports cases that are gone or no longer fit."""
+        kept = [
+            row
+            for row in record.data["benchmarks"]
+            if row["fullname"] in rows and not identity_difference(rows[row["fullname"]], row)
+        ]
+        return StoredRecord(record.path, {**record.data, "benchmarks": kept, "outcomes": []})
+
     launches: dict[str, list[StoredRecord]] = {}
-    for record in others:
-        if record.data["benchmarks"]:
+    for record in records:
+        of_run = run_of(now.data)
+        is_same_run = of_run is not None and run_of(record.data) == of_run
+        if is_same_run or record.data.get("datetime") == now.data["datetime"]:
+            continue
+        if machine_differences(record.data["machine_info"], now.data["machine_info"]):
+            continue
+        if (other := shared(record)).data["benchmarks"]:
             code = code_of(record.data)
-            launches[code] = [*launches.pop(code, []), record]  # the code measured last comes last
+            launches[code] = [*launches.pop(code, []), other]  # the code measured last comes last
     own, asked = code_of(now.data), code_of(baseline.data)
-    head = [*launches.pop(own, []), _shared(now, rows)]
+    head = [*launches.pop(own, []), shared(now)]
     enough = [code for code, found in launches.items() if len(found) >= FEWEST_BASE_LAUNCHES]
     if not is_asked:
         asked = [asked, *launches, *enough][-1]
@@ -110,59 +133,6 @@ def code_of(record: Json) -> str:
     if identifier not in NO_COMMIT and not commit.get("dirty"):
         return identifier
     return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
-
-
-def _is_same_run(record: Json, now: Json) -> bool:
-    return record.get("datetime") == now["datetime"] or (run_of(now) is not None and run_of(record) == run_of(now))
-
-
-def _fits(record: StoredRecord, now: StoredRecord) -> bool:
-    return not machine_differences(record.data["machine_info"], now.data["machine_info"])
-
-
-def _shared(record: StoredRecord, rows: Mapping[str, Json]) -> StoredRecord:
-    """The record with this run's cases alone; the plain comparison reports cases that are gone or no longer fit."""
-    kept = [
-        row
-        for row in record.data["benchmarks"]
-        if row["fullname"] in rows and not identity_difference(rows[row["fullname"]], row)
-    ]
-    return StoredRecord(record.path, {**record.data, "benchmarks": kept, "outcomes": []})
-
-
-# Log times of recorded launches, and whether two sets of them are comparable.
-
-
-QUANTILE = 0.25
-"""Of a launch's rounds: spikes are one-sided, and the minimum depends on the number of rounds."""
-
-Records = Sequence[StoredRecord]
-
-
-LARGEST = 1e100
-"""A figure beyond is damaged, and its square would overflow."""
-
-
-@dataclass(frozen=True)
-class Launches:
-    """One side: log times by clock, (cases, launches), and of the sentinel, (launches,); NaN where unknown."""
-
-    logs: dict[Clock, Floats]
-    sentinel: Floats
-    rounds: dict[Clock, dict[str, list[float]]]
-    """By clock and case, of all launches together."""
-    outcomes: dict[str, str]
-    """Of each case without a timing, from the last launch."""
-
-    @property
-    def counts(self) -> NDArray[np.int_]:
-        """Launches with a timing, (cases,)."""
-        return np.sum(~np.isnan(self.logs["wall"]), axis=-1)
-
-    @property
-    def is_timed(self) -> NDArray[np.bool_]:
-        """Whether a launch timed any case, (launches,)."""
-        return np.any(~np.isnan(self.logs["wall"]), axis=0)
 
 
 def why_incomparable(base: Records, head: Records) -> str:
@@ -186,48 +156,10 @@ def why_incomparable(base: Records, head: Records) -> str:
     return ""
 
 
-def sentinels_of(base: Launches, head: Launches) -> tuple[Floats, Floats]:
-    """Log times of the sentinel, (launches,) each, NaN in a launch without timings.
-
-    All zero where a launch with timings lacks it, on either side: zero beside log times would be a shift.
-    """
-    if any(np.any(np.isnan(side.sentinel) & side.is_timed) for side in (base, head)):
-        return np.zeros_like(base.sentinel), np.zeros_like(head.sentinel)
-    return base.sentinel, head.sentinel
-
-
-def launches_of(records: Records, names: Sequence[str]) -> Launches:
-    place = {name: number for number, name in enumerate(names)}
-    logs: dict[Clock, Floats] = {clock: np.full((len(names), len(records)), np.nan) for clock in get_args(Clock)}
-    rounds: dict[Clock, dict[str, list[float]]] = {clock: defaultdict(list) for clock in get_args(Clock)}
-    sentinel = np.full(len(records), np.nan)
-    for launch, record in enumerate(records):
-        for row in record.data["benchmarks"]:
-            times: dict[Clock, object] = {"wall": row["stats"]["data"], "cpu": row["extra_info"].get("cpu_seconds")}
-            for clock, seconds in times.items():
-                if isinstance(seconds, list) and seconds and all(map(_is_positive, seconds)):
-                    logs[clock][place[row["fullname"]], launch] = math.log(float(np.quantile(seconds, QUANTILE)))
-                    rounds[clock][row["fullname"]] += seconds
-        ceilings = [row["extra_info"].get("matmul_ceiling_tflops_per_second") for row in record.data["benchmarks"]]
-        known = [-math.log(ceiling) for ceiling in dict.fromkeys(filter(_is_positive, ceilings))]
-        sentinel[launch] = float(np.mean(known)) if known else math.nan
-    outcomes = {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
-    return Launches(logs, sentinel, rounds, outcomes)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and 0 < value < LARGEST
-
-
-RULES = replace(Rules(), margin=0.01, matters=0.05)
-"""Recorded launches scatter more than interleaved ones, so both thresholds are higher."""
-
-MOST_SLOPE = 1.2
-"""The most that a case's time may be assumed to follow the sentinel's; beyond is noise in the slope."""
-
-
 @dataclass(frozen=True)
 class RecordedResult:
+    """The verdicts between two sets of launches and what they rest on."""
+
     cases: list[CaseResult]
     clock: Clock
     spread: float
@@ -245,6 +177,23 @@ class RecordedResult:
         return any(row.is_failure for row in self.cases)
 
 
+@dataclass(frozen=True)
+class Launches:
+    """One side: log times by clock, (cases, launches), and of the sentinel, (launches,); NaN where unknown."""
+
+    logs: dict[Clock, Floats]
+    sentinel: Floats
+    rounds: dict[Clock, dict[str, list[float]]]
+    """Seconds by clock and case, of all launches together."""
+    outcomes: dict[str, str]
+    """The outcome of each case without a timing, from the last launch."""
+
+    @property
+    def counts(self) -> NDArray[np.int_]:
+        """Launches with a timing, (cases,)."""
+        return np.sum(~np.isnan(self.logs["wall"]), axis=-1)
+
+
 def conclude_recorded(
     base: Records, head: Records, rules: Rules, accepted: Sequence[Acceptance] = ()
 ) -> RecordedResult:
@@ -256,12 +205,21 @@ def conclude_recorded(
     by_cpu, cpu_slope = compared(before.logs["cpu"], now.logs["cpu"], *sentinels)
     clock = _clock(by_wall, by_cpu, rules)
     found: dict[Clock, Estimate] = {"cpu": by_cpu, "wall": by_wall} if clock == "cpu" else {"wall": by_wall}
-    slope = cpu_slope if clock == "cpu" else wall_slope
+    chosen = found[clock]
     enough = (before.counts >= FEWEST_BASE_LAUNCHES) & (now.counts >= FEWEST_HEAD_LAUNCHES)
-    verdicts, slower = _verdicts(found, clock, enough, rules)
+    # A case with too few launches is undecided, and no hypothesis of Holm's.
+    tested = {by: replace(known, mean=np.where(enough, known.mean, np.nan)) for by, known in found.items()}
+    slower, faster = judged(tested, rules)
+    is_clear = (chosen.upper_limits(rules.clearing_level) < rules.log_matters) & enough
+    kinds = ((np.any([*slower.values()], axis=0), Verdict.SLOWER), (faster, Verdict.FASTER), (is_clear, Verdict.OK))
     rows = []
-    for place, (name, verdict) in enumerate(zip(names, verdicts, strict=True)):
-        row = CaseResult(name, verdict, explanation="" if enough[place] else _too_few(before, now, place))
+    for place, name in enumerate(names):
+        verdict = next((verdict for flags, verdict in kinds if flags[place]), Verdict.UNDECIDED)
+        too_few = (
+            f"measured in {before.counts[place]} launches of base and {now.counts[place]} of head; a verdict needs at "
+            f"least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}"
+        )
+        row = CaseResult(name, verdict, explanation="" if enough[place] else too_few)
         called = {by: bool(flags[place]) for by, flags in slower.items()}
         rows.append(_lost(name, before, now) or _with_effects(row, place, found, called, before, now, rules))
     rows += [
@@ -270,48 +228,34 @@ def conclude_recorded(
         if name not in names
     ]
     rows = [with_acceptance(row, accepted) for row in rows]
-    variance = found[clock].variance
-    spread = math.nan if np.all(np.isnan(variance)) else float(np.sqrt(np.nanmedian(variance)))
-    moved = contamination(*sentinels, rules)
-    detectable = _detectable(found[clock], enough, rules)
-    return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)), detectable)
-
-
-def _verdicts(
-    found: Mapping[Clock, Estimate], clock: Clock, enough: Flags, rules: Rules
-) -> tuple[list[Verdict], dict[Clock, Flags]]:
-    """One for each case, and the cases that each clock calls SLOWER.
-
-    A case with too few launches is undecided, and no hypothesis of Holm's.
-    """
-    slower, faster = judged({clock: _only(by, enough) for clock, by in found.items()}, rules)
-    is_slower = np.any([*slower.values()], axis=0)
-    is_clear = (found[clock].upper_limits(rules.clearing_level) < rules.log_matters) & enough
-    kinds = ((is_slower, Verdict.SLOWER), (faster, Verdict.FASTER), (is_clear, Verdict.OK))
-    verdicts = [
-        next((verdict for flags, verdict in kinds if flags[place]), Verdict.UNDECIDED) for place in range(len(enough))
-    ]
-    return verdicts, slower
-
-
-def _detectable(found: Estimate, enough: Flags, rules: Rules) -> float | None:
-    """Of a typical case, by Holm's first step over all of them; None where no case has enough launches."""
-    if not np.any(enough):
-        return None
-    error, dof = float(np.nanmedian(found.standard_error[enough])), float(np.nanmedian(found.dof[enough]))
-    levels = rules.alpha / int(np.sum(enough)), 1 - POWER_OF_DETECTION
-    return math.expm1(rules.log_margin + sum(float(stats.t.isf(level, dof)) for level in levels) * error)
-
-
-def _only(found: Estimate, flags: Flags) -> Estimate:
-    return replace(found, mean=np.where(flags, found.mean, np.nan))
-
-
-def _too_few(base: Launches, head: Launches, place: int) -> str:
-    return (
-        f"measured in {base.counts[place]} launches of base and {head.counts[place]} of head; a verdict needs at least "
-        f"{FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}"
+    spread = math.nan if np.all(np.isnan(chosen.variance)) else float(np.sqrt(np.nanmedian(chosen.variance)))
+    detectable = None
+    if np.any(enough):
+        # Of a typical case, by Holm's first step over all of them.
+        error, dof = float(np.nanmedian(chosen.standard_error[enough])), float(np.nanmedian(chosen.dof[enough]))
+        levels = rules.alpha / int(np.sum(enough)), 1 - POWER_OF_DETECTION
+        detectable = math.expm1(
+            rules.log_margin + sum(float(scipy.stats.t.isf(level, dof)) for level in levels) * error
+        )
+    return RecordedResult(
+        rows,
+        clock,
+        spread,
+        cpu_slope if clock == "cpu" else wall_slope,
+        contamination(*sentinels, rules),
+        (len(base), len(head)),
+        detectable,
     )
+
+
+def _lost(name: str, base: Launches, head: Launches) -> CaseResult | None:
+    """The row of a case that only one side timed; None where both did."""
+    if name in base.rounds["wall"] and name in head.rounds["wall"]:
+        return None
+    side, launches = ("base", base) if name in head.rounds["wall"] else ("head", head)
+    outcome = launches.outcomes.get(name)
+    verdict = Verdict.NEW if side == "base" else LOST[outcome or ABSENT]
+    return CaseResult(name, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
 
 
 def _with_effects(
@@ -346,23 +290,56 @@ def _with_effects(
     )
 
 
-def _lost(name: str, base: Launches, head: Launches) -> CaseResult | None:
-    """The row of a case that only one side timed; None where both did."""
-    if name in base.rounds["wall"] and name in head.rounds["wall"]:
-        return None
-    side, launches = ("base", base) if name in head.rounds["wall"] else ("head", head)
-    outcome = launches.outcomes.get(name)
-    verdict = Verdict.NEW if side == "base" else LOST[outcome or ABSENT]
-    return CaseResult(name, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
+def launches_of(records: Records, names: Sequence[str]) -> Launches:
+    """The log times of one side's records, cases in the order of `names`."""
+    place = {name: number for number, name in enumerate(names)}
+    logs: dict[Clock, Floats] = {clock: np.full((len(names), len(records)), np.nan) for clock in get_args(Clock)}
+    rounds: dict[Clock, dict[str, list[float]]] = {clock: defaultdict(list) for clock in get_args(Clock)}
+    sentinel = np.full(len(records), np.nan)
+    for launch, record in enumerate(records):
+        for row in record.data["benchmarks"]:
+            times: dict[Clock, object] = {"wall": row["stats"]["data"], "cpu": row["extra_info"].get("cpu_seconds")}
+            for clock, seconds in times.items():
+                if isinstance(seconds, list) and seconds and all(map(_is_positive, seconds)):
+                    logs[clock][place[row["fullname"]], launch] = math.log(float(np.quantile(seconds, QUANTILE)))
+                    rounds[clock][row["fullname"]] += seconds
+        ceilings = [row["extra_info"].get("matmul_ceiling_tflops_per_second") for row in record.data["benchmarks"]]
+        known = [-math.log(ceiling) for ceiling in dict.fromkeys(filter(_is_positive, ceilings))]
+        sentinel[launch] = float(np.mean(known)) if known else math.nan
+    outcomes = {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
+    return Launches(logs, sentinel, rounds, outcomes)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < LARGEST
+
+
+def sentinels_of(base: Launches, head: Launches) -> tuple[Floats, Floats]:
+    """Log times of the sentinel, (launches,) each, NaN in a launch without timings.
+
+    All zero where a launch with timings lacks it, on either side: zero beside log times would be a shift.
+    """
+    for side in (base, head):
+        is_timed = np.any(~np.isnan(side.logs["wall"]), axis=0)
+        if np.any(np.isnan(side.sentinel) & is_timed):
+            return np.zeros_like(base.sentinel), np.zeros_like(head.sentinel)
+    return base.sentinel, head.sentinel
 
 
 def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> tuple[Estimate, float]:
     """Head less base, (..., cases), from log times (..., cases, launches), without the sentinel's drift; the slope.
 
     The slope is that of all cases together against the sentinel within each side, so it is independent of the
-    difference between the sides.
+    difference between the sides; zero where the sentinel is unknown.
     """
-    slope = _slope(base, head, base_sentinel, head_sentinel)
+    products, squares = 0.0, 0.0
+    for values, sentinel in ((base, base_sentinel), (head, head_sentinel)):
+        away = sentinel - mean_of_known(sentinel, axis=-1)[..., None]
+        typical = mean_of_known(values - mean_of_known(values, axis=-1)[..., None], axis=-2)
+        products = products + np.nansum(away * typical, axis=-1)
+        squares = squares + np.nansum(away**2, axis=-1)
+    slope = np.divide(products, squares, out=np.zeros_like(np.asarray(squares)), where=np.asarray(squares) > 0)
+    slope = np.clip(slope, 0.0, MOST_SLOPE)
     before = estimate(base - slope[..., None, None] * base_sentinel[..., None, :])
     now = estimate(head - slope[..., None, None] * head_sentinel[..., None, :])
     dof = before.dof + now.dof
@@ -372,20 +349,8 @@ def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: F
     return moderated(plain, fit_prior(plain)), float(np.mean(slope))
 
 
-def _slope(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> Floats:
-    """(...,); zero where the sentinel is unknown."""
-    products, squares = 0.0, 0.0
-    for values, sentinel in ((base, base_sentinel), (head, head_sentinel)):
-        away = sentinel - mean_of_known(sentinel, axis=-1)[..., None]
-        typical = mean_of_known(values - mean_of_known(values, axis=-1)[..., None], axis=-2)
-        products = products + np.nansum(away * typical, axis=-1)
-        squares = squares + np.nansum(away**2, axis=-1)
-    slope = np.divide(products, squares, out=np.zeros_like(np.asarray(squares)), where=np.asarray(squares) > 0)
-    return np.clip(slope, 0.0, MOST_SLOPE)
-
-
 def judged(found: Mapping[Clock, Estimate], rules: Rules) -> tuple[dict[Clock, Flags], Flags]:
-    """Which cases are slower by each clock, and which are faster, by Holm over all of them: (..., cases) each.
+    """Flags of the cases that are slower by each clock, and of those that are faster, by Holm over all: (..., cases).
 
     Where CPU time decides, which then comes first, wall time has its own part of alpha, because CPU time misses waiting
     and lost parallelism.
@@ -411,7 +376,7 @@ def contamination(base: Floats, head: Floats, rules: Rules) -> str:
     shift = float(now.mean - before.mean)
     error = math.sqrt(float(before.variance / before.count + now.variance / now.count))
     dof = float(np.minimum(before.dof, now.dof))
-    if not abs(shift) - rules.log_matters > float(stats.t.isf(rules.contamination_level / 2, dof)) * error:
+    if not abs(shift) - rules.log_matters > float(scipy.stats.t.isf(rules.contamination_level / 2, dof)) * error:
         return ""
     return f"the best matrix product takes {math.expm1(shift):+.1%} longer in head's launches, so the machine changed"
 

@@ -1,10 +1,29 @@
-"""The lines of a gate run's samples, one class each; `samples.py` describes the file that they make up.
+"""The raw samples of a gate run: JSON lines, from which every result is computed, so that `replay` repeats it.
 
-The type of a field implies its check, so a run and its replay agree on what a line may hold."""
+The first line is the header:
+
+    {"format_version": 1, "kind": "gate-samples", "started": ISO time,
+     "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
+     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in `ENGINES`}
+
+where `accepted` (limits of `gate.verdicts`), `options`, what else to type to measure a case again, and `engine` may be
+left out.
+
+A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
+
+    {"stage": 1 or 2, "pair": number, unique over the run, "case": id, "orders": ["ABBA", "BAAB", ...],
+     "base_seconds": [[b1, b2], ...], "head_seconds": [[h1, h2], ...],
+     "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null,
+     "cores": numbers of the cores that both sides worked on, or null; kept for the reader}
+
+with A for base, B for head, and one entry for each quadruple of turns. The other lines are `{"event": its name, ...}`,
+each a subclass of `Event`. The type of a field implies its check, so run and replay agree on what a line may hold.
+"""
 
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -15,21 +34,37 @@ from numpy.typing import NDArray
 
 from perf_tests.records.record import OUTCOMES, Json, unpacked, without_nan
 
-# The thresholds of the gate in one frozen table, kept with every run's samples.
-
-
 Clock = Literal["wall", "cpu"]
 ClockChoice = Literal["auto", "wall", "cpu"]
+Side = Literal["base", "head"]
+SIDES: tuple[Side, Side] = ("base", "head")
 
-FEWEST_LOOK = 3
-"""Launch pairs of which a spread is estimated."""
+FEWEST_PAIRS = 3
+"""Launch pairs from which a spread is estimated; that of two values is hardly one."""
 MOST_PAIRS = 40
 """The exact sign-flip test lists the sums of half the pairs: 2 ** 20 of them at 40 pairs."""
+
+ENGINES = (
+    "each side ran on the core that the scheduler chose, base was released first",
+    "both sides share their cores, base is released first, which favours head a little",
+    "both sides are released together, the first quadruples of short rounds are thrown away",
+    "a first look after three launch pairs decides what is far slower, stage 1 measures fewer rounds",
+    "a launch pair's time is counted once, so that runs end as late as they may; more suspects, up to 36 pairs",
+    "stage 1 measures one quadruple of the longest rounds",
+    "a look at the end of stage 1 names what is plainly slower, one after three fresh pairs clears most suspects",
+)
+"""How rounds, launches and analyses were chosen, in the order of time, numbered from 1. What one engine is worth says
+nothing of another, so a change of what a run measures or decides adds a line, and samples carry the number."""
+PRESENT_ENGINE = len(ENGINES)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The thresholds of a run. Slowdowns are shares of base's time: 0.03 takes 3 % longer."""
+    """The thresholds of a run, kept with its samples. Slowdowns are shares of base's time: 0.03 takes 3 % longer.
+
+    A look, as the keys of older samples call it, is an interim analysis. Raises ValueError with one sentence for
+    invalid rules.
+    """
 
     alpha: float = 0.01
     """Probability that a run reports SLOWER with nothing slower by more than `margin`: one CI run in a hundred."""
@@ -49,10 +84,10 @@ class Rules:
     faster_screen_level: float = 0.005
     """The same on the faster side: strict, because it decides no exit code and each suspect costs launches."""
     first_look: int | None = 3
-    """Launch pairs of stage 1 after which far slower cases are decided (`gate.early_looks`), if that is before its end;
+    """Launch pairs of stage 1 after which far slower cases are decided (`gate.stages`), if that is before its end;
     None for samples that were measured without such a look."""
     first_share: float = 0.05
-    """Of `alpha` for the first look: little, because a slowdown that is decided there is far above every level."""
+    """Share of `alpha` for the first look: little, because a slowdown decided there is far above every level."""
     second_share: float = 0.1
     """The same for the look at the end of stage 1, at cases that are slower by more than `matters` in each launch pair;
     0 for samples that were measured without such a look."""
@@ -65,69 +100,50 @@ class Rules:
     """Fresh launch pairs of stage 2 at each look: 3 clear most of what stage 1 suspects by chance, large slowdowns need
     10, the smallest that are claimed 36."""
     look_shares: tuple[float, ...] = (0.01, 0.15, 0.25, 0.59)
-    """Of `alpha` for each look: most for the last, where the smallest slowdowns are decided; hardly any for the first,
-    which clears."""
+    """Share of `alpha` for each look: most for the last, where the smallest slowdowns are decided; hardly any for the
+    first, which clears."""
     clearing_level: float = 0.05
     """Probability that a case slower by `matters` is called OK, half in each stage; the usual level."""
     suite_share: float = 0.1
-    """Of `alpha` for the test of the whole suite: little, because single cases need it."""
+    """Share of `alpha` for the test of the whole suite: little, because single cases need it."""
     guard_share: float = 0.1
-    """Of `alpha` for wall time where CPU time decides: little, because wall time is there for large effects."""
+    """Share of `alpha` for wall time where CPU time decides: little, because wall time is there for large effects."""
     contamination_level: float = 0.001
-    """Over all sentinels; far below `alpha`, because a contaminated run is lost."""
+    """Level over all sentinels; far below `alpha`, because a contaminated run is lost."""
     clock: ClockChoice = "auto"
     """`auto` takes the clock that scatters less in stage 1."""
     undecided: Literal["pass", "fail"] = "pass"
 
     def __post_init__(self) -> None:
-        """Raises ValueError with one sentence for invalid rules."""
-        self._check_levels()
-        self._check_slowdowns()
-        self._check_looks()
-        if self.clock not in get_args(ClockChoice) or self.undecided not in ("pass", "fail"):
-            raise ValueError(f"The gate's clock {self.clock!r} or undecided {self.undecided!r} is not known.")
-
-    def _check_levels(self) -> None:
         levels = ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level")
         for name in (*levels, "first_share", "suite_share", "guard_share"):
             if not 0 < getattr(self, name) < 0.5:
                 raise ValueError(f"The gate's {name} is {getattr(self, name)!r}; it must lie between 0 and 0.5.")
-        if not 0 <= self.second_share < 0.5:
-            raise ValueError(f"The gate's second_share is {self.second_share!r}; it must be 0 or more, below 0.5.")
-
-    def _check_slowdowns(self) -> None:
-        if not 0 <= self.margin < self.matters < 1:
-            raise ValueError(
-                f"The gate's margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."
-            )
-        if not 0 <= self.screen_above < self.matters:
-            raise ValueError(
-                f"The gate's screen_above is {self.screen_above!r}; it must be 0 or more, below matters "
-                f"{self.matters!r}."
-            )
-        if not self.far > 0 or not self.far_spreads >= 1:
-            raise ValueError(
-                f"The gate's far {self.far!r} and far_spreads {self.far_spreads!r} must be above 0 and at least 1."
-            )
-
-    def _check_looks(self) -> None:
-        if self.first_look is not None and (not isinstance(self.first_look, int) or self.first_look < FEWEST_LOOK):
-            raise ValueError(
-                f"The gate's first_look is {self.first_look!r}; it must be {FEWEST_LOOK} or more, or null."
-            )
-        if not isinstance(self.screen_pairs, int) or not FEWEST_LOOK <= self.screen_pairs <= MOST_PAIRS:
-            raise ValueError(
-                f"The gate's screen_pairs is {self.screen_pairs!r}; it must be {FEWEST_LOOK} to {MOST_PAIRS}."
-            )
-        looks = self.confirm_looks
+        looks, shares, first = self.confirm_looks, self.look_shares, self.first_look
         rise = list(looks) == sorted({look for look in looks if isinstance(look, int)})
-        if not looks or not rise or not FEWEST_LOOK <= looks[0] <= looks[-1] <= MOST_PAIRS:
-            raise ValueError(
-                f"The gate's confirm_looks {looks!r} must rise, from {FEWEST_LOOK} or more to at most {MOST_PAIRS}."
-            )
-        shares = self.look_shares
-        if len(shares) != len(looks) or not math.isclose(sum(shares), 1) or min(shares) <= 0:
-            raise ValueError(f"The gate's look_shares {shares!r} must be positive and add up to 1, one for each look.")
+        kept = (
+            (0 <= self.second_share < 0.5,
+             f"second_share is {self.second_share!r}; it must be 0 or more, below 0.5."),
+            (0 <= self.margin < self.matters < 1,
+             f"margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."),
+            (0 <= self.screen_above < self.matters,
+             f"screen_above is {self.screen_above!r}; it must be 0 or more, below matters {self.matters!r}."),
+            (self.far > 0 and self.far_spreads >= 1,
+             f"far {self.far!r} and far_spreads {self.far_spreads!r} must be above 0 and at least 1."),
+            (first is None or (isinstance(first, int) and first >= FEWEST_PAIRS),
+             f"first_look is {first!r}; it must be {FEWEST_PAIRS} or more, or null."),
+            (isinstance(self.screen_pairs, int) and FEWEST_PAIRS <= self.screen_pairs <= MOST_PAIRS,
+             f"screen_pairs is {self.screen_pairs!r}; it must be {FEWEST_PAIRS} to {MOST_PAIRS}."),
+            (looks and rise and FEWEST_PAIRS <= looks[0] <= looks[-1] <= MOST_PAIRS,
+             f"confirm_looks {looks!r} must rise, from {FEWEST_PAIRS} or more to at most {MOST_PAIRS}."),
+            (len(shares) == len(looks) and math.isclose(sum(shares), 1) and min(shares) > 0,
+             f"look_shares {shares!r} must be positive and add up to 1, one for each look."),
+            (self.clock in get_args(ClockChoice) and self.undecided in ("pass", "fail"),
+             f"clock {self.clock!r} or undecided {self.undecided!r} is not known."),
+        )  # fmt: skip
+        for is_kept, broken in kept:
+            if not is_kept:
+                raise ValueError(f"The gate's {broken}")
 
     @property
     def log_margin(self) -> float:
@@ -151,12 +167,12 @@ class Rules:
 
     @property
     def first_level(self) -> float:
-        """Of the first look, over all cases."""
+        """Level of the first look, over all cases."""
         return self.alpha * self.first_share if self.has_first_look else 0.0
 
     @property
     def second_level(self) -> float:
-        """Of the look at the end of stage 1, over all cases."""
+        """Level of the look at the end of stage 1, over all cases."""
         return self.alpha * self.second_share
 
     @property
@@ -222,8 +238,6 @@ Duration = Annotated[float, _is_duration, "a duration"]
 Durations = Annotated[list[float], _are_durations, "a list of durations"]
 Outcome = Annotated[str, lambda value: value in (*OUTCOMES, ABSENT), f"one of {', '.join((*OUTCOMES, ABSENT))}"]
 Unchecked = Annotated[Any, lambda _: True, "anything"]
-Side = Literal["base", "head"]
-SIDES: tuple[Side, Side] = ("base", "head")
 EndReason = Literal["finished", "budget", "time_limit", "interrupted"]
 """`budget` is --gate-minutes, the gate's own; `time_limit` is the run's, which has cases left."""
 
@@ -335,6 +349,37 @@ class End(Event):
 EVENTS: dict[object, type[Event]] = {kind.event: kind for kind in Event.__subclasses__()}
 
 
+# Exact counters. They depend on the program alone, so one count of either side is enough and any rise is real.
+
+COUNTERS = {
+    "parameters": "parameters",
+    "model_flops": "model_flops",
+    "executed_flops": "executed_flops",
+    "kernel_launches": "kernel_launches",
+    "bytes_touched": "bytes_touched",
+    "saved_bytes": "saved_bytes",
+    "predicted_peak_bytes": "peak_bytes",
+    "host_reads": "host_reads",
+}
+"""What the gate compares: a record's name of each counter to its name among the case's counters."""
+
+
+def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:
+    """A finding for each counter that both sides know, or which side has none and why.
+
+    `answers` are base's and head's: `counters`, null with a `reason` where there are none.
+    """
+    for side in SIDES[::-1]:
+        if answers[side]["counters"] is None:
+            return [Uncounted(case, side, str(answers[side]["reason"]))]
+    old, new = (answers[side]["counters"] for side in SIDES)
+    return [
+        ExactFinding(case, name, old[name], new[name])
+        for name in COUNTERS
+        if old.get(name) is not None and new.get(name) is not None
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """One benchmark in one launch pair. The arrays are (quadruples, 2)."""
@@ -380,7 +425,7 @@ def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
 
 
 def _checked(kind: type, line: Json) -> Json:
-    """The line's values of the fields that have a check."""
+    """The line's values of the fields that have a check; raises ValueError with the first that is wrong."""
     values = {name: line.get(name) for name in _checks(kind)}
     for name, (is_right, words) in _checks(kind).items():
         if not is_right(values[name]):
@@ -390,6 +435,7 @@ def _checked(kind: type, line: Json) -> Json:
 
 @cache
 def _checks(kind: type) -> Json:
+    """The check and its words for each field of a class of lines whose type implies one."""
     checks: Json = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if hint is str:
@@ -402,43 +448,18 @@ def _checks(kind: type) -> Json:
     return checks
 
 
-# The raw samples of a gate run: JSON lines, one for each benchmark in each launch pair, and a few events.
-#
-# The first line is the header:
-#
-#     {"format_version": 1, "kind": "gate-samples", "started": ISO time,
-#      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
-#      "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in
-# `ENGINES`}
-#
-# where `accepted` (`accepted.py`), `options`, what else to type to measure a case again, and `engine` may be left
-# out.
-#
-# A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its
-# cases:
-#
-#     {"stage": 1 or 2, "pair": number, unique over the run, "case": id, "orders": ["ABBA", "BAAB", ...],
-#      "base_seconds": [[b1, b2], ...], "head_seconds": [[h1, h2], ...],
-#      "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null,
-#      "cores": numbers of the cores that both sides worked on, or null; kept for the reader}
-#
-# with A for base, B for head, and one entry for each quadruple of turns. The other lines are `{"event": its name,
-# ...}`,
-# each a class of `events.py`. Every result of the gate is computed from this file, so that `replay` repeats it.
-
-
 E = TypeVar("E", bound=Event)
 
 FORMAT_VERSION = 1
 KIND = "gate-samples"
 
 MOST_BYTES = 1 << 30
-"""Of a samples file, unpacked; a gate run writes far less."""
+"""Largest samples file that is read, unpacked; a gate run writes far less."""
 
 
 @dataclass
 class GateSamples:
-    """What a samples file holds, in the order of writing."""
+    """What a samples file holds, in the order of writing. Raises ValueError for a wrong header."""
 
     header: Json
     measurements: list[Measurement] = field(default_factory=list)
@@ -473,19 +494,18 @@ class GateSamples:
         """Take in one line after the header; raises ValueError, with what is wrong, for a damaged one."""
         if not isinstance(line, dict):
             raise ValueError("it is not an object")
-        if "event" not in line:
-            self._add_measurement(Measurement.from_line(line))
-        elif isinstance(line["event"], str) and line["event"] in EVENTS:
+        if "event" in line:
+            if not isinstance(line["event"], str) or line["event"] not in EVENTS:
+                raise ValueError(f"the event {line['event']!r} is not known")
             self.events.append(EVENTS[line["event"]].from_line(line))
-        else:
-            raise ValueError(f"the event {line['event']!r} is not known")
-
-    def _add_measurement(self, measurement: Measurement) -> None:
-        if measurement.case not in self.cases:
-            raise ValueError(f"the case {measurement.case!r} is not in the header")
-        if any((m.pair, m.case) == (measurement.pair, measurement.case) for m in self.measurements[-len(self.cases) :]):
-            raise ValueError(f"pair {measurement.pair} has {measurement.case!r} twice")
-        self.measurements.append(measurement)
+            return
+        found = Measurement.from_line(line)
+        if found.case not in self.cases:
+            raise ValueError(f"the case {found.case!r} is not in the header")
+        # A pair has each case at most once, so a double lies among the last lines of as many cases.
+        if any((m.pair, m.case) == (found.pair, found.case) for m in self.measurements[-len(self.cases) :]):
+            raise ValueError(f"pair {found.pair} has {found.case!r} twice")
+        self.measurements.append(found)
 
 
 class SamplesFile:
@@ -543,12 +563,12 @@ def _check_header(header: object) -> None:
         raise ValueError("it does not begin with the header of gate samples")
     if header.get("format_version") != FORMAT_VERSION:
         raise ValueError(f"its format version is {header.get('format_version')!r}, this suite reads {FORMAT_VERSION}")
-    for name in ("base", "head"):
+    for name in SIDES:
         if not isinstance(header.get(name), dict) or not isinstance(header[name].get("label"), str):
             raise ValueError(f"its {name!r} has no label")
-    for name in ("machine_info", "settings"):
-        if not isinstance(header.get(name), dict):
-            raise ValueError(f"its {name!r} is missing")
+    for key in ("machine_info", "settings"):
+        if not isinstance(header.get(key), dict):
+            raise ValueError(f"its {key!r} is missing")
     _check_cases(header.get("cases"))
     if not isinstance(header.get("accepted", []), list):
         raise ValueError("its 'accepted' is not a list")
@@ -564,21 +584,3 @@ def _check_cases(cases: object) -> None:
         raise ValueError("its 'cases' is not a list of cases with an id")
     if len(set(ids)) < len(ids):
         raise ValueError("its 'cases' name one id twice")
-
-
-# The engines of the gate: how rounds, launches and looks were chosen. What one is worth says nothing of another.
-
-
-ENGINES = (
-    "each side ran on the core that the scheduler chose, base was released first",
-    "both sides share their cores, base is released first, which favours head a little",
-    "both sides are released together, the first quadruples of short rounds are thrown away",
-    "a first look after three launch pairs decides what is far slower, stage 1 measures fewer rounds",
-    "a launch pair's time is counted once, so that runs end as late as they may; more suspects, up to 36 pairs",
-    "stage 1 measures one quadruple of the longest rounds",
-    "a look at the end of stage 1 names what is plainly slower, one after three fresh pairs clears most suspects",
-)
-"""In the order of time, numbered from 1; a change of what a run measures or decides adds a line."""
-
-PRESENT_ENGINE = len(ENGINES)
-"""Samples carry it."""

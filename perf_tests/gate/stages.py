@@ -1,17 +1,32 @@
-"""The stages of a run, replayed from its samples: the screening, then each look at the fresh launches of stage 2."""
+"""The stages of a gate run, replayed from its samples: screen the suite, then confirm suspects on fresh launches.
+
+A run without a change reports SLOWER with probability at most alpha, however the cases depend on each other: given
+stage 1, the set of suspects is fixed, and the launches of stage 2 are fresh, so the p-values of a case that is not
+slower by more than the margin are valid there. Holm's procedure over all suspects holds each look (interim analysis)
+to its share of alpha, and the shares add up to alpha. A cleared case stays in Holm's count; a rejected one leaves it,
+as in the sequentially rejective procedures of Maurer and Bretz (2013).
+
+Stage 1 only selects, so its own level is free, but for two looks, halfway and at its end: what is plainly slower is
+SLOWER there and measured no further, so that the rest of the time goes to the other cases. None is called OK so early:
+those that stop then would be the ones that by chance scattered least, and the spread that the suite lends to all cases
+would become too small.
+
+Three or six launches are too few for the exact test. What replaces it there is that each launch pair shows a slowdown,
+one that launches of the same code hardly reach, while base starts first in one half of the pairs and head in the other.
+A t test at a share of alpha, with the larger of a case's own spread and the one that the suite lends it, holds too.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
-from perf_tests.gate.samples import Clock, GateSamples, LeftOut, Rules, Sentinel
+from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, LeftOut, Rules, Sentinel
 from perf_tests.gate.statistics import (
-    FEWEST_PAIRS,
     ClockDecision,
     Estimate,
     Flags,
@@ -27,27 +42,6 @@ from perf_tests.gate.statistics import (
     sign_flip_p_value,
     trimmed_means,
 )
-
-# The two stages of the gate on arrays of pair values: screen the whole suite, confirm the suspects on fresh
-# launches.
-#
-# A run without a change reports SLOWER with probability at most alpha, however the cases depend on each other:
-# given
-# stage 1, the set of suspects is fixed, and the launches of stage 2 are fresh, so the p-values of a case that is
-# not
-# slower by more than the margin are valid there. Holm's procedure over all suspects holds each look to its share of
-# alpha, and the shares add up to alpha. A cleared case stays in Holm's count; a rejected one leaves it, as in the
-# sequentially rejective procedures of Maurer and Bretz (2013). Stage 1 only selects, so its own level is free.
-
-
-SIGN_FLIP_ALLOWANCE = 5
-"""The exact test must agree at this multiple of the level; it catches values far from a t distribution."""
-
-TRIMMED_SHARE = 0.2
-"""At either end of the cases of a pair: the usual choice of a trimmed mean."""
-
-FEWEST_CASES_OF_A_SUITE = 5
-"""So that trimming leaves out a case at either end."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +74,216 @@ class Confirmed:
         return self.slower | self.faster | self.cleared
 
 
+@dataclass(frozen=True)
+class Screening:
+    """Stage 1. Flags and estimates are in the order of `cases`; `guard` is the same by wall time, or None."""
+
+    cases: tuple[str, ...]
+    clock: ClockDecision
+    by_clock: Mapping[Clock, Floats]
+    """Pair values, (cases, pairs)."""
+    screened: Screened
+    guard: Screened | None
+    slower_early_by: Mapping[Clock, Flags]
+    """What each clock called SLOWER at the looks so far; empty before them, and where there are none."""
+
+    @property
+    def values(self) -> Floats:
+        """The pair values by the clock that decides."""
+        return self.by_clock[self.clock.clock]
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The cases that stage 2 measures."""
+        return self.names(self.screened.candidates)
+
+    @property
+    def slower_early(self) -> Flags:
+        return np.logical_or.reduce([np.zeros(len(self.cases), dtype=bool), *self.slower_early_by.values()])
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The cases that the rest of stage 1 measures."""
+        return self.names(~self.slower_early)
+
+    def names(self, flags: Flags) -> tuple[str, ...]:
+        return tuple(case for case, flag in zip(self.cases, flags, strict=True) if flag)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The state after an interim analysis of stage 2; `undecided` are the candidates to measure further."""
+
+    number: int
+    pairs: int
+    level: float
+    undecided: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StageHistory:
+    """Screening, and every look that the samples allow."""
+
+    screening: Screening
+    confirmed: Confirmed
+    slower_by: Mapping[Clock, Flags]
+    """The cases that each clock calls SLOWER, the one that decides first, then wall time where it guards."""
+    by_clock: Mapping[Clock, Floats]
+    """Pair values of stage 2, (cases, pairs)."""
+    priors: Mapping[Clock, Prior]
+    """The priors from stage 1."""
+    pairs_used: NDArray[np.int_]
+    """Launch pairs of stage 2 up to a case's verdict, (cases,)."""
+    looks: tuple[Look, ...]
+
+
+def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
+    """Stage 1 and each look of stage 2; raises ValueError when the rules name a clock that was not read."""
+    screening = screening_of(samples, rules)
+    screened, guard, pairs = screening.screened, screening.guard, samples.pairs(2)
+    by_clock: dict[Clock, Floats] = {clock: pair_values(samples, 2, pairs, clock) for clock in get_args(Clock)}
+    state = confirmed_so_far(screened, screening.slower_early)
+    nothing = np.zeros(len(screening.cases), dtype=bool)
+    slower, slower_by_wall = nothing, nothing
+    used, taken = np.full(len(screening.cases), len(pairs)), list[Look]()
+
+    def rejected(values: Floats, prior: Prior, level: float) -> Flags:
+        """The open cases that are SLOWER by these values alone."""
+        found, open_cases = stage_two_estimate(values, prior), screened.candidates & ~state.decided
+        return rejected_values(values, found, screened.candidates, state.slower, open_cases, level, rules)
+
+    due = looks_due(samples, rules)
+    for number, (count, share) in enumerate(due, start=1):
+        values, wall = by_clock[screening.clock.clock][:, :count], by_clock["wall"][:, :count]
+        level, before = rules.stage_two_alpha * share, state
+        if guard is not None:
+            # The look's level is split between the clocks.
+            by_guard = rejected(wall, guard.prior, level * rules.guard_share)
+            level *= 1 - rules.guard_share
+            # What wall time decides may be slower by the other clock too.
+            slower = slower | rejected(values, screened.prior, level)
+            slower_by_wall, before = slower_by_wall | by_guard, replace(before, slower=before.slower | by_guard)
+        is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.ran_out_of_time)
+        after = confirm_values(values, screened, before, level, rules, is_last)
+        if guard is not None:
+            # A case that wall time suspects is neither OK nor FASTER before wall time excludes a slowdown too.
+            upper = stage_two_estimate(wall, guard.prior).upper_limits(rules.look_clearing_level)
+            free = ~(guard.slower_suspects & ~(upper < rules.log_matters)) | before.decided
+            after = Confirmed(after.slower, after.faster & free, after.cleared & free)
+        slower = slower | (after.slower & ~before.slower)
+        used = np.where(after.decided & ~state.decided, count, used)
+        state = after
+        taken.append(Look(number, count, level, screening.names(screened.candidates & ~state.decided)))
+    slower_by: dict[Clock, Flags] = {screening.clock.clock: slower}
+    if guard is not None:
+        slower_by["wall"] = slower_by_wall
+    for clock, flags in screening.slower_early_by.items():
+        slower_by[clock] = slower_by.get(clock, nothing) | flags
+    priors = {clock: fit_prior(estimate(values)) for clock, values in screening.by_clock.items()}
+    return StageHistory(screening, state, slower_by, by_clock, priors, used, tuple(taken))
+
+
+def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
+    """Launch pairs and share of alpha of every look of stage 2 that can be taken.
+
+    When the time is up between two looks, a last one spends the rest of alpha, because the stop did not depend on the
+    figures. After Ctrl-C there is none, because the user may have read the figures.
+    """
+    measured = len(samples.pairs(2))
+    due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
+    left = 1 - sum(share for _, share in due)
+    looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
+    if samples.ran_out_of_time and measured > looked_at and left > 0:
+        due.append((measured, left))
+    return due
+
+
+def screening_of(samples: GateSamples, rules: Rules) -> Screening:
+    """Stage 1 so far; raises ValueError when the rules name a clock that was not read."""
+    pairs = samples.pairs(1)
+    clock = decide_clock(samples, rules, pairs)
+    by_clock: dict[Clock, Floats] = {by: pair_values(samples, 1, pairs, by) for by in get_args(Clock)}
+    screened, guard = screen_values(by_clock[clock.clock], rules), None
+    if clock.guards:
+        # As strict as on the faster side: wall time is there for large effects that CPU time misses.
+        guard = screen_values(by_clock["wall"], replace(rules, screen_level=rules.faster_screen_level))
+        screened = replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects)
+    slower_early_by: dict[Clock, Flags] = {}
+    for look in interim_analyses(rules):
+        if len(pairs) < look.pairs:
+            break
+        taken = pairs[: look.pairs]
+        then = decide_clock(samples, rules, taken)
+        counting: list[Clock] = [then.clock, "wall"] if then.guards else [then.clock]
+        # The clocks share a look's level, because either may have been chosen.
+        level = look.level / (1 if then.cpu_spread is None else 2)
+        for by in counting:
+            called = look.calls(pair_values(samples, 1, taken, by), rules, level)
+            slower_early_by[by] = called | slower_early_by.get(by, np.zeros_like(called))
+    left_out = {row.case for row in samples.of(LeftOut)}
+    screened = without(screened, np.asarray([case in left_out for case in samples.cases], dtype=bool))
+    found = Screening(tuple(samples.cases), clock, by_clock, screened, guard, slower_early_by)
+    decided = found.slower_early
+    return replace(found, screened=without(screened, decided), guard=guard and without(guard, decided))
+
+
+SECOND_SPREADS = 1.0
+"""What a case that hardly scatters must exceed at the second look, in spreads of the run's median case."""
+
+
+@dataclass(frozen=True)
+class InterimAnalysis:
+    """A look at the first `pairs` of stage 1."""
+
+    pairs: int
+    level: float
+    """Level over all cases."""
+    above: float
+    """What each pair of a slower case exceeds, a log ratio."""
+    spreads: float
+    """How many spreads of launch pairs its mean exceeds."""
+
+    def calls(self, values: Floats, rules: Rules, level: float | None = None) -> Flags:
+        """Flags of the slower cases, from pair values (..., cases, pairs), by Holm at `level` over all measured."""
+        found, spread = _with_larger_variance(values)
+        above = np.all(values > self.above, axis=-1)  # which NaN is not
+        is_plain = above & (found.mean > self.spreads * spread)
+        p_values = np.where(is_plain, found.slower_p_values(rules.log_margin), np.nan)
+        return holm(p_values, level or self.level, np.sum(found.count > 0, axis=-1)) & is_plain
+
+
+def interim_analyses(rules: Rules) -> list[InterimAnalysis]:
+    """The looks of stage 1 that a run of these rules takes, in order."""
+    looks = []
+    if rules.has_first_look and rules.first_look is not None:
+        looks.append(InterimAnalysis(rules.first_look, rules.first_level, rules.log_far, rules.far_spreads))
+    if rules.second_level:
+        looks.append(InterimAnalysis(rules.screen_pairs, rules.second_level, rules.log_matters, SECOND_SPREADS))
+    return looks
+
+
+def spreads_slower(values: Floats) -> Floats:
+    """How many spreads of launch pairs each case is slower, (..., cases)."""
+    found, spread = _with_larger_variance(values)
+    return found.mean / spread
+
+
+def _with_larger_variance(values: Floats) -> tuple[Estimate, Floats]:
+    """An estimate with the larger variance of each case, alone or as the suite moderates it, and each case's spread,
+    that of the median case where it is larger."""
+    alone = estimate(values)
+    found = moderated(alone, fit_prior(alone))
+    found = replace(found, variance=np.fmax(found.variance, alone.variance))
+    spread = np.sqrt(found.variance)
+    return found, np.fmax(spread, known_medians(spread)[..., None])
+
+
+# The decisions on arrays of pair values.
+
+SIGN_FLIP_ALLOWANCE = 5
+"""The exact test must agree at this multiple of the level; it catches values far from a t distribution."""
+
+
 def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) -> Screened:
     """Stage 1 on pair values (..., cases, pairs); what its looks have `decided` is no candidate."""
     plain = estimate(values)
@@ -98,7 +302,7 @@ def looks_slower(found: Estimate, rules: Rules) -> Flags:
 
 
 def without(screened: Screened, decided: Flags) -> Screened:
-    """No candidates among the cases that are `decided`."""
+    """`screened` with no candidates among the cases that are `decided`."""
     return replace(
         screened,
         slower_suspects=screened.slower_suspects & ~decided,
@@ -108,7 +312,7 @@ def without(screened: Screened, decided: Flags) -> Screened:
 
 
 def confirmed_so_far(screened: Screened, slower: Flags | None = None) -> Confirmed:
-    """Before the first look of stage 2, with what those of stage 1 called SLOWER."""
+    """The state before the first look of stage 2, with what those of stage 1 called SLOWER."""
     nothing = np.zeros(screened.candidates.shape, dtype=bool)
     return Confirmed(nothing if slower is None else slower, nothing, nothing)
 
@@ -133,13 +337,14 @@ def confirm_values(
 
 
 def stage_two_estimate(values: Floats, prior: Prior) -> Estimate:
+    """The estimate of stage 2's pair values alone, moderated by the `prior` of stage 1."""
     return moderated(estimate(values), prior)
 
 
 def rejected_values(
     values: Floats, found: Estimate, candidates: Flags, rejected: Flags, undecided: Flags, level: float, rules: Rules
 ) -> Flags:
-    """Which undecided cases are slower than the margin, by Holm over all candidates that are not rejected yet.
+    """Flags of the undecided cases that are slower than the margin, by Holm over all candidates not rejected yet.
 
     The smallest p-value of the exact test is 2 ** -pairs, too large for Holm with many suspects. It is waived where
     every pair shows a slowdown that matters and as many pairs alike are rarer than `level`.
@@ -154,294 +359,13 @@ def rejected_values(
     return holm(p_values, level, hypotheses) & undecided
 
 
-def suite_shift(values: Floats) -> Estimate:
-    """The shift that all cases share, from pair values of stage 1 (..., cases, pairs): arrays (..., 1).
-
-    A trimmed mean over the cases of each pair, which no single case dominates, then an estimate over the pairs. A pair
-    without enough cases, because the first look decided the others, does not count.
-    """
-    measured = np.sum(~np.isnan(values), axis=-2)
-    enough = measured >= min(FEWEST_CASES_OF_A_SUITE, values.shape[-2])
-    means = np.where(enough, trimmed_means(values, TRIMMED_SHARE), np.nan)
-    return estimate(means[..., None, :])
-
-
-# The looks of stage 1, halfway and at its end: what is plainly slower is SLOWER, and measured no further.
-#
-# So the rest of the time goes to the other cases. None is called OK so early: those that stop then would be the
-# ones that
-# by chance scattered least, and the spread that the suite lends to all cases would become too small.
-#
-# Three or six launches are too few for the exact test. What replaces it is that each launch pair shows a slowdown,
-# one
-# that launches of the same code hardly reach, while base starts first in one half of the pairs and head in the
-# other. A t
-# test at a share of alpha, with the larger of a case's own spread and the one that the suite lends it, holds too.
-
-
-SECOND_SPREADS = 1.0
-"""What a case that hardly scatters must exceed at the second look, in spreads of the run's median case."""
-
-WIDER = {3: 1.4, 6: 1.3}
-"""By launch pairs: a spread, as estimated, is smaller than this many times the true one in four of five cases."""
-ABOVE_ALL = {3: 1.6, 6: 1.9}
-"""Standard deviations by which a mean must exceed a limit, for all values to exceed it in four of five cases."""
-ABOVE_ONE = 1.0
-"""The same of one mean, in its own standard errors, somewhat more than a Gaussian's because its spread is estimated."""
-
-
-@dataclass(frozen=True)
-class EarlyLook:
-    """At the first `pairs` of stage 1."""
-
-    pairs: int
-    level: float
-    """Over all cases."""
-    above: float
-    """What each pair of a slower case exceeds, a log ratio."""
-    spreads: float
-    """How many spreads of launch pairs its mean exceeds."""
-
-    def calls(self, values: Floats, rules: Rules, level: float | None = None) -> Flags:
-        """Which cases are slower, from pair values (..., cases, pairs), by Holm at `level` over all measured ones."""
-        found = _widely_estimated(values)
-        above = np.all(values > self.above, axis=-1)  # which NaN is not
-        is_plain = above & (found.mean > self.spreads * _at_least_that_of_the_run(found))
-        p_values = np.where(is_plain, found.slower_p_values(rules.log_margin), np.nan)
-        return holm(p_values, level or self.level, np.sum(found.count > 0, axis=-1)) & is_plain
-
-
-def early_looks(rules: Rules) -> list[EarlyLook]:
-    """Those that a run of these rules takes, in order."""
-    looks = []
-    if rules.has_first_look and rules.first_look is not None:
-        looks.append(EarlyLook(rules.first_look, rules.first_level, rules.log_far, rules.far_spreads))
-    if rules.second_level:
-        looks.append(EarlyLook(rules.screen_pairs, rules.second_level, rules.log_matters, SECOND_SPREADS))
-    return looks
-
-
-def spreads_slower(values: Floats) -> Floats:
-    """How many spreads of launch pairs each case is slower, (..., cases)."""
-    found = _widely_estimated(values)
-    return found.mean / _at_least_that_of_the_run(found)
-
-
-def _widely_estimated(values: Floats) -> Estimate:
-    """With the larger variance of each case: alone, or as the suite moderates it."""
-    alone = estimate(values)
-    found = moderated(alone, fit_prior(alone))
-    return replace(found, variance=np.fmax(found.variance, alone.variance))
-
-
-def _at_least_that_of_the_run(found: Estimate) -> Floats:
-    """The spread of each case, or of the median case where that is larger."""
-    spread = np.sqrt(found.variance)
-    return np.fmax(spread, known_medians(spread)[..., None])
-
-
-def detectable_early(pair_spread: float, cases: int, pairs: int, rules: Rules, dof: float = math.inf) -> float | None:
-    """The log ratio that the looks at so many pairs of stage 1 detect with 80 % power in a case of this spread.
-
-    None where none was due.
-    """
-    due = [look for look in early_looks(rules) if look.pairs <= pairs]
-    return min((_detectable_at(look, pair_spread, cases, rules, dof) for look in due), default=None)
-
-
-def _detectable_at(look: EarlyLook, pair_spread: float, cases: int, rules: Rules, dof: float) -> float:
-    wider, above_all = (float(np.interp(look.pairs, [*of], [*of.values()])) for of in (WIDER, ABOVE_ALL))
-    errors = float(stats.t.isf(look.level / cases, dof)) * wider + ABOVE_ONE
-    return max(
-        look.above + above_all * pair_spread,
-        look.spreads * wider * pair_spread,
-        rules.log_margin + errors * pair_spread / math.sqrt(look.pairs),
-    )
-
-
-@dataclass(frozen=True)
-class Screening:
-    """Stage 1. Flags and estimates are in the order of `cases`; `guard` is the same by wall time, or None."""
-
-    cases: tuple[str, ...]
-    clock: ClockDecision
-    by_clock: Mapping[Clock, Floats]
-    """Pair values, (cases, pairs)."""
-    screened: Screened
-    guard: Screened | None
-    slower_early_by: Mapping[Clock, Flags]
-    """What each clock called SLOWER at the looks so far; empty before them, and where there are none."""
-
-    @property
-    def values(self) -> Floats:
-        """By the clock that decides."""
-        return self.by_clock[self.clock.clock]
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """The cases that stage 2 measures."""
-        return self.names(self.screened.candidates)
-
-    @property
-    def slower_early(self) -> Flags:
-        return np.logical_or.reduce([np.zeros(len(self.cases), dtype=bool), *self.slower_early_by.values()])
-
-    @property
-    def undecided(self) -> tuple[str, ...]:
-        """The cases that the rest of stage 1 measures."""
-        return self.names(~self.slower_early)
-
-    def names(self, flags: Flags) -> tuple[str, ...]:
-        return tuple(case for case, flag in zip(self.cases, flags, strict=True) if flag)
-
-
-@dataclass(frozen=True)
-class Look:
-    """The state after a look; `undecided` are the candidates to measure further."""
-
-    number: int
-    pairs: int
-    level: float
-    undecided: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Course:
-    """Screening, and every look that the samples allow."""
-
-    screening: Screening
-    confirmed: Confirmed
-    slower_by: Mapping[Clock, Flags]
-    """The cases that each clock calls SLOWER, the one that decides first, then wall time where it guards."""
-    by_clock: Mapping[Clock, Floats]
-    """Pair values of stage 2, (cases, pairs)."""
-    priors: Mapping[Clock, Prior]
-    """From stage 1."""
-    pairs_used: NDArray[np.int_]
-    """Launch pairs of stage 2 up to a case's verdict, (cases,)."""
-    looks: tuple[Look, ...]
-
-
-def screening_of(samples: GateSamples, rules: Rules) -> Screening:
-    """Stage 1 so far; raises ValueError when the rules name a clock that was not read."""
-    pairs = samples.pairs(1)
-    clock = decide_clock(samples, rules, pairs)
-    by_clock = _by_clock(samples, 1, pairs)
-    screened, guard = _screened(by_clock, clock, rules)
-    left_out = {row.case for row in samples.of(LeftOut)}
-    screened = without(screened, np.asarray([case in left_out for case in samples.cases], dtype=bool))
-    slower_early_by = _slower_early_by(samples, rules, pairs)
-    found = Screening(tuple(samples.cases), clock, by_clock, screened, guard, slower_early_by)
-    decided = found.slower_early
-    return replace(found, screened=without(screened, decided), guard=guard and without(guard, decided))
-
-
-def _by_clock(samples: GateSamples, stage: int, pairs: Sequence[int]) -> dict[Clock, Floats]:
-    return {clock: pair_values(samples, stage, pairs, clock) for clock in get_args(Clock)}
-
-
-def _screened(by_clock: Mapping[Clock, Floats], clock: ClockDecision, rules: Rules) -> tuple[Screened, Screened | None]:
-    """By the clock that decides and, where wall time guards, by it too."""
-    screened = screen_values(by_clock[clock.clock], rules)
-    if not clock.guards:
-        return screened, None
-    # As strict as on the faster side: wall time is there for large effects that CPU time misses.
-    guard = screen_values(by_clock["wall"], replace(rules, screen_level=rules.faster_screen_level))
-    return replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects), guard
-
-
-def _slower_early_by(samples: GateSamples, rules: Rules, pairs: Sequence[int]) -> dict[Clock, Flags]:
-    """The early looks, by each clock that counts; these share a look's level, because either may have been chosen."""
-    found: dict[Clock, Flags] = {}
-    for look in early_looks(rules):
-        if len(pairs) < look.pairs:
-            break
-        taken = pairs[: look.pairs]
-        clock = decide_clock(samples, rules, taken)
-        counting: list[Clock] = [clock.clock, "wall"] if clock.guards else [clock.clock]
-        level = look.level / (1 if clock.cpu_spread is None else 2)
-        for by in counting:
-            called = look.calls(pair_values(samples, 1, taken, by), rules, level)
-            found[by] = called | found.get(by, np.zeros_like(called))
-    return found
-
-
-def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
-    """Launch pairs and share of alpha of every look that can be taken.
-
-    When the time is up between two looks, a last one spends the rest of alpha, because the stop did not depend on the
-    figures. After Ctrl-C there is none, because the user may have read the figures.
-    """
-    measured = len(samples.pairs(2))
-    due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
-    left = 1 - sum(share for _, share in due)
-    looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
-    if samples.ran_out_of_time and measured > looked_at and left > 0:
-        due.append((measured, left))
-    return due
-
-
-def course_of(samples: GateSamples, rules: Rules) -> Course:
-    screening = screening_of(samples, rules)
-    pairs = samples.pairs(2)
-    by_clock = _by_clock(samples, 2, pairs)
-    values, wall_values = by_clock[screening.clock.clock], by_clock["wall"]
-    state = confirmed_so_far(screening.screened, screening.slower_early)
-    nothing = np.zeros(len(screening.cases), dtype=bool)
-    slower, slower_by_wall = nothing, nothing
-    used = np.full(len(screening.cases), len(pairs))
-    taken: list[Look] = []
-    due = looks_due(samples, rules)
-    for number, (count, share) in enumerate(due, start=1):
-        level = rules.stage_two_alpha * share
-        before = state
-        if screening.guard is not None:
-            guarded = level * rules.guard_share
-            found = _slower(wall_values[:, :count], screening, screening.guard.prior, state, guarded, rules)
-            level *= 1 - rules.guard_share
-            # What wall time decides may be slower by the other clock too.
-            slower = slower | _slower(values[:, :count], screening, screening.screened.prior, state, level, rules)
-            slower_by_wall, before = slower_by_wall | found, replace(before, slower=before.slower | found)
-        is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.ran_out_of_time)
-        after = confirm_values(values[:, :count], screening.screened, before, level, rules, is_last)
-        after = _held_back(after, before, wall_values[:, :count], screening, rules)
-        slower = slower | (after.slower & ~before.slower)
-        used = np.where(after.decided & ~state.decided, count, used)
-        state = after
-        undecided = screening.names(screening.screened.candidates & ~state.decided)
-        taken.append(Look(number, count, level, undecided))
-    slower_by: dict[Clock, Flags] = {screening.clock.clock: slower}
-    if screening.guard is not None:
-        slower_by["wall"] = slower_by_wall
-    for clock, flags in screening.slower_early_by.items():
-        slower_by[clock] = slower_by.get(clock, nothing) | flags
-    priors = {clock: fit_prior(estimate(values)) for clock, values in screening.by_clock.items()}
-    return Course(screening, state, slower_by, by_clock, priors, used, tuple(taken))
-
-
-def _slower(values: Floats, screening: Screening, prior: Prior, state: Confirmed, level: float, rules: Rules) -> Flags:
-    """The open cases that are SLOWER by these values alone."""
-    candidates = screening.screened.candidates
-    found = stage_two_estimate(values, prior)
-    return rejected_values(values, found, candidates, state.slower, candidates & ~state.decided, level, rules)
-
-
-def _held_back(after: Confirmed, before: Confirmed, wall: Floats, screening: Screening, rules: Rules) -> Confirmed:
-    """A case that wall time suspects is neither OK nor FASTER before wall time excludes a slowdown too."""
-    if screening.guard is None:
-        return after
-    found = stage_two_estimate(wall, screening.guard.prior)
-    held = screening.guard.slower_suspects & ~(found.upper_limits(rules.look_clearing_level) < rules.log_matters)
-    free = ~held | before.decided
-    return Confirmed(after.slower, after.faster & free, after.cleared & free)
-
-
 # Results on the run as a whole: shifts of the sentinels, a shift that all cases share, the detectable slowdown.
 
+TRIMMED_SHARE = 0.2
+"""Share of the cases left out at either end of a pair: the usual choice of a trimmed mean."""
 
-POWER_OF_DETECTION = 0.8
-AIMED_POWER = 0.85
-"""Computed with Gaussian quantiles, which promise a few points more than t tests reach."""
+FEWEST_CASES_OF_A_SUITE = 5
+"""So few that trimming leaves out a case at either end."""
 
 
 @dataclass(frozen=True)
@@ -456,14 +380,19 @@ class Shift:
 
 
 def sentinel_shifts(samples: GateSamples, rules: Rules) -> dict[str, Shift]:
-    """Each sentinel, head against base, over all launch pairs.
+    """Each sentinel, head against base, over all launch pairs; those that ran in fewer than three tell nothing.
 
     The work is identical, so a significant difference above `margin`, at `contamination_level` over all sentinels and
     both directions, is the machine's.
     """
+    medians = {(s.name, s.pair, s.side): float(np.log(np.median(s.seconds))) for s in samples.of(Sentinel)}
+    ratios: dict[str, list[float]] = {}
+    for name, pair, side in medians:
+        if side == "head" and (name, pair, "base") in medians:
+            ratios.setdefault(name, []).append(medians[name, pair, "head"] - medians[name, pair, "base"])
+    known = {name: np.asarray([values]) for name, values in ratios.items() if len(values) >= FEWEST_PAIRS}
     level = rules.contamination_level
-    values = _sentinel_values(samples)
-    return {name: _shift(ratios, level / len(values), rules, two_sided=True) for name, ratios in values.items()}
+    return {name: _shift(values, level / len(known), rules, two_sided=True) for name, values in known.items()}
 
 
 def shift_of_the_suite(screening: Screening, rules: Rules) -> Shift | None:
@@ -487,22 +416,36 @@ def _shift(values: Floats, level: float, rules: Rules, two_sided: bool) -> Shift
     return Shift(*found.interval(0), p_value, p_value < level)
 
 
-def _sentinel_values(samples: GateSamples) -> dict[str, Floats]:
-    """Log ratios (1, pairs) of each sentinel that both sides ran in at least three pairs."""
-    medians = {(s.name, s.pair, s.side): float(np.log(np.median(s.seconds))) for s in samples.of(Sentinel)}
-    ratios: dict[str, list[float]] = {}
-    for name, pair, side in medians:
-        if side == "head" and (name, pair, "base") in medians:
-            ratios.setdefault(name, []).append(medians[name, pair, "head"] - medians[name, pair, "base"])
-    return {name: np.asarray([values]) for name, values in ratios.items() if len(values) >= FEWEST_PAIRS}
+def suite_shift(values: Floats) -> Estimate:
+    """The shift that all cases share, from pair values of stage 1 (..., cases, pairs): arrays (..., 1).
+
+    A trimmed mean over the cases of each pair, which no single case dominates, then an estimate over the pairs. A pair
+    without enough cases, because the first look decided the others, does not count.
+    """
+    measured = np.sum(~np.isnan(values), axis=-2)
+    enough = measured >= min(FEWEST_CASES_OF_A_SUITE, values.shape[-2])
+    means = np.where(enough, trimmed_means(values, TRIMMED_SHARE), np.nan)
+    return estimate(means[..., None, :])
 
 
-def detectable_in(samples: GateSamples, course: Course, rules: Rules) -> float | None:
+POWER_OF_DETECTION = 0.8
+AIMED_POWER = 0.85
+"""Computed with Gaussian quantiles, which promise a few points more than t tests reach."""
+
+WIDER = {3: 1.4, 6: 1.3}
+"""By launch pairs: a spread, as estimated, is smaller than this many times the true one in four of five cases."""
+ABOVE_ALL = {3: 1.6, 6: 1.9}
+"""Standard deviations by which a mean must exceed a limit, for all values to exceed it in four of five cases."""
+ABOVE_ONE = 1.0
+"""The same of one mean, in its own standard errors, somewhat more than a Gaussian's because its spread is estimated."""
+
+
+def detectable_in(samples: GateSamples, history: StageHistory, rules: Rules) -> float | None:
     """`detectable_slowdown` of the run's typical case; None where nothing scatters, or no look could be taken.
 
     A finished run would have measured a slower case up to the last look; one that its time ended had its pairs alone.
     """
-    found = course.screening.screened.estimate
+    found = history.screening.screened.estimate
     known = found.variance[found.variance > 0]
     if not len(known):
         return None
@@ -517,6 +460,26 @@ def detectable_in(samples: GateSamples, course: Course, rules: Rules) -> float |
     return min(smallest) if smallest else None
 
 
+def detectable_early(pair_spread: float, cases: int, pairs: int, rules: Rules, dof: float = math.inf) -> float | None:
+    """The log ratio that the looks at so many pairs of stage 1 detect with 80 % power in a case of this spread.
+
+    None where none was due.
+    """
+    detected = []
+    for look in interim_analyses(rules):
+        if look.pairs <= pairs:
+            wider, above_all = (float(np.interp(look.pairs, [*of], [*of.values()])) for of in (WIDER, ABOVE_ALL))
+            errors = float(scipy.stats.t.isf(look.level / cases, dof)) * wider + ABOVE_ONE
+            detected.append(
+                max(
+                    look.above + above_all * pair_spread,
+                    look.spreads * wider * pair_spread,
+                    rules.log_margin + errors * pair_spread / math.sqrt(look.pairs),
+                )
+            )
+    return min(detected, default=None)
+
+
 def detectable_slowdown(
     pair_spread: float, cases: int, rules: Rules, dof: float = math.inf, last_look: tuple[int, float] | None = None
 ) -> float:
@@ -527,31 +490,23 @@ def detectable_slowdown(
     It must pass stage 1, whose variance has `dof` degrees of freedom, and be significant in stage 2 beside those of
     the other `cases` that pass by chance. Earlier looks are left out, because they add little to the last.
     """
-    last_look = last_look or (rules.confirm_looks[-1], rules.look_shares[-1])
-    suspects = 1 + cases * _passes(0.0, pair_spread, rules, dof)
+    pairs, share = last_look or (rules.confirm_looks[-1], rules.look_shares[-1])
+
+    def passes(log_ratio: float) -> float:
+        """The probability that stage 1 suspects a case, or finds it too noisy to clear."""
+        error = pair_spread / math.sqrt(rules.screen_pairs)
+        suspected = max(float(scipy.stats.t.isf(rules.screen_level, dof)) * error, rules.log_screen_above)
+        too_noisy = rules.log_matters - float(scipy.stats.t.isf(rules.screen_clearing_level, dof)) * error
+        return float(scipy.stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
+
+    error = pair_spread / math.sqrt(pairs)
+    level = rules.stage_two_alpha * share / (1 + cases * passes(0.0))
+    shown = (
+        rules.log_margin + float(scipy.stats.t.isf(level, pairs - 1 + dof)) * error
+    )  # from here on the last look calls it
     low, high = rules.log_margin, rules.log_margin + 20 * pair_spread
     for _ in range(40):
         middle = (low + high) / 2
-        power = _passes(middle, pair_spread, rules, dof) * _is_significant(
-            middle, pair_spread, suspects, rules, dof, *last_look
-        )
+        power = passes(middle) * float(scipy.stats.norm.cdf((middle - shown) / error))
         low, high = (low, middle) if power >= AIMED_POWER else (middle, high)
     return math.expm1(high)
-
-
-def _passes(log_ratio: float, pair_spread: float, rules: Rules, dof: float) -> float:
-    """The probability that stage 1 suspects a case, or finds it too noisy to clear."""
-    error = pair_spread / math.sqrt(rules.screen_pairs)
-    suspected = max(float(stats.t.isf(rules.screen_level, dof)) * error, rules.log_screen_above)
-    too_noisy = rules.log_matters - float(stats.t.isf(rules.screen_clearing_level, dof)) * error
-    return float(stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
-
-
-def _is_significant(
-    log_ratio: float, pair_spread: float, suspects: float, rules: Rules, dof: float, pairs: int, share: float
-) -> float:
-    """The probability that the last look, at so many launch pairs, calls a case SLOWER."""
-    error = pair_spread / math.sqrt(pairs)
-    level = rules.stage_two_alpha * share / suspects
-    shown = rules.log_margin + float(stats.t.isf(level, pairs - 1 + dof)) * error
-    return float(stats.norm.cdf((log_ratio - shown) / error))

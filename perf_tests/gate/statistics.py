@@ -1,7 +1,11 @@
 """The statistics of the gate, on plain arrays. The unit is the launch pair: one value for each case in each of them.
 
 Every array ends in (..., cases) or (..., cases, pairs); leading dimensions are a batch, with which the simulation
-judges thousands of suites by the code that judges one. NaN is a missing value."""
+judges thousands of suites by the code that judges one. NaN is a missing value.
+
+The room names `scipy.stats` in full: scipy loads a submodule, for half a second, when it is first used, and most runs
+import a gate without judging anything.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +14,13 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
 
-from perf_tests.gate.samples import Clock, GateSamples, Measurement, Rules
+from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, Measurement, Rules
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-FEWEST_PAIRS = 3
-"""Of which a spread is estimated; that of two values is hardly one."""
 
 
 def hodges_lehmann(values: Floats) -> float:
@@ -56,29 +57,29 @@ class Estimate:
         return cast(Floats, np.sqrt(self.variance / self.count))
 
     def slower_p_values(self, log_ratio: float) -> Floats:
-        """One-sided, of: this case is slower by no more than `log_ratio`."""
-        return cast(Floats, stats.t.sf(self._in_errors(self.mean - log_ratio), self.dof))
+        """One-sided p-values of the hypothesis that a case is slower by no more than `log_ratio`."""
+        return cast(Floats, scipy.stats.t.sf(self._in_errors(self.mean - log_ratio), self.dof))
 
     def faster_p_values(self, log_ratio: float) -> Floats:
-        """One-sided, of: this case is faster by no more than `log_ratio`."""
-        return cast(Floats, stats.t.cdf(self._in_errors(self.mean + log_ratio), self.dof))
+        """One-sided p-values of the hypothesis that a case is faster by no more than `log_ratio`."""
+        return cast(Floats, scipy.stats.t.cdf(self._in_errors(self.mean + log_ratio), self.dof))
 
     def _in_errors(self, distance: Floats) -> Floats:
-        """How many standard errors; infinitely many where all values are equal."""
+        """`distance` in standard errors; infinitely many where all values are equal."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return distance / self.standard_error
 
     def upper_limits(self, level: float) -> Floats:
-        """Below the true log ratio with probability `level`."""
-        return self.mean + stats.t.isf(level, self.dof) * self.standard_error
+        """Limits that lie below the true log ratio with probability `level`."""
+        return self.mean + scipy.stats.t.isf(level, self.dof) * self.standard_error
 
     def lower_limits(self, level: float) -> Floats:
-        return self.mean - stats.t.isf(level, self.dof) * self.standard_error
+        return self.mean - scipy.stats.t.isf(level, self.dof) * self.standard_error
 
     def half_widths(self) -> Floats:
-        """Of 95 % intervals. A case that scatters more than the suite needs its own, wider one: the suite's variance
-        would cover its truth less often."""
-        half = stats.t.isf(0.025, self.dof) * self.standard_error
+        """Half of each 95 % interval. A case that scatters more than the suite needs its own, wider one: the suite's
+        variance would cover its truth less often."""
+        half = scipy.stats.t.isf(0.025, self.dof) * self.standard_error
         return cast(Floats, half if self.own is None else np.fmax(half, self.own.half_widths()))
 
     def interval(self, place: int) -> tuple[float, float, float]:
@@ -98,8 +99,8 @@ def estimate(values: Floats) -> Estimate:
 
 
 def moderated(plain: Estimate, prior: Prior) -> Estimate:
-    """The same with each variance drawn towards the suite's: Smyth (2004), "Linear models and empirical Bayes
-    methods for assessing differential expression in microarray experiments", section 4."""
+    """`plain` with each variance drawn towards the suite's: Smyth (2004), "Linear models and empirical Bayes methods
+    for assessing differential expression in microarray experiments", section 4."""
     finite = np.isfinite(prior.dof)
     weight = np.where(finite, prior.dof, 1.0)
     pooled = (weight * prior.variance + plain.dof * plain.variance) / (weight + plain.dof)
@@ -114,29 +115,29 @@ def fit_prior(plain: Estimate) -> Prior:
     """
     dof = np.where(plain.variance > 0, plain.dof, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(plain.variance) - special.digamma(dof / 2) + np.log(dof / 2)
+        logs = np.log(plain.variance) - scipy.special.digamma(dof / 2) + np.log(dof / 2)
     known = np.sum(~np.isnan(logs), axis=-1, keepdims=True)
     enough = known >= 3
     mean = np.nansum(logs, axis=-1, keepdims=True) / np.maximum(known, 1)
     squares = np.nansum((logs - mean) ** 2, axis=-1, keepdims=True) / np.maximum(known - 1, 1)
-    sampling = np.nansum(special.polygamma(1, dof / 2), axis=-1, keepdims=True) / np.maximum(known, 1)
+    sampling = np.nansum(scipy.special.polygamma(1, dof / 2), axis=-1, keepdims=True) / np.maximum(known, 1)
     excess = squares - sampling
     differ = enough & (excess > 0)
     half = inverse_trigamma(np.where(differ, excess, 1.0))
-    variance = np.where(differ, np.exp(mean + special.digamma(half) - np.log(half)), np.exp(mean))
+    variance = np.where(differ, np.exp(mean + scipy.special.digamma(half) - np.log(half)), np.exp(mean))
     return Prior(np.where(enough, np.where(differ, 2 * half, np.inf), 0.0), np.where(enough, variance, 0.0))
 
 
 def inverse_trigamma(values: Floats) -> Floats:
-    """Of positive values, by Newton's method on the reciprocal, which is convex: Smyth (2004), appendix.
+    """Solve trigamma(x) = value, by Newton's method on the reciprocal, which is convex: Smyth (2004), appendix.
 
-    Near 0 and infinity, where a step would lose its digits, the leading term of the series.
+    `values` are positive. Near 0 and infinity, where a step would lose its digits, the leading term of the series.
     """
     inner = np.clip(values, 1e-6, 1e7)
     root = 0.5 + 1 / inner
     for _ in range(50):
-        trigamma = special.polygamma(1, root)
-        step = trigamma * (1 - trigamma / inner) / special.polygamma(2, root)
+        trigamma = scipy.special.polygamma(1, root)
+        step = trigamma * (1 - trigamma / inner) / scipy.special.polygamma(2, root)
         root = root + step
         if np.max(-step / root, initial=0.0) < 1e-8:
             break
@@ -144,7 +145,7 @@ def inverse_trigamma(values: Floats) -> Floats:
 
 
 def holm(p_values: Floats, level: float | Floats, hypotheses: NDArray[np.int_]) -> Flags:
-    """Which p-values Holm's step-down procedure rejects, (..., cases): Holm (1979).
+    """Flags of the p-values that Holm's step-down procedure rejects, (..., cases): Holm (1979).
 
     `hypotheses` (...) counts the open ones; it may exceed the number of p-values that are not NaN, because a case that
     was cleared early stays in the count.
@@ -213,7 +214,6 @@ def known_medians(values: Floats) -> Floats:
 
 # Pair values, and their clock: wall time, or the CPU time of the process, which a busy neighbour hardly affects.
 
-
 CPU_TIME_ADVANTAGE = 0.8
 """CPU time decides only where its spread is below this fraction of wall time's, because users wait in wall time."""
 
@@ -276,6 +276,6 @@ def decide_clock(samples: GateSamples, rules: Rules, pairs: Sequence[int] | None
 
 
 def _typical_spread(values: Floats) -> float:
-    """The median over the cases; NaN when no case has two values."""
+    """The median of the cases' spreads; NaN when no case has two values."""
     values = values[np.sum(~np.isnan(values), axis=1) >= 2]
     return float(np.median(robust_spread(values))) if len(values) else math.nan

@@ -1,23 +1,37 @@
-"""What a gate may say of a case and of an exact counter."""
+"""The verdicts of a gate: on each case, on each exact counter and on the run, and the slowdowns that are accepted.
 
-import json
+The engine that measures asks `next_step` for each launch pair; `conclude` returns the same for every replay of the
+samples. Accepted regressions stand in `.benchmarks/accepted.toml`, a file that is reviewed like any other change:
+
+    [[accepted]]
+    id = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"   # or "suite"
+    reason = "RMSNorm in float32, needed for stability"
+    revision = "3adf61e"                # the base that it was measured against
+    clock = "wall"                      # or "cpu": a slowdown by another clock is not accepted
+    limit = 1.08                        # at most this many times base's time by this clock
+    counters = { saved_bytes = 1100 }   # the new values of counters that rose
+
+An entry has `clock` and `limit`, or `counters`, or all three. It counts in the change that adds it. It expires once the
+base holds it too, because the base is then as slow. Between recorded runs it counts where `revision` is the base.
+"""
+
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import get_args
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from perf_tests.gate.samples import (
     ABSENT,
+    COUNTERS,
+    FEWEST_PAIRS,
     SIDES,
     Clock,
     ExactFinding,
@@ -27,24 +41,26 @@ from perf_tests.gate.samples import (
     Measurement,
     NoTiming,
     Rules,
-    Side,
     Uncounted,
+    read_samples,
+    rules_from_settings,
 )
 from perf_tests.gate.stages import (
-    Course,
     Shift,
-    course_of,
+    StageHistory,
     detectable_in,
+    replay_stages,
     screening_of,
     sentinel_shifts,
     shift_of_the_suite,
 )
-from perf_tests.gate.statistics import FEWEST_PAIRS, ClockDecision, Estimate, estimate, moderated
+from perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES, Json, without_path
-from perf_tests.records.store import write_whole
 
 
 class Verdict(StrEnum):
+    """What a gate may say of a case or of an exact counter."""
+
     SLOWER = "SLOWER"
     FASTER = "FASTER"
     OK = "OK"
@@ -110,14 +126,14 @@ class CaseResult:
     clock: Clock | None = None
     """The one that decided; times, effect and interval are by it."""
     launches_needed: int | None = None
-    """Of an undecided case: fresh launch pairs until a verdict, if the estimate is right."""
+    """Fresh launch pairs until an undecided case has a verdict, if the estimate is right."""
     explanation: str = ""
     accepted: str | None = None
     """The reason, where this regression is accepted."""
     is_by_guard: bool = False
     """Wall time decided, although the run's verdicts use CPU time."""
     slower_by: Mapping[Clock, Effect] = field(default_factory=dict)
-    """Of a SLOWER case: what each clock says whose interval lies above the margin. The row is of the first."""
+    """What each clock says of a SLOWER case whose interval lies above the margin. The row is of the first."""
 
     @property
     def is_failure(self) -> bool:
@@ -126,6 +142,8 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class ExactResult:
+    """The row of an exact counter."""
+
     id: str
     counter: str
     old: float
@@ -136,55 +154,6 @@ class ExactResult:
     @property
     def is_failure(self) -> bool:
         return self.verdict in FAILING and self.accepted is None
-
-
-# The exact counters of a case on both sides of a gate, as lines of its samples.
-#
-# They depend on the program alone, so one count of either side is enough and any rise is real.
-
-
-COUNTERS = {
-    "parameters": "parameters",
-    "model_flops": "model_flops",
-    "executed_flops": "executed_flops",
-    "kernel_launches": "kernel_launches",
-    "bytes_touched": "bytes_touched",
-    "saved_bytes": "saved_bytes",
-    "predicted_peak_bytes": "peak_bytes",
-    "host_reads": "host_reads",
-}
-"""What the gate compares: a record's name of each counter to its name among the case's counters."""
-
-
-def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:
-    """A finding for each counter that both sides know, or which side has none and why.
-
-    `answers` are base's and head's: `counters`, null with a `reason` where there are none.
-    """
-    for side in SIDES[::-1]:
-        if answers[side]["counters"] is None:
-            return [Uncounted(case, side, str(answers[side]["reason"]))]
-    old, new = (answers[side]["counters"] for side in SIDES)
-    return [
-        ExactFinding(case, name, old[name], new[name])
-        for name in COUNTERS
-        if old.get(name) is not None and new.get(name) is not None
-    ]
-
-
-# Accepted regressions: `.benchmarks/accepted.toml`, a file that is reviewed like any other change.
-#
-#     [[accepted]]
-#     id = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"   # or "suite"
-#     reason = "RMSNorm in float32, needed for stability"
-#     revision = "3adf61e"                # the base that it was measured against
-#     clock = "wall"                      # or "cpu": a slowdown by another clock is not accepted
-#     limit = 1.08                        # at most this many times base's time by this clock
-#     counters = { saved_bytes = 1100 }   # the new values of counters that rose
-#
-# An entry has `clock` and `limit`, or `counters`, or all three. It counts in the change that adds it. It expires
-# once the
-# base holds it too, because the base is then as slow. Between recorded runs it counts where `revision` is the base.
 
 
 FILE_NAME = "accepted.toml"
@@ -208,354 +177,6 @@ class Acceptance:
     def is_of(self, revision: str) -> bool:
         """Whether it was measured against this revision; either may be abbreviated."""
         return self.revision.startswith(revision) or (len(self.revision) >= 7 and revision.startswith(self.revision))
-
-
-def read_accepted(path: Path) -> list[Acceptance]:
-    """The limits in the file, none if there is no file; raises ValueError with one sentence for a malformed one."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
-    unknown = data.keys() - {"accepted"}
-    if unknown or not isinstance(data.get("accepted", []), list):
-        raise ValueError(f"{path} holds more than [[accepted]] entries: {', '.join(sorted(unknown)) or 'accepted'}.")
-    try:
-        for entry in data.get("accepted", []):
-            _refuse_older_form(entry)
-        found = [acceptance(limit) for entry in data.get("accepted", []) for limit in _limits(entry)]
-        _refuse_doubles(found)
-        _refuse_unknown_counters(found)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return found
-
-
-def read_accepted_of_base(path: Path) -> list[Acceptance]:
-    """The same of a base, whose file cannot be mended any more: an older form counts, a broken file is none."""
-    try:
-        entries = tomllib.loads(path.read_text()).get("accepted", [])
-        return [acceptance(limit) for entry in entries for limit in _limits(entry)]
-    except (OSError, TypeError, ValueError, RecursionError):
-        return []
-
-
-def _refuse_older_form(entry: object) -> None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        return
-    about = f"The accepted entry of {entry.get('id')}"
-    if "counter" in entry:
-        line = f"counters = {{ {entry['counter']} = {entry.get('limit')} }}"
-        raise ValueError(f"{about} is of an older form; write `{line}` instead of its counter and limit.")
-    if "clock" not in entry and ("limit" in entry or not entry.get("counters")):
-        raise ValueError(f'{about} names no clock; add the line `clock = "wall"`, or "cpu" if it is of CPU time.')
-
-
-def _limits(entry: object) -> list[object]:
-    """What one entry of the file accepts, each alone."""
-    if not isinstance(entry, dict) or "counters" not in entry:
-        return [entry]
-    counters = entry["counters"]
-    if not isinstance(counters, dict):
-        raise ValueError(f"The accepted entry of {entry.get('id')} has counters that are no table: {counters!r}.")
-    time: Json = {name: value for name, value in entry.items() if name != "counters"}
-    about_all = {name: value for name, value in time.items() if name not in ("clock", "limit")}
-    risen: list[object] = [{**about_all, "counter": name, "limit": value} for name, value in counters.items()]
-    return [time, *risen] if {"clock", "limit"} & entry.keys() else risen
-
-
-def _refuse_doubles(found: Sequence[Acceptance]) -> None:
-    """A limit that stands twice would be raised by an entry that no reviewer compares with the other."""
-    counts = Counter((row.id, row.revision, row.clock, row.counter) for row in found)
-    for (case, revision, clock, counter), count in counts.items():
-        if count > 1:
-            what = f"counter {counter}" if counter else f"{clock} time"
-            raise ValueError(f"{what} of {case} is accepted {count} times against {revision}; keep one entry.")
-
-
-def _refuse_unknown_counters(found: Sequence[Acceptance]) -> None:
-    """A limit of a counter that the gate does not know would accept nothing, and not say so."""
-    for row in found:
-        if row.counter is not None and row.counter not in COUNTERS:
-            raise ValueError(
-                f"The accepted entry of {row.id} has the counter {row.counter!r}; write one of {', '.join(COUNTERS)}."
-            )
-
-
-def acceptance(entry: object) -> Acceptance:
-    """One limit; raises ValueError with one sentence that names it and what is wrong."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
-        raise ValueError(f"An accepted entry has no id: {entry!r}.")
-    known = {"id", "limit", "reason", "revision", "counter", "clock"}
-    if entry.keys() - known:
-        names = ", ".join(sorted(entry.keys() - known))
-        raise ValueError(f"The accepted entry of {entry['id']} has unknown keys ({names}); known: {', '.join(KEYS)}.")
-    for name in ("reason", "revision"):
-        if not isinstance(entry.get(name), str) or not entry[name].strip():
-            raise ValueError(f"The accepted entry of {entry['id']} has no {name}; add one for the reviewer.")
-    counter, limit, clock = entry.get("counter"), entry.get("limit"), entry.get("clock")
-    if clock not in (None, *get_args(Clock)):
-        raise ValueError(f'The accepted entry of {entry["id"]} has the clock {clock!r}; write "wall" or "cpu".')
-    if counter is not None and not isinstance(counter, str):
-        raise ValueError(f"The accepted entry of {entry['id']} has a counter that is not a string: {counter!r}.")
-    if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit < float("inf"):
-        raise ValueError(f"The accepted entry of {entry['id']} has no limit; write a number like 1.08.")
-    if counter is None and limit <= 1:
-        raise ValueError(f"The accepted entry of {entry['id']} has the limit {limit}; a slowdown needs one above 1.")
-    return Acceptance(entry["id"], limit, entry["reason"].strip(), entry["revision"].strip(), counter, clock)
-
-
-def effective(head: Sequence[Acceptance], base: Sequence[Acceptance]) -> tuple[list[Acceptance], list[str]]:
-    """The limits that count in this run, and a sentence for each expired entry, which the base holds too."""
-    expired = [limit for limit in head if limit in base or replace(limit, clock=None) in base]
-    entries = dict.fromkeys((limit.id, limit.revision) for limit in expired)
-    sentences = [
-        f"The accepted entry of {case} (measured against {revision}) has expired, because the base already "
-        f"contains the change: remove it from {FILE_NAME}."
-        for case, revision in entries
-    ]
-    return [limit for limit in head if limit not in expired], sentences
-
-
-def offer_beside(samples: Path) -> Path:
-    """Where entries for this run's slowdowns are offered."""
-    return samples.with_name(f"{samples.name.partition('.')[0]}_accept.toml")
-
-
-def offer_among(storage: Path, base_name: str) -> Path:
-    """The same for recorded launches, whose records are no samples."""
-    return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
-
-
-def offer_entries(limits: Sequence[Acceptance], path: Path) -> str:
-    """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not."""
-    text = f"# Move what is intended to .benchmarks/{FILE_NAME}, with its reason.\n{toml_entries(limits)}\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
-    except OSError as error:
-        return f"Entries that accept this cannot be written to {path}: {error}."
-    return f"To accept what is intended: write the reasons in {path}, and move its entries to .benchmarks/{FILE_NAME}."
-
-
-def toml_entries(limits: Sequence[Acceptance]) -> str:
-    """One entry for each case, with all its counters; a second one where a case is slower by two clocks."""
-    ordered = sorted(limits, key=lambda limit: limit.id)
-    return "\n".join(line for _, of_case in groupby(ordered, key=lambda limit: limit.id) for line in _entries(of_case))
-
-
-def _entries(of_case: Iterable[Acceptance]) -> list[str]:
-    limits = list(of_case)
-    times = [limit for limit in limits if limit.counter is None]
-    risen = ", ".join(f"{_quoted(limit.counter)} = {limit.limit!r}" for limit in limits if limit.counter is not None)
-    lines: list[str] = []
-    for place, limit in enumerate(times or limits[:1]):
-        lines += ["", "[[accepted]]", f"id = {_quoted(limit.id)}", f"reason = {_quoted(limit.reason)}"]
-        lines += [f"revision = {_quoted(limit.revision)}"]
-        lines += [f"clock = {_quoted(limit.clock)}", f"limit = {limit.limit!r}"] if times else []
-        lines += [f"counters = {{ {risen} }}"] if risen and not place else []
-    return lines
-
-
-def _quoted(text: str | None) -> str:
-    return json.dumps(text, ensure_ascii=False)  # a TOML basic string has the escapes of JSON
-
-
-# The rows of a gate run: each case's verdict with the effect and the interval behind it, and each exact counter's.
-
-
-def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: list[Acceptance]) -> list[CaseResult]:
-    """A row for each case, in the order of the run."""
-    lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
-    rows = []
-    for place, case in enumerate(samples.cases):
-        base, head = lost.get((case, "base")), lost.get((case, "head"))
-        is_timed = base is None and head is None
-        rows.append(_timed(samples, course, rules, place) if is_timed else _untimed(case, base, head))
-    return [with_acceptance(row, accepted) for row in rows]
-
-
-OF_TWO_BUILDS = "each side counts what its own build runs"
-"""Why a rise fails no run whose base is under another interpreter: it need not be of the code."""
-
-
-def exact_result(finding: ExactFinding, accepted: list[Acceptance], two_builds: bool = False) -> ExactResult:
-    """The row of a counter: any increase fails, unless its new value is accepted or is of another build."""
-    rise = finding.new - finding.old
-    verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
-    reason = None
-    if rise > 0:
-        limits = [row for row in accepted if (row.id, row.counter) == (finding.case, finding.counter)]
-        reason = OF_TWO_BUILDS if two_builds else _reason(finding.new, limits)
-    return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
-
-
-def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
-    """The row, with the reason if its slowdown is accepted by every clock that shows it."""
-    reasons = [accepted_slowdown(row.id, clock, found.effect, accepted) for clock, found in row.slower_by.items()]
-    known = [reason for reason in reasons if reason is not None]
-    return replace(row, accepted="; ".join(dict.fromkeys(known))) if known and len(known) == len(reasons) else row
-
-
-def accepted_slowdown(case: str, clock: Clock, effect: float, accepted: Sequence[Acceptance]) -> str | None:
-    """Why a slowdown of this size by this clock is accepted, or None."""
-    limits = [row for row in accepted if (row.id, row.counter) == (case, None) and row.clock in (None, clock)]
-    return _reason(1 + effect, limits)
-
-
-def _reason(amount: float, limits: Sequence[Acceptance]) -> str | None:
-    return next((row.reason for row in limits if amount <= row.limit), None)
-
-
-def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
-    words = {
-        row.side: f"{'does not have it' if row.outcome == ABSENT else OUTCOMES[row.outcome]}: {row.reason.rstrip('.')}"
-        for row in (base, head)
-        if row is not None
-    }
-    if base is None or head is None:
-        verdict = Verdict.NEW if head is None else LOST[head.outcome]
-        return CaseResult(case, verdict, explanation="; ".join(f"{side} {reason}" for side, reason in words.items()))
-    same = len(set(words.values())) == 1
-    explanation = f"on both sides {words['base']}" if same else f"base {words['base']}; head {words['head']}"
-    return CaseResult(case, Verdict.NOT_MEASURED, explanation=explanation)
-
-
-def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> CaseResult:
-    case = samples.cases[place]
-    verdict = _verdict(course, place)
-    lines = [line for line in samples.measurements if line.case == case]
-    if not lines:
-        return CaseResult(case, verdict, explanation="not measured in any launch pair")
-    used = course.screening.clock.clock
-    called = {by: bool(flags[place]) for by, flags in course.slower_by.items()}
-    slower_by = slowdowns(lambda by, said: _effect(_estimates(course, place, by)[0], said, rules), called, rules)
-    clock: Clock = next(iter(slower_by), "wall" if _waits_for_wall(course, place, verdict, rules) else used)
-    found, everything = _estimates(course, place, clock)
-    if verdict == Verdict.OK and not course.confirmed.cleared[place]:
-        found = _screened_estimate(course, place, clock)
-    needed = None
-    if verdict == Verdict.UNDECIDED:
-        level = rules.stage_two_alpha * rules.look_shares[-1]
-        level /= max(1, len(course.screening.candidates))
-        mean, variance = float(found.mean[0]), float(found.variance[0])
-        needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
-    return CaseResult(
-        case,
-        verdict,
-        _effect(found, verdict, rules),
-        None if everything is None else _effect(everything, Verdict.UNDECIDED, rules),
-        *median_seconds(lines, clock),
-        clock,
-        needed,
-        is_by_guard=clock == "wall" != used,
-        slower_by=slower_by,
-    )
-
-
-def slowdowns(
-    effect_by: Callable[[Clock, Verdict], Effect | None], called: Mapping[Clock, bool], rules: Rules
-) -> dict[Clock, Effect]:
-    """What each clock says of a case that a clock `called` SLOWER, such clocks first; else nothing.
-
-    Another clock counts by its interval alone: it stops with the one that decides, too early for its own test.
-    """
-    if not any(called.values()):
-        return {}
-    found = {}
-    for clock in sorted(called, key=lambda clock: not called[clock]):
-        effect = effect_by(clock, Verdict.SLOWER if called[clock] else Verdict.UNDECIDED)
-        if effect is not None and (called[clock] or effect.low > rules.margin):
-            found[clock] = effect
-    return found
-
-
-def _waits_for_wall(course: Course, place: int, verdict: Verdict, rules: Rules) -> bool:
-    """Whether wall time alone keeps a case from being OK."""
-    guard, clock = course.screening.guard, course.screening.clock.clock
-    if verdict != Verdict.UNDECIDED or guard is None or not guard.slower_suspects[place]:
-        return False
-    by_other_clock = _estimates(course, place, clock)[0]
-    return bool(by_other_clock.upper_limits(rules.look_clearing_level)[0] < rules.log_matters)
-
-
-def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
-    """The median over launch pairs of base's and head's median round by this clock; None where it was not read."""
-    read = [line.seconds_by(clock) for line in lines]
-    sides = [[float(np.median(turns)) for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
-    base, head = (median(side) if side else None for side in sides)
-    return base, head
-
-
-def _verdict(course: Course, place: int) -> Verdict:
-    screened, confirmed = course.screening.screened, course.confirmed
-    if confirmed.slower[place]:
-        return Verdict.SLOWER
-    if confirmed.faster[place]:
-        return Verdict.FASTER
-    if confirmed.cleared[place]:
-        return Verdict.OK
-    # A case suspected only of being faster is cleared of being slower.
-    unclear = screened.slower_suspects[place] or screened.too_noisy[place]
-    return Verdict.UNDECIDED if unclear or screened.estimate.count[place] < FEWEST_PAIRS else Verdict.OK
-
-
-def _estimates(course: Course, place: int, clock: Clock) -> tuple[Estimate, Estimate | None]:
-    """Of stage 2 if it has enough launches, with that of all launches, else of stage 1; arrays of one case."""
-    first, second = (stage.by_clock[clock][[place]] for stage in (course.screening, course))
-    second = second[:, : course.pairs_used[place]]
-    if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
-        return _screened_estimate(course, place, clock), None
-    prior = course.priors[clock]
-    return moderated(estimate(second), prior), moderated(estimate(np.hstack((first, second))), prior)
-
-
-def _screened_estimate(course: Course, place: int, clock: Clock) -> Estimate:
-    return moderated(estimate(course.screening.by_clock[clock][[place]]), course.priors[clock])
-
-
-def _effect(found: Estimate, verdict: Verdict, rules: Rules) -> Effect | None:
-    return shown_effect(found, 0, found.count[0], verdict, rules)
-
-
-def shown_effect(found: Estimate, place: int, pairs: float, verdict: Verdict, rules: Rules) -> Effect | None:
-    """The effect of one case by the estimate that decided its verdict; None with too few launches."""
-    if np.isnan(found.mean[place]):
-        return None
-    effect, low, high = found.interval(place)
-    low = max(low, rules.margin) if verdict == Verdict.SLOWER else low
-    high = min(high, rules.matters) if verdict == Verdict.OK else high
-    return Effect(effect, low, high, int(pairs))
-
-
-def launches_needed(
-    mean: float,
-    variance: float,
-    slower_level: float,
-    clearing_level: float,
-    rules: Rules,
-    fewest: int,
-    base: float = math.inf,
-) -> int | None:
-    """Launches until a case would be called SLOWER or OK, if its mean and variance are right; None beyond 1000.
-
-    Launch pairs, or launches of head against `base` of base.
-    """
-    launches = np.arange(fewest, 1001)
-    error = np.sqrt(variance * (1 / base + 1 / launches))
-    dof = launches - 1 if base == math.inf else base + launches - 2
-    is_slower = mean - stats.t.isf(slower_level, dof) * error > rules.log_margin
-    is_clear = mean + stats.t.isf(clearing_level, dof) * error < rules.log_matters
-    enough = launches[is_slower | is_clear]
-    return int(enough[0]) if len(enough) else None
-
-
-# The gate's verdicts, computed from the samples of a run alone.
-#
-# The engine that measures asks `next_step` for each launch pair; `conclude` returns the same for every replay of
-# the
-# samples.
 
 
 class RunVerdict(StrEnum):
@@ -586,9 +207,11 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class GateResult:
+    """The verdicts of a run and what they rest on."""
+
     verdict: RunVerdict
     reason: str
-    """Of a contaminated, incomparable, interrupted or unfinished run; empty otherwise."""
+    """Why a run is contaminated, incomparable, interrupted or unfinished; empty otherwise."""
     cases: list[CaseResult]
     exact: list[ExactResult]
     suite: Shift | None
@@ -621,11 +244,62 @@ def next_step(samples: GateSamples, rules: Rules) -> Step | None:
     elif contamination(samples, rules) or len(samples.pairs(2)) >= rules.confirm_looks[-1]:
         return None
     else:
-        course = course_of(samples, rules)
-        stage, asked = 2, course.looks[-1].undecided if course.looks else course.screening.candidates
+        history = replay_stages(samples, rules)
+        stage, asked = 2, history.looks[-1].undecided if history.looks else history.screening.candidates
     without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}
     cases = tuple(case for case in asked if case not in without)
     return Step(stage, cases) if cases else None
+
+
+def judge(path: Path) -> tuple[GateResult, Json, Rules]:
+    """The result of the samples at `path`, with their header; raises ValueError with one sentence if there is none."""
+    samples = read_samples(path)
+    try:
+        rules = rules_from_settings(samples.header["settings"])
+        return conclude(samples, rules), samples.header, rules
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be judged: {error}") from error
+
+
+def conclude(samples: GateSamples, rules: Rules) -> GateResult:
+    """The verdicts under these rules; raises ValueError for damaged acceptances in the header."""
+    accepted = [acceptance(entry) for entry in samples.header.get("accepted", [])]
+    history = replay_stages(samples, rules)
+    cases = case_results(samples, history, rules, accepted)
+    two_builds = "build" in samples.header["base"]
+    exact = [exact_result(finding, accepted, two_builds) for finding in samples.of(ExactFinding)]
+    clock = history.screening.clock
+    suite = shift_of_the_suite(history.screening, rules)
+    suite_accepted = None if suite is None else accepted_slowdown(SUITE, clock.clock, suite.effect, accepted)
+    suite_fails = suite is not None and suite.is_significant and suite_accepted is None
+    left = sum(row.verdict == Verdict.UNDECIDED for row in cases)
+    verdict, reason = RunVerdict.PASSED, ""
+    if reasons := [event.reason for event in samples.of(Incomparable)]:
+        verdict, reason = RunVerdict.INCOMPARABLE, "; ".join(reasons)
+    elif moved := contamination(samples, rules):
+        verdict, reason = RunVerdict.CONTAMINATED, moved
+    elif samples.end in (None, "interrupted"):
+        verdict, reason = RunVerdict.INTERRUPTED, "the run did not finish"
+    elif suite_fails or any(row.is_failure for row in cases) or any(row.is_failure for row in exact):
+        verdict = RunVerdict.FAILED
+    elif left and rules.undecided == "fail":
+        verdict, reason = RunVerdict.UNDECIDED, "--gate-undecided=fail"
+    elif samples.end == "time_limit" and left:
+        verdict = RunVerdict.UNFINISHED
+        reason = f"--time-limit ended the gate with {left} of {len(cases)} cases undecided"
+    return GateResult(
+        verdict,
+        reason,
+        cases,
+        exact,
+        suite,
+        suite_accepted,
+        sentinel_shifts(samples, rules),
+        clock,
+        detectable_in(samples, history, rules),
+        (len(samples.pairs(1)), len(samples.pairs(2))),
+        tuple(samples.of(Uncounted)),
+    )
 
 
 def contamination(samples: GateSamples, rules: Rules) -> str:
@@ -638,47 +312,282 @@ def contamination(samples: GateSamples, rules: Rules) -> str:
     return f"the sentinels, identical work on both sides, differ: {', '.join(moved)}" if moved else ""
 
 
-def conclude(samples: GateSamples, rules: Rules) -> GateResult:
-    """The verdicts under these rules; raises ValueError for damaged acceptances in the header."""
-    accepted = [acceptance(entry) for entry in samples.header.get("accepted", [])]
-    course = course_of(samples, rules)
-    cases = case_results(samples, course, rules, accepted)
-    two_builds = "build" in samples.header["base"]
-    exact = [exact_result(finding, accepted, two_builds) for finding in samples.of(ExactFinding)]
-    clock = course.screening.clock.clock
-    suite = shift_of_the_suite(course.screening, rules)
-    suite_accepted = None if suite is None else accepted_slowdown(SUITE, clock, suite.effect, accepted)
-    suite_fails = suite is not None and suite.is_significant and suite_accepted is None
-    fails = suite_fails or any(row.is_failure for row in cases) or any(row.is_failure for row in exact)
-    verdict, reason = _run_verdict(samples, rules, cases, fails)
-    return GateResult(
+# The rows: each case's verdict with the effect and the interval behind it.
+
+
+def case_results(
+    samples: GateSamples, history: StageHistory, rules: Rules, accepted: Sequence[Acceptance]
+) -> list[CaseResult]:
+    """A row for each case, in the order of the run."""
+    lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
+    rows = []
+    for place, case in enumerate(samples.cases):
+        found = [row for side in SIDES if (row := lost.get((case, side))) is not None]
+        rows.append(_untimed(case, found) if found else _timed(samples, history, rules, place))
+    return [with_acceptance(row, accepted) for row in rows]
+
+
+def _untimed(case: str, lost: Sequence[NoTiming]) -> CaseResult:
+    """The row of a case that one side, or both, base first, has `lost`."""
+    words = [
+        f"{'does not have it' if row.outcome == ABSENT else OUTCOMES[row.outcome]}: {row.reason.rstrip('.')}"
+        for row in lost
+    ]
+    if len(lost) == 1:
+        verdict = Verdict.NEW if lost[0].side == "base" else LOST[lost[0].outcome]
+        return CaseResult(case, verdict, explanation=f"{lost[0].side} {words[0]}")
+    base, head = words
+    explanation = f"on both sides {base}" if base == head else f"base {base}; head {head}"
+    return CaseResult(case, Verdict.NOT_MEASURED, explanation=explanation)
+
+
+def _timed(samples: GateSamples, history: StageHistory, rules: Rules, place: int) -> CaseResult:
+    """The row of a case by the clock that decided it."""
+    case, screening, confirmed = samples.cases[place], history.screening, history.confirmed
+    screened, guard, used = screening.screened, screening.guard, screening.clock.clock
+
+    def of_stage_one(clock: Clock) -> Estimate:
+        return moderated(estimate(screening.by_clock[clock][[place]]), history.priors[clock])
+
+    def estimates(clock: Clock) -> tuple[Estimate, Estimate | None]:
+        """That of stage 2 if it has enough launches, with that of all launches, else of stage 1; arrays of one case."""
+        first, second = (stage.by_clock[clock][[place]] for stage in (screening, history))
+        second = second[:, : history.pairs_used[place]]
+        if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
+            return of_stage_one(clock), None
+        prior = history.priors[clock]
+        return moderated(estimate(second), prior), moderated(estimate(np.hstack((first, second))), prior)
+
+    def effect(found: Estimate, verdict: Verdict) -> Effect | None:
+        return shown_effect(found, 0, found.count[0], verdict, rules)
+
+    # A case suspected only of being faster is cleared of being slower.
+    unclear = screened.slower_suspects[place] or screened.too_noisy[place]
+    too_few = screened.estimate.count[place] < FEWEST_PAIRS
+    decided = {Verdict.SLOWER: confirmed.slower, Verdict.FASTER: confirmed.faster, Verdict.OK: confirmed.cleared}
+    otherwise = Verdict.UNDECIDED if unclear or too_few else Verdict.OK
+    verdict = next((verdict for verdict, flags in decided.items() if flags[place]), otherwise)
+    lines = [line for line in samples.measurements if line.case == case]
+    if not lines:
+        return CaseResult(case, verdict, explanation="not measured in any launch pair")
+    called = {by: bool(flags[place]) for by, flags in history.slower_by.items()}
+    slower_by = slowdowns(lambda by, said: effect(estimates(by)[0], said), called, rules)
+    waits_for_wall = (  # wall time alone keeps the case from being OK
+        verdict == Verdict.UNDECIDED
+        and guard is not None
+        and guard.slower_suspects[place]
+        and estimates(used)[0].upper_limits(rules.look_clearing_level)[0] < rules.log_matters
+    )
+    clock: Clock = next(iter(slower_by), "wall" if waits_for_wall else used)
+    found, everything = estimates(clock)
+    if verdict == Verdict.OK and not confirmed.cleared[place]:
+        found = of_stage_one(clock)
+    needed = None
+    if verdict == Verdict.UNDECIDED:
+        level = rules.stage_two_alpha * rules.look_shares[-1] / max(1, len(screening.candidates))
+        mean, variance = float(found.mean[0]), float(found.variance[0])
+        needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
+    return CaseResult(
+        case,
         verdict,
-        reason,
-        cases,
-        exact,
-        suite,
-        suite_accepted,
-        sentinel_shifts(samples, rules),
-        course.screening.clock,
-        detectable_in(samples, course, rules),
-        (len(samples.pairs(1)), len(samples.pairs(2))),
-        tuple(samples.of(Uncounted)),
+        effect(found, verdict),
+        None if everything is None else effect(everything, Verdict.UNDECIDED),
+        *median_seconds(lines, clock),
+        clock,
+        needed,
+        is_by_guard=clock == "wall" != used,
+        slower_by=slower_by,
     )
 
 
-def _run_verdict(samples: GateSamples, rules: Rules, cases: list[CaseResult], fails: bool) -> tuple[RunVerdict, str]:
-    if reasons := [event.reason for event in samples.of(Incomparable)]:
-        return RunVerdict.INCOMPARABLE, "; ".join(reasons)
-    moved = contamination(samples, rules)
-    if moved:
-        return RunVerdict.CONTAMINATED, moved
-    if samples.end in (None, "interrupted"):
-        return RunVerdict.INTERRUPTED, "the run did not finish"
-    if fails:
-        return RunVerdict.FAILED, ""
-    left = sum(row.verdict == Verdict.UNDECIDED for row in cases)
-    if left and rules.undecided == "fail":
-        return RunVerdict.UNDECIDED, "--gate-undecided=fail"
-    if samples.end == "time_limit" and left:
-        return RunVerdict.UNFINISHED, f"--time-limit ended the gate with {left} of {len(cases)} cases undecided"
-    return RunVerdict.PASSED, ""
+def slowdowns(
+    effect_by: Callable[[Clock, Verdict], Effect | None], called: Mapping[Clock, bool], rules: Rules
+) -> dict[Clock, Effect]:
+    """What each clock says of a case that a clock `called` SLOWER, such clocks first; else nothing.
+
+    Another clock counts by its interval alone: it stops with the one that decides, too early for its own test.
+    """
+    if not any(called.values()):
+        return {}
+    found = {}
+    for clock in sorted(called, key=lambda clock: not called[clock]):
+        effect = effect_by(clock, Verdict.SLOWER if called[clock] else Verdict.UNDECIDED)
+        if effect is not None and (called[clock] or effect.low > rules.margin):
+            found[clock] = effect
+    return found
+
+
+def shown_effect(found: Estimate, place: int, pairs: float, verdict: Verdict, rules: Rules) -> Effect | None:
+    """The effect of one case by the estimate that decided its verdict; None with too few launches."""
+    if np.isnan(found.mean[place]):
+        return None
+    effect, low, high = found.interval(place)
+    low = max(low, rules.margin) if verdict == Verdict.SLOWER else low
+    high = min(high, rules.matters) if verdict == Verdict.OK else high
+    return Effect(effect, low, high, int(pairs))
+
+
+def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
+    """The median over launch pairs of base's and head's median round by this clock; None where it was not read."""
+    read = [line.seconds_by(clock) for line in lines]
+    sides = [[float(np.median(turns)) for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
+    base, head = (median(side) if side else None for side in sides)
+    return base, head
+
+
+def launches_needed(
+    mean: float,
+    variance: float,
+    slower_level: float,
+    clearing_level: float,
+    rules: Rules,
+    fewest: int,
+    base: float = math.inf,
+) -> int | None:
+    """Launches until a case would be called SLOWER or OK, if its mean and variance are right; None beyond 1000.
+
+    Launch pairs, or launches of head against `base` of base.
+    """
+    launches = np.arange(fewest, 1001)
+    error = np.sqrt(variance * (1 / base + 1 / launches))
+    dof = launches - 1 if base == math.inf else base + launches - 2
+    is_slower = mean - scipy.stats.t.isf(slower_level, dof) * error > rules.log_margin
+    is_clear = mean + scipy.stats.t.isf(clearing_level, dof) * error < rules.log_matters
+    enough = launches[is_slower | is_clear]
+    return int(enough[0]) if len(enough) else None
+
+
+OF_TWO_BUILDS = "each side counts what its own build runs"
+"""Why a rise fails no run whose base is under another interpreter: it need not be of the code."""
+
+
+def exact_result(finding: ExactFinding, accepted: Sequence[Acceptance], two_builds: bool = False) -> ExactResult:
+    """The row of a counter: any increase fails, unless its new value is accepted or is of another build."""
+    rise = finding.new - finding.old
+    verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
+    reason = None
+    if rise > 0:
+        limits = [row for row in accepted if (row.id, row.counter) == (finding.case, finding.counter)]
+        reason = OF_TWO_BUILDS if two_builds else _reason(finding.new, limits)
+    return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
+
+
+# Accepted regressions.
+
+
+def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
+    """The row, with the reason if its slowdown is accepted by every clock that shows it."""
+    reasons = [accepted_slowdown(row.id, clock, found.effect, accepted) for clock, found in row.slower_by.items()]
+    known = [reason for reason in reasons if reason is not None]
+    return replace(row, accepted="; ".join(dict.fromkeys(known))) if known and len(known) == len(reasons) else row
+
+
+def accepted_slowdown(case: str, clock: Clock, effect: float, accepted: Sequence[Acceptance]) -> str | None:
+    """Why a slowdown of this size by this clock is accepted, or None."""
+    limits = [row for row in accepted if (row.id, row.counter) == (case, None) and row.clock in (None, clock)]
+    return _reason(1 + effect, limits)
+
+
+def _reason(amount: float, limits: Sequence[Acceptance]) -> str | None:
+    return next((row.reason for row in limits if amount <= row.limit), None)
+
+
+def read_accepted(path: Path) -> list[Acceptance]:
+    """The limits in the file, none if there is no file; raises ValueError with one sentence for a malformed one."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
+    entries, unknown = data.get("accepted", []), data.keys() - {"accepted"}
+    if unknown or not isinstance(entries, list):
+        raise ValueError(f"{path} holds more than [[accepted]] entries: {', '.join(sorted(unknown)) or 'accepted'}.")
+    try:
+        for entry in entries:
+            _refuse_older_form(entry)
+        found = [acceptance(limit) for entry in entries for limit in _limits(entry)]
+        # A limit that stands twice would be raised by an entry that no reviewer compares with the other.
+        for row, count in Counter((row.id, row.revision, row.clock, row.counter) for row in found).items():
+            case, revision, clock, counter = row
+            if count > 1:
+                what = f"counter {counter}" if counter else f"{clock} time"
+                raise ValueError(f"{what} of {case} is accepted {count} times against {revision}; keep one entry.")
+        # A limit of a counter that the gate does not know would accept nothing, and not say so.
+        for limit in found:
+            if limit.counter is not None and limit.counter not in COUNTERS:
+                known = ", ".join(COUNTERS)
+                raise ValueError(
+                    f"The accepted entry of {limit.id} has the counter {limit.counter!r}; write one of {known}."
+                )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return found
+
+
+def read_accepted_of_base(path: Path) -> list[Acceptance]:
+    """The limits of a base, whose file cannot be mended any more: an older form counts, a broken file is none."""
+    try:
+        entries = tomllib.loads(path.read_text()).get("accepted", [])
+        return [acceptance(limit) for entry in entries for limit in _limits(entry)]
+    except (OSError, TypeError, ValueError, RecursionError):
+        return []
+
+
+def _refuse_older_form(entry: object) -> None:
+    """Raises ValueError with the line to write, for an entry that `read_accepted_of_base` still understands."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        return
+    about = f"The accepted entry of {entry.get('id')}"
+    if "counter" in entry:
+        line = f"counters = {{ {entry['counter']} = {entry.get('limit')} }}"
+        raise ValueError(f"{about} is of an older form; write `{line}` instead of its counter and limit.")
+    if "clock" not in entry and ("limit" in entry or not entry.get("counters")):
+        raise ValueError(f'{about} names no clock; add the line `clock = "wall"`, or "cpu" if it is of CPU time.')
+
+
+def _limits(entry: object) -> list[object]:
+    """What one entry of the file accepts, each alone."""
+    if not isinstance(entry, dict) or "counters" not in entry:
+        return [entry]
+    counters = entry["counters"]
+    if not isinstance(counters, dict):
+        raise ValueError(f"The accepted entry of {entry.get('id')} has counters that are no table: {counters!r}.")
+    time: Json = {name: value for name, value in entry.items() if name != "counters"}
+    about_all = {name: value for name, value in time.items() if name not in ("clock", "limit")}
+    risen: list[object] = [{**about_all, "counter": name, "limit": value} for name, value in counters.items()]
+    return [time, *risen] if {"clock", "limit"} & entry.keys() else risen
+
+
+def acceptance(entry: object) -> Acceptance:
+    """One limit; raises ValueError with one sentence that names it and what is wrong."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
+        raise ValueError(f"An accepted entry has no id: {entry!r}.")
+    about = f"The accepted entry of {entry['id']} has"
+    if unknown := entry.keys() - {"id", "limit", "reason", "revision", "counter", "clock"}:
+        raise ValueError(f"{about} unknown keys ({', '.join(sorted(unknown))}); known: {', '.join(KEYS)}.")
+    for name in ("reason", "revision"):
+        if not isinstance(entry.get(name), str) or not entry[name].strip():
+            raise ValueError(f"{about} no {name}; add one for the reviewer.")
+    counter, limit, clock = entry.get("counter"), entry.get("limit"), entry.get("clock")
+    if clock not in (None, *get_args(Clock)):
+        raise ValueError(f'{about} the clock {clock!r}; write "wall" or "cpu".')
+    if counter is not None and not isinstance(counter, str):
+        raise ValueError(f"{about} a counter that is not a string: {counter!r}.")
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit < float("inf"):
+        raise ValueError(f"{about} no limit; write a number like 1.08.")
+    if counter is None and limit <= 1:
+        raise ValueError(f"{about} the limit {limit}; a slowdown needs one above 1.")
+    return Acceptance(entry["id"], limit, entry["reason"].strip(), entry["revision"].strip(), counter, clock)
+
+
+def effective(head: Sequence[Acceptance], base: Sequence[Acceptance]) -> tuple[list[Acceptance], list[str]]:
+    """The limits that count in this run, and a sentence for each expired entry, which the base holds too."""
+    expired = [limit for limit in head if limit in base or replace(limit, clock=None) in base]
+    entries = dict.fromkeys((limit.id, limit.revision) for limit in expired)
+    sentences = [
+        f"The accepted entry of {case} (measured against {revision}) has expired, because the base already "
+        f"contains the change: remove it from {FILE_NAME}."
+        for case, revision in entries
+    ]
+    return [limit for limit in head if limit not in expired], sentences

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from model.precision import PRECISIONS, Precision
 from perf_tests.hardware.device import Device, Event, no_collections
@@ -186,7 +185,7 @@ def sentinel_bytes(device: torch.device) -> int:
 
 
 def sentinels(device: torch.device) -> dict[str, Callable[[], object]]:
-    """By their bound: arithmetic, memory, interpreter. Each takes a few milliseconds."""
+    """Return the sentinels by their bound: arithmetic, memory, interpreter. Each takes a few milliseconds."""
     source = torch.zeros(_COPY_BYTES[device.type] // 4, device=device)
     target = torch.zeros_like(source)
     return {
@@ -350,7 +349,7 @@ def _batch_seconds(work: Callable[[], object], device: Device) -> float:
 
 
 def _fastest_call_seconds(work: Callable[[], object], device: Device, fast_enough_seconds: float) -> float:
-    """Of a few synchronised calls; the first warms up. Disturbances only slow them down."""
+    """Time a few synchronised calls, of which the first warms up. Disturbances only slow them down."""
     best = float("inf")
     for _ in range(_ROUNDS + 1):
         device.synchronize()
@@ -382,11 +381,15 @@ class CollectiveCounter(TorchDispatchMode):
     """Inside, `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not know."""
 
     def __init__(self) -> None:
+        # Imported late: distributed tensors take seconds to load, which no run on one device needs.
+        from torch.distributed.tensor import DTensor
+
         super().__init__()  # type: ignore[no-untyped-call]
+        self._distributed = DTensor
         self.seen: list[tuple[Message, torch.dtype]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
+        if any(issubclass(kind, self._distributed) for kind in types):
             return NotImplemented  # a distributed tensor issues its collectives on plain ones, which come here again
         name = func.name()
         if func.namespace in ("c10d", "_c10d_functional") and name not in _WITHOUT_BYTES:

@@ -154,7 +154,7 @@ def _has_as_much(gpu: Gpu, words: set[str]) -> bool:
 
 
 def strongest_named(text: str) -> Gpu:
-    """As `gpu_named`, but where a name leaves form factor or memory open, with the highest peaks of all cards it fits.
+    """Return the card named; where form factor or memory are left open, the highest peaks of all cards it fits.
 
     No machine of that name does more. Raises ValueError.
     """
@@ -298,7 +298,7 @@ class CudaLibraries:
 def libraries_on(
     compute_major: int | None, torch_version: str, environment: Mapping[str, str], cudnn_version: int | None = None
 ) -> CudaLibraries:
-    """By torch's rules; an unknown card counts as Ampere, an unknown cuDNN as the one that torch's wheel brings."""
+    """Apply torch's rules; an unknown card counts as Ampere, an unknown cuDNN as the one that torch's wheel brings."""
     major, minor = torch_version.split(".")[:2]
     version = int(major), int(minor)
     sdpa, sdpa_rule = _first_kernel(compute_major, version, environment, cudnn_version)

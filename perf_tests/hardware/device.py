@@ -126,7 +126,7 @@ def _meminfo_bytes(name: str) -> int:
 
 
 def control_group_limit_bytes() -> int | None:
-    """Of its memory; None where nothing limits it."""
+    """Return the limit of the control group's memory; None where nothing limits it."""
     found = _control_group_bytes()
     return None if found is None else found[0]
 
@@ -155,8 +155,7 @@ def _control_group_bytes() -> tuple[int, int] | None:
 # The heap of this process, made to keep freed memory as a GPU's caching allocator does.
 #
 # Each round then finds the memory of the round before, and no figure depends on what ran earlier. This needs glibc;
-# under
-# another C library the heap stays as it is, and records say so.
+# under another C library the heap stays as it is, and records say so.
 
 
 # malloc.h; the numbers are part of glibc's binary interface.
@@ -181,7 +180,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def keep_freed_memory(budget_bytes: int) -> None:
-    """From here on, large blocks come from the heap like small ones, and the heap never shrinks by itself.
+    """Let large blocks come from the heap like small ones from here on; the heap never shrinks by itself.
 
     By default glibc maps each block above 32 MiB anew, at the cost of thousands of page faults, and gives back the free
     end of the heap (mallopt(3)). It still maps blocks above a 64th of the budget, rounded down to a power of 2.
@@ -293,7 +292,7 @@ class Device(ABC):
         """Give back cached memory and what libraries keep."""
 
     def make_room(self) -> None:
-        """After the warm-up: make sure that no later round waits for memory."""
+        """Make sure, after the warm-up, that no later round waits for memory."""
 
     def start_peaks(self) -> None:
         """Count peaks from here on."""
@@ -335,7 +334,7 @@ class CpuDevice(Device):
 
 
 def _start_threads() -> None:
-    """Of OpenMP, which ends the process where the limit leaves no room for the stack of one."""
+    """Start OpenMP's threads; it ends the process where the limit leaves no room for the stack of one."""
     torch.zeros(torch.get_num_threads() * ELEMENTS_PER_THREAD, dtype=torch.int8).add_(1)
 
 

@@ -100,7 +100,7 @@ LARGEST_NUMBER = 1e30
 
 @dataclass(frozen=True)
 class Rate:
-    """Of large operations, per second."""
+    """The rate of large operations, per second."""
 
     burst: float
     """At the best moment: nothing is faster."""
@@ -143,11 +143,11 @@ class Ceilings:
 
     @property
     def highest_flops_per_second(self) -> dict[str, float]:
-        """Of matrix products by precision: what no program exceeds."""
+        """The rate of matrix products by precision that no program exceeds."""
         return {**self.matmul_flops_per_second, **self.burst_flops_per_second}
 
     def with_rate(self, precision: str, rate: Rate) -> "Ceilings":
-        """With the better of the known rate and `rate`."""
+        """Return the ceilings with the better of the known rate and `rate`."""
         sustained, burst = self.matmul_flops_per_second, self.burst_flops_per_second
         best = rate.best_with(Rate(burst.get(precision, 0.0), sustained.get(precision, 0.0)))
         return replace(
@@ -223,7 +223,7 @@ def has_64_lanes(gpu: Gpu) -> bool:
 
 
 def _multiprocessor_clocks(gpu: Gpu) -> float:
-    """Of all multiprocessors, per second: a lane multiplies and adds once in each."""
+    """Return the clocks of all multiprocessors per second: a lane multiplies and adds once in each."""
     return gpu.rates["fp32"] / (2 * (64 if has_64_lanes(gpu) else 128))
 
 
@@ -235,9 +235,8 @@ def _matmul_efficiency(gpu: Gpu, precision: str) -> float:
 
 # The time of a phase and what bounds it, from its kernels and a machine's ceilings.
 #
-# The host launches kernels while the device runs earlier ones, so the slower of the two sets the time, not their
-# sum. A
-# kernel's own time is the longer of its arithmetic and its memory traffic (Williams et al., "Roofline", 2009).
+# The host launches kernels while the device runs earlier ones, so the slower of the two sets the time, not their sum.
+# A kernel's own time is the longer of its arithmetic and its memory traffic (Williams et al., "Roofline", 2009).
 
 
 LAUNCH, COMPUTE, MEMORY = "launch", "compute", "memory"
@@ -312,7 +311,7 @@ class PredictedTime:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the predicted seconds; they overlap, so they need not add up to 1."""
+        """The shares of the predicted seconds; they overlap, so they need not add up to 1."""
         parts = {LAUNCH: self.launching_seconds, COMPUTE: self.compute_seconds, MEMORY: self.memory_seconds}
         return {name: seconds / self.seconds if self.seconds else 0.0 for name, seconds in parts.items()}
 
@@ -345,7 +344,7 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
 
 
 def _elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool) -> float:
-    """Of parts with (launching, kernel) seconds, times `host` and `device`."""
+    """Return the seconds of parts with (launching, kernel) seconds, times `host` and `device`."""
     launched = done = 0.0
     for launching, kernels in pairs:
         launched += launching * host
@@ -369,7 +368,7 @@ def _fast_launch_seconds(kind: str, ceilings: Ceilings) -> float:
 
 
 def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple[float, float]:
-    """Of all kernels that arithmetic bounds, and of all others."""
+    """Return the seconds of all kernels that arithmetic bounds, and of all others."""
     compute_seconds = memory_seconds = 0.0
     for kernel in kernels:
         arithmetic = _flops(kernel, ceilings) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
@@ -385,7 +384,7 @@ def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple
 
 
 def _flops(kernel: KernelGroup, ceilings: Ceilings) -> int:
-    """With those that the idle multiprocessors of the last wave could have done."""
+    """Return a call's FLOPs with those that the idle multiprocessors of the last wave could have done."""
     return kernel.flops + (2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0)
 
 
@@ -433,7 +432,7 @@ class Link:
 
 
 def fit_link(messages: Sequence[tuple[float, float]]) -> Link | None:
-    """Of (bytes, seconds), each weighted by its relative error; None for fewer than two sizes, or times that shrink."""
+    """Fit (bytes, seconds), weighted by relative error; None for fewer than two sizes, or times that shrink."""
     if len({size for size, _ in messages}) < 2:
         return None
     # Imported late: only runs that measure collectives need them.
@@ -465,8 +464,7 @@ def fit_link(messages: Sequence[tuple[float, float]]) -> Link | None:
 # The ways in which ranks can share a training step: their names, and what follows from each. No torch.
 #
 # `model.parallel` has each as a function, and is imported late: earlier revisions of `model`, which the gate
-# measures,
-# lack it.
+# measures, lack it.
 
 
 VARIANTS = ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2", "fsdp2-bf16")
@@ -524,7 +522,7 @@ def sent_bytes(messages: Iterable[Message], world: int) -> Fraction:
 
 @dataclass(frozen=True)
 class ParameterShapes:
-    """Of a model in float32, in its own order; FSDP2 gathers each block at once, and the rest at once."""
+    """Parameters of a model in float32, in its own order; FSDP2 gathers each block at once, and the rest at once."""
 
     rest: tuple[Shape, ...]
     blocks: tuple[tuple[Shape, ...], ...]
@@ -636,7 +634,7 @@ def kept_bytes(variant: str, shapes: ParameterShapes, world: int) -> tuple[int, 
 
 
 def largest_part_bytes(shapes: Sequence[Shape], world: int) -> int:
-    """Of the parameters that one rank steps: each, largest first, goes to the rank with the fewest elements so far.
+    """Return the bytes of the rank that steps most: each parameter, largest first, goes to the rank with the fewest.
 
     torch.distributed.optim.ZeroRedundancyOptimizer, `_partition_parameters`.
     """
@@ -647,7 +645,7 @@ def largest_part_bytes(shapes: Sequence[Shape], world: int) -> int:
 
 
 def working_bytes(variant: str, shapes: ParameterShapes, part: str, reshard: bool = True) -> dict[str, int]:
-    """Beside what is kept, by what it is for, in one part of the step: no less than is held at once, in any world.
+    """Return what a part of the step holds beside what is kept, by use: no less than is held at once, in any world.
 
     FSDP2 gathers what is outside of blocks for both passes, and a block while the next one arrives in a buffer, or,
     without `reshard`, keeps every block; the gradients of either are whole until they are scattered, out of a buffer as

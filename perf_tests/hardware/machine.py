@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from perf_tests.hardware import device as heap
-from perf_tests.hardware import device as host_memory
+from perf_tests.hardware.device import control_group_limit_bytes, is_kept, proc_values, total_bytes
 
 # Cores of this machine and the binding of processes to them (Linux).
 
@@ -96,7 +95,7 @@ class OtherProcesses:
         self._start, self._busy_seconds = time.perf_counter(), _busy_seconds()
 
     def cores(self) -> float:
-        """On average since then; the load of the last minute where the kernel counts no time."""
+        """Return their average number since then; the load of the last minute where the kernel counts no time."""
         now = _busy_seconds()
         if now is None or self._busy_seconds is None:
             return os.getloadavg()[0]
@@ -104,7 +103,7 @@ class OtherProcesses:
 
 
 def _busy_seconds() -> float | None:
-    """Of all processors since the start of the machine, without this process; None where /proc does not say.
+    """Return the busy seconds of all processors since boot, without this process; None where /proc does not say.
 
     `man proc_stat`: user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user and nice.
     """
@@ -225,7 +224,7 @@ def open_gpu_health(device: torch.device) -> GpuHealth:
 
 
 def _handle_of(nvml: ModuleType, device: torch.device) -> object:
-    """By UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
+    """Find it by UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
     properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
@@ -293,12 +292,12 @@ def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
     return {
         "device": device.type,
         "gpu": _gpu_facts(device) if device.type == "cuda" else None,
-        "memory_gib": round(host_memory.total_bytes() / 2**30),
+        "memory_gib": round(total_bytes() / 2**30),
         "torch": torch.__version__,
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
         "threads": threads,
-        "keeps_freed_memory": heap.is_kept() if device.type == "cpu" else None,
+        "keeps_freed_memory": is_kept() if device.type == "cpu" else None,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "environment": {name: value for name, value in os.environ.items() if _changes_figures(name)},
     }
@@ -339,7 +338,7 @@ def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dic
     if device.type == "cuda":
         return {"sm_clock_mhz": None, **({} if health is None else health.facts()), **granted_by_host()}
     one_minute_load, _, _ = os.getloadavg()
-    clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
+    clocks = [float(value) for value in proc_values("cpuinfo", "cpu MHz")]
     return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load, **granted_by_host()}
 
 
@@ -353,7 +352,7 @@ def granted_by_host() -> dict[str, Any]:
     return {
         "usable_processors": len(os.sched_getaffinity(0)),
         "processor_quota": processor_quota(),
-        "memory_limit_bytes": host_memory.control_group_limit_bytes(),
+        "memory_limit_bytes": control_group_limit_bytes(),
         "booted_unix_seconds": round(date - boot, 3),
         "suspended_seconds": round(boot - monotonic, 3),
     }

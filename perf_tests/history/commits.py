@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from perf_tests.gate.recorded import NO_COMMIT, code_of
-from perf_tests.gate.verdicts import COUNTERS
+from perf_tests.gate.samples import COUNTERS
 from perf_tests.records.record import (
     Json,
     Times,

@@ -8,24 +8,24 @@ from math import log1p
 import numpy as np
 
 LEAST_LAUNCHES = 3
-"""On either side of a step: one launch alone may be disturbed, and two cannot say which of them is."""
+"""The fewest launches on either side of a step: one may be disturbed, and two cannot say which of them is."""
 SMALLEST_STEP = 0.02
-"""Below it no step is named: launches of one code differ by as much between days."""
+"""The smallest change that is named a step: launches of one code differ by as much between days."""
 FALSE_RATE = 1e-3
-"""Of the test of one step between two levels; how often it errs as a whole is measured, not derived."""
+"""False alarms of the test of one step between two levels; how often it errs as a whole is measured, not derived."""
 
 PENALTY = 2.5
-"""Of a border, in units of the kernel: a launch counts as at most 1 away from its level, so two do not pay for one."""
+"""Cost of one change point in units of the kernel, where an outlier costs at most 1: two outliers never make one."""
 KERNEL_GAMMA = 0.2
-"""Of a signal in units of its own scatter: points further than about three of them count as equally far."""
+"""Width of the kernel for a signal in units of its own scatter: beyond about three of them, all is equally far."""
 FEWEST_PAIRS = 0.37
 """The efficiency of the median absolute deviation (Rousseeuw and Croux 1993): degrees of freedom a point."""
 MEDIAN_ERROR = 1.2533
 """The standard error of a median over that of a mean, for normal values: sqrt(pi / 2)."""
 NORMAL_DISTANCES = np.array([0.6745, 1.1503])
-"""From the middle of normal values to half and to three quarters of them, in standard deviations."""
+"""Distances from the middle of normal values to half and to three quarters of them, in standard deviations."""
 FINEST = 1e-4
-"""Of the scatter, in logarithms: clocks resolve no less."""
+"""The least scatter, in logarithms: clocks resolve no less."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def steps_of(seconds: Sequence[float], launches: Sequence[int]) -> list[Step]:
 
 
 def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
-    """Where segments begin, with both ends: generous, because each border is tested afterwards.
+    """Places at which segments begin, with both ends: generous, because each border is tested afterwards.
 
     A commit has as many points as launches, so that the search weighs them; all have the commit's figure.
     """

@@ -1,23 +1,40 @@
-"""A gate run from its first launch pair to its result; `gate.conclusion.next_step` chooses each pair."""
+"""A gate run from its first launch pair to its result; `gate.verdicts.next_step` chooses each pair."""
 
-import fcntl
+import json
 import os
+import platform
 import secrets
+import shlex
 import shutil
-import tempfile
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from perf_tests.bench.outcomes import Against
-from perf_tests.bench.workers import sent
+import torch
+
+from perf_tests.bench.options import Against
+from perf_tests.bench.worker_plugin import sent
+from perf_tests.bench.workers import last_words
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
-from perf_tests.gate.samples import PRESENT_ENGINE, SIDES, End, EndReason, LeftOut, Rules, SamplesFile, Side
+from perf_tests.gate.samples import (
+    PRESENT_ENGINE,
+    SIDES,
+    End,
+    EndReason,
+    ExactFinding,
+    GateSamples,
+    LeftOut,
+    Rules,
+    SamplesFile,
+    Side,
+)
 from perf_tests.gate.verdicts import (
     FILE_NAME,
     OF_TWO_BUILDS,
@@ -30,73 +47,17 @@ from perf_tests.gate.verdicts import (
     read_accepted_of_base,
 )
 from perf_tests.hardware.machine import can_bind
-from perf_tests.interleaved.measuring import (
-    STEADY,
-    Measuring,
-    OtherPython,
-    OutOfTimeError,
-    PairCost,
-    Watch,
-    build_here,
-    left_out,
-    too_short_sentence,
+from perf_tests.interleaved.measuring import STEADY, Measuring, OutOfTimeError, Watch
+from perf_tests.interleaved.sides import (
+    Commit,
+    Trees,
+    alone,
+    environment_without_the_suite,
+    planted,
+    state_of_head,
 )
-from perf_tests.interleaved.sides import TREES, Commit, TreeError, Trees, planted, state_of_head
 from perf_tests.records.record import Json, how_many
 from perf_tests.user_code.named import SUITE, Repository
-
-# One gate, or search with the gate, at a time: two would share the machine, and neither could tell its neighbour
-# from
-# a slow side.
-
-
-class BesideAnotherError(Exception):
-    """Another gate measures on this machine; the message is one sentence."""
-
-
-@contextmanager
-def alone(what: str = "gate", folders: str = TREES) -> Iterator[None]:
-    """Holds the lock of the temporary folder, after removing the `folders` of runs that were killed.
-
-    The lock ends with its process; its file stays. Raises BesideAnotherError where another run holds it, TreeError
-    where it cannot be opened.
-    """
-    try:
-        folder = Path(tempfile.gettempdir())
-        lock = _opened(folder / f"perf-tests-{what}.lock")
-    except OSError as error:
-        raise TreeError(f"The {what} cannot lock the machine: {error}; set TMPDIR to a folder to write to.") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            process = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
-            raise BesideAnotherError(
-                f"Another {what}, process {process}, is measuring on this machine, and two at once would disturb each "
-                "other; wait for its end."
-            ) from error
-        with suppress(OSError):  # of another user, who left it
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        for left in folder.glob(f"{folders}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _opened(path: Path) -> int:
-    """For every user: a shared temporary folder lets nobody create, or open to write, the file of another."""
-    with suppress(FileExistsError):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with suppress(OSError):
-            os.fchmod(lock, 0o666)
-        return lock
-    try:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-
 
 IDLE_SECONDS_LIMIT = 0.002
 """CPU time per turn that a waiting side may use: ten times what its messages need, less than spinning threads use."""
@@ -120,7 +81,7 @@ class GatePlan:
     rules: Rules
     options: str
     """As typed, to measure a case again."""
-    python_of_base: OtherPython | None = None
+    python_of_base: "OtherPython | None" = None
 
     @property
     def seconds(self) -> float:
@@ -134,7 +95,7 @@ class GateRun:
     plan: GatePlan
     result: GateResult | None = None
     header: Json = field(default_factory=dict)
-    """Of the judged samples."""
+    """The first line of the judged samples."""
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -154,8 +115,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
-    plan = run.plan
-    seed = secrets.randbits(32)
+    plan, seed = run.plan, secrets.randbits(32)
     why_not_counted = _why_not_counted(plan, trees)
     run.header, notes = _header(plan, trees, seed)
     notes += [] if why_not_counted is None else [why_not_counted]
@@ -188,12 +148,22 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     finally:
         with suppress(OSError):
             samples_file.close()
-    run.notes += _noise_notes(plan.settings, measuring)
+    if plan.settings.device_type == "cpu" and measuring.threads is None:
+        run.notes.append(
+            "This machine does not allow binding processes to cores, so a neighbour can slow one side alone and "
+            "figures are noisier."
+        )
+    idle_seconds = measuring.idle_cpu_seconds / max(1, measuring.turns)
+    if idle_seconds > IDLE_SECONDS_LIMIT:
+        run.notes.append(
+            f"The waiting side uses {1e3 * idle_seconds:.1f} ms of CPU time per turn because its threads spin, so "
+            "figures are noisier."
+        )
     return conclude(samples_file.samples, plan.rules)
 
 
 def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
-    """Why it stopped."""
+    """Measure pair after pair; why it stopped."""
     plan, start, pair = run.plan, time.monotonic(), 0
     samples = measuring.samples_file.samples
     while True:
@@ -229,6 +199,50 @@ def _leave_out(run: GateRun, measuring: Measuring) -> None:
         run.notes.append(said)
 
 
+CONFIRMED_SHARE = 0.2
+"""Share of the cases that fresh launches have to confirm or clear where little has changed."""
+
+
+@dataclass(frozen=True)
+class PairCost:
+    """What the first launch pair took."""
+
+    launch_seconds: float
+    """Without its cases."""
+    case_seconds: Mapping[str, float]
+
+    def needed_seconds(self, cases: Iterable[str], rules: Rules) -> float:
+        """For stage 1 of these cases, and the first look of stage 2 at a share of them."""
+        of_cases = sum(self.case_seconds.get(case, 0.0) for case in cases)
+        confirming = rules.confirm_looks[0] * (self.launch_seconds + CONFIRMED_SHARE * of_cases)
+        return rules.screen_pairs * (self.launch_seconds + of_cases) + confirming
+
+
+def left_out(samples: GateSamples, cost: PairCost, rules: Rules, seconds: float) -> list[str]:
+    """The cases that `seconds` are too short for.
+
+    Those whose exact counters the change moves are measured first, then the cheapest, so that most are judged.
+    """
+    moved = {row.case for row in samples.of(ExactFinding) if row.new != row.old}
+    ordered = sorted(cost.case_seconds, key=lambda case: (case not in moved, cost.case_seconds[case]))
+    kept: list[str] = []
+    for case in ordered:
+        if kept and cost.needed_seconds([*kept, case], rules) > seconds:
+            break
+        kept.append(case)
+    return [case for case in samples.cases if case in cost.case_seconds and case not in kept]
+
+
+def too_short_sentence(left: Sequence[str], cost: PairCost, rules: Rules, seconds: float) -> str:
+    cases = len(cost.case_seconds)
+    return (
+        f"{seconds / 60:.3g} min are too short for {how_many(cases, 'case')}, which need about "
+        f"{cost.needed_seconds(cost.case_seconds, rules) / 60:.0f} min (--gate-minutes): after the first pair the "
+        f"time goes to {cases - len(left)} of them, those with changed counters first, then the cheapest; the rest is "
+        "left UNDECIDED."
+    )
+
+
 def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
     """Why the exact counters of base and head need no counting; None if they do."""
     if plan.against.other_option is not None:
@@ -242,6 +256,7 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
 
 
 def _tasks(plan: GatePlan) -> dict[Side, Json]:
+    """What each side's worker is told: settings, test files, and where the code under test lies."""
     repository = plan.repository
     names = {case_id.partition("::")[0] for case_id in plan.cases}
     files = sorted(name if repository.holds_suite else str(SUITE / name) for name in names)
@@ -258,15 +273,25 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     # Of two settings both sides are the working tree, in which nothing expires. Git may ignore head's file.
     of_base = [] if plan.base is None else read_accepted_of_base(trees.base / ".benchmarks" / FILE_NAME)
     accepted, notes = effective(read_accepted(plan.repository.root / ".benchmarks" / FILE_NAME), of_base)
-    sides = _sides(plan)
-    if changed := sides["head"]["changed_files"]:
-        notes.append(f"The working tree was measured with its {how_many(changed, 'uncommitted change')}.")
-    if plan.python_of_base is not None and plan.against.other_option is None:
-        notes.append(f"Exact counters are shown and fail nothing, because {OF_TWO_BUILDS}.")
+    head = state_of_head(plan.repository.root)
+    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
+    if changes:
+        notes.append(f"The working tree was measured with its {changes}.")
+    words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
+    other = plan.against.other_option
+    base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
+    base_words += f" with {other.axis} {other.value}" if other else ""
+    base: Json = {"revision": plan.base.full_hash if plan.base else head["commit"], "label": base_words}
+    of_head: Json = {"revision": head["commit"], "label": words, "changed_files": head["changed_files"]}
+    if plan.python_of_base is not None:
+        for side, build in ((base, plan.python_of_base.build), (of_head, build_here())):
+            side |= {"label": f"{side['label']} under {build}", "build": build}
+        if other is None:
+            notes.append(f"Exact counters are shown and fail nothing, because {OF_TWO_BUILDS}.")
     header: Json = {
         "engine": PRESENT_ENGINE,
-        "base": sides["base"],
-        "head": sides["head"],
+        "base": base,
+        "head": of_head,
         "machine_info": plan.machine_info,
         "settings": {
             **plan.rules.settings(),
@@ -284,33 +309,75 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     return header, notes
 
 
-def _sides(plan: GatePlan) -> dict[Side, Json]:
-    """What base and head are, for the header."""
-    head = state_of_head(plan.repository.root)
-    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
-    words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
-    other = plan.against.other_option
-    base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
-    base_words += f" with {other.axis} {other.value}" if other else ""
-    base: Json = {"revision": plan.base.full_hash if plan.base else head["commit"], "label": base_words}
-    of_head: Json = {"revision": head["commit"], "label": words, "changed_files": head["changed_files"]}
-    if plan.python_of_base is not None:
-        for side, build in ((base, plan.python_of_base.build), (of_head, build_here())):
-            side |= {"label": f"{side['label']} under {build}", "build": build}
-    return {"base": base, "head": of_head}
+# The interpreter of base where it is another one: asked what it has, and refused where the suite cannot run in it.
+
+SECONDS = 120
+"""Time limit of its answer; it imports torch."""
+
+# Prints what it runs, and what of the needs of the project it lacks. Any Python 3 understands it.
+QUESTION = """
+import json, platform, sys
+needs, pythons, device = json.loads(sys.argv[1])
+import torch
+from importlib import metadata
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+lacking = [] if SpecifierSet(pythons).contains(platform.python_version()) else ["Python " + pythons]
+for need in map(Requirement, needs):
+    try:
+        there = metadata.version(need.name)
+    except metadata.PackageNotFoundError:
+        there = None
+    if there is None or not need.specifier.contains(there, prereleases=True):
+        lacking.append("%s (%s there)" % (need, there or "not"))
+if device == "cuda" and not torch.cuda.is_available():
+    lacking.append("a torch that sees the GPU")
+print(json.dumps([platform.python_version(), torch.__version__, lacking]))
+"""
 
 
-def _noise_notes(settings: Settings, measuring: Measuring) -> list[str]:
-    notes = []
-    if settings.device_type == "cpu" and measuring.threads is None:
-        notes.append(
-            "This machine does not allow binding processes to cores, so a neighbour can slow one side alone and "
-            "figures are noisier."
+class OtherPythonError(Exception):
+    """Base cannot run under this interpreter; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class OtherPython:
+    """The interpreter of base."""
+
+    path: str
+    """Absolute, links kept: a virtual environment is found by the path that its interpreter is started by."""
+    build: str
+    """`Python 3.11.7 with torch 2.12.1+cpu`."""
+
+
+def build_here() -> str:
+    return f"Python {platform.python_version()} with torch {torch.__version__}"
+
+
+def other_python(typed: str, device_type: str) -> OtherPython:
+    """The interpreter that was typed; raises OtherPythonError with what it lacks and the next step."""
+    found = shutil.which(typed)
+    if found is None:
+        raise OtherPythonError(f"--against-python {shlex.quote(typed)} is no program that can be run.")
+    path = os.path.abspath(found)
+    project = tomllib.loads((SUITE / "pyproject.toml").read_text())["project"]
+    try:
+        asked = subprocess.run(
+            [path, "-c", QUESTION, json.dumps([project["dependencies"], project["requires-python"], device_type])],
+            cwd=os.path.dirname(path), env=environment_without_the_suite(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OtherPythonError(f"--against-python {typed} cannot be run: {error}.") from error
+    if asked.returncode or not asked.stdout.startswith("["):
+        why = last_words(asked.stderr) or "it is no Python"
+        raise OtherPythonError(
+            f"--against-python {typed} cannot run the suite: {why}; make an environment of another build with "
+            "`make .venv-2.11.0/.installed TORCH=2.11.0`, and give its bin/python."
         )
-    idle_seconds = measuring.idle_cpu_seconds / max(1, measuring.turns)
-    if idle_seconds > IDLE_SECONDS_LIMIT:
-        notes.append(
-            f"The waiting side uses {1e3 * idle_seconds:.1f} ms of CPU time per turn because its threads spin, so "
-            "figures are noisier."
+    python, its_torch, lacking = json.loads(asked.stdout)
+    if lacking:
+        raise OtherPythonError(
+            f"--against-python {typed} lacks what the suite needs: {', '.join(lacking)}; install it there."
         )
-    return notes
+    return OtherPython(path, f"Python {python} with torch {its_torch}")

@@ -3,25 +3,25 @@
 Trees of the suite's own repository carry head's `perf_tests`, so the same benchmark code measures both; of the rest
 only `model/` and what the options name is imported, and folders that no benchmark reads are left out. Trees of another
 repository hold all of it. They are plain copies outside of the repository. Base is written through a separate index, so
-a kill leaves the repository unchanged."""
+a kill leaves the repository unchanged.
+"""
 
+import fcntl
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from filecmp import cmp
 from fnmatch import fnmatch
 from pathlib import Path
 
+from perf_tests.bench.workers import inherited_environment
 from perf_tests.records.record import Json
-from perf_tests.user_code.named import Repository
-
-# Which files of a repository the gate copies into its trees, and which of them both sides take from head.
-
+from perf_tests.user_code.named import SUITE, Repository
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """Both sides take these from head."""
@@ -48,33 +48,18 @@ LEFT_OUT = (
     "perf_tests/predict/published.py",
     "perf_tests/predict/request.py",
     "perf_tests/report/cs336*",
+    "perf_tests/report/blocks.py",
+    "perf_tests/report/changes.py",
     "perf_tests/report/page*",
+    "perf_tests/report/pl*",
     "perf_tests/test_collectives.py",
     "perf_tests/verbs",
     "tests",
 )
 """Folders and files of the suite in neither tree, unless an option names a file in one."""
 
-
-def measures(file: Path, repository: Repository) -> bool:
-    return repository.holds_suite and file.parts[0] in MEASURING_CODE
-
-
-def is_needed(file: Path, repository: Repository) -> bool:
-    if not repository.holds_suite:
-        return not _is_in(file, RECORDS) and "__pycache__" not in file.parts
-    return not any(
-        _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
-    )
-
-
-def _is_in(file: Path, place: str) -> bool:
-    names = place.split("/")
-    return len(file.parts) >= len(names) and all(map(fnmatch, file.parts, names))
-
-
 NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
-"""For git; a repository without a .gitignore shows byte code as its own."""
+"""Pathspecs for git; a repository without a .gitignore shows byte code as its own."""
 
 TREES = "perf-tests-gate-"
 """How the name of the folder of both trees begins, in the system's temporary folder."""
@@ -82,6 +67,10 @@ TREES = "perf-tests-gate-"
 
 class TreeError(Exception):
     """A side cannot be written; the message is one sentence for the user."""
+
+
+class BesideAnotherError(Exception):
+    """Another gate measures on this machine; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -125,67 +114,6 @@ def _sources(folder: Path) -> set[Path]:
     return {file for file in files if "__pycache__" not in file.parts and file.parts[0] != ".benchmarks"}
 
 
-def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
-    """The commit of `revision`, typed after `option`, in `root`'s repository; raises TreeError with the next step."""
-    if shutil.which("git") is None:
-        raise TreeError(f"{option} {revision} needs git, and there is none on the PATH; install it.")
-    inside = _git(root, "rev-parse", "--show-prefix")
-    if "dubious ownership" in inside.stderr:
-        raise TreeError(
-            f"{option} {revision}: git does not read {root}, which belongs to another user; allow it with "
-            f"`git config --global --add safe.directory {root}`."
-        )
-    if inside.returncode:
-        raise TreeError(f"{option} {revision} needs a git repository, and {root} is in none; clone the project.")
-    if _git(root, "rev-parse", "--verify", "--quiet", "HEAD").returncode:
-        raise TreeError(f"{option} {revision} needs a base, and the repository {root} has no commit yet; commit one.")
-    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    found = _git(root, *asked, f"{revision}^{{commit}}")
-    full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
-    if not full_hash:
-        raise TreeError(_why_not_found(root, revision, option, asked))
-    if not _is_shallow(root) and _git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
-        raise TreeError(
-            f"{option} {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
-            "give a revision of this one (`git log`)."
-        )
-    return Commit(revision, full_hash[0], inside.stdout.strip())
-
-
-def _is_shallow(root: Path) -> bool:
-    return _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
-
-
-def _why_not_found(root: Path, revision: str, option: str, asked: Sequence[str]) -> str:
-    if _git(root, *asked, f"origin/{revision}^{{commit}}").returncode == 0:
-        return (
-            f"{option} {revision} names no revision here, but origin/{revision} is there: {option} origin/{revision}."
-        )
-    if revision and _is_shallow(root):
-        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
-            return (
-                f"{option} {revision} is not in this shallow clone; fetch the history first with "
-                "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
-            )
-        return (
-            f"{option} {revision} is not in this shallow clone; fetch it first with "
-            f"`git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, "
-            "or clone with the whole history (actions/checkout: fetch-depth: 0)."
-        )
-    return (
-        f"{option} {shlex.quote(revision)} names no revision of this repository; "
-        "give a branch, a tag or a commit (`git log`)."
-    )
-
-
-def state_of_head(root: Path) -> Json:
-    """The working tree's commit and its number of changed files; nulls where git cannot tell."""
-    commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "status", "--porcelain", "--", ".", *NOT_MEASURED)
-    changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
-    return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
-
-
 @contextmanager
 def planted(repository: Repository, base: Commit | None) -> Iterator[Trees]:
     """Both trees on disk. Without a commit, base is the working tree too.
@@ -211,7 +139,14 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     else:
         from_head = {file: size for file, size in of_head.items() if measures(file, repository)}
         of_base = _files_of_commit(repository, base)
-    _check_room(folder, sum(size for files in (of_head, of_base, from_head) for size in files.values()))
+    # Byte code takes as much again.
+    needed = 2 * sum(size for files in (of_head, of_base, from_head) for size in files.values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise TreeError(
+            f"The trees to measure need {needed / 2**20:.0f} MiB in {folder.parent}, and {free / 2**20:.0f} MiB are "
+            "free; make room, or set TMPDIR to a folder with more."
+        )
     trees.head.mkdir()
     trees.base.mkdir()
     _copy(repository.root, of_head, trees.head)
@@ -221,14 +156,34 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     return trees
 
 
-def _check_room(folder: Path, tree_bytes: int) -> None:
-    needed = 2 * tree_bytes  # byte code takes as much again
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise TreeError(
-            f"The trees to measure need {needed / 2**20:.0f} MiB in {folder.parent}, and {free / 2**20:.0f} MiB are "
-            "free; make room, or set TMPDIR to a folder with more."
-        )
+def copy_measuring_code(root: Path, tree: Path) -> None:
+    """Replace the measuring code of `tree` with that of the working tree."""
+    for name in MEASURING_CODE:
+        if (tree / name).is_dir():
+            shutil.rmtree(tree / name)
+        else:
+            (tree / name).unlink(missing_ok=True)
+    suite = Repository(root)
+    _copy(root, [file for file in _files_of_working_tree(suite) if measures(file, suite)], tree)
+
+
+def measures(file: Path, repository: Repository) -> bool:
+    """Whether both sides take the file, named from the top folder, from head."""
+    return repository.holds_suite and file.parts[0] in MEASURING_CODE
+
+
+def is_needed(file: Path, repository: Repository) -> bool:
+    """Whether a tree holds the file, named from the top folder."""
+    if not repository.holds_suite:
+        return not _is_in(file, RECORDS) and "__pycache__" not in file.parts
+    return not any(
+        _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
+    )
+
+
+def _is_in(file: Path, place: str) -> bool:
+    names = place.split("/")
+    return len(file.parts) >= len(names) and all(map(fnmatch, file.parts, names))
 
 
 def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
@@ -249,6 +204,7 @@ def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
     """Bytes of each needed file that base does not take from head."""
     words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
     entries = [entry.partition("\t") for entry in _git(repository.root, *words).stdout.split("\0") if entry]
+    # A submodule has a dash for its size.
     sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
     needed = (file for file in sizes if is_needed(file, repository) and not measures(file, repository))
     return {file: int(sizes[file]) for file in needed}
@@ -258,17 +214,6 @@ def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
     for file in files:
         (tree / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / file, tree / file, follow_symlinks=False)
-
-
-def copy_measuring_code(root: Path, tree: Path) -> None:
-    """Replace the measuring code of `tree` with that of the working tree."""
-    for name in MEASURING_CODE:
-        if (tree / name).is_dir():
-            shutil.rmtree(tree / name)
-        else:
-            (tree / name).unlink(missing_ok=True)
-    suite = Repository(root)
-    _copy(root, [file for file in _files_of_working_tree(suite) if measures(file, suite)], tree)
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:
@@ -287,6 +232,147 @@ def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> N
     index.unlink()
 
 
+# What git says of revisions.
+
+
+def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
+    """The commit of `revision`, typed after `option`, in `root`'s repository; raises TreeError with the next step."""
+    if shutil.which("git") is None:
+        raise TreeError(f"{option} {revision} needs git, and there is none on the PATH; install it.")
+    inside = _git(root, "rev-parse", "--show-prefix")
+    if "dubious ownership" in inside.stderr:
+        raise TreeError(
+            f"{option} {revision}: git does not read {root}, which belongs to another user; allow it with "
+            f"`git config --global --add safe.directory {root}`."
+        )
+    if inside.returncode:
+        raise TreeError(f"{option} {revision} needs a git repository, and {root} is in none; clone the project.")
+    asked = ("rev-parse", "--verify", "--quiet")
+    if _git(root, *asked, "HEAD").returncode:
+        raise TreeError(f"{option} {revision} needs a base, and the repository {root} has no commit yet; commit one.")
+    found = _git(root, *asked, "--end-of-options", f"{revision}^{{commit}}")
+    full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
+    is_shallow = _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+    if not full_hash:
+        at_origin = _git(root, *asked, "--end-of-options", f"origin/{revision}^{{commit}}").returncode == 0
+        raise TreeError(_why_not_found(revision, option, at_origin, is_shallow))
+    if not is_shallow and _git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
+        raise TreeError(
+            f"{option} {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
+            "give a revision of this one (`git log`)."
+        )
+    return Commit(revision, full_hash[0], inside.stdout.strip())
+
+
+def _why_not_found(revision: str, option: str, at_origin: bool, is_shallow: bool) -> str:
+    if at_origin:
+        return (
+            f"{option} {revision} names no revision here, but origin/{revision} is there: {option} origin/{revision}."
+        )
+    if revision and is_shallow:
+        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
+            return (
+                f"{option} {revision} is not in this shallow clone; fetch the history first with "
+                "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
+            )
+        return (
+            f"{option} {revision} is not in this shallow clone; fetch it first with "
+            f"`git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, "
+            "or clone with the whole history (actions/checkout: fetch-depth: 0)."
+        )
+    return (
+        f"{option} {shlex.quote(revision)} names no revision of this repository; "
+        "give a branch, a tag or a commit (`git log`)."
+    )
+
+
+def state_of_head(root: Path) -> Json:
+    """The working tree's commit and its number of changed files; nulls where git cannot tell."""
+    commit = _git(root, "rev-parse", "HEAD")
+    status = _git(root, "status", "--porcelain", "--", ".", *NOT_MEASURED)
+    changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
+    return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
+
+
 def _git(folder: Path, *words: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C", **variables}
     return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, input=given)
+
+
+# What a process that serves a side sees.
+
+
+def environment_without_the_suite() -> dict[str, str]:
+    """This process's, without pytest's variables and the repository on the path: its model/ would replace one that a
+    tree lacks.
+
+    The rest of the path is absolute, because a worker starts in another folder.
+    """
+    inherited = inherited_environment()
+    return {**inherited, "PYTHONPATH": _joined(entry for entry in _python_path(inherited) if entry != SUITE)}
+
+
+def environment_of_side(repository: Repository, tree: Path) -> dict[str, str]:
+    """The environment of a worker in `tree`, whose path never leads to the repository that the tree stands for."""
+    if repository.holds_suite:
+        return environment_without_the_suite()
+    inherited = inherited_environment()
+    others = [entry for entry in _python_path(inherited) if not entry.is_relative_to(repository.root)]
+    # Without the folder that the worker starts in: `model` or `perf_tests` may be the name of one of theirs.
+    return {**inherited, "PYTHONPATH": _joined((*repository.path_in(tree), *others)), "PYTHONSAFEPATH": "1"}
+
+
+def _python_path(environment: Mapping[str, str]) -> list[Path]:
+    return [Path(entry).resolve() for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _joined(path: Iterable[Path]) -> str:
+    return os.pathsep.join(map(str, path))
+
+
+# One gate, or search with the gate, at a time: two would share the machine, and neither could tell its neighbour from a
+# slow side.
+
+
+@contextmanager
+def alone(what: str = "gate", folders: str = TREES) -> Iterator[None]:
+    """Hold the lock of the temporary folder, after removing the `folders` of runs that were killed.
+
+    The lock ends with its process; its file stays. Raises BesideAnotherError where another run holds it, TreeError
+    where it cannot be opened.
+    """
+    try:
+        folder = Path(tempfile.gettempdir())
+        lock = _opened(folder / f"perf-tests-{what}.lock")
+    except OSError as error:
+        raise TreeError(f"The {what} cannot lock the machine: {error}; set TMPDIR to a folder to write to.") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            process = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+            raise BesideAnotherError(
+                f"Another {what}, process {process}, is measuring on this machine, and two at once would disturb each "
+                "other; wait for its end."
+            ) from error
+        with suppress(OSError):  # of another user, who left it
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        for left in folder.glob(f"{folders}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _opened(path: Path) -> int:
+    """Open a lock for every user: a shared temporary folder lets nobody create, or open to write, another's file."""
+    with suppress(FileExistsError):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with suppress(OSError):
+            os.fchmod(lock, 0o666)
+        return lock
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -1,4 +1,8 @@
-"""An extra pass: a benchmark run again with the same axes and rounds, observed and not timed."""
+"""An extra pass: a benchmark run again with the same axes and rounds, observed and not timed.
+
+A pass is one file of this folder. It says how many rounds it runs and what it keeps of them; a benchmark's file makes
+its tests by `repeated(timing, name)`, and its values are a row of the record's `passes`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,15 +13,39 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.workbench import OUTCOME, PASS_VALUES, Workbench
+from perf_tests.bench.session import noted
+from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.workers import WorkerEndedError
 from perf_tests.cases.case import Case
 from perf_tests.records.record import Json
 
 ROOT = Path(__file__).parents[2]
+"""The folder that holds the suite, in which workers start."""
 
 Timing = Callable[..., None]
 """The test function of a benchmark."""
+
+
+def repeated(timing: Timing, extra_pass: str) -> Timing:
+    """Return the test that runs `timing` under the pass of this name."""
+
+    def test(case: Case, look: ExtraPass) -> None:
+        look(timing)
+
+    test.__doc__ = timing.__doc__
+    (phase,) = (mark for mark in timing.pytestmark if mark.name == "phase")  # type: ignore[attr-defined]
+    marked: Any = pytest.mark.extra_pass(extra_pass)(pytest.mark.phase(*phase.args)(test))
+    return marked
+
+
+def pass_named(name: str) -> "type[ExtraPass]":
+    # Imported here, because each of them builds on this file.
+    from perf_tests.passes.kernels import KernelPass
+    from perf_tests.passes.memory import MemoryPass
+    from perf_tests.passes.warmup import WarmupPass
+
+    every: dict[str, type[ExtraPass]] = {"kernels": KernelPass, "memory": MemoryPass, "warmup": WarmupPass}
+    return every[name]
 
 
 @dataclass
@@ -33,49 +61,38 @@ class ExtraPass(ABC):
     @staticmethod
     @abstractmethod
     def rounds_of(phase: str, rounds: int) -> int:
-        """Rounds of the pass over a case whose timing measures `rounds`."""
+        """Return the rounds of the pass over a case whose timing measures `rounds`."""
 
     @abstractmethod
-    def look(self, timing: Timing) -> Json | None:
-        """The values of the pass, for the record; None where nothing is kept."""
+    def examine(self, timing: Timing) -> Json | None:
+        """Return the values of the pass, for the record; None where nothing is kept."""
 
     def __call__(self, timing: Timing) -> None:
         with self.workbench.spending("passes"):
-            values = self.look(timing)
+            values = self.examine(timing)
         if values is not None:
-            self.request.node.stash[PASS_VALUES] = values
+            noted(self.request.node).values = values
 
     def benchmark_id(self, timing: Timing) -> str:
-        """Node id of `timing` with the axes of this test."""
+        """Return the node id of `timing` with the axes of this test."""
         path = Path(timing.__code__.co_filename).relative_to(ROOT).as_posix()
         return f"{path}::{timing.__name__}[{self.request.node.callspec.id}]"
 
     def answered_by(self, worker: Callable[[], Json]) -> Json:
-        """The `values` of a worker's answer; an outcome ends the test instead: an error fails it, another skips it."""
-        self.request.getfixturevalue("shelf").leave_memory_to_others()
+        """Return the `values` of a worker's answer; an outcome ends the test instead."""
+        self.request.getfixturevalue("model_cache").leave_memory_to_others()
         try:
             answer = worker()
         except WorkerEndedError as error:
-            self._end_with(Outcome("error", str(error)))
+            self.end_with(Outcome("error", str(error)))
         if "outcome" in answer:
-            self._end_with(Outcome(**answer["outcome"]))
+            self.end_with(Outcome(**answer["outcome"]))
         values: Json = answer["values"]
         return values
 
-    def _end_with(self, outcome: Outcome) -> NoReturn:
-        self.request.node.stash[OUTCOME] = outcome
+    def end_with(self, outcome: Outcome) -> NoReturn:
+        """End the test: an error fails it, any other outcome skips it."""
+        noted(self.request.node).outcome = outcome
         if outcome.outcome == "error":
             pytest.fail(outcome.in_words, pytrace=False)
         pytest.skip(outcome.in_words)
-
-
-def repeated(timing: Timing, extra_pass: str) -> Timing:
-    """The test that runs `timing` under the pass of this name."""
-
-    def test(case: Case, look: ExtraPass) -> None:
-        look(timing)
-
-    test.__doc__ = timing.__doc__
-    (phase,) = (mark for mark in timing.pytestmark if mark.name == "phase")  # type: ignore[attr-defined]
-    marked: Any = pytest.mark.extra_pass(extra_pass)(pytest.mark.phase(*phase.args)(test))
-    return marked

@@ -1,41 +1,78 @@
-"""The kernel pass: the rounds of a timing, traced kernel by kernel in this process."""
+"""The kernel pass (`--kernels`): a few rounds under PyTorch's profiler, kernel by kernel, the trace beside the record.
+
+And a run for Nsight Systems (`--nvtx`), which shows the same rounds inside NVTX ranges.
+"""
 
 import gzip
 import inspect
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from model.regions import regions_opened_by
-from perf_tests.bench.loop import Measure, Rounds, warm_up
+from perf_tests.bench.loop import Around, Measure, Rounds, warm_up
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.profiler import ALL_ROUNDS, ROUND, SET_UP, trace_rounds
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import NvtxRanges, capture
+from perf_tests.hardware.device import Device, no_collections
+from perf_tests.hardware.torch_private import profiler_is_active
 from perf_tests.passes.extra_pass import ExtraPass, Timing
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import NoDeviceEventsError, read_chrome_trace
 
-# A few rounds traced kernel by kernel; the trace is written beside the record.
+PLAIN_ROUNDS = 2
+"""Without the profiler: the first is cold, the second gives the time of a round without the profiler's overhead."""
+WARMUP_ROUNDS = 2
+"""Under the profiler and discarded, because its first use is slow."""
+TRACED_ROUNDS = 2
+"""Two, to detect a count that differs between them."""
+ALL_ROUNDS = PLAIN_ROUNDS + WARMUP_ROUNDS + TRACED_ROUNDS
 
+ROUND, SET_UP = "round", "set-up"
+"""Regions around what is timed and around its set-up; all others are the model's."""
 
 COMPRESSION_LEVEL = 6
 """gzip's default: level 9 takes four times as long and saves 3 %."""
 
 
+class KernelPass(ExtraPass):
+    """Calls the timing in this process, with its own fixtures and another `measure`."""
+
+    uses_profiler = True
+
+    @staticmethod
+    def rounds_of(phase: str, rounds: int) -> int:
+        return ALL_ROUNDS
+
+    def examine(self, timing: Timing) -> Json:
+        measure = ProfiledMeasure(self.request.node.nodeid, self.case, self.workbench)
+        names = [name for name in inspect.signature(timing).parameters if name != "measure"]
+        try:
+            timing(measure=measure, **{name: self.request.getfixturevalue(name) for name in names})
+        except NoDeviceEventsError as error:
+            self.end_with(Outcome("error", f"{error}."))
+        return measure.values
+
+
 @dataclass
-class TracedMeasure(Measure):
+class ProfiledMeasure(Measure):
     case_id: str
     case: Case
     workbench: Workbench
 
-    def look(self, rounds: Rounds) -> Json:
+    def run_rounds(self, rounds: Rounds) -> Json:
         """Raises ProfilerBusyError, and NoDeviceEventsError for a trace that lacks what ran on the GPU."""
-        device = self.workbench.device
-        clock = self.workbench.clock
+        device, clock = self.workbench.device, self.workbench.clock
         for _ in warm_up(device, self.case.fewest_warmup_rounds, now=clock.now):
             with clock.round():
                 rounds.play()
@@ -49,7 +86,10 @@ class TracedMeasure(Measure):
         return {**values, **self._keep(traced.trace)}
 
     def _keep(self, trace: bytes) -> Json:
-        """Its path from the folder of the record; None where nothing is kept. A full disk costs the trace alone."""
+        """Write the trace; returns its path from the folder of the record, None where nothing is kept.
+
+        A full disk costs the trace alone.
+        """
         if self.workbench.session is None or not self.workbench.session.journal.keeps:
             return {"trace": None}
         content = gzip.compress(trace, COMPRESSION_LEVEL)
@@ -62,36 +102,111 @@ class TracedMeasure(Measure):
         return {"trace": f"{path.parent.name}/{path.name}"}
 
 
-class KernelPass(ExtraPass):
-    """Calls the timing with its own fixtures and another `measure`."""
+@dataclass(frozen=True)
+class TracedRounds:
+    """`plain_seconds` is one round without the profiler; `trace` is Kineto's JSON."""
 
-    uses_profiler = True
-
-    @staticmethod
-    def rounds_of(phase: str, rounds: int) -> int:
-        return ALL_ROUNDS
-
-    def look(self, timing: Timing) -> Json:
-        measure = TracedMeasure(self.request.node.nodeid, self.case, self.workbench)
-        names = [name for name in inspect.signature(timing).parameters if name != "measure"]
-        try:
-            timing(measure=measure, **{name: self.request.getfixturevalue(name) for name in names})
-        except NoDeviceEventsError as error:
-            self._end_with(Outcome("error", f"{error}."))
-        return measure.values
+    plain_seconds: float
+    trace: bytes
 
 
-# A run for Nsight Systems (`--nvtx`): the rounds of each case inside NVTX ranges, and no timing.
+PlayRound = Callable[[Around, Around], None]
+"""Runs one round, its set-up inside the first context and its target inside the second."""
+
+
+def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
+    """Run a few rounds and trace the last ones. Raises ProfilerBusyError."""
+    check_no_profiler()
+    plain_seconds = 0.0
+    traces: list[bytes] = []
+    on_gpu = device.torch_device.type == "cuda"
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
+        schedule=schedule(wait=PLAIN_ROUNDS, warmup=WARMUP_ROUNDS, active=TRACED_ROUNDS),
+        on_trace_ready=lambda profiler: traces.append(exported_trace(profiler.export_chrome_trace)),
+        record_shapes=True,
+    ) as profiler:
+        for number in range(ALL_ROUNDS):
+            is_plain = number < PLAIN_ROUNDS
+            halves = _Halves(device, nullcontext if is_plain else record_function)
+            with nullcontext() if is_plain else regions_opened_by(_open_region):
+                play(halves.set_up, halves.target)
+            if is_plain:
+                plain_seconds = halves.target_seconds
+            profiler.step()
+    return TracedRounds(plain_seconds, traces[0])
 
 
 @dataclass
-class RangedMeasure(Measure):
-    """Ranges cost time, so nothing is timed; only the measured rounds are captured."""
+class _Halves:
+    """The contexts of set-up and target; each waits for the device."""
+
+    device: Device
+    annotate: Callable[[str], AbstractContextManager[object]]
+    target_seconds: float = 0.0
+
+    @contextmanager
+    def set_up(self) -> Iterator[None]:
+        with self.annotate(SET_UP):
+            yield
+            self.device.synchronize()
+
+    @contextmanager
+    def target(self) -> Iterator[None]:
+        with no_collections(), self.annotate(ROUND):
+            start = time.perf_counter()
+            yield
+            self.device.synchronize()
+            self.target_seconds = time.perf_counter() - start
+
+
+def _open_region(name: str) -> AbstractContextManager[object]:
+    # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
+    return nullcontext() if torch.compiler.is_compiling() else record_function(name)
+
+
+def exported_trace(export: Callable[[str], object]) -> bytes:
+    """Return JSON in Kineto's schema, from the method `export_chrome_trace` of either kind of PyTorch profiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        export(str(path))
+        return path.read_bytes()
+
+
+NSYS_VARIABLES = ("NSYS_PROFILING_SESSION_ID", "NSYS_TARGET_STD_REDIRECT_ACTIVE")
+"""Set by Nsight Systems in processes that it starts."""
+
+
+class ProfilerBusyError(Exception):
+    """Something else profiles this process; the message is one sentence."""
+
+
+def check_no_profiler(option: str = "--kernels") -> None:
+    """Raises ProfilerBusyError where another profiler is active, so that that of `option` would conflict with it."""
+    running = next((name for name in NSYS_VARIABLES if os.environ.get(name)), None)
+    if running is not None:
+        raise ProfilerBusyError(
+            f"Nsight Systems profiles this process ({running} is set), and a device allows one profiler at a time; "
+            f"run without {option} under nsys, or with {option} without nsys."
+        )
+    if profiler_is_active():
+        raise ProfilerBusyError(
+            "A PyTorch profiler is already active in this process, and two cannot run at once; "
+            f"stop it, or run without {option}."
+        )
+
+
+@dataclass
+class NvtxMeasure(Measure):
+    """Runs the rounds of a case inside NVTX ranges, for Nsight Systems.
+
+    Ranges cost time, so nothing is timed; only the measured rounds are captured.
+    """
 
     case: Case
     workbench: Workbench
 
-    def look(self, rounds: Rounds) -> None:
+    def run_rounds(self, rounds: Rounds) -> None:
         ranges, device = NvtxRanges(), self.workbench.device
 
         @contextmanager

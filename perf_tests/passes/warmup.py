@@ -1,29 +1,77 @@
-"""The warm-up study of one case: a fresh process for each number of warm-up rounds, and one for the first round."""
+"""The warm-up study (`--warmup-study`): how many warm-up rounds a phase needs, and where its first round goes.
+
+A fresh process runs the benchmark for each number of warm-up rounds, and one more traces the first round of all and a
+later one to compare it with.
+"""
 
 import gc
+import importlib.machinery
+import json
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from perf_tests.audit.physics import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from torch.autograd.profiler import profile as autograd_profile
+from torch.profiler import record_function
+
+from perf_tests.audit.rounds import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
 from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.profiler import ROUNDS_BETWEEN, TracedCall, traced_call
-from perf_tests.bench.workers import (
-    WorkerEndedError,
-    channel_of_worker,
-    examined,
-    inherited_environment,
-    sent_elsewhere,
-    start_worker,
-)
+from perf_tests.bench.worker_plugin import examined, sent_elsewhere
+from perf_tests.bench.workers import WorkerEndedError, channel_of_worker, inherited_environment, start_worker
 from perf_tests.cases.settings import Settings
 from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import Device, cache_state, count_compilations, seconds_per_page_fault
+from perf_tests.hardware.device import (
+    Device,
+    cache_state,
+    count_compilations,
+    no_collections,
+    page_faults,
+    seconds_per_page_fault,
+    system_seconds,
+)
 from perf_tests.passes.extra_pass import ROOT, ExtraPass, Timing
+from perf_tests.passes.kernels import exported_trace
 from perf_tests.records.record import Json
 from perf_tests.traces.kernels import TracedRound, first_round_parts, largest_growth
 
-# The warm-up study in one process: every round timed from the first on, or the first and a later one traced.
+
+class WarmupPass(ExtraPass):
+    """Runs no round in this process."""
+
+    uses_profiler = True
+
+    @staticmethod
+    def rounds_of(phase: str, rounds: int) -> int:
+        return study_rounds(phase, rounds)
+
+    def examine(self, timing: Timing) -> Json | None:
+        benchmark, rounds = self.benchmark_id(timing), self.workbench.rounds(self.case)
+        settings = self.workbench.settings
+
+        def studied(study: Study) -> Json:
+            return self.answered_by(lambda: in_fresh_process(settings, benchmark, study, ROOT))
+
+        if self.workbench.disabled:
+            studied(Study(0, 1))
+            return None
+        studies = [Study(count, rounds) for count in STUDIED_WARMUP_ROUNDS]
+        if self.case.row.setup_computes:
+            studies.append(Study(LEAVING_OUT_ROUNDS, rounds, leaves_out_timed_phase=True))
+        series = [
+            {
+                "warmup_rounds": study.warmup_rounds,
+                "leaves_out_timed_phase": study.leaves_out_timed_phase,
+                **studied(study),
+            }
+            for study in studies
+        ]
+        first_round = studied(Study(0, 1, traces_first_round=True))
+        return warmup_values(series, first_round, self.workbench.warmup_rounds(self.case))
 
 
 @dataclass(frozen=True)
@@ -39,12 +87,12 @@ class Study:
 
 
 @dataclass
-class StudiedMeasure(Measure):
+class WarmupStudyMeasure(Measure):
     study: Study
     clock: Clock
     device: Device
 
-    def look(self, rounds: Rounds) -> Json:
+    def run_rounds(self, rounds: Rounds) -> Json:
         gc.collect()
         self.clock.forget()
         return self._trace(rounds) if self.study.traces_first_round else self._time(rounds)
@@ -86,18 +134,18 @@ class StudiedMeasure(Measure):
             },
         }
 
-    def _traced_round(self, rounds: Rounds) -> tuple[TracedCall, TracedRound]:
+    def _traced_round(self, rounds: Rounds) -> tuple["TracedCall", TracedRound]:
         rounds.prepare()
         self.clock.begin_round()
         call = traced_call(rounds.run, self.device)
         return call, TracedRound(call.events, call.page_faults, call.system_seconds)
 
 
-# One process of the warm-up study, which has run no round before: `python -m perf_tests.passes.warmup SOCKET`.
-
-
 def in_fresh_process(settings: Settings, benchmark: str, study: Study, root: Path) -> Json:
-    """The `values` or the `outcome` of a process started in `root`. Raises WorkerEndedError with one sentence."""
+    """Return the `values` or the `outcome` of a study, from a process started in `root` that has run no round before.
+
+    Raises WorkerEndedError with one sentence.
+    """
     worker = start_worker("perf_tests.passes.warmup", root, inherited_environment())
     try:
         return worker.ask({"settings": sent_elsewhere(settings), "benchmark": benchmark, "study": asdict(study)})
@@ -113,49 +161,112 @@ def main() -> int:
     channel = channel_of_worker()
     task = channel.receive()
     study = Study(**task["study"])
-    answer = examined(task, lambda item, workbench: StudiedMeasure(study, workbench.clock, workbench.device))
+    answer = examined(task, lambda item, workbench: WarmupStudyMeasure(study, workbench.clock, workbench.device))
     if answer is None:  # pytest has printed why
         return 1
     channel.send(answer)
     return 0
 
 
-class WarmupPass(ExtraPass):
-    """Runs no round in this process."""
+# The first round of a process under a profiler.
 
-    uses_profiler = True
 
-    @staticmethod
-    def rounds_of(phase: str, rounds: int) -> int:
-        return study_rounds(phase, rounds)
+CALL = "round"
+"""The range around what is timed."""
 
-    def look(self, timing: Timing) -> Json | None:
-        benchmark, rounds, settings = (
-            self.benchmark_id(timing),
-            self.workbench.rounds(self.case),
-            self.workbench.settings,
-        )
+IMPORT_RANGE = "import of "
+"""Prefix of the ranges of imports."""
 
-        def studied(study: Study) -> Json:
-            return self.answered_by(lambda: in_fresh_process(settings, benchmark, study, ROOT))
+ROUNDS_BETWEEN = 5
+"""Untraced rounds between the two, so that the later one is warm."""
 
-        if self.workbench.disabled:
-            studied(Study(0, 1))
-            return None
-        studies = [Study(count, rounds) for count in STUDIED_WARMUP_ROUNDS]
-        if self.case.row.setup_computes:
-            studies.append(Study(LEAVING_OUT_ROUNDS, rounds, leaves_out_timed_phase=True))
-        series = [
-            {
-                "warmup_rounds": study.warmup_rounds,
-                "leaves_out_timed_phase": study.leaves_out_timed_phase,
-                **studied(study),
-            }
-            for study in studies
-        ]
-        first_round = studied(Study(0, 1, traces_first_round=True))
-        return warmup_values(series, first_round, self.workbench.warmup_rounds(self.case))
+
+@dataclass(frozen=True)
+class TracedCall:
+    """One call of a function: its trace in Kineto's schema, modules loaded, pages touched first except by imports."""
+
+    events: list[dict[str, Any]]
+    modules_loaded: int
+    page_faults: int
+    system_seconds: float
+    """CPU time of the kernel for this process during the call, page faults included."""
+
+
+def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
+    """Call `function` once, traced, and wait for the device.
+
+    Each import that no other import causes is a range of the trace. The profiler is not torch.profiler's: that one
+    imports all of Inductor when it starts, which is part of what is measured here.
+    """
+    device.synchronize()
+    use_device = "cuda" if device.torch_device.type == "cuda" else None
+    with no_collections(), autograd_profile(use_kineto=True, use_device=use_device) as profiler:
+        with record_function("first range of all"):  # which imports what ranges need
+            pass
+        with imports_as_ranges() as imports:
+            before, system_before = page_faults(), system_seconds()
+            with record_function(CALL):
+                function()
+                device.synchronize()
+            faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
+    events = json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]
+    return TracedCall(events, imports.modules_loaded, faults - imports.page_faults, kernel_seconds)
+
+
+@contextmanager
+def imports_as_ranges() -> Iterator["ImportRanges"]:
+    """Open a range of the profiler around each outermost import; the yielded object counts them."""
+    finder = ImportRanges()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield finder
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class ImportRanges(MetaPathFinder):
+    """Asks the other finders and makes the loader that they choose work inside a range."""
+
+    def __init__(self) -> None:
+        self.modules_loaded = 0
+        self.page_faults = 0
+        self._is_open = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for other in sys.meta_path:
+            spec = None if other is self else other.find_spec(fullname, path, target)
+            if spec is None:
+                continue
+            # A loader that is a class, as that of builtin modules, serves all of them and loads no file.
+            if spec.loader is not None and not isinstance(spec.loader, type):
+                self._watch(spec.loader, fullname)
+            return spec
+        return None
+
+    def _watch(self, loader: Loader, name: str) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            self.modules_loaded += 1
+            if self._is_open:
+                execute(module)
+                return
+            self._is_open, before = True, page_faults()
+            try:
+                with record_function(f"{IMPORT_RANGE}{name}"):
+                    execute(module)
+            finally:
+                self._is_open = False
+                self.page_faults += page_faults() - before
+
+        # On this object alone, which loads this module and no other.
+        loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # This file once more, by its name: pytest loads it so, and what one copy sets the other would not see.
+    from perf_tests.passes import warmup
+
+    sys.exit(warmup.main())

@@ -201,10 +201,8 @@ def multi_tensor_launches(elements: list[int], depth: int) -> int:
 # How often CUDA launches a kernel whose tensors are too large for 32-bit indices: TensorIterator halves them first.
 #
 # PyTorch, aten/src/ATen/TensorIterator.cpp (`can_use_32bit_indexing`, `get_dim_to_split`, `split`), used by
-# `gpu_kernel`
-# (native/cuda/Loops.cuh), `gpu_reduce_kernel` (Reduce.cuh), gather and scatter. Products, fused attention,
-# `softmax`,
-# `cat`, `stack` and look-ups have kernels of their own, which are assumed to be launched once.
+# `gpu_kernel` (native/cuda/Loops.cuh), `gpu_reduce_kernel` (Reduce.cuh), gather and scatter. Products, fused
+# attention, `softmax`, `cat`, `stack` and look-ups have kernels of their own, which are assumed to be launched once.
 
 
 LARGEST_INDEX = 2**31 - 1
@@ -252,7 +250,7 @@ def _byte_strides(tensor: Tensor) -> Strides:
 
 
 def strides_in(tensor: Tensor, shape: Sequence[int]) -> Strides:
-    """Of `tensor` broadcast to `shape`."""
+    """Return the strides of `tensor` broadcast to `shape`."""
     own = [stride if size > 1 else 0 for size, stride in zip(tensor.shape, _byte_strides(tensor), strict=True)]
     return [0] * (len(shape) - tensor.dim()) + own
 
@@ -283,8 +281,7 @@ def _parts(sizes: list[int], strides: list[Strides]) -> int:
 
 # Which elementwise kernels compute an address for each element, because their tensors are not equally dense.
 #
-# CUDA's elementwise kernels load several neighbours at once where all tensors are one dense block after
-# neighbouring
+# CUDA's elementwise kernels load several neighbours at once where all tensors are one dense block after neighbouring
 # dimensions are merged. A broadcast or transposed tensor takes another kernel, `elementwise_kernel` instead of
 # `vectorized_elementwise_kernel`, with an integer division per dimension, tensor and element (PyTorch,
 # aten/src/ATen/native/cuda/CUDALoops.cuh, `gpu_kernel_impl_nocast`). On a fast memory these divisions bound it.
@@ -317,9 +314,8 @@ def _are_alike(tensors: Sequence[Tensor]) -> bool:
 
 # CUDA's rules applied to CPU tensors: which operations autocast keeps in float32, and which attention is fused.
 #
-# Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counted on CPU tensors under CPU
-# autocast, and
-# this mode corrects what CUDA does differently.
+# Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counted on CPU tensors under CPU autocast,
+# and this mode corrects what CUDA does differently.
 
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
@@ -376,7 +372,7 @@ def _without_overload(name: str) -> str:
 
 
 def libraries_here(device: torch.device) -> CudaLibraries | None:
-    """Of this GPU; None on a CPU."""
+    """Return the libraries of this GPU; None on a CPU."""
     if device.type != "cuda":
         return None
     major, _ = torch.cuda.get_device_capability(device)

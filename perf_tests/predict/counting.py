@@ -45,8 +45,7 @@ from perf_tests.predict.costs import (
 # A log of tensor storages as they are allocated and freed: how much is held when, and by what.
 #
 # A storage is a block of memory that views share. A weak reference follows it, so that it counts as free when its
-# last
-# tensor is gone, as in the allocator.
+# last tensor is gone, as in the allocator.
 
 
 CUDA_BLOCK_BYTES = 512

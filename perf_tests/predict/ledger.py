@@ -5,54 +5,43 @@ versions of torch differ in the kernels of an operation, so each has its own led
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import SIZES, ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
+from model.sizes import SIZES
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests.cases.case import COUNTED_ATTENTION, Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
 from perf_tests.cases.settings import Settings
-from perf_tests.hardware.clock import CollectiveCounter
-from perf_tests.hardware.limits import BUCKETED, VARIANTS, Message, ParameterShapes, Shape, sent_bytes, step_messages
-from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.hardware.limits import VARIANTS, sent_bytes, step_messages
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
 from perf_tests.predict.counters import Counters
+from perf_tests.predict.ranks import parameter_shapes
 from perf_tests.records.record import without_path
 from perf_tests.records.store import write_whole
-
-if TYPE_CHECKING:
-    from model.parallel import Ranks
-
 
 COUNTERS = (
     "parameters", "model_flops", "executed_flops", "matmul_calls", "kernel_launches", "bytes_touched", "saved_bytes",
     "peak_bytes",
 )  # fmt: skip
+
+
 COLUMNS = ("phase", "id", *COUNTERS)
 
+
 COMMAND = "pytest perf_tests/test_counters.py --update-counters"
+
 
 LedgerKey = tuple[str, str]
 """(phase, id), as in ("forward", "small-ctx128-fp32-naive")."""
 
+
 Line = Mapping[str, int | None]
 """Counter to value; None where the phase has none, as the optimizer has no model FLOPs."""
+
 
 Ledger = Mapping[LedgerKey, Line]
 
@@ -191,20 +180,22 @@ def _shown(key: LedgerKey, line: Line) -> str:
 
 
 # The grid of a ledger of exact counters, on an imaginary GPU: every size, context and phase, or those asked for.
-
-
 BATCH_SIZE = 4
+
+
 DEVICE = "cuda"
 """Its rules are applied on the CPU, so no GPU is needed."""
 
+
 OPTIMIZER = "foreach"
 """AdamW's default on a GPU."""
+
 
 GRID_PRECISIONS = ("fp32", "bf16")
 
 
 def counted_grid() -> dict[str, list[Case]]:
-    """From id to the cases that differ only in their phase and share one count, smallest first."""
+    """Return, by id, the cases that differ only in their phase and share one count, smallest first."""
     sizes = [size for size in SIZES if size not in SIZES_APART]
     grid: dict[str, list[Case]] = {
         LanguageModelCase.id_of(size, context, precision, attention): _cases(
@@ -246,107 +237,10 @@ def line_of(counters: Counters) -> dict[str, int | None]:
     return {name: getattr(counters, name) for name in COUNTERS}
 
 
-# What one rank of many sends in a training step, counted in this process alone: the others are imagined.
-#
-# PyTorch's backend `fake` answers every collective at once without sending anything.
-
-
-HOST = torch.device("cpu")
-NEED_CONTENT = BUCKETED
-"""DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
-_TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
-PLAYS_COLLECTIVES = _TORCH >= (2, 13)
-NORM_OF_EACH = _TORCH >= (2, 10)
-"""Whether FSDP2 adds up a norm of each parameter for clipping, or one of all."""
-
-
-@contextmanager
-def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = True) -> "Iterator[Ranks]":
-    """Rank 0 of `world`. Raises ValueError inside of a run by ranks, which has a group already."""
-    from model.parallel import Ranks
-
-    if dist.is_initialized():
-        raise ValueError("messages of imagined ranks cannot be counted among real ones; run this without torchrun.")
-    dist.init_process_group("fake", rank=0, world_size=world)
-    try:
-        assert dist.group.WORLD is not None
-        ranks = Ranks(dist.group.WORLD, HOST, bucket_mb, reshard)
-        assert ranks.mesh is not None  # made of tensors with content, so before any without
-        yield ranks
-    finally:
-        dist.destroy_process_group()
-
-
-def counted_messages(
-    variant: str, config: ModelConfig, world: int, bucket_mb: float | None = None, reshard: bool = True
-) -> list[Message]:
-    """Every message of a step once DDP has found its buckets; the batch does not matter."""
-    from model.parallel import PARALLEL
-
-    with imagined_ranks(world, bucket_mb, reshard) as ranks, ExitStack() as stack:
-        if PLAYS_COLLECTIVES and variant not in NEED_CONTENT:
-            stack.enter_context(FakeTensorMode())
-        training = PARALLEL[variant](_model(config), ranks, _train)
-        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
-        if isinstance(training.model, DistributedDataParallel):
-            training.model.register_comm_hook(ranks.group, _all_reduced)
-            training.step(tokens_BT, tokens_BT)
-        counter = stack.enter_context(CollectiveCounter())
-        training.step(tokens_BT, tokens_BT)
-        # DDP tells its buckets once, at the start of its second step.
-        return [message for message, dtype in counter.seen if dtype.is_floating_point]
-
-
-def _all_reduced(
-    group: dist.ProcessGroup,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]  # the stubs of torch do not know it, and DDP asks for it
-) -> torch.futures.Future[Tensor]:
-    """What DDP does by itself where a backend answers with tensors; `fake` does not."""
-    dist.all_reduce(bucket.buffer(), group=group)
-    done: torch.futures.Future[Tensor] = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
-
-
-@cache
-def parameter_shapes(config: ModelConfig) -> ParameterShapes:
-    """Of our model, with the order of gradients as one backward pass gives it: that of one block, for every block."""
-    from model.parallel import blocks
-
-    with FakeTensorMode(), torch.enable_grad():  # also where a benchmark of inference asks
-        training = _train(_model(replace(config, num_layers=1)))
-        (block,) = blocks(training.model)
-        by_gradient: list[nn.Parameter] = []
-        for parameter in training.model.parameters():
-            parameter.register_post_accumulate_grad_hook(by_gradient.append)
-        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
-        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
-    inside = {id(parameter) for parameter in block.parameters()}
-    rest = [parameter for parameter in training.model.parameters() if id(parameter) not in inside]
-    at = [number for number, parameter in enumerate(by_gradient) if id(parameter) in inside]
-    before, of_block, after = (
-        _shapes(by_gradient[part]) for part in (slice(at[0]), slice(at[0], at[-1] + 1), slice(at[-1] + 1, None))
-    )
-    order = (*before, *(of_block * config.num_layers), *after)
-    return ParameterShapes(_shapes(rest), (_shapes(block.parameters()),) * config.num_layers, order)
-
-
-def _shapes(parameters: Iterable[nn.Parameter]) -> tuple[Shape, ...]:
-    return tuple(tuple(parameter.shape) for parameter in parameters)
-
-
-def _model(config: ModelConfig) -> nn.Module:
-    return TransformerLM(config.at_context(2), ATTENTION["naive"].build())
-
-
-def _train(model: nn.Module) -> Training:
-    return Training(model, PRECISIONS["fp32"], HOST)
-
-
 # What ranks send in a training step, for the ledger: every size in each way to share a step, on 2, 8 and 64 ranks.
-
-
 WORLDS = (2, 8, 64)
+
+
 SENT_COLUMNS = ("size", "parallel", "world", "messages", "bytes_sent_by_all_ranks")
 
 

@@ -16,7 +16,7 @@ from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import FIRST_STEP
 from perf_tests.predict.counters import Counters, PartPeak, counters_of
 from perf_tests.predict.counting import WEIGHT_COPIES
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 
 # What PyTorch's caching allocator hands out beyond what is asked for: blocks whose rest is too small to be split
 # off.
@@ -42,7 +42,7 @@ def unsplit_weight_bytes(config: ModelConfig) -> int:
 
 
 def whole_block_bytes(sizes: Iterable[int]) -> int:
-    """Of the blocks that hold tensors of these sizes, made in this order."""
+    """Return the bytes of the blocks that hold tensors of these sizes, made in this order."""
     rests: list[int] = []
     total_bytes = 0
     for size in sizes:

@@ -1,10 +1,9 @@
-"""The arguments of `predict`, checked once: text in, a `TargetMachine` and cases out, or ValueError."""
+"""What `predict` is asked for and answers: the arguments checked once, then the prediction that they call for."""
 
 import argparse
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -36,36 +35,41 @@ from perf_tests.cases.options import (
 )
 from perf_tests.cases.sharing import OF_SOME_WAYS, Sharing, why_without_effect
 from perf_tests.hardware.datasheets import (
-    FLASH,
-    FRAGMENTATION_SHARE,
-    MAY_NOT_FIT,
+    FITS,
     Room,
     gpu_named,
     libraries_of,
     room_on,
 )
 from perf_tests.hardware.device import open_device
-from perf_tests.hardware.limits import COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY, VARIANTS, ceilings_of
+from perf_tests.hardware.limits import VARIANTS, ceilings_of
 from perf_tests.hardware.machine import physical_cores
-from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, label_of, optimizer_in_words, phases_of
-from perf_tests.predict.costs import LARGEST_INDEX, libraries_here
-from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
+from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
+from perf_tests.predict.costs import libraries_here
+from perf_tests.predict.machine import ceilings_here
+from perf_tests.predict.ranks import MOST_RANKS, predict_ranks, rank_json, rank_lines
+from perf_tests.predict.screens import (
+    attention_json,
+    attention_lines,
+    checkpoint_json,
+    checkpoint_lines,
+    choice_json,
+    choice_lines,
+    context_json,
+    context_lines,
+    step_json,
+    step_lines,
+)
 from perf_tests.predict.step import (
-    MOST_RANKS,
-    MOST_SEQUENCES,
-    AttentionPrediction,
-    CheckpointChoice,
-    Condition,
-    ContextPrediction,
-    PredictedCase,
-    RankPrediction,
-    StepPrediction,
     TargetMachine,
-    ceilings_here,
-    rate,
+    choose_checkpoint,
+    conditions_of,
+    optimizer_variants,
+    predict_attention,
+    predict_contexts,
+    predict_step,
     worthwhile_checkpoints,
 )
-from perf_tests.records.columns import DASH, duration, duration_range, table
 from perf_tests.records.record import Json
 from perf_tests.user_code.model import OwnModel, is_configuration, size_name
 
@@ -73,6 +77,52 @@ STEP_BATCH_SIZE = 4
 
 HOLDS = ("former-pass",)
 """What a loop may still hold when the next pass begins."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction as it is printed."""
+
+    lines: list[str]
+    data: Json
+    """The same for machines."""
+    fits: bool
+
+
+def answered(arguments: argparse.Namespace) -> Answer:
+    """Predict what is asked for: attention alone, one rank of many, several contexts or checkpoints, or one step.
+
+    Raises ValueError with one sentence.
+    """
+    _check_eager(arguments)
+    machine = requested_machine(arguments.gpu)
+    if arguments.size is None and arguments.model is None:
+        cells = predict_attention(_requested_attention(arguments, machine), machine)
+        return Answer(attention_lines(cells), attention_json(cells), cells.fits)
+    contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
+    cases = [_requested_step(arguments, machine, context) for context in contexts]
+    case = cases[0]
+    checkpoints = requested_checkpoints(arguments.checkpoint, case.config.num_layers)
+    if (sharing := _requested_sharing(arguments)) is not None:
+        if len(cases) * len(checkpoints) > 1 or case.own is not None or case.own_optimizer is not None:
+            raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
+        shared = predict_ranks(case, machine, sharing, link_rate(arguments.interconnect))
+        return Answer(rank_lines(shared), rank_json(shared), shared.verdict == FITS)
+    if len(cases) > 1:
+        if len(checkpoints) > 1:
+            raise ValueError("--context and --checkpoint are both lists; compare one at a time.")
+        table = predict_contexts(cases, machine)
+        return Answer(context_lines(table), context_json(table), table.fits)
+    if len(checkpoints) > 1:
+        choice = choose_checkpoint(case, checkpoints, machine)
+        return Answer(checkpoint_lines(choice), checkpoint_json(choice), choice.fits)
+    predicted = predict_step(case, machine)
+    variants, conditions = optimizer_variants(case, machine), conditions_of(predicted.step, machine)
+    return Answer(
+        [*step_lines(predicted), *choice_lines(variants, conditions, predicted.step)],
+        step_json(predicted) | choice_json(variants, conditions),
+        predicted.fits,
+    )
 
 
 def requested_machine(text: str) -> TargetMachine:
@@ -97,13 +147,7 @@ def this_machine() -> TargetMachine:
     return TargetMachine(name, kind, room, ceilings, on_gpu, libraries_here(device.torch_device))
 
 
-def requested_steps(arguments: argparse.Namespace, machine: TargetMachine) -> list[LanguageModelCase]:
-    """The full training step asked for, at each context length."""
-    contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
-    return [_requested_step(arguments, machine, context) for context in contexts]
-
-
-def check_eager(arguments: argparse.Namespace) -> None:
+def _check_eager(arguments: argparse.Namespace) -> None:
     """Raises ValueError where code is to be compiled: what a compiler fuses shows when it has compiled."""
     attentions = [name for name, attention in ATTENTION.items() if attention.is_compiled]
     for option, value, compiled in (
@@ -120,19 +164,20 @@ def check_eager(arguments: argparse.Namespace) -> None:
 
 
 def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, context: int) -> LanguageModelCase:
-    own = requested_model(arguments)
-    size = requested_size(arguments, own)
+    own = _requested_model(arguments)
+    size = _requested_size(arguments, own)
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
     config = config_of(own, size, context, vocabulary)
     if own is not None and arguments.size is None and not is_configuration(own.name):
         size = _name_of_own_shape(own, config)
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
+    named_optimizer = optimizer("--optimizer", arguments.optimizer)
     return LanguageModelCase(
         phase="full_step", size=size_label(size), config=config, context_length=context,
         batch_size=_batch_size(arguments, STEP_BATCH_SIZE),
         precision=_precision(arguments.precision, machine),
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
-        checkpoint=checkpoint, optimizer=requested_optimizer(arguments.optimizer, machine),
+        checkpoint=checkpoint, optimizer=optimizer_that_runs(named_optimizer, torch.device(machine.device)),
         device=machine.device, model="ours" if own is None else own.name,
         model_arguments=() if own is None else own.arguments,
         zero_grad=one_of(ZERO_GRAD, "--zero-grad", arguments.zero_grad),
@@ -140,11 +185,7 @@ def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, conte
     )  # fmt: skip
 
 
-def requested_optimizer(text: str, machine: TargetMachine) -> str:
-    return optimizer_that_runs(optimizer("--optimizer", text), torch.device(machine.device))
-
-
-def requested_model(arguments: argparse.Namespace) -> OwnModel | None:
+def _requested_model(arguments: argparse.Namespace) -> OwnModel | None:
     """The model of --model, checked; None for ours."""
     if arguments.model is None:
         if arguments.model_arg:
@@ -159,7 +200,7 @@ def requested_model(arguments: argparse.Namespace) -> OwnModel | None:
     return OwnModel(own_model("--model", arguments.model), tuple(arguments.model_arg))
 
 
-def requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
+def _requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
     if own is None or not is_configuration(own.name):
         if arguments.size is None:
             return next(iter(SIZES))  # a factory may ignore the shape that it is asked for
@@ -180,7 +221,7 @@ def _name_of_own_shape(own: OwnModel, config: ModelConfig) -> str:
     return Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]
 
 
-def requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
+def _requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
     """How ranks share the step; None for one device. Raises ValueError."""
     typed = {
         "--world": arguments.world is not None, "--interconnect": arguments.interconnect is not None,
@@ -206,9 +247,14 @@ def requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
     )
 
 
-def requested_interconnect(arguments: argparse.Namespace) -> float | None:
-    """Bytes per second that one rank can send. Raises ValueError."""
-    return None if arguments.interconnect is None else rate(arguments.interconnect)
+def link_rate(text: str | None) -> float | None:
+    """Return what one rank can send in bytes per second, of `450GB/s`; None of None. Raises ValueError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)GB/s", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"--interconnect {text!r} is not a rate; write what one rank can send as 450GB/s.")
+    return float(found[1]) * 1e9
 
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:
@@ -218,7 +264,7 @@ def requested_checkpoints(text: str, num_layers: int) -> list[str]:
     return list(chosen)
 
 
-def requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -> list[AttentionCase]:
+def _requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -> list[AttentionCase]:
     """The grid of attention alone, smallest cell first, forward before backward."""
     precision = _precision(arguments.precision, machine)
     attention = one_of(COUNTED_ATTENTION, "--attention", arguments.attention)
@@ -242,421 +288,3 @@ def _precision(text: str, machine: TargetMachine) -> str:
     if precision.removesuffix("-unscaled") not in known:
         raise ValueError(f"{machine.name} has no {precision} path, or only emulates it; it has {', '.join(known)}.")
     return precision
-
-
-# A prediction as text for a terminal and as JSON: pure functions of the data.
-
-
-CATEGORIES = (
-    "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
-    WORKSPACES, FORMER_PASS,
-)  # fmt: skip
-
-
-def step_lines(prediction: StepPrediction) -> list[str]:
-    """Verdict, peaks, times, and what would make it fit."""
-    step = prediction.step
-    lines = [
-        f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
-        verdict_line(step, prediction.machine), *held_lines(prediction), room_line(prediction.machine),
-        *first_step_lines(prediction), "",
-        *peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
-        *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
-    ]  # fmt: skip
-    if prediction.largest_batch is not None:
-        or_more = " or more" if prediction.largest_batch >= MOST_SEQUENCES else ""
-        lines += ["", f"largest batch that fits: {prediction.largest_batch}{or_more}"]
-    if prediction.is_hopeless:
-        static = gb(prediction.unavoidable_bytes)
-        lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
-    if prediction.remedies:
-        lines += ["", *remedy_lines(prediction.remedies)]
-    return lines
-
-
-def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
-    """Peak and time under each checkpoint, the smallest peak and the fastest that fits."""
-    least = min(step.time.seconds for step in choice.steps)
-    rows = [
-        (
-            _checkpoint_option(step),
-            gb(step.peak_bytes),
-            step.peak_part,
-            step.verdict,
-            *_time_cells(step)[:3],
-            f"{step.time.seconds / least:.2f} x",
-        )
-        for step in choice.steps
-    ]
-    header = ("recomputed", "peak", "reached in", "verdict", "full step", "range", "bound by", "of the fastest")
-    smallest, fastest = choice.smallest, choice.fastest_that_fits
-    lines = [
-        f"{step_name(choice.steps[0])} on {choice.machine.name}", room_line(choice.machine), "",
-        *table(header, rows, left=("bound by",)), *rate_lines(choice.steps, choice.machine),
-        *assumption_lines(choice.steps, choice.machine), "",
-        f"smallest peak: {_checkpoint_option(smallest)}, {gb(smallest.peak_bytes)}",
-    ]  # fmt: skip
-    said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
-    return [*lines, f"fastest that fits: {said}"]
-
-
-def _checkpoint_option(step: PredictedCase) -> str:
-    return f"--checkpoint {step.case.identity()['checkpoint']}"
-
-
-def step_name(step: PredictedCase, with_context: bool = True) -> str:
-    assert isinstance(step.case, LanguageModelCase)
-    case = step.case.identity()
-    of_model = case["size"] if step.case.own is None else f"{case['size']} ({case['model']})"
-    at_context = f" at context {case['context_length']}" if with_context else ""
-    return (
-        f"A training step of {of_model}{at_context}, batch {case['batch_size']}, "
-        f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
-    )
-
-
-def attention_lines(prediction: AttentionPrediction) -> list[str]:
-    """Every cell, and the largest blocks of the smallest that does not fit."""
-    cells = [(_attention_name(cell), cell) for cell in prediction.cells]
-    batch_size = prediction.cells[0].case.identity()["batch_size"]
-    lines = [f"Attention alone, batch {batch_size}, on {prediction.machine.name}", room_line(prediction.machine), ""]
-    lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
-    lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
-    smallest = prediction.smallest_that_does_not_fit
-    if smallest is not None:
-        lines += ["", *_account_lines(smallest)]
-    return lines
-
-
-def verdict_line(step: PredictedCase, machine: TargetMachine) -> str:
-    line = f"{step.verdict} on {machine.name}: its peak is {_peak_with_held(step)}"
-    if step.verdict == MAY_NOT_FIT:
-        line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
-    return line
-
-
-def _peak_with_held(cell: PredictedCase) -> str:
-    held_bytes = cell.bytes_by_category.get(FORMER_PASS, 0)
-    return gb(cell.peak_bytes) + (f" ({gb(held_bytes)} of it held from the former pass)" if held_bytes else "")
-
-
-def held_lines(prediction: StepPrediction) -> list[str]:
-    """Where the step fits: the passes alone that do not, beside a former one whose graph no backward pass freed."""
-    return [
-        f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
-        for name, cell in prediction.phases.items()
-        if prediction.fits and not cell.fits and FORMER_PASS in cell.bytes_by_category
-    ]
-
-
-def first_step_lines(prediction: StepPrediction) -> list[str]:
-    """Where it decides otherwise than every later one: a run that ends in its second step."""
-    first = prediction.first_step
-    if first.verdict == prediction.step.verdict:
-        return []
-    return [f"its first step, which makes the optimizer's state, {first.verdict}: its peak is {gb(first.peak_bytes)}"]
-
-
-def room_line(machine: TargetMachine) -> str:
-    return f"room for tensors: {gb(machine.room.bytes)} ({machine.room.explanation})"
-
-
-def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
-    """One row for each phase, one column for each category that occurs; GB are 1e9 bytes."""
-    held = {name: cell.bytes_by_category for name, cell in phases.items()}
-    shown = [name for name in CATEGORIES if any(parts.get(name, 0) >= 1e6 for parts in held.values())]
-    sizes = {name: [phases[name].peak_bytes, *(parts.get(one, 0) for one in shown)] for name, parts in held.items()}
-    rows = [(name, *(f"{size / 1e9:.2f}" if size else DASH for size in row)) for name, row in sizes.items()]
-    return table(("peak in GB", "total", *shown), rows)
-
-
-def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
-    """Predicted times; launching overlaps with kernels, so the shares need not add up to 100 %."""
-    header = ("time", "predicted", "range", "bound by", "launching", "arithmetic", "memory traffic")
-    named = list(phases)
-    rows = [(name, *_time_cells(cell)) for name, cell in named]
-    return [*table(header, rows, left=("bound by",)), *rate_lines((cell for _, cell in named), machine)]
-
-
-def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
-    """Where rates come from, and ranges where they are known."""
-    lines = [f"rates and launches: {machine.ceilings.source}"]
-    if any(cell.is_range_known for cell in cells):
-        host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD.items())
-        kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
-        lines += [f"range: {host}, {kernels}; it holds, of published times that took no part: {held}"]
-    return lines
-
-
-def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
-    """Rules of CUDA's libraries that changed a figure, one line each."""
-    cells, libraries = list(cells), machine.libraries
-    if libraries is None:
-        return []
-    lines = []
-    if any(cell.bytes_by_category.get(WORKSPACES) for cell in cells):
-        size = gb(libraries.workspace_bytes)
-        lines += [f"{WORKSPACES}: {size} of cuBLAS per thread that multiplies matrices ({libraries.workspace_rule})"]
-    if any(cell.case.attention == "sdpa" and PRECISIONS[cell.case.precision].autocast_dtype for cell in cells):
-        holds = "backward with a float32 accumulator" if libraries.sdpa == FLASH else "assumed to hold what flash does"
-        lines += [f"sdpa in 16 bits: {libraries.sdpa} ({libraries.sdpa_rule}), {holds}"]
-    if any(cell.largest_allocations[0].bytes > LARGEST_INDEX for cell in cells):
-        lines += [
-            "launches: elementwise kernels and reductions above 2 GiB a tensor are split, all others assumed to be one"
-        ]
-    return lines
-
-
-def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
-    shares = (f"{cell.time.shares[name]:.0%}" for name in (LAUNCH, COMPUTE, MEMORY))
-    time = cell.time
-    between = duration_range(time.low_seconds, time.high_seconds) if cell.is_range_known else "not known"
-    return duration(time.seconds) if time.seconds else "0 s", between, time.bound, *shares
-
-
-def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
-    rows = [
-        (change, gb(step.peak_bytes), step.verdict, duration(step.time.seconds)) for change, step in remedies.items()
-    ]
-    lines = table(("tried, cheapest first", "peak", "verdict", "full step"), rows)
-    if not any(step.fits for step in remedies.values()):
-        lines += ["none of these makes it fit; take a smaller model or a larger card"]
-    return lines
-
-
-def _account_lines(cell: PredictedCase) -> list[str]:
-    held = "; ".join(f"{name} {gb(size)}" for name, size in cell.bytes_by_category.items() if size)
-    lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {gb(cell.peak_bytes)}: {held}"]
-    rows = [
-        (f"{allocation.count} x {gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
-        for allocation in cell.largest_allocations
-        if allocation.bytes >= cell.peak_bytes / 100
-    ]
-    return [*lines, *table(("its largest blocks", "made by", "at"), rows)]
-
-
-def _attention_name(cell: PredictedCase) -> str:
-    case = cell.case.identity()
-    phase = label_of(case["phase"])
-    return f"{phase} d{case['head_dim']}-seq{case['sequence_length']}-{case['precision']}-{case['attention']}"
-
-
-def gb(count: int) -> str:
-    """GB are 1e9 bytes, as in datasheets and published tables."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
-
-
-def step_json(prediction: StepPrediction) -> Json:
-    return {
-        **machine_json(prediction.machine),
-        "verdict": prediction.step.verdict,
-        "fits": prediction.fits,
-        "largest_batch": prediction.largest_batch,
-        "phases": {name: case_json(cell) for name, cell in prediction.phases.items()},
-        "first_step": peak_json(prediction.first_step),
-        "tried": [{"change": change, **case_json(step)} for change, step in prediction.remedies.items()],
-    }
-
-
-def checkpoint_json(choice: CheckpointChoice) -> Json:
-    fastest = choice.fastest_that_fits
-    return {
-        **machine_json(choice.machine),
-        "fits": choice.fits,
-        "checkpoints": [case_json(step) for step in choice.steps],
-        "smallest_peak": choice.smallest.case.identity()["checkpoint"],
-        "fastest_that_fits": None if fastest is None else fastest.case.identity()["checkpoint"],
-    }
-
-
-def attention_json(prediction: AttentionPrediction) -> Json:
-    smallest = prediction.smallest_that_does_not_fit
-    return {
-        **machine_json(prediction.machine),
-        "fits": prediction.fits,
-        "cells": [case_json(cell) for cell in prediction.cells],
-        "smallest_that_does_not_fit": None if smallest is None else case_json(smallest),
-    }
-
-
-def machine_json(machine: TargetMachine) -> Json:
-    return {
-        "machine": machine.name,
-        "room_bytes": machine.room.bytes,
-        **{name: rate for name, rate in vars(machine.ceilings).items() if name not in ("name", "launches_overlap")},
-    }
-
-
-def peak_json(cell: PredictedCase) -> Json:
-    return {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
-
-
-def case_json(cell: PredictedCase) -> Json:
-    return {
-        "identity": cell.case.identity(),
-        **peak_json(cell),
-        "predicted_seconds": cell.time.seconds,
-        "range_seconds": [cell.time.low_seconds, cell.time.high_seconds] if cell.is_range_known else None,
-        "bound": cell.time.bound,
-        "shares": cell.time.shares,
-        "largest_allocations": [vars(allocation) for allocation in cell.largest_allocations],
-    }
-
-
-# What a training loop chooses, as text for a terminal and as JSON: pure functions of the data.
-
-
-def choice_lines(
-    variants: Mapping[str, PredictedCase], conditions: Sequence[Condition], step: PredictedCase
-) -> list[str]:
-    """The step under each implementation of AdamW, what it is assumed to do, and what decides whether it fits."""
-    rows = [
-        (f"--optimizer {name}", gb(one.peak_bytes), one.peak_part, one.verdict, duration(one.time.seconds))
-        for name, one in variants.items()
-    ]
-    lines = (
-        []
-        if not rows
-        else [
-            "",
-            *table(("AdamW's variants", "peak", "reached in", "verdict", "full step"), rows, left=("reached in",)),
-        ]
-    )
-    return [*lines, "", assumption(step), *condition_lines(conditions, step)]
-
-
-def assumption(step: PredictedCase) -> str:
-    """Everything that the step is assumed to do and that its peak depends on."""
-    case = step.case
-    assert isinstance(case, LanguageModelCase)
-    state = "whose state exists" if case.updates else "which never has gradients to make state from"
-    held = "the outputs of the former pass are still held" if case.holds_former_pass else "nothing of the former pass"
-    where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
-    return (
-        f"assumes {optimizer_in_words(case.identity()['optimizer'])}, {state}; "
-        f"gradients set to None {where} (--zero-grad); "
-        f"{held}{'' if case.holds_former_pass else ' is held'} (--hold); eager execution"
-    )
-
-
-def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> list[str]:
-    """`fits only if ...`, with the peak of the other order."""
-    word = "otherwise" if step.fits else "then"
-    return [
-        f"fits only if {one.words}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
-        for one in conditions
-    ]
-
-
-def context_lines(prediction: ContextPrediction) -> list[str]:
-    """A row for each context; a dash where the step does not fit, with its peak and its conditions below."""
-    first = prediction.steps[0]
-    rows = [
-        (
-            str(step.case.identity()["context_length"]),
-            gb(forward.peak_bytes),
-            gb(step.peak_bytes) if step.fits else DASH,
-            step.peak_part if step.fits else DASH,
-            step.verdict,
-            duration(step.time.seconds),
-        )
-        for step, forward in zip(prediction.steps, prediction.forwards, strict=True)
-    ]
-    header = ("context", "forward pass", "full step", "reached in", "verdict", "time of a step")
-    lines = [
-        f"{step_name(first, with_context=False)} on {prediction.machine.name}", room_line(prediction.machine), "",
-        *table(header, rows, left=("reached in",)), "", assumption(first),
-    ]  # fmt: skip
-    for step, conditions in zip(prediction.steps, prediction.conditions, strict=True):
-        context = step.case.identity()["context_length"]
-        if not step.fits:
-            needed = gb(prediction.machine.room.bytes_for(step.peak_bytes))
-            lines += [
-                f"context {context} {step.verdict}: its peak is {gb(step.peak_bytes)}, {needed} with fragmentation"
-            ]
-        lines += [f"context {context} {line}" for line in condition_lines(conditions, step)]
-    return lines
-
-
-def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Condition]) -> Json:
-    return {
-        "optimizers": {name: case_json(one) for name, one in variants.items()},
-        "fits_only_if": [{"condition": one.words, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
-    }
-
-
-def context_json(prediction: ContextPrediction) -> Json:
-    return {
-        **machine_json(prediction.machine),
-        "fits": prediction.fits,
-        "contexts": [
-            {"step": case_json(step), "forward": case_json(forward), **choice_json({}, conditions)}
-            for step, forward, conditions in zip(
-                prediction.steps, prediction.forwards, prediction.conditions, strict=True
-            )
-        ],
-    }
-
-
-# One rank's share of a step, as text for a terminal and as JSON: pure functions of the data.
-
-
-def rank_lines(prediction: RankPrediction) -> list[str]:
-    """Verdict, memory, messages and times of one rank."""
-    sharing, machine = prediction.sharing, prediction.machine
-    held = sorted(prediction.bytes_by_category.items(), key=lambda item: -item[1])
-    fewest = prediction.smallest_world
-    return [
-        f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.parallel}",
-        f"{prediction.verdict} on {machine.name}: a rank's peak is {gb(prediction.peak_bytes)}",
-        room_line(machine), "",
-        *table(("a rank's peak", "GB"), [(name, f"{size / 1e9:.2f}") for name, size in held if size >= 1e6]), "",
-        f"a rank sends {gb(prediction.sent_bytes)} a step: {_messages(prediction)}",
-        *_times(prediction), "",
-        f"fewest ranks that fit: {fewest}" if fewest else "no number of ranks makes it fit",
-        f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; no several GPUs have confirmed it",
-    ]  # fmt: skip
-
-
-def _messages(prediction: RankPrediction) -> str:
-    counts = Counter(message.kind for message in prediction.messages)
-    return ", ".join(f"{count} x {kind}" for kind, count in counts.items())
-
-
-def _times(prediction: RankPrediction) -> list[str]:
-    if prediction.exposed_seconds is None or prediction.seconds is None:
-        return ["no time: give what a rank can send with --interconnect 450GB/s"]
-    rows = [
-        ("step on one device", _range(prediction.alone.time.low_seconds, prediction.alone.time.high_seconds)),
-        ("exposed communication", _range(*prediction.exposed_seconds)),
-        ("step", _range(*prediction.seconds)),
-    ]
-    return ["", *table(("time", "range"), rows), "exposed: with all overlap that the variant has, to none of it"]
-
-
-def _range(low_seconds: float, high_seconds: float) -> str:
-    return duration_range(low_seconds, high_seconds) if high_seconds else DASH
-
-
-def rank_json(prediction: RankPrediction) -> Json:
-    sharing, exposed, seconds = prediction.sharing, prediction.exposed_seconds, prediction.seconds
-    return {
-        **machine_json(prediction.machine),
-        "parallel": sharing.parallel,
-        "world": sharing.world,
-        "bucket_mb": sharing.bucket_mb,
-        "reshard": not sharing.keeps_gathered,
-        "interconnect_bytes_per_second": prediction.bytes_per_second,
-        "verdict": prediction.verdict,
-        "fits": prediction.verdict == "fits",
-        "peak_bytes": prediction.peak_bytes,
-        "peak_part": prediction.peak_part,
-        "bytes_by_category": prediction.bytes_by_category,
-        "sent_bytes": prediction.sent_bytes,
-        "messages": [vars(message) for message in prediction.messages],
-        "exposed_seconds": None if exposed is None else list(exposed),
-        "range_seconds": None if seconds is None else list(seconds),
-        "smallest_world_that_fits": prediction.smallest_world,
-        "alone": case_json(prediction.alone),
-    }

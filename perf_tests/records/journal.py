@@ -39,7 +39,7 @@ HEADER = {
     "commit_info": Value(is_commit, "a commit"), "source": ANYTHING, "command": TEXT, "started": ANYTHING,
     "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
 }  # fmt: skip
-"""Optional: the places in the grid of a shard's selection; the drivers that resumed the run."""
+"""The shape of a journal's first line; optional: the places in the grid of a shard's selection, other drivers."""
 
 OF_PROCESS = re.compile(r"journal-\d{8}T\d{12}-(\d+)\.jsonl")
 """The name of a journal, with the process that created it."""
@@ -48,7 +48,7 @@ LAST_WORDS = re.compile(rb"^(?:Fatal Python error: (.*)|Timeout \(.*\)!)$", re.M
 """The first line of what faulthandler writes before a process ends: by a signal of its own, or because time is up."""
 
 SMALL_STACK_BYTES = 2**18
-"""Of a thread that calls no Python, where 8 MiB would be missing in the budget of a case."""
+"""The stack of a thread that calls no Python; 8 MiB would be missing in the budget of a case."""
 
 
 @dataclass
@@ -58,17 +58,17 @@ class JournalContents:
     outcomes: list[Json] = field(default_factory=list)
     passes: list[Json] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
-    """By case."""
+    """How often each case started."""
     last_started: str | None = field(default=None, compare=False)
     process: int | None = field(default=None, compare=False)
-    """That opened the journal last."""
+    """The process that opened the journal last."""
     fatal_error: str | None = field(default=None, compare=False)
-    """Which the last process made, as Python names it, for example "Segmentation fault"."""
+    """How the last process died, as Python names it, for example "Segmentation fault"."""
     out_of_time: bool = field(default=False, compare=False)
     """Whether faulthandler ended the last process."""
 
     def add(self, kind: str, row: Any) -> None:
-        """Raises KeyError for an unknown kind of line."""
+        """Take in one line; raises KeyError for an unknown kind of line."""
         if kind == "started":
             self.starts[row] = self.starts.get(row, 0) + 1
             self.last_started = row
@@ -131,18 +131,19 @@ class Journal:
         return journal
 
     def keep_last_words(self) -> None:
-        """A signal that this process brings upon itself is named here, no longer on standard error."""
+        """Name a signal that this process brings upon itself here, no longer on standard error."""
         faulthandler.enable(file=self._file)
         self._keeps_last_words = True
 
     def end_process_after(self, seconds: float) -> None:
-        """Even where no Python code can run any more; `faulthandler.cancel_dump_traceback_later` calls it off."""
+        """End it even where no Python code can run; `faulthandler.cancel_dump_traceback_later` calls it off."""
         before = threading.stack_size(SMALL_STACK_BYTES)
         with suppress(RuntimeError):  # no memory for a thread, and so for no case that takes long
             faulthandler.dump_traceback_later(seconds, exit=True, file=self._file)
         threading.stack_size(before)
 
     def write(self, kind: str, row: Json | str | int) -> None:
+        """Put one line on disk; raises OSError when it is full."""
         line = json.dumps(without_nan({kind: row}), allow_nan=False) + "\n"
         self._file.write(line.encode())
         self._file.flush()
@@ -163,7 +164,7 @@ class Journal:
 
 
 class SilentJournal(Journal):
-    """Of a rank that leaves the record to rank 0: what it is told goes nowhere, and it ends its process in time."""
+    """The journal of a rank other than 0, which keeps no record: all goes nowhere, yet it ends its process in time."""
 
     keeps = False
 

@@ -1,8 +1,6 @@
 """The record of one run: pytest-benchmark's JSON, with the cases without a timing beside its `benchmarks`."""
 
-import csv
 import gzip
-import io
 import lzma
 import math
 import os
@@ -43,6 +41,22 @@ OUTCOMES = {
 """Why a selected case has no valid timing, and its words."""
 
 
+NO_COMMIT = ("", "unknown", "unversioned")
+"""pytest-benchmark's values where git has no commit."""
+
+COUNTERS = {
+    "parameters": "parameters",
+    "model_flops": "model_flops",
+    "executed_flops": "executed_flops",
+    "kernel_launches": "kernel_launches",
+    "bytes_touched": "bytes_touched",
+    "saved_bytes": "saved_bytes",
+    "predicted_peak_bytes": "peak_bytes",
+    "host_reads": "host_reads",
+}
+"""The exact counters that gate and history compare: a record's name of each, and its name among a case's counters."""
+
+
 def identity_of(row: Json) -> Json:
     """The identity fields of a benchmark (kept in its `extra_info`) or of an outcome (kept flat)."""
     return identity_in(row.get("extra_info", row))
@@ -71,12 +85,22 @@ def parts_of(record: Json) -> set[str]:
     return {part for part in known if isinstance(part, str)}
 
 
+def code_of(record: Json) -> str:
+    """The commit of a clean tree; else the digest of the code that ran, or a name that no other record has."""
+    commit = record.get("commit_info") or {}
+    identifier = str(commit.get("id") or "")
+    if identifier not in NO_COMMIT and not commit.get("dirty"):
+        return identifier
+    return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
+
+
 def timing_outcomes(record: Json) -> list[Json]:
     """The outcomes of cases that were to be timed; those of extra passes over them are left out."""
     return [row for row in record["outcomes"] if row.get("pass") is None]
 
 
 def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], passes: Sequence[Json] = ()) -> Json:
+    """The record of a run from its journal's header and rows."""
     return without_nan(
         {
             "machine_info": header["machine_info"],
@@ -122,11 +146,12 @@ def why_not_a_record(data: object) -> str | None:
 
 
 def is_machine(info: object) -> bool:
+    """Whether the facts of a machine have the parts that others read."""
     return isinstance(info, dict) and all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch"))
 
 
 def is_commit(info: object) -> bool:
-    """Older records, and runs outside of a repository, may have none."""
+    """Whether this may be a record's commit; older records, and runs outside of a repository, have none."""
     return info is None or isinstance(info, dict)
 
 
@@ -148,8 +173,8 @@ def _why_not_timed(row: Json) -> str | None:
     if bad:
         return f"has a round of {bad[0]!r} s; a round takes from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s"
     for name in ("min", "max", "mean", "median", "iqr", "stddev"):
-        value = stats.get(name)
-        if not isinstance(value, int | float) or not 0 <= value < LONGEST_SECONDS:
+        value, may_be_nothing = stats.get(name), name in ("iqr", "stddev")
+        if not isinstance(value, int | float) or not (0 < value < LONGEST_SECONDS or (value == 0 and may_be_nothing)):
             return f"has {value!r} as its {name}"
     return None
 
@@ -163,7 +188,7 @@ def _is_pass(row: object) -> bool:
 
 
 ROWS = {"benchmark": _is_timed, "outcome": _is_untimed, "pass": _is_pass}
-"""By the kind of a journal's line, whether a row can be a record's."""
+"""Whether a row can be a record's, by the kind of a journal's line."""
 
 
 def _has(kind: type | UnionType, row: Json, *names: str) -> bool:
@@ -209,32 +234,30 @@ LIKE_MACHINE = {
 def machine_differences(here: Json, there: Json) -> list[str]:
     """The facts that make two machines or builds incomparable, as `name: here, there`."""
     facts_here, facts_there = _comparable_facts(here), _comparable_facts(there)
-    return [
-        f"{name}: {facts_here.get(name)!r} here, {facts_there.get(name)!r} there"
-        for name in sorted(facts_here.keys() | facts_there.keys())
-        if _differ(LIKE_MACHINE.get(name, Compared.ALWAYS), facts_here.get(name), facts_there.get(name))
-    ]
-
-
-def _differ(compared: Compared, here: object, there: object) -> bool:
-    is_unknown = here is None or there is None
-    return here != there and (compared == Compared.ALWAYS or (compared == Compared.WHERE_KNOWN and not is_unknown))
+    differences = []
+    for name in sorted(facts_here.keys() | facts_there.keys()):
+        one, other = facts_here.get(name), facts_there.get(name)
+        compared = LIKE_MACHINE.get(name, Compared.ALWAYS)
+        is_known = one is not None and other is not None
+        if one != other and (compared == Compared.ALWAYS or (compared == Compared.WHERE_KNOWN and is_known)):
+            differences.append(f"{name}: {one!r} here, {other!r} there")
+    return differences
 
 
 def _comparable_facts(machine_info: Json) -> Json:
-    """Without the host name, which a container draws at each start."""
+    """The facts by name, without the host name, which a container draws at each start."""
     cpu = machine_info.get("cpu") or {}
     facts = {f"cpu.{name}": cpu.get(name) for name in ("brand_raw", "arch", "count")}
     facts["python"] = ".".join(str(machine_info.get("python_version")).split(".")[:2])
     facts["system"] = machine_info.get("system")
-    return facts | _flat("", machine_info.get("torch") or {})
 
+    def flat(prefix: str, inner: Json) -> Json:
+        leaves: Json = {}
+        for name, value in inner.items():
+            leaves |= flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
+        return leaves
 
-def _flat(prefix: str, facts: Json) -> Json:
-    leaves: Json = {}
-    for name, value in facts.items():
-        leaves |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return leaves
+    return facts | flat("", machine_info.get("torch") or {})
 
 
 # Whether data from any source has the shape that the code after it takes for granted.
@@ -259,7 +282,7 @@ class OrNull:
 
 
 def _is_number(value: Any) -> bool:
-    """Small enough that the square of a sum of them is finite."""
+    """Whether it is a number, small enough that the square of a sum of such is finite."""
     return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < 1e100
 
 
@@ -311,7 +334,7 @@ class Times(tuple[float, ...]):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """What is known of `seconds` already stays known."""
+        """The same times; what is known of `seconds` already stays known."""
         return seconds if isinstance(seconds, cls) else cls(seconds)
 
     @cached_property
@@ -335,7 +358,7 @@ class Times(tuple[float, ...]):
 
     @cached_property
     def percentiles(self) -> dict[int, float]:
-        """By percent, interpolated as by numpy's default; empty for fewer than 100 times."""
+        """Seconds by percent, interpolated as by numpy's default; empty for fewer than 100 times."""
         if len(self) < FEWEST_FOR_PERCENTILES:
             return {}
         cuts = quantiles(self.ordered, n=100, method="inclusive")
@@ -361,7 +384,7 @@ def _skipped_on_each_side(count: int, confidence: float) -> int | None:
     return chosen
 
 
-# Rows of one key together.
+# Small things that several rooms need.
 
 
 K = TypeVar("K", bound=Hashable)
@@ -369,14 +392,11 @@ V = TypeVar("V")
 
 
 def grouped(rows: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
-    """By key, in the order of their first rows."""
+    """The rows of each key, in the order of their first rows."""
     groups: dict[K, list[V]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
     return groups
-
-
-# Numbers and errors in sentences.
 
 
 def how_many(count: int, noun: str) -> str:
@@ -394,13 +414,10 @@ def without_path(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-# Fewer moments of an amount that rises and falls, without losing where it was highest and lowest.
-
-
 def thinned(amounts: Sequence[float], most: int) -> list[int]:
-    """At most `most` places, 4 or more: the highest and the lowest of each stretch, the first and the last one.
+    """Places of fewer moments of an amount, at most `most` and at least 4, that keep where it was highest and lowest.
 
-    Every place where there are few.
+    These are the highest and the lowest of each stretch, the first and the last one; every place where there are few.
     """
     if len(amounts) <= most:
         return list(range(len(amounts)))
@@ -412,15 +429,12 @@ def thinned(amounts: Sequence[float], most: int) -> list[int]:
     return sorted(kept)
 
 
-# Files that may be compressed and may come from strangers: what they unpack to must not fill the memory.
-
-
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 SUFFIXES = tuple(_OPEN)
 
 
 def unpacked(path: Path, most_bytes: int) -> bytes:
-    """The bytes of `path`, decompressed where its name ends in .gz or .xz.
+    """The bytes of `path`, decompressed where its name ends in .gz or .xz; a stranger's file must not fill the memory.
 
     Raises ValueError with one sentence for an unreadable file and for one that unpacks to more than `most_bytes`.
     """
@@ -434,27 +448,11 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
     return content
 
 
-# Tables of figures that others published: CSV files in one folder, the largest packed with xz.
-
-
-PUBLISHED = Path(__file__).parents[2] / "published"
-MOST_BYTES = 10_000_000
-
-
-def published_rows(name: str, folder: Path = PUBLISHED) -> list[dict[str, str]]:
-    """Of `memory_outliers.csv` or `flash_attention.csv.xz`, each row by column.
-
-    Raises ValueError with one sentence for a table that is missing or cannot be read.
-    """
-    text = unpacked(folder / name, MOST_BYTES).decode()
-    return list(csv.DictReader(io.StringIO(text, newline="")))
-
-
-# Where the suite keeps what it would otherwise find out again in every run; removing the folder loses only time.
-
-
 def cache_folder() -> Path:
-    """In `$XDG_CACHE_HOME`, or `~/.cache` (XDG Base Directory Specification). Raises OSError without a home."""
+    """The folder of what the suite would otherwise find out again in every run; removing it loses only time.
+
+    It lies in `$XDG_CACHE_HOME`, or `~/.cache` (XDG Base Directory Specification). Raises OSError without a home.
+    """
     folder = os.environ.get("XDG_CACHE_HOME", "")
     try:
         home = Path(folder) if Path(folder).is_absolute() else Path.home() / ".cache"

@@ -1,4 +1,8 @@
-"""Exact counters of a gate run: what rose, in sentences, and a table with a row for each case that changed."""
+"""A gate's result in a terminal, as Markdown for a pull request, and as JSON.
+
+One dialect for both gates: `header` is that of a run's samples, and empty for a result of recorded launches, which
+cannot be measured again.
+"""
 
 import json
 import math
@@ -7,6 +11,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
 
 from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.samples import Rules
@@ -21,23 +28,300 @@ from perf_tests.gate.verdicts import (
     ExactResult,
     GateResult,
     Verdict,
-    toml_entries,
 )
-from perf_tests.records.columns import DASH, case_name, duration, in_markdown, pipe_table, printable, table
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
 from perf_tests.records.record import Json, how_many, without_nan
+from perf_tests.records.store import write_whole
 
+Result = GateResult | RecordedResult
+
+CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
+
+REASON = "WHY IT IS WORTH IT"
+"""A reason for the user to replace."""
+HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason"
+
+HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval")
+EXACT_HEADER = ("counter", "verdict", "base", "head")
+MOST_NAMES = 3
+"""Names in a sentence about several cases."""
 MOST_CASES = 3
-"""That have a sentence each."""
+"""Cases whose risen counters have a sentence each."""
 WHY = "; counters are exact, so any increase fails"
 
 
-def changed(rows: Sequence[ExactResult]) -> list[ExactResult]:
-    return [row for row in rows if row.verdict != Verdict.SAME]
+def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
+    """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
+    lines = failure_sentences(result, header, rules)
+    lines += table(*verdict_table(result.cases, header)) if result.cases else []
+    if isinstance(result, GateResult):
+        lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
+    lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
+    return [printable(line) for line in (*lines, verdict_sentence(result))]
+
+
+def markdown(result: Result, header: Json, rules: Rules) -> str:
+    """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
+    parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
+    parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
+    everything = pipe_table(*verdict_table(result.cases, header))
+    if isinstance(result, RecordedResult):
+        conditions = [in_markdown(line) for line in condition_lines(result, header, rules)]
+        return "\n".join([*parts, "", *everything, "", *conditions]) + "\n"
+    if loud := [row for row in result.cases if row.verdict != Verdict.OK]:
+        parts += ["", *pipe_table(*verdict_table(loud, header)), ""]
+    if limits := limits_to_accept(result, header):
+        entries = toml_entries(limits).strip().splitlines()
+        # The fence is longer than any run of backticks in the entries.
+        fence = "`" * (1 + max([2, *(len(run) for line in entries for run in re.findall(r"`+", line))]))
+        parts += _folded(HOW_TO_ACCEPT, [f"{fence}toml", *entries, fence])
+    parts += ["", *_folded(f"All {len(result.cases)} cases", everything)]
+    moved = [row for row in result.exact if row.verdict != Verdict.SAME]
+    summary = f"{len(moved)} of {len(result.exact)} exact counters changed"
+    if moved:
+        rows = [(f"{case_name(row.id)} {row.counter}", _verdict(row), f"{row.old:,}", f"{row.new:,}") for row in moved]
+        parts += _folded(summary, pipe_table(EXACT_HEADER, rows))
+    elif result.exact:
+        parts += [f"{summary}.", ""]
+    conditions = [*_uncounted_sentences(result), *condition_lines(result, header, rules)]
+    return "\n".join(parts + [in_markdown(line) + "  " for line in conditions]) + "\n"
+
+
+def _folded(summary: str, lines: list[str]) -> list[str]:
+    return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""]
+
+
+def as_json(result: Result, header: Json, rules: Rules) -> str:
+    """The result as JSON, with `is_failure` in each row; an unknown number is null."""
+    data: Json = asdict(result)
+    if isinstance(result, RecordedResult):
+        data |= {"verdict": _run_verdict(result), "rules": rules.settings()}
+    else:
+        data = {"verdict": result.verdict, "exit_code": result.exit_code, **data}
+        data |= {"base": header["base"], "head": header["head"], "rules": rules.settings()}
+        data |= {"findings": finding_sentences(result, header, rules)}
+        for place, exact in enumerate(result.exact):
+            data["exact"][place]["is_failure"] = exact.is_failure
+    for place, row in enumerate(result.cases):
+        data["cases"][place]["is_failure"] = row.is_failure
+    return json.dumps(without_nan(data), allow_nan=False, indent=1)
+
+
+def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
+    ordered = sorted(
+        cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
+    )
+    words = [*HEADER, "launch pairs" if header else "launches of head"]
+    rows = [[*case_row(row)] for row in ordered]
+    if any(row.verdict == Verdict.UNDECIDED for row in cases):
+        words.append("needed")  # launch pairs, or launches, that would decide
+        for cells, row in zip(rows, ordered, strict=True):
+            needed = "> 1000" if row.launches_needed is None else str(row.launches_needed)
+            cells.append(DASH if row.verdict != Verdict.UNDECIDED or row.effect is None else needed)
+    return words, rows
+
+
+def case_row(row: CaseResult) -> tuple[str, ...]:
+    """The cells of a case below `HEADER` and its number of launches."""
+    effect = row.effect
+    return (
+        case_name(row.id),
+        _verdict(row),
+        DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}",
+        duration(row.base_seconds),
+        duration(row.head_seconds),
+        *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs))),
+    )
+
+
+def _verdict(row: CaseResult | ExactResult) -> str:
+    return f"{row.verdict}{' (accepted)' if row.accepted else ''}"
+
+
+def _interval(effect: Effect | Shift) -> str:
+    return f"{effect.low:+.1%} to {effect.high:+.1%}"
+
+
+# Sentences.
+
+
+def finding_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+    """What is to be said beside the table, failures first."""
+    return failure_sentences(result, header, rules) + _other_sentences(result, header, rules)
+
+
+def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+    """One for the suite if it slowed down, for each case that is slower or lost, and for each whose counters rose."""
+    sentences = []
+    if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:
+        unchanged = "the sentinels did not change, so the cause is the code"
+        cause = unchanged if result.sentinels else "no sentinels ran, so the cause is unknown"
+        sentences.append(
+            f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({_interval(result.suite)} at 95 %): "
+            f"{cause}{_because(result.suite_accepted)}."
+        )
+    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
+    sentences += _sentences_without_figures(row for row in result.cases if row.verdict in LOST.values())
+    return sentences + (rise_sentences(result.exact) if isinstance(result, GateResult) else [])
+
+
+def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+    """One for all undecided cases, and one for each reason why others have no figures."""
+    # Cases that were recorded too seldom share a reason.
+    of_recorded = {
+        row.id for row in result.cases if row.verdict == Verdict.UNDECIDED and row.explanation and not header
+    }
+    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED and row.id not in of_recorded]
+    untimed = (Verdict.NEW, Verdict.NOT_MEASURED)
+    others = [row for row in result.cases if row.verdict in untimed or row.id in of_recorded]
+    sentences = [_case_sentence(row, header, rules) for row in undecided]
+    if len(undecided) > 1:
+        above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
+        unconfirmed = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
+        fresh, launches = ("fresh ", "launch pairs") if header else ("", "launches of head")
+        needed = f"their rows say how many {fresh}{launches} would decide, if the estimate is right"
+        if all(row.effect is None for row in undecided):
+            needed = f"too few {launches} to say how many would decide"
+        sentences = [
+            f"{Verdict.UNDECIDED}: of {len(undecided)} cases a slowdown of {rules.matters:.1%} is neither confirmed "
+            f"nor excluded{unconfirmed}; {needed}."
+            + (f" One alone: {reproduce_command('CASE', header)}" if header else "")
+        ]
+    return sentences + _sentences_without_figures(others)
+
+
+def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
+    """One for each verdict and its reason."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
+    return [
+        f"{verdict}: {', '.join(cases[:MOST_NAMES])}"
+        f"{f' and {len(cases) - MOST_NAMES} more' if len(cases) > MOST_NAMES else ''}: {explanation}."
+        for (verdict, explanation), cases in names.items()
+    ]
+
+
+def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
+    """What the row shows of a slower or undecided case, what another clock shows that calls it SLOWER too, and how to
+    measure it again."""
+    launches, effect = ("launch pairs" if header else "launches"), row.effect
+    start = f"{row.verdict}: {case_name(row.id)}"
+    if effect is None:
+        return f"{start}: {row.explanation or f'too few {launches}'}."
+    words = "faster" if effect.effect < 0 else "slower"
+    clock = CLOCKS[row.clock or "wall"] + (", checked beside CPU time" if row.is_by_guard else "")
+    count = f", {effect.pairs} launch pairs" if header else ""
+    said = f"{start}: head is {abs(effect.effect):.1%} {words} by {clock} ({_interval(effect)} at 95 %{count})"
+    for by, other in row.slower_by.items():
+        said += "" if by == row.clock else f"; by {CLOCKS[by]} {other.effect:+.1%} ({_interval(other)})"
+    how = "Again"
+    if row.verdict == Verdict.UNDECIDED:
+        how, fresh = "Alone", "fresh " if header else ""
+        state = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
+        if header and effect.low > rules.margin:
+            state = "it needs confirmation by fresh launch pairs"
+        needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
+        said += f"; {state}; deciding would take {needed} {fresh}{launches}"
+    else:
+        said += f"; a slowdown above {rules.margin:.1%} is significant{_because(row.accepted)}"
+    return f"{said}." + (f" {how}: {reproduce_command(row.id, header)}" if header else "")
+
+
+def reproduce_command(case_id: str, header: Json) -> str:
+    options = header.get("options") or f"--against {_base_revision(header)}"
+    folder = f"{header['suite']}/" if header.get("suite") else ""
+    return f"pytest {shlex.quote(f'{folder}{case_id}')} {options}"
+
+
+def _base_revision(header: Json) -> str:
+    return str(header["base"].get("revision") or header["base"]["label"])[:12]
+
+
+def _because(accepted: str | None) -> str:
+    return "" if accepted is None else f"; accepted: {accepted}"
+
+
+def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
+    """What the verdicts rest on, the thresholds, and the smallest slowdown that these launches detect."""
+    if isinstance(result, RecordedResult):
+        return _recorded_conditions(result, rules)
+    clock = result.clock
+    spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
+    if math.isnan(clock.wall_spread):
+        spreads = "too few launch pairs to estimate their scatter"
+    elif clock.cpu_spread is not None:
+        spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
+    of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
+    lines = [
+        f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of the suspects; "
+        f"verdicts use {CLOCKS[clock.clock]}: {spreads}."
+    ]
+    if clock.guards:
+        lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
+    lines += [
+        f"SLOWER: a slowdown above {rules.margin:.1%} is significant; a run without one reports SLOWER with "
+        f"probability at most {rules.alpha:.1%}. {_ok_means(rules)}"
+    ]
+    if result.suite is not None and not result.suite.is_significant:
+        lines += [f"All cases together: head takes {result.suite.effect:+.1%} ({_interval(result.suite)} at 95 %)."]
+    if result.detectable is not None:
+        lines += [f"This run could detect a {result.detectable:.1%} slowdown with 80 % power."]
+    elif any(row.verdict == Verdict.UNDECIDED for row in result.cases):
+        lines += ["This run ended with too few launch pairs to call any case SLOWER."]
+    return lines
+
+
+def _recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
+    """The same of recorded launches."""
+    launches = f"{result.launches[0]} launches of base against {result.launches[1]} of head"
+    if not math.isnan(result.spread):
+        launches += (
+            f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow their "
+            f"launch's matrix-product rate with slope {result.slope:.2f}"
+        )
+    lines = [
+        f"{launches}.",
+        f"SLOWER: a slowdown above {rules.margin:.1%} is significant at {rules.alpha:.1%} over all cases. "
+        f"{_ok_means(rules)} A change of the machine between the two sets that the matrix product misses looks like a "
+        "change of the code: prefer --against.",
+    ]
+    if result.detectable is not None:
+        lines += [f"These launches could detect a {result.detectable:.1%} slowdown with 80 % power."]
+    return lines
+
+
+def _ok_means(rules: Rules) -> str:
+    return f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
+
+
+def verdict_sentence(result: Result) -> str:
+    """The verdict on the run, why, and how many cases have which verdict."""
+    counts = Counter(row.verdict for row in result.cases)
+    counted = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
+    counted += ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+    if isinstance(result, RecordedResult):
+        reason = result.contaminated
+    else:
+        exact = sum(row.is_failure for row in result.exact)
+        counted, reason = counted + (f", {exact} counters rose" if exact else ""), result.reason
+    return f"gate: {_run_verdict(result)}{f': {reason}' if reason else ''} ({counted or 'no cases'})"
+
+
+def _run_verdict(result: Result) -> str:
+    if isinstance(result, GateResult):
+        return str(result.verdict)
+    return "CONTAMINATED" if result.contaminated else "FAILED" if result.fails else "PASSED"
+
+
+# Exact counters: a table with a row for each case that changed, and what rose in sentences.
 
 
 def counter_lines(rows: Sequence[ExactResult]) -> list[str]:
     """The table of what changed, as a share of base's value, and how many counters did not."""
-    moved = changed(rows)
+    moved = [row for row in rows if row.verdict != Verdict.SAME]
     cells = {(row.id, row.counter): _moved_by(row) for row in moved}
     names = [*dict.fromkeys(row.counter for row in moved)]
     found = [
@@ -55,16 +339,19 @@ def rise_sentences(rows: Sequence[ExactResult]) -> list[str]:
     for row in rows:
         if row.verdict == Verdict.MORE:
             risen.setdefault(row.id, []).append(row)
-    if len(risen) > MOST_CASES:
-        return [_together(risen)]
-    return [
-        f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, of_case))}"
-        f"{WHY if any(row.is_failure for row in of_case) else ''}."
-        for case, of_case in risen.items()
-    ]
+    sentences = []
+    for case, of_case in risen.items():
+        rises = []
+        for row in of_case:
+            share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
+            accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
+            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}")
+        why = WHY if any(row.is_failure for row in of_case) else ""
+        sentences.append(f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}{why}.")
+    return sentences if len(risen) <= MOST_CASES else [_rises_together(risen)]
 
 
-def _together(risen: dict[str, list[ExactResult]]) -> str:
+def _rises_together(risen: dict[str, list[ExactResult]]) -> str:
     rows = [row for of_case in risen.values() for row in of_case]
     most = {
         name: max((row for row in rows if row.counter == name), key=lambda row: row.new / row.old if row.old else 0)
@@ -78,107 +365,9 @@ def _together(risen: dict[str, list[ExactResult]]) -> str:
 
 
 def _moved_by(row: ExactResult) -> str:
-    """As a share of base's value; of nothing as it is."""
+    """The rise as a share of base's value; of nothing as it is."""
     moved = f"{row.new / row.old - 1:+.2%}" if row.old else f"{row.new - row.old:+,}"
     return f"{moved}{' (accepted)' if row.accepted else ''}"
-
-
-def _rise(row: ExactResult) -> str:
-    share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-    accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
-    return f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}"
-
-
-# A gate run in a terminal, as Markdown for a pull request, and as JSON.
-
-
-CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
-
-REASON = "WHY IT IS WORTH IT"
-"""For the user to replace."""
-HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason"
-
-HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
-NEEDED = "needed"
-"""Of undecided cases: how many launch pairs, or launches, would decide."""
-EXACT_HEADER = ("counter", "verdict", "base", "head")
-MOST_NAMES = 3
-"""In a sentence about several cases."""
-
-
-def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
-    lines = failure_sentences(result, header, rules)
-    lines += table(*verdict_table(result.cases)) if result.cases else []
-    lines += counter_lines(result.exact)
-    lines += [*_uncounted_sentences(result), *_other_sentences(result, header, rules)]
-    lines += [*_condition_lines(result, header, rules), verdict_sentence(result)]
-    return [printable(line) for line in lines]
-
-
-def verdict_table(cases: Sequence[CaseResult], header: Sequence[str] = HEADER) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
-    ordered = sorted(
-        cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
-    )
-    rows = [[*case_row(row)] for row in ordered]
-    if not any(row.verdict == Verdict.UNDECIDED for row in cases):
-        return [*header], rows
-    return [*header, NEEDED], [[*cells, _needed(row)] for cells, row in zip(rows, ordered, strict=True)]
-
-
-def _needed(row: CaseResult) -> str:
-    if row.verdict != Verdict.UNDECIDED or row.effect is None:
-        return DASH
-    return "> 1000" if row.launches_needed is None else str(row.launches_needed)
-
-
-def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """What is to be said beside the table, failures first."""
-    return failure_sentences(result, header, rules) + _other_sentences(result, header, rules)
-
-
-def failure_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """One for the suite if it slowed down, for each case that is slower or lost, and for each whose counters rose."""
-    suite, lost = result.suite, [row for row in result.cases if row.verdict in LOST.values()]
-    sentences = [_suite_sentence(suite, result)] if suite is not None and suite.is_significant else []
-    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
-    return sentences + sentences_without_figures(lost) + rise_sentences(result.exact)
-
-
-def _other_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """One for all undecided cases, and one for each reason why others have no figures."""
-    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
-    others = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
-    sentences = [_case_sentence(row, header, rules) for row in undecided]
-    if len(undecided) > 1:
-        alone = reproduce_command("CASE", header)
-        sentences = [f"{undecided_words(undecided, rules, 'fresh launch pairs')} One alone: {alone}"]
-    return sentences + sentences_without_figures(others)
-
-
-def undecided_words(rows: Sequence[CaseResult], rules: Rules, launches: str) -> str:
-    above = sum(row.effect is not None and row.effect.low > rules.margin for row in rows)
-    unconfirmed = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
-    needed = f"their rows say how many {launches} would decide, if the estimate is right"
-    if all(row.effect is None for row in rows):
-        needed = f"too few {launches.removeprefix('fresh ')} to say how many would decide"
-    return (
-        f"{Verdict.UNDECIDED}: of {len(rows)} cases a slowdown of {rules.matters:.1%} is neither confirmed nor "
-        f"excluded{unconfirmed}; {needed}."
-    )
-
-
-def sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
-    """One for each verdict and its reason."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
-    return [
-        f"{verdict}: {', '.join(cases[:MOST_NAMES])}"
-        f"{f' and {len(cases) - MOST_NAMES} more' if len(cases) > MOST_NAMES else ''}: {explanation}."
-        for (verdict, explanation), cases in names.items()
-    ]
 
 
 def _uncounted_sentences(result: GateResult) -> list[str]:
@@ -190,60 +379,7 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
     ]
 
 
-def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
-    start = f"{row.verdict}: {case_name(row.id)}"
-    if row.effect is None:
-        return f"{start}: {row.explanation or 'too few launch pairs'}."
-    start += f": {effect_words(row, f', {row.effect.pairs} launch pairs')}"
-    command = reproduce_command(row.id, header)
-    if row.verdict == Verdict.UNDECIDED:
-        unconfirmed = "it needs confirmation by fresh launch pairs" if row.effect.low > rules.margin else ""
-        return f"{start}; {why_undecided(row, rules, 'fresh launch pairs', unconfirmed)}. Alone: {command}"
-    return f"{start}{significance(row, rules)}{_because(row.accepted)}. Again: {command}"
-
-
-def effect_words(row: CaseResult, count: str = "") -> str:
-    """What the row shows, and what another clock shows that calls the case SLOWER too."""
-    assert row.effect is not None
-    words = "faster" if row.effect.effect < 0 else "slower"
-    clock = CLOCKS[row.clock or "wall"] + (", checked beside CPU time" if row.is_by_guard else "")
-    said = f"head is {abs(row.effect.effect):.1%} {words} by {clock} ({interval_words(row.effect)} at 95 %{count})"
-    others = [(by, effect) for by, effect in row.slower_by.items() if by != row.clock]
-    return said + "".join(f"; by {CLOCKS[by]} {other.effect:+.1%} ({interval_words(other)})" for by, other in others)
-
-
-def significance(row: CaseResult, rules: Rules) -> str:
-    return f"; a slowdown above {rules.margin:.1%} is significant" if row.verdict == Verdict.SLOWER else ""
-
-
-def why_undecided(row: CaseResult, rules: Rules, launches: str, unconfirmed: str = "") -> str:
-    """Why a case is undecided, and how many `launches` would decide it."""
-    needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-    state = unconfirmed or f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
-    return f"{state}; deciding would take {needed} {launches}"
-
-
-def reproduce_command(case_id: str, header: Json) -> str:
-    options = header.get("options") or f"--against {_base_revision(header)}"
-    folder = f"{header['suite']}/" if header.get("suite") else ""
-    return f"pytest {shlex.quote(f'{folder}{case_id}')} {options}"
-
-
-def _base_revision(header: Json) -> str:
-    return str(header["base"].get("revision") or header["base"]["label"])[:12]
-
-
-def _suite_sentence(suite: Shift, result: GateResult) -> str:
-    unchanged = "the sentinels did not change, so the cause is the code"
-    cause = unchanged if result.sentinels else "no sentinels ran, so the cause is unknown"
-    return (
-        f"SLOWER: the suite as a whole by {suite.effect:.1%} ({interval_words(suite)} at 95 %): "
-        f"{cause}{_because(result.suite_accepted)}."
-    )
-
-
-def _because(accepted: str | None) -> str:
-    return "" if accepted is None else f"; accepted: {accepted}"
+# What to accept, and the file in which it is offered.
 
 
 def limits_to_accept(result: GateResult, header: Json) -> list[Acceptance]:
@@ -271,209 +407,41 @@ def _limit(share: float) -> float:
     return math.ceil(100 * (1 + share)) / 100
 
 
-def _condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """The clock, the number of launch pairs, the thresholds, and the smallest slowdown that a run here detects."""
-    clock = result.clock
-    spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
-    if math.isnan(clock.wall_spread):
-        spreads = "too few launch pairs to estimate their scatter"
-    elif clock.cpu_spread is not None:
-        spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
-    of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
-    lines = [
-        f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of the suspects; "
-        f"verdicts use {CLOCKS[clock.clock]}: {spreads}."
-    ]
-    if clock.guards:
-        lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
-    lines += [
-        f"SLOWER: a slowdown above {rules.margin:.1%} is significant; a run without one reports SLOWER with "
-        f"probability at most {rules.alpha:.1%}. {ok_means(rules)}"
-    ]
-    if result.suite is not None and not result.suite.is_significant:
-        lines += [
-            f"All cases together: head takes {result.suite.effect:+.1%} ({interval_words(result.suite)} at 95 %)."
-        ]
-    if result.detectable is not None:
-        lines += [f"This run could detect a {result.detectable:.1%} slowdown with 80 % power."]
-    elif any(row.verdict == Verdict.UNDECIDED for row in result.cases):
-        lines += ["This run ended with too few launch pairs to call any case SLOWER."]
-    return lines
+def offer_beside(samples: Path) -> Path:
+    """The file in which entries for this run's slowdowns are offered."""
+    return samples.with_name(f"{samples.name.partition('.')[0]}_accept.toml")
 
 
-def ok_means(rules: Rules) -> str:
-    return f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
+def offer_among(storage: Path, base_name: str) -> Path:
+    """The same for recorded launches, whose records are no samples."""
+    return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
 
 
-def verdict_sentence(result: GateResult) -> str:
-    exact = sum(row.is_failure for row in result.exact)
-    counted = tally(result.cases) + (f", {exact} counters rose" if exact else "")
-    reason = f": {result.reason}" if result.reason else ""
-    return f"gate: {result.verdict}{reason} ({counted or 'no cases'})"
+def offer_entries(limits: Sequence[Acceptance], path: Path) -> str:
+    """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not."""
+    text = f"# Move what is intended to .benchmarks/{FILE_NAME}, with its reason.\n{toml_entries(limits)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        return f"Entries that accept this cannot be written to {path}: {error}."
+    return f"To accept what is intended: write the reasons in {path}, and move its entries to .benchmarks/{FILE_NAME}."
 
 
-def tally(cases: Iterable[CaseResult]) -> str:
-    counts = Counter(row.verdict for row in cases)
-    nothing = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
-    return nothing + ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+def toml_entries(limits: Sequence[Acceptance]) -> str:
+    """One entry for each case, with all its counters; a second one where a case is slower by two clocks."""
 
+    def quoted(text: str | None) -> str:
+        return json.dumps(text, ensure_ascii=False)  # a TOML basic string has the escapes of JSON
 
-def case_row(row: CaseResult) -> tuple[str, ...]:
-    effect = row.effect
-    return (
-        case_name(row.id),
-        _verdict(row),
-        DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}",
-        duration(row.base_seconds),
-        duration(row.head_seconds),
-        *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", interval_words(effect), str(effect.pairs))),
-    )
-
-
-def _exact_row(row: ExactResult) -> tuple[str, ...]:
-    return f"{case_name(row.id)} {row.counter}", _verdict(row), f"{row.old:,}", f"{row.new:,}"
-
-
-def _verdict(row: CaseResult | ExactResult) -> str:
-    return f"{row.verdict}{' (accepted)' if row.accepted else ''}"
-
-
-def interval_words(effect: Effect | Shift) -> str:
-    return f"{effect.low:+.1%} to {effect.high:+.1%}"
-
-
-def markdown(result: GateResult, header: Json, rules: Rules) -> str:
-    """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
-    loud = [row for row in result.cases if row.verdict != Verdict.OK]
-    parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
-    parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
-    if loud:
-        parts += ["", *pipe_table(*verdict_table(loud)), ""]
-    limits = limits_to_accept(result, header)
-    if limits:
-        parts += _folded(HOW_TO_ACCEPT, _fenced(toml_entries(limits).strip().splitlines()))
-    parts += ["", *_folded(f"All {len(result.cases)} cases", pipe_table(*verdict_table(result.cases)))]
-    moved = changed(result.exact)
-    summary = f"{len(moved)} of {len(result.exact)} exact counters changed"
-    if moved:
-        parts += _folded(summary, pipe_table(EXACT_HEADER, map(_exact_row, moved)))
-    elif result.exact:
-        parts += [f"{summary}.", ""]
-    conditions = [*_uncounted_sentences(result), *_condition_lines(result, header, rules)]
-    return "\n".join(parts + [in_markdown(line) + "  " for line in conditions]) + "\n"
-
-
-def _folded(summary: str, lines: list[str]) -> list[str]:
-    return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""]
-
-
-def _fenced(lines: list[str]) -> list[str]:
-    """A code block whose fence is longer than any run of backticks in it."""
-    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [f"{fence}toml", *lines, fence]
-
-
-def as_json(result: GateResult, header: Json, rules: Rules) -> str:
-    """The result as JSON; an unknown number is null."""
-    data: Json = {
-        "verdict": result.verdict,
-        "exit_code": result.exit_code,
-        **asdict(result),
-        "base": header["base"],
-        "head": header["head"],
-        "rules": rules.settings(),
-        "findings": finding_sentences(result, header, rules),
-    }
-    return judged_json(data, cases=result.cases, exact=result.exact)
-
-
-def judged_json(data: Json, **judged: Sequence[CaseResult | ExactResult]) -> str:
-    """JSON of a result, with `is_failure` in each row of the `judged` lists."""
-    for name, rows in judged.items():
-        for place, row in enumerate(rows):
-            data[name][place]["is_failure"] = row.is_failure
-    return json.dumps(without_nan(data), allow_nan=False, indent=1)
-
-
-# A gate between recorded launches: in a terminal, as Markdown for a pull request, and as JSON.
-
-
-RECORDED_HEADER = (*HEADER[:-1], "launches of head")
-
-
-def recorded_lines(result: RecordedResult, rules: Rules) -> list[str]:
-    """Everything for a terminal: what fails, the table, what else is to be said, the verdict last."""
-    lines = recorded_failure_sentences(result, rules)
-    lines += table(*verdict_table(result.cases, RECORDED_HEADER)) if result.cases else []
-    lines += [*_other_recorded_sentences(result, rules), *recorded_conditions(result, rules), recorded_verdict(result)]
-    return [printable(line) for line in lines]
-
-
-def recorded_failure_sentences(result: RecordedResult, rules: Rules) -> list[str]:
-    """One for each case that is slower, and for each reason why cases are lost."""
-    sentences = [_sentence(row, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
-    lost = sentences_without_figures(row for row in result.cases if row.verdict in LOST.values())
-    return [printable(sentence) for sentence in sentences + lost]
-
-
-def _other_recorded_sentences(result: RecordedResult, rules: Rules) -> list[str]:
-    known = (Verdict.UNDECIDED, Verdict.NEW, Verdict.NOT_MEASURED)
-    rows = [row for row in result.cases if row.verdict in known]
-    undecided = [row for row in rows if row.verdict == Verdict.UNDECIDED and not row.explanation]
-    sentences = [_sentence(row, rules) for row in undecided]
-    if len(undecided) > 1:
-        sentences = [undecided_words(undecided, rules, "launches of head")]
-    return sentences + sentences_without_figures(row for row in rows if row.explanation)
-
-
-def _sentence(row: CaseResult, rules: Rules) -> str:
-    start = f"{row.verdict}: {case_name(row.id)}"
-    if row.effect is None:
-        return f"{start}: too few launches."
-    start += f": {effect_words(row)}{significance(row, rules)}"
-    if row.verdict == Verdict.UNDECIDED:
-        start += f"; {why_undecided(row, rules, 'launches')}"
-    return f"{start}{f'; accepted: {row.accepted}' if row.accepted else ''}."
-
-
-def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
-    """What the verdicts rest on, and what they cannot detect."""
-    launches = f"{result.launches[0]} launches of base against {result.launches[1]} of head"
-    if not math.isnan(result.spread):
-        launches += (
-            f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow their "
-            f"launch's matrix-product rate with slope {result.slope:.2f}"
-        )
-    detects = (
-        []
-        if result.detectable is None
-        else [f"These launches could detect a {result.detectable:.1%} slowdown with 80 % power."]
-    )
-    return [
-        f"{launches}.",
-        f"SLOWER: a slowdown above {rules.margin:.1%} is significant at {rules.alpha:.1%} over all cases. "
-        f"{ok_means(rules)} A change of the machine between the two sets that the matrix product misses looks like a "
-        "change of the code: prefer --against.",
-        *detects,
-    ]
-
-
-def recorded_verdict(result: RecordedResult) -> str:
-    counted = tally(result.cases) or "no cases"
-    if result.contaminated:
-        return f"gate: CONTAMINATED: {result.contaminated} ({counted})"
-    return f"gate: {'FAILED' if result.fails else 'PASSED'} ({counted})"
-
-
-def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
-    parts = [f"### {in_markdown(recorded_verdict(result))}", ""]
-    sentences = recorded_failure_sentences(result, rules) + _other_recorded_sentences(result, rules)
-    parts += [f"* {in_markdown(sentence)}" for sentence in sentences]
-    parts += ["", *pipe_table(*verdict_table(result.cases, RECORDED_HEADER)), ""]
-    return "\n".join(parts + [in_markdown(line) for line in recorded_conditions(result, rules)]) + "\n"
-
-
-def recorded_json(result: RecordedResult, rules: Rules) -> str:
-    data = asdict(result) | {"verdict": recorded_verdict(result).split()[1].rstrip(":"), "rules": rules.settings()}
-    return judged_json(data, cases=result.cases)
+    lines: list[str] = []
+    for _, of_case in groupby(sorted(limits, key=lambda limit: limit.id), key=lambda limit: limit.id):
+        found = list(of_case)
+        times = [limit for limit in found if limit.counter is None]
+        risen = ", ".join(f"{quoted(limit.counter)} = {limit.limit!r}" for limit in found if limit.counter is not None)
+        for place, limit in enumerate(times or found[:1]):
+            lines += ["", "[[accepted]]", f"id = {quoted(limit.id)}", f"reason = {quoted(limit.reason)}"]
+            lines += [f"revision = {quoted(limit.revision)}"]
+            lines += [f"clock = {quoted(limit.clock)}", f"limit = {limit.limit!r}"] if times else []
+            lines += [f"counters = {{ {risen} }}"] if risen and not place else []
+    return "\n".join(lines)

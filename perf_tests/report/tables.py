@@ -1,66 +1,89 @@
-"""The tables of a write-up: times, precisions, peak memory and attention, from one record."""
+"""The tables of a write-up from one record: times, precisions, memory, attention, what each extra pass found."""
 
-import csv
-import io
-import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.history.commits import Code, Figure, Launch, moment
-from perf_tests.history.series import Era
-from perf_tests.phases import PHASES, is_attention
+from perf_tests.phases import is_attention
 from perf_tests.records.columns import (
-    COLUMNS,
-    DASH,
-    GIB,
     LABELS,
-    MIB,
-    PASSES,
     SHORT_OUTCOMES,
-    SPEEDUP,
     Cell,
-    ChoiceError,
-    Columns,
-    Row,
-    Table,
-    case_name,
     cells_of,
     commit_of,
-    count_in,
     date_of,
-    distinct,
-    figure_in,
-    finite,
     inside,
     labels_of,
     last_phases,
     lost_lines,
     machine_line,
-    machine_name,
-    mean_in,
-    mebibytes_in,
     name_of,
     pairs_along,
     pass_cells,
-    pass_table,
-    percent_in,
     phase_order,
-    printable,
-    ratio_spread,
     rounds_line,
     rows_in,
+    seconds_of,
+)
+from perf_tests.records.format import (
+    DASH,
+    GIB,
+    MIB,
+    Columns,
+    Table,
+    count_in,
+    distinct,
+    figure_in,
+    finite,
+    mean_in,
+    mebibytes_in,
+    percent_in,
+    ratio_spread,
     shown,
     significant,
     with_spread,
 )
-from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, how_many
+from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json
+
+PassRow = tuple[Cell, Json]
+"""A case, and what a pass found of it."""
+
+
+def tables_of(record: Json, name: str) -> list[Table]:
+    """Every table that the record has rows for, its conditions below, in the order of a write-up; `name` is its own."""
+    cells = cells_of(record)
+    built = [build(cells) for build in TIMING_TABLES]
+    for extra_pass, builders in {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}.items():
+        passed = pass_cells(record, extra_pass)
+        built += [build(passed) for build in builders]
+    facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
+    source = ", ".join(filter(None, facts))
+    return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]
+
+
+def _pass_table(
+    name: str, title: str, columns: Columns[Json], rows: Sequence[PassRow], notes: Sequence[str], words: int = 0
+) -> Table | None:
+    """Rows of an extra pass, each case's labels first; the first `words` columns are labels too. None without rows.
+
+    A case that the pass lost has its outcome and dashes.
+    """
+    if not rows:
+        return None
+    texts = []
+    for cell, values in rows:
+        lost = (SHORT_OUTCOMES[cell.outcome], *[DASH] * (len(columns) - 1)) if cell.outcome else ()
+        texts.append((*labels_of(cell), *(lost or (text(values) for text in columns.values()))))
+    return Table(name, title, (*LABELS, *columns), len(LABELS) + words, tuple(texts), tuple(notes))
+
+
+# Times and peaks of the measured rounds.
+
 
 GIB_FROM_BYTES = GIB / 8
-"""From this size on, a table of peaks is in GiB, else in MiB."""
+"""The size from which on a table of peaks is in GiB, else in MiB."""
 
 BASE_PRECISION = "fp32"
 SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
@@ -238,13 +261,13 @@ def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     ]
     columns = PEAK | _mebibytes(distinct(name for marks in held for name in marks))
     rows = [(cell, {**cell.info, **marks}) for cell, marks in zip(cells, held, strict=True)]
-    return pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
+    return _pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
 
 
 def memory_part_table(cells: Sequence[Cell]) -> Table | None:
     columns: Columns[Json] = {"Part": lambda row: str(row.get("phase")), **PEAK}
     rows = [(cell, part) for cell in cells for part in rows_in(cell.info, "parts")]
-    return pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
+    return _pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
 
 
 def memory_category_table(cells: Sequence[Cell]) -> Table | None:
@@ -254,13 +277,13 @@ def memory_category_table(cells: Sequence[Cell]) -> Table | None:
     rows = [(cell, {**held, "kind": kind}) for cell, kind, held in found if held]
     columns: Columns[Json] = {"Peak": lambda row: str(row["kind"])}
     columns |= _mebibytes(distinct(name for _, _, held in found for name in held))
-    return pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells), words=1)
+    return _pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells), words=1)
 
 
 def saved_table(cells: Sequence[Cell]) -> Table | None:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
     rows = [(cell, row) for cell in last_phases(cells) for row in _saved_rows(cell.info)]
-    return pass_table("saved", "Saved for the backward pass by part", SAVED, rows, _notes(cells), words=1)
+    return _pass_table("saved", "Saved for the backward pass by part", SAVED, rows, _notes(cells), words=1)
 
 
 def largest_table(cells: Sequence[Cell]) -> Table | None:
@@ -269,7 +292,7 @@ def largest_table(cells: Sequence[Cell]) -> Table | None:
         for cell in last_phases(cells)
         for block in list(rows_in(cell.info, "largest_allocations"))[:LARGEST]
     ]
-    return pass_table("largest_blocks", "Largest blocks of memory", BLOCK, rows, _notes(cells), words=2)
+    return _pass_table("largest_blocks", "Largest blocks of memory", BLOCK, rows, _notes(cells), words=2)
 
 
 def _measured_over_predicted(row: Json) -> str:
@@ -296,7 +319,7 @@ def _saved_rows(values: Json) -> list[Json]:
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
-    """With each reason for a missing prediction once, and the reasons for missing peaks."""
+    """The note of the pass, each reason for a missing prediction once, and the reasons for missing peaks."""
     said = [cell.info.get("prediction_reason") for cell in cells]
     reasons = distinct(f"no prediction: {reason}" for reason in said if isinstance(reason, str))
     return [MEMORY_NOTE, *reasons, *lost_lines(cells)]
@@ -327,20 +350,13 @@ def warmup_table(cells: Sequence[Cell]) -> Table | None:
         "recommended": lambda row: count_in(row, "recommended_warmup_rounds"),
     }
     notes = (WARMUP_NOTE, *_recommendations(cells), *lost_lines(cells))
-    return pass_table("warmup", "Time after warm-up rounds", columns, rows, notes)
+    return _pass_table("warmup", "Time after warm-up rounds", columns, rows, notes)
 
 
 def series_name(series: Json) -> str:
     """The number of warm-up rounds, and whether they left out the timed phase."""
     name = shown(finite(series.get("warmup_rounds")), ".0f")
     return f"{name} without the timed phase" if series.get("leaves_out_timed_phase") is True else name
-
-
-def seconds_of(series: Json, name: str) -> list[float]:
-    """The positive finite rounds under that name."""
-    found = series.get(name)
-    values = map(finite, found if isinstance(found, list) else [])
-    return [value for value in values if value is not None and value > 0]
 
 
 def _mean(name: str, row: Json) -> str:
@@ -378,7 +394,7 @@ def first_round_table(cells: Sequence[Cell]) -> Table | None:
         for name in distinct(name for _, parts in rows for name in parts)
     }
     title = "What the first round of a process is spent on"
-    return pass_table("first_rounds", title, columns, rows, [FIRST_ROUND_NOTE])
+    return _pass_table("first_rounds", title, columns, rows, [FIRST_ROUND_NOTE])
 
 
 def part_name(field: str) -> str:
@@ -401,7 +417,7 @@ WARMUP_TABLES = (warmup_table, first_round_table)
 
 TOP_KERNELS = 10
 NAME_CHARACTERS = 100
-"""Of a kernel's name; names of C++ templates have thousands."""
+"""Characters shown of a kernel's name; names of C++ templates have thousands."""
 TRACED_NOTE = "traced under a profiler after the timings: use the shares; times include the profiler's overhead"
 WAYS = ("forward", "backward")
 
@@ -435,14 +451,14 @@ ATTENTION_PART: Columns[Json] = {
 def kernel_table(cells: Sequence[Cell]) -> Table | None:
     title = f"Kernels that take most, up to {TOP_KERNELS} of a case"
     rows = [(cell, row) for cell in cells for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]]
-    return pass_table("kernels", title, KERNEL, rows, [TRACED_NOTE], words=1)
+    return _pass_table("kernels", title, KERNEL, rows, [TRACED_NOTE], words=1)
 
 
 def share_table(cells: Sequence[Cell]) -> Table | None:
     """Launches, busy share, matrix products against everything, softmax against products."""
     rows = [(cell, cell.info) for cell in cells]
     notes = (TRACED_NOTE, *lost_lines(cells))
-    return pass_table("kernel_shares", "Launches and matrix-product share", SHARES, rows, notes)
+    return _pass_table("kernel_shares", "Launches and matrix-product share", SHARES, rows, notes)
 
 
 def attention_part_table(cells: Sequence[Cell]) -> Table | None:
@@ -452,7 +468,7 @@ def attention_part_table(cells: Sequence[Cell]) -> Table | None:
         for way in WAYS
         for part in rows_in(cell.info, "attention", way, "parts")
     ]
-    return pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
+    return _pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
 
 
 def _softmax_over_products(row: Json, way: str) -> str:
@@ -477,7 +493,7 @@ FitCell = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Fit:
-    """Of one quantity of one implementation in one precision, over `cells` cells."""
+    """The growth of one quantity of one implementation in one precision, over `cells` cells."""
 
     quantity: str
     implementation: str
@@ -492,7 +508,7 @@ class Fit:
 
 
 def attention_fits(passes: Sequence[Json]) -> list[Fit]:
-    """Of every implementation that has cells of two lengths; with fewer, any k would do."""
+    """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
     by_implementation: dict[tuple[str, str], list[Json]] = defaultdict(list)
     for row in passes:
         if is_attention(row["identity"]):
@@ -535,310 +551,3 @@ def _fit(cells: Sequence[FitCell]) -> tuple[int, float, float]:
             fits.append((max(abs(k * square + c * tensor - whole) for square, tensor, whole in cells), k, c))
     remainder, k, c = min(fits, key=lambda fit: fit[0])
     return k, c, remainder
-
-
-# Every table that one record has rows for, with the record's conditions below.
-
-
-OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
-
-
-def tables_of(record: Json, name: str) -> list[Table]:
-    """In the order of a write-up; `name` is the record's."""
-    cells = cells_of(record)
-    built = [build(cells) for build in TIMING_TABLES]
-    for extra_pass, builders in OF_PASSES.items():
-        passed = pass_cells(record, extra_pass)
-        built += [build(passed) for build in builders]
-    facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
-    source = ", ".join(fact for fact in facts if fact)
-    return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]
-
-
-# The table `cases` as a Parquet file, where pyarrow is installed.
-
-
-def as_parquet(rows: Sequence[Row], names: Sequence[str]) -> bytes:
-    """A column keeps its type where all its cells are null. Raises ChoiceError without pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ChoiceError(
-            "--format parquet needs pyarrow, which is not installed; `pip install pyarrow`, or choose csv or jsonl."
-        ) from error
-    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
-    kinds = {**COLUMNS, SPEEDUP.name: SPEEDUP}
-    schema = pyarrow.schema([(name, types[kinds[name].kind]) for name in names])
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), content)
-    return content.getvalue()
-
-
-# A record's figures one to a line, in the columns of published collections of such figures.
-
-
-FLAT_COLUMNS = {
-    "timing": (
-        "source", "device", "device_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab",
-        "batch", "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured",
-        "warmup", "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms", "p95_ms",
-        "p99_ms",
-    ),
-    "attention": (
-        "source", "device", "device_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled",
-        "phase", "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms", "p95_ms", "p99_ms",
-    ),
-    "memory": (
-        "source", "device", "device_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
-        "compiled", "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
-    ),
-    "kernels": (
-        "source", "device", "device_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms",
-        "avg_us", "std_us", "pct_of_gpu_time", "note", "precision", "attention",
-    ),
-    "warmup": (
-        "source", "device", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "device_basis",
-        "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention",
-        "first_ms", "steady_from_round",
-    ),
-}  # fmt: skip
-"""The columns of each kind of table, those that published collections lack at the end."""
-
-FIELDS = {
-    "size": "size", "n_layers": "num_layers", "d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size",
-    "seq_len": "sequence_length", "batch": "batch_size", "attention": "attention", "execution": "execution",
-    "checkpoint": "checkpoint", "optimizer": "optimizer",
-}  # fmt: skip
-"""Columns that show a field of the identity."""
-KERNEL_FIGURES = {
-    "calls": ("calls", None), "total_ms": ("total_seconds", 1e3), "avg_us": ("mean_seconds", 1e6),
-    "std_us": ("stddev_seconds", 1e6), "pct_of_gpu_time": ("share", 100.0),
-}  # fmt: skip
-WARMUP = {
-    "warmup": ("warmup_rounds", None), "mean_ms": ("mean_seconds", 1e3), "std_ms": ("std_seconds", 1e3),
-    "steady_from_round": ("steady_from_round", None),
-}  # fmt: skip
-"""Columns that show a figure of a kernel or of a process of the warm-up study, by name and factor."""
-
-PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
-FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
-"""Their names in published collections."""
-
-
-def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
-    """Rows of each kind, by the kind's columns; unknown values are empty."""
-    passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in PASSES}
-    return flat_rows(cells_of(record), name, machine_name(record), passes)
-
-
-def flat_rows(
-    cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
-) -> dict[str, list[Json]]:
-    """The same of cells and of extra passes, with the names of their record and its machine."""
-    found: dict[str, list[tuple[Cell, Json]]] = {
-        "timing": [(cell, {}) for cell in cells if not cell.is_attention],
-        "attention": [(cell, {}) for cell in cells if cell.is_attention],
-        "memory": [(cell, row) for cell in (*cells, *passes.get("memory", ())) for row in _amounts(cell)],
-        "kernels": [(cell, row) for cell in passes.get("kernels", ()) for row in _kernels(cell)],
-        "warmup": [(cell, row) for cell in passes.get("warmup", ()) for row in _warmups(cell)],
-    }
-    known = {kind: [{**_common(cell, name, machine), **row} for cell, row in rows] for kind, rows in found.items()}
-    return {
-        kind: [{name: row.get(name, "") for name in FLAT_COLUMNS[kind]} for row in rows] for kind, rows in known.items()
-    }
-
-
-def _common(cell: Cell, name: str, machine: str) -> Json:
-    """Every column that no kind fills itself; each kind takes those that it has."""
-    precision = cell.label("precision")
-    compiled = cell.label("attention") == "compiled" or cell.label("execution") not in ("", "eager")
-    other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
-    return {
-        "source": name,
-        "device": machine,
-        "device_basis": "stated",
-        **{column: _field(cell, field) for column, field in FIELDS.items()},
-        "d_model": _field(cell, "head_dim" if cell.is_attention else "d_model"),
-        "context": _field(cell, "sequence_length" if cell.is_attention else "context_length"),
-        "precision": PRECISIONS.get(precision, precision),
-        "compiled": "yes" if compiled else f"no{other}",
-        "phase": _published(cell.phase),
-        "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
-        "note": cell.reason,
-        "context_basis": "stated",
-        "causal_mask": "yes",
-        "warmup": _or_empty(cell.info.get("warmup_rounds_run", cell.info.get("warmup_rounds"))),
-        "sync": "yes",
-        **_times(cell),
-    }
-
-
-def _field(cell: Cell, name: str) -> float | str:
-    """Of the identity: a number where it is one, else text."""
-    number = finite(cell.identity.get(name))
-    return cell.label(name) if number is None else _or_empty(number)
-
-
-def _published(phase: str) -> str:
-    row = PHASES.get(phase)
-    return row.published_as or phase if row else phase
-
-
-def _times(cell: Cell) -> Json:
-    if not cell.is_timed:
-        return {}
-    return {
-        "mean_ms": cell.mean_seconds * 1e3,
-        "std_ms": _or_empty(cell.std_seconds, 1e3),
-        "median_ms": cell.median_seconds * 1e3,
-        **{f"p{percent}_ms": seconds * 1e3 for percent, seconds in cell.percentile_seconds.items()},
-        "n_measured": len(cell.rounds),
-    }
-
-
-def _amounts(cell: Cell) -> list[Json]:
-    """Peak, and bytes before the backward pass; a case out of memory has a row without a value."""
-    place = {
-        "object": "attention" if cell.is_attention else "model",
-        "unit": "MiB",
-        "predicted": _or_empty(cell.number("predicted_peak_bytes"), 1 / MIB),
-    }
-    peak, before = cell.number("peak_allocated_bytes"), cell.number("bytes_before_backward")
-    before = before or cell.number("memory_before_backward_bytes")
-    amounts = []
-    if peak is not None or cell.outcome == "out_of_memory":
-        of_model = FORWARD_PEAKS.get(cell.phase, f"{_published(cell.phase)}_peak")
-        mode = f"peak_{cell.phase}" if cell.is_attention else of_model
-        amounts.append({**place, "mode": mode, "value": _or_empty(peak, 1 / MIB)})
-    if before is not None:
-        amounts.append({**place, "mode": "before_backward", "value": _or_empty(before, 1 / MIB), "predicted": ""})
-    return amounts
-
-
-def _kernels(cell: Cell) -> list[Json]:
-    return [
-        {"scope": cell.phase, "kernel": str(row.get("name")), **_figures(row, KERNEL_FIGURES)}
-        for row in rows_in(cell.info, "kernels")
-    ]
-
-
-def _warmups(cell: Cell) -> list[Json]:
-    """One process per row; a note marks warm-ups without the timed phase."""
-    return [
-        {
-            **_figures(row, WARMUP),
-            "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else "",
-            "n_measured": len(seconds),
-            "first_ms": seconds[0] * 1e3 if seconds else "",
-        }
-        for row in rows_in(cell.info, "series")
-        for seconds in (seconds_of(row, "seconds"),)
-    ]
-
-
-def _figures(row: Json, columns: Mapping[str, tuple[str, float | None]]) -> Json:
-    return {column: _or_empty(row.get(name), factor) for column, (name, factor) in columns.items()}
-
-
-def _or_empty(found: object, factor: float | None = None) -> float | str:
-    value = finite(found)
-    if value is None:
-        return ""
-    return value * factor if factor is not None else int(value) if value.is_integer() else value
-
-
-def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
-    """A header and a line for each row, quoted where needed; lone surrogates become question marks."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(no_formula, columns))
-    writer.writerows([no_formula(row[column]) for column in columns] for row in rows)
-    return text.getvalue().encode("utf-8", "replace").decode()
-
-
-def as_jsonl(rows: Sequence[Json]) -> str:
-    """One JSON object per line; unknown values are null."""
-    return "".join(json.dumps(with_null(row)) + "\n" for row in rows)
-
-
-def with_null(row: Json) -> Json:
-    return {name: None if value == "" else value for name, value in row.items()}
-
-
-def no_formula(value: object) -> object:
-    """Text that a spreadsheet does not read as a formula."""
-    starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if starts_formula and value != DASH else value
-
-
-# A history for dashboards: Apache Otava's CSV, github-action-benchmark's custom JSON, JSON lines like asv's.
-
-
-def otava(era: Era) -> str:
-    """A row for each launch that timed a case, a column for each case: the median in seconds.
-
-    Otava refuses an empty cell, so a case that a launch did not time has its time of the launch before, or of the first
-    one that timed it: what Otava itself does with values that are missing.
-    Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
-    `direction: -1`.
-    """
-    cases = list(dict.fromkeys(one.case for one in era.series))
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
-    found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
-    columns = [_filled([launch.figures.get(case) for _, launch in found]) for case in cases]
-    for (code, launch), *seconds in zip(found, *columns, strict=True):
-        labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
-        rows.writerow([*labels, *seconds])
-    return text.getvalue()
-
-
-def _filled(figures: Sequence[Figure | None]) -> list[float]:
-    """Seconds; at least one figure is there."""
-    seconds = next(one.seconds for one in figures if one is not None)
-    filled = []
-    for one in figures:
-        seconds = seconds if one is None else one.seconds
-        filled.append(seconds)
-    return filled
-
-
-def _name(case: str) -> str:
-    """Without what a file or a dashboard could not show."""
-    return printable(case_name(case))
-
-
-def _date(launch: Launch, code: Code) -> str:
-    """In ISO 8601; where a record names no date that is one, its commit's, else that of 1970."""
-    known = (moment(launch.written), moment(code.date))
-    return datetime.fromtimestamp(next(filter(None, known), 0.0), UTC).isoformat()
-
-
-def github_action_benchmark(era: Era) -> str:
-    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range."""
-    newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
-    rows = []
-    for one, point in newest:
-        row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
-        if point.interval is not None:
-            row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
-        rows.append({**row, "extra": f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}"})
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
-
-
-def asv(era: Era) -> str:
-    """One line for each commit and case, with the names that asv's results use; `date` is in milliseconds."""
-    lines = []
-    for one in era.series:
-        for point in one.points:
-            low, high = point.interval or (None, None)
-            line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
-                    "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
-                    "number": point.launches, "params": dict(one.identity)}  # fmt: skip
-            lines.append(json.dumps(line))
-    return "\n".join(lines) + "\n"
-
-
-EXPORTS = {"otava": otava, "github-action-benchmark": github_action_benchmark, "asv": asv}

@@ -13,41 +13,24 @@ import pytest
 
 from perf_tests.audit.consistency import findings_between
 from perf_tests.audit.figures import timings_of
-from perf_tests.bench.outcomes import MeasuringSession, SavingOptions, outcome_of_report, regressions
-from perf_tests.bench.workbench import (
-    CASE,
-    LEDGER_LINES,
-    OUTCOME,
-    PASS,
-    PASS_VALUES,
-    PEERS,
-    RUN,
-    SAVING,
-    SETTINGS,
-    WORKBENCH,
-    Run,
-    Workbench,
-)
+from perf_tests.bench.options import SavingOptions, regressions
+from perf_tests.bench.outcomes import outcome_of_report
+from perf_tests.bench.recording import MeasuringSession
+from perf_tests.bench.session import Run, Session, noted, session_of
+from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.selected import is_inside, selectable_cases
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.recorded import sides_of
-from perf_tests.gate.verdicts import offer_among, offer_entries
 from perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests.records.columns import case_name, result_lines, time_line
+from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many, identity_of, ids_of
-from perf_tests.records.store import (
-    DIRTY,
-    StoredRecord,
-    compare,
-    encoded,
-    links_of,
-    list_records,
-    scalings,
-    write_whole,
-)
-from perf_tests.report.screens import collective_lines, comparison_lines, pass_lines, rank_lines, width
-from perf_tests.run.ends import TIME_LIMIT, keep_pace
-from perf_tests.run.termination import TERMINATION
+from perf_tests.records.store import DIRTY, StoredRecord, compare, encoded, list_records, write_whole
+from perf_tests.report.comparison import comparison_lines, width
+from perf_tests.report.gate_screens import offer_among, offer_entries
+from perf_tests.report.ranks import collective_lines, links_of, rank_lines, scalings
+from perf_tests.report.screens import pass_lines, result_lines, time_line
+from perf_tests.run.ends import TimeLimit, keep_pace
+from perf_tests.run.termination import termination_of
 
 FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
 """Outcomes that fail a run without any baseline."""
@@ -56,31 +39,39 @@ FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
     assert workbench.session is not None
     with _or_stop(workbench.session):
-        case = item.stash[CASE]
+        case = noted(item).case
         workbench.session.begin(item.nodeid, workbench.warmup_rounds(case), workbench.rounds(case))
 
 
 def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
     """Write the case's row, or why it has none, to the journal; after a failure stop where the device is unusable."""
-    workbench = item.config.stash[WORKBENCH]
-    if workbench.session is not None and report.when != "teardown":
-        _keep(item, report, workbench.session)
-    if not report.passed:
-        _leave_nothing(item, workbench)
-
-
-def _keep(item: pytest.Item, report: pytest.TestReport, session: MeasuringSession) -> None:
-    case, extra_pass = item.stash[CASE], item.stash[PASS]
-    benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
-    with _or_stop(session):
-        if not report.passed:
-            rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
-            outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
-            session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
-        elif report.when == "call" and extra_pass is not None:
-            session.passed(item.nodeid, case, extra_pass, item.stash[PASS_VALUES])
-        elif report.when == "call":
-            session.measured(benchmark.stats.as_dict(include_data=True))
+    workbench = session_of(item.config).workbench
+    session = workbench.session
+    if session is not None and report.when != "teardown":
+        benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
+        case, extra_pass, values = noted(item).case, noted(item).extra_pass, noted(item).values
+        with _or_stop(session):
+            if not report.passed:
+                rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
+                outcome = noted(item).outcome or outcome_of_report(report)
+                session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
+            elif report.when == "call" and extra_pass is not None:
+                assert values is not None
+                session.passed(item.nodeid, case, extra_pass, values)
+            elif report.when == "call":
+                session.measured(benchmark.stats.as_dict(include_data=True))
+    if report.passed:
+        return
+    # Free the tensors that a kept traceback holds.
+    for name in ("last_exc", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            setattr(sys, name, None)
+    gc.collect()
+    if not workbench.device.is_alive():
+        again = "start again" if session is None else "resume with --resume"
+        item.session.shouldstop = (
+            f"{workbench.device.torch_device} is unusable after {item.name}; {again} in a new process."
+        )
 
 
 @contextmanager
@@ -96,81 +87,60 @@ def _or_stop(session: MeasuringSession) -> Iterator[None]:
         )
 
 
-def _leave_nothing(item: pytest.Item, workbench: Workbench) -> None:
-    """After a failure: free the tensors that a kept traceback holds, and stop where the device is unusable."""
-    for name in ("last_exc", "last_value", "last_traceback"):
-        if hasattr(sys, name):
-            setattr(sys, name, None)
-    gc.collect()
-    if not workbench.device.is_alive():
-        again = "start again" if workbench.session is None else "resume with --resume"
-        item.session.shouldstop = (
-            f"{workbench.device.torch_device} is unusable after {item.name}; {again} in a new process."
-        )
-
-
 def finish(session: pytest.Session) -> None:
     """Turn a complete run into its record and an exit code; an incomplete one keeps its journal."""
-    run, stash = session.config.stash.get(RUN, None), session.config.stash
+    suite = session_of(session.config)
+    run = suite.run
     if run is None:
         return
-    measuring, saving = stash[WORKBENCH].session, stash[SAVING]
+    measuring = suite.workbench.session
     assert measuring is not None
     progress = measuring.progress
-    keep_pace(stash[WORKBENCH].device, progress.measured_seconds, progress.done_predicted_seconds)
+    keep_pace(suite.workbench.device, progress.measured_seconds, progress.done_predicted_seconds)
     if not measuring.is_complete or measuring.killed_in:
-        _finish_for_now(session, run, measuring)
+        _finish_for_now(session, suite, run, measuring)
         return
-    run.record = measuring.record()
-    _add_what_rows_say_together(run.record)
-    findings = findings_between(timings_of(run.record))
-    run.record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
-    if _save(run, run.record, measuring, saving) and PEERS in stash:
+    run.record = record = measuring.record()
+    for row, scaling in scalings(record["benchmarks"]):
+        row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
+    if links := links_of(record["benchmarks"]):
+        record["links"] = [link.row for link in links]
+    findings = findings_between(timings_of(record))
+    record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
+    if _save(run, record, measuring, suite.saving) and suite.peers is not None:
         # A rank that dies from here on must not make torchrun measure a second record.
-        stash[PEERS].end_for_good()
-    hold_against_baseline(run, run.record, saving, stash[SETTINGS])
+        suite.peers.end_for_good()
+    hold_against_baseline(run, record, suite.saving, suite.settings)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
     if session.exitstatus == pytest.ExitCode.OK:
         # A case may have failed in the part of the run that this process resumed.
-        if run.failures or any(row["outcome"] in FAILURES for row in run.record["outcomes"]):
+        if run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"]):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif run.is_contaminated:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
 
 
-def _add_what_rows_say_together(record: Json) -> None:
-    """Of several ranks: scaling efficiency, and the links between them."""
-    for row, scaling in scalings(record["benchmarks"]):
-        row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
-    if links := links_of(record["benchmarks"]):
-        record["links"] = [link.row for link in links]
-
-
-def _finish_for_now(session: pytest.Session, run: Run, measuring: MeasuringSession) -> None:
-    limit = session.config.stash[TIME_LIMIT]
+def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring: MeasuringSession) -> None:
+    """What is measured at a time limit is compared; cases left are no success where the comparison may fail."""
+    limit: TimeLimit = session.config.pluginmanager.getplugin("time limit")
     if limit.is_reached:
-        _stop_at_limit(session, run, measuring, limit.minutes)
+        selection, saving = measuring.contents.header["selection"], suite.saving
+        left = len(set(selection) - measuring.contents.finished_ids)
+        run.notes.append(
+            f"--time-limit {limit.minutes:g} is reached, {how_many(left, 'case')} {'is' if left == 1 else 'are'} left."
+        )
+        if run.baseline is not None:
+            _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
+        if session.exitstatus == pytest.ExitCode.OK and run.failures:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
     # torchrun ends the other ranks with SIGTERM where one died, perhaps of the case in flight.
-    is_suspect = PEERS in session.config.stash and session.config.stash[TERMINATION].came == signal.SIGTERM
+    is_suspect = suite.peers is not None and termination_of(session.config).came == signal.SIGTERM
     run.notes.append(_interruption(measuring, is_suspect))
     if measuring.killed_in and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSession, minutes: float) -> None:
-    """What is measured is compared; cases left are no success where the comparison may fail."""
-    selection, saving = measuring.contents.header["selection"], session.config.stash[SAVING]
-    left = len(set(selection) - measuring.contents.finished_ids)
-    run.notes.append(
-        f"--time-limit {minutes:g} is reached, {how_many(left, 'case')} {'is' if left == 1 else 'are'} left."
-    )
-    if run.baseline is not None:
-        _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
-    if session.exitstatus == pytest.ExitCode.OK and run.failures:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
-        session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
 def _interruption(measuring: MeasuringSession, is_suspect: bool) -> str:
@@ -195,7 +165,7 @@ def _interruption(measuring: MeasuringSession, is_suspect: bool) -> str:
 
 
 def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOptions) -> bool:
-    """Whether the record is written; otherwise the run fails, and says why."""
+    """Write the record; returns whether it is written. Otherwise the run fails, and says why."""
     commit = record["commit_info"]
     name = saving.save_name or f"{str(commit.get('id'))[:12]}{DIRTY if commit.get('dirty') else ''}"
     try:
@@ -217,21 +187,16 @@ def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, setting
     """Add to `run` how its complete record differs from the baseline, if there is one, and the verdicts on times."""
     if run.baseline is None:
         return
-    _compare(run, record, _inside(record, run.baseline.data, settings), saving, run.gone_counts)
-    if not run.gone_counts:
-        left_out = selectable_cases(settings) - len(ids_of(record))
-        run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
-    judge(run, saving.storage, is_asked=saving.compare_with is not None)
-
-
-def _inside(record: Json, baseline: Json, settings: Settings) -> Json:
-    """The baseline without rows outside of this run's axes."""
     ids = ids_of(record)
-    inside = {
-        kind: [row for row in baseline[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
+    inside = {  # without rows outside of this run's axes
+        kind: [row for row in run.baseline.data[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
         for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
     }
-    return {**baseline, **inside}
+    _compare(run, record, {**run.baseline.data, **inside}, saving, run.gone_counts)
+    if not run.gone_counts:
+        left_out = selectable_cases(settings) - len(ids)
+        run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
+    judge(run, saving.storage, is_asked=saving.compare_with is not None)
 
 
 def _compare(run: Run, record: Json, baseline: Json, saving: SavingOptions, gone_counts: bool) -> None:
@@ -251,11 +216,11 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.report.gate_screens import recorded_lines, slowdowns_to_accept
+    from perf_tests.report.gate_screens import report_lines, slowdowns_to_accept
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
-    run.verdict_lines = recorded_lines(result, RULES)
+    run.verdict_lines = report_lines(result, {}, RULES)
     run.is_contaminated = bool(result.contaminated)
     if run.is_contaminated:
         return
@@ -267,37 +232,32 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
 
 
 def show(terminal: pytest.TerminalReporter) -> None:
-    """The result screen, below pytest-benchmark's table."""
-    run = terminal.config.stash.get(RUN, None)
+    """Write the result screen, below pytest-benchmark's table."""
+
+    def section(title: str, lines: list[str]) -> None:
+        if lines:
+            terminal.section(title, sep="-")
+        for line in lines:
+            terminal.write_line(line)
+
+    suite = session_of(terminal.config)
+    run = suite.run
     if run is not None:
-        _show_run(terminal, run)
-    _show(terminal, "counters", terminal.config.stash.get(LEDGER_LINES, []))
-
-
-def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
-    if run.record is not None:
-        _show(
-            terminal, "results", [*result_lines(run.record), *(notice["sentence"] for notice in run.record["notices"])]
-        )
-        _show(terminal, "ranks", rank_lines(run.record["benchmarks"]))
-        _show(terminal, "collectives", collective_lines(run.record["benchmarks"]))
-        for name, lines in pass_lines(run.record).items():
-            _show(terminal, name, lines)
-    if run.baseline is not None and run.rows:
-        terminal.section(f"compared with {run.baseline.name}", sep="-")
-        for line in comparison_lines(run.rows, width()):
-            # pytest's own colours, which `--color` and NO_COLOR turn off.
-            terminal.write_line(line.text, red=line.is_red)
-    _show(terminal, "gate", run.verdict_lines)
-    seconds = {"total": seconds_since_process_start(), **terminal.config.stash[WORKBENCH].spent_seconds}
-    doubts = terminal.config.stash[WORKBENCH].doubts
-    _show(terminal, "run", [time_line(seconds), *doubts, *run.notes])
-    for failure in run.failures:
-        terminal.write_line(failure, red=True)
-
-
-def _show(terminal: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
-    if lines:
-        terminal.section(title, sep="-")
-    for line in lines:
-        terminal.write_line(line)
+        if run.record is not None:
+            notices = [notice["sentence"] for notice in run.record["notices"]]
+            section("results", [*result_lines(run.record), *notices])
+            section("ranks", rank_lines(run.record["benchmarks"]))
+            section("collectives", collective_lines(run.record["benchmarks"]))
+            for name, lines in pass_lines(run.record).items():
+                section(name, lines)
+        if run.baseline is not None and run.rows:
+            terminal.section(f"compared with {run.baseline.name}", sep="-")
+            for line in comparison_lines(run.rows, width()):
+                # pytest's own colours, which `--color` and NO_COLOR turn off.
+                terminal.write_line(line.text, red=line.is_red)
+        section("gate", run.verdict_lines)
+        seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
+        section("run", [time_line(seconds), *suite.workbench.doubts, *run.notes])
+        for failure in run.failures:
+            terminal.write_line(failure, red=True)
+    section("counters", suite.ledger_lines)

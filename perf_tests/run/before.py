@@ -4,9 +4,8 @@ import math
 import os
 import shlex
 import subprocess
-import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, chdir, nullcontext
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,37 +14,18 @@ import pytest
 import torch
 
 from perf_tests.bench.models import load_attentions
-from perf_tests.bench.outcomes import (
-    KILLED,
-    RANK_DIED,
-    Line,
-    Log,
+from perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests.bench.outcomes import KILLED, RANK_DIED
+from perf_tests.bench.recording import (
     MeasuringSession,
     Progress,
     ResumeError,
-    SavingOptions,
+    line_or_log,
     newest_selection,
     open_journal,
-    same_parameters,
-    show_beside_baseline,
 )
-from perf_tests.bench.profiler import ProfilerBusyError, check_no_profiler
-from perf_tests.bench.workbench import (
-    AGAINST,
-    CASE,
-    OTHER_MEASURE,
-    PASS,
-    PEERS,
-    PLACES,
-    REPOSITORY,
-    RUN,
-    SAVING,
-    SETTINGS,
-    WORKBENCH,
-    Run,
-    Workbench,
-    set_up,
-)
+from perf_tests.bench.session import Run, Session, noted, session_of
+from perf_tests.bench.workbench import Workbench, set_up
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
@@ -53,8 +33,8 @@ from perf_tests.cases.selected import FAMILIES
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
-from perf_tests.passes.every_pass import EVERY_PASS
-from perf_tests.passes.kernels import RangedMeasure
+from perf_tests.passes.extra_pass import pass_named
+from perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
 from perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
 from perf_tests.records.record import Json, machine_differences, run_of
 from perf_tests.records.store import (
@@ -67,17 +47,251 @@ from perf_tests.records.store import (
     numbered_baseline,
     rows_by_id,
 )
-from perf_tests.run.ends import (
-    TIME_LIMIT,
-    Timeout,
-    announcement,
-    predicted_here,
-    predicted_seconds,
-    read_time_limit,
-    without_killers,
-)
+from perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, predicted_seconds, quarantine, read_time_limit
 from perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
 from perf_tests.user_code.named import Repository, digest_of, loaded_below, suite_files
+
+HERE = Path(__file__).parents[1]
+"""The folder with the benchmarks."""
+
+RETRIED = ("error", "process_died", "timed_out")
+"""Outcomes of cases that --retry measures again."""
+
+
+def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    """Refuse what cannot run before measuring; returns the cases still to be measured. A gate plans its own run."""
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError(
+            "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
+        )
+    suite = session_of(config)
+    settings, peers, is_gate = suite.settings, suite.peers, suite.against is not None
+    is_in_worker = suite.other_measure is not None
+    cases = [noted(item).case for item in benchmarks]
+    # A worker or a shard may run any part of the selection.
+    if settings.cold_cache and not is_in_worker and settings.shard is None:
+        check_cold_cache(cases)
+    is_recorded = not (is_gate or suite.saving.disabled or settings.nvtx)
+    limit, timeout = read_time_limit(config), None
+    if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
+        timeout = Timeout(config, limit)
+        config.pluginmanager.register(timeout, "case timeout")
+    suite.workbench = workbench = set_up(settings, peers)
+    load_attentions(cases)
+    if not is_in_worker:  # a worker's run was checked where it began
+        check_what_is_own(cases, workbench.device.torch_device)
+        workbench.check_attentions(() if is_gate else cases)  # the gate checks each side
+    if is_gate:
+        return benchmarks
+    _mark(benchmarks, workbench)
+    if settings.nvtx:
+        suite.other_measure = lambda item, workbench: NvtxMeasure(noted(item).case, workbench)
+    if not is_recorded:
+        return benchmarks
+    if peers is not None and not peers.is_rank0:
+        if timeout is not None:
+            timeout.grace_seconds *= 2  # rank 0 writes first why a case that hangs ends
+        header = {"selection": [item.nodeid for item in benchmarks], "command": "--resume on rank 0"}
+        workbench.session = MeasuringSession(SilentJournal(), JournalContents(header), Progress(None))
+        return benchmarks
+    return _open_run(config, suite, benchmarks, limit)
+
+
+def _open_run(
+    config: pytest.Config, suite: Session, benchmarks: list[pytest.Item], limit: TimeLimit
+) -> list[pytest.Item]:
+    """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
+    saving, settings, workbench, option = suite.saving, suite.settings, suite.workbench, config.option
+    run = Run(gone_counts=settings.shard is None and not is_restricted(config))
+    if workbench.why_no_health:
+        run.notes.append(workbench.why_no_health)
+    machine_info = machine_info_of(config)
+    try:
+        for name in settings.passes:
+            if pass_named(name).uses_profiler:
+                check_no_profiler(PASSES[name])
+        timed = {item.nodeid: noted(item).case.identity() for item in benchmarks if noted(item).extra_pass is None}
+        run.baseline = choose_baseline(run, saving, machine_info, timed)
+        run.accepted = accepted_slowdowns(suite.repository.root) if saving.compare else ()
+        header = _header(config, suite, [item.nodeid for item in benchmarks], machine_info)
+        journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
+    except (BaselineError, ResumeError, ProfilerBusyError) as error:
+        raise pytest.UsageError(str(error)) from error
+    except OSError as error:
+        raise pytest.UsageError(
+            f"The run cannot be saved under {saving.storage}: {error}. "
+            "Make the folder writable or choose another with --benchmark-storage=file://PATH."
+        ) from error
+    workbench.session = session = MeasuringSession(journal, contents, Progress(line_or_log(config)))
+    suite.run = run
+    run.notes += notes
+    left = cases_left(benchmarks, session, option.retry and session.saved is None)
+    session.progress.predicted_seconds.update(predicted_here(left, workbench))
+    limit.refuse_if_too_short(left)
+    config.pluginmanager.register(limit, "time limit")
+    if contents.starts or contents.finished_ids:
+        done = len(benchmarks) - len(left)
+        run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
+    elif option.resume:
+        run.notes.append("No interrupted run of this machine to resume; this is a new run.")
+    return quarantine(left, session, KILLED if suite.peers is None else RANK_DIED)
+
+
+def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
+    """Return the cases that the journal does not hold."""
+    for row in list(session.contents.outcomes) if retries else []:
+        if row["outcome"] in RETRIED:
+            session.measure_again(row["id"])
+    finished = session.contents.finished_ids
+    return [item for item in benchmarks if item.nodeid not in finished]
+
+
+def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
+    for item in benchmarks:
+        phase = noted(item).case.phase
+        item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
+        # A warning of another torch or of the user's model fails no case.
+        item.add_marker(pytest.mark.filterwarnings("default"))
+        if workbench.groups is not None:
+            # Torch's own on import of what shards optimizers; nothing a user of ranks can change.
+            item.add_marker(pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is:DeprecationWarning"))
+        if workbench.settings.nvtx:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+
+
+def how_long(config: pytest.Config) -> list[str]:
+    """Say before the first case of a run that measures how long it will take here."""
+    suite = session_of(config)
+    if not suite.is_ready or suite.workbench.session is None:
+        return []
+    predicted = suite.workbench.session.progress.predicted_seconds
+    return [eta(predicted, suite.workbench.device)] if predicted else []
+
+
+# What cannot run, or would say nothing, is refused before the first case.
+
+
+def read_run_options(config: pytest.Config) -> None:
+    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
+    option, suite = config.option, session_of(config)
+    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    # Not where only other tests run, in whatever way their user likes.
+    if any(path == HERE or path in HERE.parents or (path.parent == HERE and path.suffix == ".py") for path in paths):
+        refuse_other_ways_to_run(config)
+    for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
+        if value and not option.resume:
+            raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
+    if read_time_limit(config).minutes < math.inf and (suite.saving.disabled or suite.settings.nvtx):
+        raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
+
+
+def refuse_other_ways_to_run(config: pytest.Config) -> None:
+    """Raises pytest.UsageError where another plugin would run the benchmarks, and this one measures nothing."""
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
+        )
+    codspeed = getattr(config.option, "codspeed", None)
+    if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
+        raise pytest.UsageError(
+            "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
+            " unset CODSPEED_ENV."
+        )
+
+
+def check_cold_cache(cases: Sequence[Case]) -> None:
+    if not any(case.cache for case in cases):
+        raise pytest.UsageError(
+            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
+        )
+
+
+def too_small(config: pytest.Config) -> pytest.UsageError:
+    """Return the refusal of a budget that is used up before the first case."""
+    budget = config.getoption("--memory-budget")
+    words = "The memory that is free" if budget is None else f"--memory-budget {budget}"
+    return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
+
+
+def check_what_is_own(cases: list[Case], device: torch.device) -> None:
+    """Raises OwnModelError for a model or an optimizer of the user's that cannot be measured."""
+    of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
+    own = next((case.own for case in of_models), None)
+    if own is not None:
+        check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
+    trained = next((case for case in of_models if case.own_optimizer is not None), None)
+    if trained is not None and trained.own_optimizer is not None:
+        check_optimizer_before_measuring(trained.own_optimizer, own, trained.config, device)
+
+
+# Which cases of its axes a run leaves out: by what was typed, by pytest's cache, by another plugin, or as a shard.
+
+
+def is_restricted(config: pytest.Config) -> bool:
+    """Whether cases were selected by more than the axes, so that a missing case is not gone."""
+    option = config.option
+    words = (option.keyword, option.markexpr, option.deselect, option.ignore, option.ignore_glob)
+    if any(words) or getattr(option, "lf", False) or session_of(config).is_deselected:
+        return True
+    folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    whole = any(folder == HERE or folder in HERE.parents for folder in folders)
+    return not whole or any("::" in argument for argument in config.args)
+
+
+def keep_selection(config: pytest.Config) -> None:
+    """With --resume, --lf and --stepwise would choose other cases than when the run began; call before pytest does."""
+    option = config.option
+    if option.resume and (getattr(option, "lf", False) or getattr(option, "stepwise", False)):
+        session_of(config).keeps_selection = True
+        option.lf, option.stepwise_reset = False, True  # it still stops at a failure
+
+
+def of_interrupted_run(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    """Return those that the interrupted run had chosen, where it chose by pytest's cache."""
+    suite = session_of(config)
+    if not suite.keeps_selection:
+        return benchmarks
+    chosen = newest_selection(suite.saving.storage)
+    left_out = [item for item in benchmarks if item.nodeid not in chosen]
+    if len(left_out) in (0, len(benchmarks)):
+        return benchmarks
+    config.hook.pytest_deselected(items=left_out)
+    return [item for item in benchmarks if item.nodeid in chosen]
+
+
+def places_of_share(items: Sequence[pytest.Item], settings: Settings) -> list[int]:
+    """Return where the cases of `--shard K/N` stand in the grid; raises pytest.UsageError with one sentence.
+
+    Cases that share a model stay together, because building it is the cost. Every share computes the same partition, on
+    whatever machine.
+    """
+    assert settings.shard is not None
+    share, shares = settings.shard
+    places: dict[Hashable, list[int]] = {}
+    for place, item in enumerate(items):
+        places.setdefault(noted(item).case.built_from, []).append(place)
+    if shares > len(places):
+        raise pytest.UsageError(
+            f"--shard {share}/{shares}: N is at most {len(places)}, the number of models in this grid."
+        )
+    seconds = {
+        model: sum(predicted_seconds(items[place], settings) for place in of_model)
+        for model, of_model in places.items()
+    }
+    parts = balanced(seconds, shares)
+    return sorted(place for model in parts[share - 1] for place in places[model])
+
+
+def balanced(seconds: Mapping[Hashable, float], shares: int) -> list[list[Hashable]]:
+    """Put each name into one of the shares: the longest first, to the share with the least so far."""
+    parts: list[list[Hashable]] = [[] for _ in range(shares)]
+    loads = [0.0] * shares
+    for name in sorted(seconds, key=lambda name: -seconds[name]):
+        lightest = loads.index(min(loads))
+        parts[lightest].append(name)
+        loads[lightest] += seconds[name]
+    return parts
+
 
 # The record that a run is compared with, and the table that shows both.
 
@@ -85,7 +299,7 @@ from perf_tests.user_code.named import Repository, digest_of, loaded_below, suit
 def choose_baseline(
     run: Run, saving: SavingOptions, machine_info: Json, selection: Mapping[str, Json]
 ) -> StoredRecord | None:
-    """The record to compare the cases of `selection` with, identities by id, where one is asked for.
+    """Return the record to compare the cases of `selection` with, identities by id, where one is asked for.
 
     Raises BaselineError.
     """
@@ -102,15 +316,20 @@ def choose_baseline(
     unfinished = {path.stem for path in unfinished_journals(saving.storage)}
     earlier = [record for record in listing.records if run_of(record.data) not in unfinished]
     baseline = latest_baseline(earlier, machine_info, selection)
-    if baseline is None:
-        if saving.compare_fail:
-            raise BaselineError(
-                f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
-                "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
-            )
-        run.notes.append(_why_no_baseline(earlier, machine_info, saving.storage))
-        return None
-    return _that_can_fail(baseline, saving, selection)
+    if baseline is not None:
+        return _that_can_fail(baseline, saving, selection)
+    if saving.compare_fail:
+        raise BaselineError(
+            f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
+            "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
+        )
+    if earlier:
+        differences = machine_differences(machine_info, earlier[-1].data["machine_info"])
+        reason = "; ".join(differences) if differences else "it has none of these cases"
+        run.notes.append(f"None of {len(earlier)} records is comparable; the newest, {earlier[-1].name}: {reason}.")
+    else:
+        run.notes.append(f"No baseline yet: {saving.storage} holds no earlier record; this run becomes the first.")
+    return None
 
 
 def _that_can_fail(baseline: StoredRecord, saving: SavingOptions, selection: Mapping[str, Json]) -> StoredRecord:
@@ -132,178 +351,42 @@ def accepted_slowdowns(root: Path) -> list[Acceptance]:
         raise pytest.UsageError(str(error)) from error
 
 
-def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
-    if not records:
-        return f"No baseline yet: {storage} holds no earlier record; this run becomes the first."
-    differences = machine_differences(machine_info, records[-1].data["machine_info"])
-    reason = "; ".join(differences) if differences else "it has none of these cases"
-    return f"None of {len(records)} records is comparable; the newest, {records[-1].name}: {reason}."
-
-
 def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
-    """The rows of pytest-benchmark's table: the valid ones, each below its baseline's."""
-    run = config.stash.get(RUN, None)
-    if run is None:
+    """Leave the valid rows of pytest-benchmark's table, each below its baseline's."""
+    suite = session_of(config)
+    if suite.run is None:
         return
-    session = config.stash[WORKBENCH].session
-    assert session is not None
-    measured = {row["fullname"] for row in session.contents.benchmarks}
+    assert suite.workbench.session is not None
+    measured = {row["fullname"] for row in suite.workbench.session.contents.benchmarks}
     benchmarks[:] = [row for row in benchmarks if row["fullname"] in measured]
-    same_parameters(benchmarks, [name for family in FAMILIES.values() for name in family.axes])
-    if run.baseline:
-        show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)
+    axes = dict.fromkeys((axis for family in FAMILIES.values() for axis in family.axes), "-")
+    for row in benchmarks:  # `--benchmark-group-by=param:NAME` fails on rows without the name
+        row["params"] = {**axes, **(row["params"] or {})}
+    if suite.run.baseline:
+        show_beside_baseline(benchmarks, suite.run.baseline.data, suite.run.baseline.name)
 
 
-# What cannot run, or would say nothing, is refused before the first case.
+# What a record says of its commit, machine and code, and what makes two calls one run.
 
 
-def read_run_options(config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
-    option = config.option
-    if _may_measure(config):
-        refuse_other_ways_to_run(config)
-    for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
-        if value and not option.resume:
-            raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
-    config.stash[TIME_LIMIT] = limit = read_time_limit(config)
-    if limit.minutes < math.inf and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
-        raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
-
-
-def refuse_other_ways_to_run(config: pytest.Config) -> None:
-    """Raises pytest.UsageError where another plugin would run the benchmarks, and this one measures nothing."""
-    if getattr(config.option, "dist", "no") != "no":
-        raise pytest.UsageError(
-            "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
-        )
-    codspeed = getattr(config.option, "codspeed", None)
-    if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
-        raise pytest.UsageError(
-            "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
-            " unset CODSPEED_ENV."
-        )
-
-
-def _may_measure(config: pytest.Config) -> bool:
-    """Whether an argument is a benchmark's file, or a folder with such files."""
-    here = Path(__file__).parents[1]
-    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    return any(path == here or path in here.parents or (path.parent == here and path.suffix == ".py") for path in paths)
-
-
-def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
-    if not any(item.stash[CASE].cache for item in benchmarks):
-        raise pytest.UsageError(
-            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
-        )
-
-
-def too_small(config: pytest.Config) -> pytest.UsageError:
-    """The refusal of a budget that is used up before the first case."""
-    budget = config.getoption("--memory-budget")
-    words = "The memory that is free" if budget is None else f"--memory-budget {budget}"
-    return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
-
-
-def check_what_is_own(cases: list[Case], device: torch.device) -> None:
-    """Raises OwnModelError for a model or an optimizer of the user's that cannot be measured."""
-    of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
-    own = next((case.own for case in of_models), None)
-    if own is not None:
-        check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
-    trained = next((case for case in of_models if case.own_optimizer is not None), None)
-    if trained is not None and trained.own_optimizer is not None:
-        check_optimizer_before_measuring(trained.own_optimizer, own, trained.config, device)
-
-
-# Which cases of its axes a run leaves out: by what was typed, by pytest's cache or by another plugin.
-
-
-LEFT_OUT = pytest.StashKey[bool]()
-"""On the config, once a case is deselected: by an option such as --stepwise, or by any plugin."""
-
-OF_INTERRUPTED_RUN = pytest.StashKey[bool]()
-"""On the config, where the cases are those that an interrupted run chose by how they had ended before."""
-
-
-def note_deselected(items: Sequence[pytest.Item]) -> None:
-    for item in items:
-        item.config.stash[LEFT_OUT] = True
-
-
-def is_restricted(config: pytest.Config) -> bool:
-    """Whether cases were selected by more than the axes, so that a missing case is not gone."""
-    option = config.option
-    words = (option.keyword, option.markexpr, option.deselect, option.ignore, option.ignore_glob)
-    if any(words) or getattr(option, "lf", False) or config.stash.get(LEFT_OUT, False):
-        return True
-    here = Path(__file__).parents[1]
-    folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    whole = any(folder == here or folder in here.parents for folder in folders)
-    return not whole or any("::" in argument for argument in config.args)
-
-
-def choose_nothing_anew(config: pytest.Config) -> None:
-    """With --resume, --lf and --stepwise would choose other cases than when the run began; call before pytest does."""
-    option = config.option
-    if option.resume and (getattr(option, "lf", False) or getattr(option, "stepwise", False)):
-        config.stash[OF_INTERRUPTED_RUN] = True
-        option.lf, option.stepwise_reset = False, True  # it still stops at a failure
-
-
-def of_interrupted_run(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Those that the interrupted run had chosen, where it chose by pytest's cache."""
-    if not config.stash.get(OF_INTERRUPTED_RUN, False):
-        return benchmarks
-    chosen = newest_selection(config.stash[SAVING].storage)
-    left_out = [item for item in benchmarks if item.nodeid not in chosen]
-    if len(left_out) in (0, len(benchmarks)):
-        return benchmarks
-    config.hook.pytest_deselected(items=left_out)
-    return [item for item in benchmarks if item.nodeid in chosen]
-
-
-# `--shard K/N`: a share of the grid. Every share computes the same partition, on whatever machine.
-
-
-def places_of_share(items: Sequence[pytest.Item], settings: Settings) -> list[int]:
-    """Where the cases of this run's share stand in the grid; raises pytest.UsageError with one sentence.
-
-    Cases that share a model stay together, because building it is the cost.
-    """
-    assert settings.shard is not None
-    share, shares = settings.shard
-    places: dict[Hashable, list[int]] = {}
-    for place, item in enumerate(items):
-        places.setdefault(item.stash[CASE].built_from, []).append(place)
-    if shares > len(places):
-        raise pytest.UsageError(
-            f"--shard {share}/{shares}: N is at most {len(places)}, the number of models in this grid."
-        )
-    seconds = {
-        model: sum(predicted_seconds(items[place], settings) for place in of_model)
-        for model, of_model in places.items()
+def _header(config: pytest.Config, suite: Session, selection: list[str], machine_info: Json) -> Json:
+    """Return what two calls must share to be one run, the command that resumes it, and when it started."""
+    started_by = ["pytest"] if suite.peers is None else suite.peers.launched.command
+    words, settings = [*started_by, *config.invocation_params.args], asdict(suite.settings)
+    return {
+        **({} if suite.places_in_grid is None else {"places": suite.places_in_grid}),
+        "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
+        "selection": selection,
+        "machine_info": machine_info,
+        "commit_info": commit_info_of(config),
+        "source": source_digest(suite.repository),
+        "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
+        "started": datetime.now(UTC).isoformat(),
     }
-    parts = balanced(seconds, shares)
-    return sorted(place for model in parts[share - 1] for place in places[model])
-
-
-def balanced(seconds: Mapping[Hashable, float], shares: int) -> list[list[Hashable]]:
-    """Each name in one of the shares: the longest first, to the share with the least so far."""
-    parts: list[list[Hashable]] = [[] for _ in range(shares)]
-    loads = [0.0] * shares
-    for name in sorted(seconds, key=lambda name: -seconds[name]):
-        lightest = loads.index(min(loads))
-        parts[lightest].append(name)
-        loads[lightest] += seconds[name]
-    return parts
-
-
-# What a record says of its commit, machine and code.
 
 
 def commit_info_of(config: pytest.Config) -> Json:
-    repository = config.stash[REPOSITORY]
+    repository = session_of(config).repository
     with chdir(repository.root):  # pytest-benchmark asks git about the folder that pytest was started in
         commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
         config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
@@ -329,178 +412,23 @@ def machine_info_of(config: pytest.Config) -> Json:
     return machine_info
 
 
-def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
+def complete_machine_info(suite: Session | None, machine_info: Json) -> None:
     """Add what a figure depends on, and drop the current clock rate, which would make any two runs differ."""
     for name in ("hz_actual", "hz_actual_friendly", "hz_advertised", "hz_advertised_friendly"):
         machine_info.get("cpu", {}).pop(name, None)
-    workbench = config.stash.get(WORKBENCH, None)
-    if workbench is not None:
-        machine_info["torch"] = machine.stable_facts(workbench.device.torch_device, workbench.settings.threads)
-        if PEERS in config.stash:
+    if suite is not None and suite.is_ready:
+        device = suite.workbench.device.torch_device
+        machine_info["torch"] = machine.stable_facts(device, suite.workbench.settings.threads)
+        if suite.peers is not None:
             from perf_tests.cases.sharing import facts_of_ranks
 
-            launched = config.stash[PEERS].launched
-            machine_info["torch"]["ranks"] = facts_of_ranks(launched, workbench.device.torch_device)
+            machine_info["torch"]["ranks"] = facts_of_ranks(suite.peers.launched, device)
 
 
 def source_digest(repository: Repository) -> str:
-    """A digest of the code that is measured, once it is loaded, and of the code that measures."""
+    """Return a digest of the code that is measured, once it is loaded, and of the code that measures."""
     ours = suite_files()
     named = [repository.root / file for file in repository.files]
     loaded = loaded_below(repository.root) if named else []
     theirs = {*named, *loaded}.difference(path for _, path in ours)
     return digest_of([*ours, *sorted((path.relative_to(repository.root), path) for path in theirs)])
-
-
-# Where a run shows its progress, and how long it will take.
-
-
-def terminal_line(config: pytest.Config) -> Line | None:
-    """The line that shows progress; None where the output is no terminal."""
-    is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-    reporter, uncaptured = _output(config)
-    return None if reporter is None or not is_terminal or os.environ.get("CI") else Line(reporter, uncaptured)
-
-
-def log(config: pytest.Config) -> Log | None:
-    reporter, uncaptured = _output(config)
-    return None if reporter is None else Log(reporter, uncaptured)
-
-
-def _output(config: pytest.Config) -> tuple[pytest.TerminalReporter | None, Callable[[], AbstractContextManager[None]]]:
-    """Pytest's, and what switches its capture off."""
-    capture = config.pluginmanager.getplugin("capturemanager")
-    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
-    return config.pluginmanager.getplugin("terminalreporter"), uncaptured
-
-
-def how_long(config: pytest.Config) -> list[str]:
-    """Before the first case of a run that measures, how long it will take here."""
-    workbench = config.stash.get(WORKBENCH, None)
-    if workbench is None or workbench.session is None or not workbench.session.progress.predicted_seconds:
-        return []
-    return [announcement(workbench.session.progress.predicted_seconds, workbench.device)]
-
-
-RETRIED = ("error", "process_died", "timed_out")
-"""Outcomes of cases that --retry measures again."""
-
-
-def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Refuse what cannot run before measuring; returns the cases still to be measured. A gate plans its own run."""
-    if not config.pluginmanager.hasplugin("benchmark"):
-        raise pytest.UsageError(
-            "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
-        )
-    saving, settings = config.stash[SAVING], config.stash[SETTINGS]
-    # A worker or a shard may run any part of the selection.
-    if settings.cold_cache and OTHER_MEASURE not in config.stash and settings.shard is None:
-        check_cold_cache(benchmarks)
-    peers = config.stash.get(PEERS, None)
-    is_recorded = config.stash[AGAINST] is None and not (saving.disabled or settings.nvtx)
-    if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
-        config.pluginmanager.register(Timeout(config), "case timeout")
-    config.stash[WORKBENCH] = workbench = set_up(settings, peers)
-    cases = [item.stash[CASE] for item in benchmarks]
-    load_attentions(cases)
-    if OTHER_MEASURE not in config.stash:  # a worker's run was checked where it began
-        check_what_is_own(cases, workbench.device.torch_device)
-        workbench.check_attentions(cases if config.stash[AGAINST] is None else ())  # the gate checks each side
-    if config.stash[AGAINST] is not None:
-        return benchmarks
-    _mark(benchmarks, workbench)
-    if settings.nvtx:
-        config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
-    if not is_recorded:
-        return benchmarks
-    if peers is not None and not peers.leads:
-        timeout = config.pluginmanager.getplugin("case timeout")
-        timeout.grace_seconds *= 2  # rank 0 writes first why a case that hangs ends
-        header = {"selection": [item.nodeid for item in benchmarks], "command": "--resume on rank 0"}
-        workbench.session = MeasuringSession(SilentJournal(), JournalContents(header), Progress(None))
-        return benchmarks
-    return _open_run(config, benchmarks, workbench)
-
-
-def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:
-    """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
-    saving, settings = config.stash[SAVING], config.stash[SETTINGS]
-    run = Run(gone_counts=settings.shard is None and not is_restricted(config))
-    if workbench.why_no_health:
-        run.notes.append(workbench.why_no_health)
-    machine_info = machine_info_of(config)
-    try:
-        for name in settings.passes:
-            if EVERY_PASS[name].uses_profiler:
-                check_no_profiler(PASSES[name])
-        timed = {item.nodeid: item.stash[CASE].identity() for item in benchmarks if item.stash[PASS] is None}
-        run.baseline = choose_baseline(run, saving, machine_info, timed)
-        run.accepted = accepted_slowdowns(config.stash[REPOSITORY].root) if saving.compare else ()
-        header = _header(config, [item.nodeid for item in benchmarks], machine_info)
-        option = config.option
-        journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
-    except (BaselineError, ResumeError, ProfilerBusyError) as error:
-        raise pytest.UsageError(str(error)) from error
-    except OSError as error:
-        raise pytest.UsageError(
-            f"The run cannot be saved under {saving.storage}: {error}. "
-            "Make the folder writable or choose another with --benchmark-storage=file://PATH."
-        ) from error
-    workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config) or log(config)))
-    config.stash[RUN] = run
-    run.notes += notes
-    left = cases_left(benchmarks, workbench.session, option.retry and workbench.session.saved is None)
-    workbench.session.progress.predicted_seconds.update(predicted_here(left, workbench))
-    _limit_time(config, left)
-    if contents.starts or contents.finished_ids:
-        done = len(benchmarks) - len(left)
-        run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
-    elif config.option.resume:
-        run.notes.append("No interrupted run of this machine to resume; this is a new run.")
-    return without_killers(left, workbench.session, KILLED if PEERS not in config.stash else RANK_DIED)
-
-
-def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
-    """The cases that the journal does not hold."""
-    for row in list(session.contents.outcomes) if retries else []:
-        if row["outcome"] in RETRIED:
-            session.measure_again(row["id"])
-    finished = session.contents.finished_ids
-    return [item for item in benchmarks if item.nodeid not in finished]
-
-
-def _limit_time(config: pytest.Config, items: list[pytest.Item]) -> None:
-    limit = config.stash[TIME_LIMIT]
-    limit.refuse_if_too_short(items)
-    config.pluginmanager.register(limit, "time limit")
-
-
-def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
-    for item in benchmarks:
-        phase = item.stash[CASE].phase
-        item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
-        # A warning of another torch or of the user's model fails no case.
-        item.add_marker(pytest.mark.filterwarnings("default"))
-        if workbench.groups is not None:
-            # Torch's own on import of what shards optimizers; nothing a user of ranks can change.
-            item.add_marker(pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is:DeprecationWarning"))
-        if workbench.settings.nvtx:
-            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
-
-
-def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
-    """What two calls must share to be one run, the command that resumes it, and when it started."""
-    commit_info = commit_info_of(config)
-    started_by = config.stash[PEERS].launched.command if PEERS in config.stash else ["pytest"]
-    words, settings = [*started_by, *config.invocation_params.args], asdict(config.stash[SETTINGS])
-    places = config.stash.get(PLACES, None)
-    return {
-        **({} if places is None else {"places": places}),
-        "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
-        "selection": selection,
-        "machine_info": machine_info,
-        "commit_info": commit_info,
-        "source": source_digest(config.stash[REPOSITORY]),
-        "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
-        "started": datetime.now(UTC).isoformat(),
-    }

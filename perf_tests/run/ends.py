@@ -1,6 +1,4 @@
-"""No case hangs a run: one that takes far longer than predicted is an outcome.
-
-While a case runs nothing wakes up before its time is up: the alarm is the kernel's, and two threads sleep on locks."""
+"""How long cases take, and how a run ends in time: no case hangs it, none is begun too late, none kills it twice."""
 
 import faulthandler
 import json
@@ -18,8 +16,10 @@ from types import FrameType
 
 import pytest
 
-from perf_tests.bench.outcomes import KILLED, MeasuringSession, Outcome
-from perf_tests.bench.workbench import CASE, OUTCOME, PASS, WORKBENCH, Workbench
+from perf_tests.bench.outcomes import KILLED, Outcome
+from perf_tests.bench.recording import MeasuringSession
+from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.options import typed_or
@@ -29,44 +29,38 @@ from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.device import Device
 from perf_tests.hardware.limits import Ceilings, ceilings_of
 from perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.passes.extra_pass import pass_named
 from perf_tests.phases import FORWARD_PASSES
 from perf_tests.predict.counters import update_flops
-from perf_tests.predict.step import kept_ceilings, machine_identity
+from perf_tests.predict.machine import kept_ceilings, machine_identity
 from perf_tests.records.columns import case_name
-from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import cache_folder, how_many
 from perf_tests.records.store import write_whole
 
-# Cases that are given up: the process died in them twice, or they did not return in time.
+# Quarantine: cases in which the process died twice, or that did not return in time, are not tried again.
 
 
-def without_killers(left: list[pytest.Item], session: MeasuringSession, killed: Outcome = KILLED) -> list[pytest.Item]:
-    """Give up on a case in which the process died twice, or that did not return in time."""
+def quarantine(left: list[pytest.Item], session: MeasuringSession, killed: Outcome = KILLED) -> list[pytest.Item]:
+    """Give up on cases that killed the process; returns the others. `killed` is the outcome where nothing says how."""
+    contents = session.contents
     spared = []
     for item in left:
-        outcome = _why_given_up(item.nodeid, session.contents, killed)
+        is_last = item.nodeid == contents.last_started
+        outcome = None
+        if is_last and contents.out_of_time:
+            outcome = Outcome("timed_out", "did not return in time, and the process was ended.")
+        elif contents.starts.get(item.nodeid, 0) >= 2:
+            outcome = killed
+            if is_last and contents.fatal_error:
+                how = f"last of: {contents.fatal_error}; run it alone to see why."
+                outcome = Outcome("process_died", f"the process died twice while this case ran, {how}")
         if outcome is None:
             spared.append(item)
         else:
-            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
-    if any(item.nodeid in session.contents.starts for item in spared):
+            session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
+    if any(item.nodeid in contents.starts for item in spared):
         session.journal.keep_last_words()
     return spared
-
-
-def _why_given_up(case_id: str, contents: JournalContents, killed: Outcome) -> Outcome | None:
-    is_last = case_id == contents.last_started
-    if is_last and contents.out_of_time:
-        return Outcome("timed_out", "did not return in time, and the process was ended.")
-    if contents.starts.get(case_id, 0) < 2:
-        return None
-    if is_last and contents.fatal_error:
-        reason = (
-            f"the process died twice while this case ran, last of: {contents.fatal_error}; run it alone to see why."
-        )
-        return Outcome("process_died", reason)
-    return killed
 
 
 # How long a case takes with everything around its rounds: a closed form, for progress, time limits and fair shares.
@@ -91,30 +85,30 @@ NOMINAL = {
 
 _FORWARD_PASSES = {**FORWARD_PASSES, "optimizer": 0.5}
 LAUNCHES_PER_BLOCK = 50
-"""Of an eager forward pass: 46 in fp32, 62 in bf16, by the ledger of exact counters."""
+"""Launches of an eager forward pass: 46 in fp32, 62 in bf16, by the ledger of exact counters."""
 USES_PER_BYTE = 3
 """What a round holds is written once and read about twice."""
 COMPILING_SECONDS_PER_BLOCK = 5.0
 COLLECTIVE_BYTES_PER_SECOND = {"gloo": 2.5e8, "nccl": 1e10}
 OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
-"""By pass: building, counting, processes. These and compiling are rough, and hold until a like case is measured."""
+"""Building, counting and processes, by pass. These and compiling are rough, and hold until a like case is measured."""
 
 
 def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings | None = None) -> float:
-    """Of a benchmark's case or pass; by `ceilings`, or on the nominal machine."""
-    case, extra_pass = item.stash[CASE], item.stash[PASS]
+    """Predict a benchmark's case or pass, in seconds; by `ceilings`, or on the nominal machine."""
+    case, extra_pass = noted(item).case, noted(item).extra_pass
     rounds = case.rounds(settings)
     if extra_pass is None:
         rounds += settings.warmup_rounds
     else:
-        rounds = EVERY_PASS[extra_pass].rounds_of(case.phase, rounds)
+        rounds = pass_named(extra_pass).rounds_of(case.phase, rounds)
     compiling = COMPILING_SECONDS_PER_BLOCK * case.blocks if case.is_compiled else 0.0
     round_seconds = _round_seconds(case, ceilings or NOMINAL[case.device])
     return OVERHEAD_SECONDS[extra_pass] + compiling + rounds * round_seconds
 
 
 def _round_seconds(case: Case, ceilings: Ceilings) -> float:
-    """Its set-up included."""
+    """Predict a round with its set-up."""
     if isinstance(case, CollectiveCase):
         return case.message_bytes / COLLECTIVE_BYTES_PER_SECOND[case.backend]
     passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
@@ -123,12 +117,9 @@ def _round_seconds(case: Case, ceilings: Ceilings) -> float:
     launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
     moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
     updating = update_flops(case) / rates["fp32"]
-    return passes * (_forward_flops(case) / rate + launching) + updating + moving
-
-
-def _forward_flops(case: Case) -> int:
-    """Of a model of the user's own the products with its weights alone."""
-    return case.forward_flops if case.own is None else 2 * (case.tokens or 0) * (case.parameters or 0)
+    # Of a model of the user's own only the products with its weights are known.
+    flops = case.forward_flops if case.own is None else 2 * (case.tokens or 0) * (case.parameters or 0)
+    return passes * (flops / rate + launching) + updating + moving
 
 
 # `--time-limit`: the run ends between cases, before the one that would end too late.
@@ -153,14 +144,14 @@ class TimeLimit:
     _begun: tuple[pytest.Item, float, float] | None = None
     """The case in flight, its predicted seconds and when it began."""
     _slowness: dict[Hashable, float] = field(default_factory=dict)
-    """By kind, of the last case: measured over predicted seconds."""
+    """Measured over predicted seconds of the last case of each kind; the very last case stands last."""
 
     @property
     def seconds_left(self) -> float:
         return 60 * self.minutes - self.now()
 
     def seconds(self, item: pytest.Item) -> float:
-        """How long the case will take, its set-up, compiling and clean-up included."""
+        """Predict how long the case will take, its set-up, compiling and clean-up included."""
         of_last = [1.0, *self._slowness.values()][-1]
         return self.predict(item) * max(1.0, self._slowness.get(_kind(item), of_last))
 
@@ -181,8 +172,12 @@ class TimeLimit:
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """True, without a report, for whatever comes after the limit."""
         if self._begun is not None:
-            self._learn(*self._begun)
-        if self.is_reached or CASE not in item.stash:
+            before, predicted, start = self._begun
+            outcome = noted(before).outcome
+            if outcome is None or outcome.outcome != "timed_out":  # which says nothing of the next case
+                self._slowness.pop(_kind(before), None)
+                self._slowness[_kind(before)] = (self.now() - start) / predicted
+        if self.is_reached or not is_benchmark(item):
             self._begun = None
             return True if self.is_reached else None
         is_tried = self.is_tried(item)
@@ -191,19 +186,10 @@ class TimeLimit:
         self._begun = (item, self.predict(item), self.now()) if is_tried and not self.is_reached else None
         return True if self.is_reached else None
 
-    def _learn(self, item: pytest.Item, predicted: float, start: float) -> None:
-        outcome = item.stash.get(OUTCOME, None)
-        if outcome is None or outcome.outcome != "timed_out":  # which says nothing of the next case
-            self._slowness.pop(_kind(item), None)  # the last one stands last
-            self._slowness[_kind(item)] = (self.now() - start) / predicted
-
 
 def _kind(item: pytest.Item) -> Hashable:
-    case = item.stash[CASE]
-    return item.stash[PASS], case.phase, case.precision, case.attention, case.is_compiled
-
-
-TIME_LIMIT = pytest.StashKey[TimeLimit]()
+    case = noted(item).case
+    return noted(item).extra_pass, case.phase, case.precision, case.attention, case.is_compiled
 
 
 def read_time_limit(config: pytest.Config) -> TimeLimit:
@@ -211,15 +197,20 @@ def read_time_limit(config: pytest.Config) -> TimeLimit:
     minutes = typed_or(config, "--time-limit", math.inf)
 
     def predict(item: pytest.Item) -> float:
-        workbench = config.stash[WORKBENCH]
+        workbench = session_of(config).workbench
         # Ceilings may have to be measured first.
-        ceilings = None if minutes == math.inf else workbench.ceilings_for(item.stash[CASE].precision)
+        ceilings = None if minutes == math.inf else workbench.ceilings_for(noted(item).case.precision)
         return predicted_seconds(item, workbench.settings, ceilings)
 
     def is_tried(item: pytest.Item) -> bool:
-        return config.stash[WORKBENCH].why_not(item.stash[CASE]) is None
+        return session_of(config).workbench.why_not(noted(item).case) is None
 
     return TimeLimit(minutes, predict, is_tried, seconds_since_process_start)
+
+
+# No case hangs a run: one that takes far longer than predicted is an outcome.
+#
+# While a case runs nothing wakes up before its time is up: the alarm is the kernel's, and two threads sleep on locks.
 
 
 TIMES_THE_PREDICTION = 20
@@ -231,6 +222,72 @@ GRACE_SECONDS = 60.0
 
 class TimedOutError(BaseException):
     """No `except Exception` on the way may take it for a failure of its own."""
+
+
+class Timeout:
+    """A plugin that ends a case in time: by an error, and where its C code does not return, with the whole process."""
+
+    least_seconds = LEAST_SECONDS
+    grace_seconds = GRACE_SECONDS
+
+    def __init__(self, config: pytest.Config, limit: TimeLimit, end_process: Callable[[int], None] = os._exit) -> None:
+        self.config = config
+        self.end_process = end_process
+        self.predict = limit.seconds
+        """Seconds of the whole case, as far as known."""
+        self._alarm = Alarm()
+
+    def limit_seconds(self, item: pytest.Item) -> float:
+        return max(self.least_seconds, TIMES_THE_PREDICTION * self.predict(item))
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self.limited(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self.limited(item):
+            return (yield)
+
+    @contextmanager
+    def limited(self, item: pytest.Item) -> Iterator[None]:
+        """Limit what runs inside: the set-up and the call of a case each."""
+        session = session_of(self.config).workbench.session if is_benchmark(item) else None
+        if session is None:
+            yield
+            return
+        predicted, seconds = self.predict(item), self.limit_seconds(item)
+        outcome = Outcome("timed_out", f"took longer than {seconds:.0f} s; {predicted:.0f} s were predicted.")
+
+        def raise_error(number: int, frame: FrameType | None) -> None:
+            noted(item).outcome = outcome
+            raise TimedOutError(outcome.reason)
+
+        before = signal.signal(signal.SIGALRM, raise_error)
+        try:
+            self._alarm.set(seconds + self.grace_seconds, lambda: self._end(item, outcome, session))
+            session.journal.end_process_after(seconds + 2 * self.grace_seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            faulthandler.cancel_dump_traceback_later()
+            self._alarm.cancel()
+
+    def _end(self, item: pytest.Item, outcome: Outcome, session: MeasuringSession) -> None:
+        with suppress(OSError):  # a full disk, on which the case stays begun
+            session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
+        capture = self.config.pluginmanager.getplugin("capturemanager")
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            print(
+                f"\n{case_name(item.nodeid)} {outcome.reason} It does not return, so this process ends; "
+                f"resume with `{session.contents.header['command']}`.",
+                file=sys.__stderr__,
+                flush=True,
+            )
+        self.end_process(pytest.ExitCode.INTERRUPTED)
 
 
 class Alarm(threading.Thread):
@@ -264,103 +321,38 @@ class Alarm(threading.Thread):
                 self._changed.wait(min(left, threading.TIMEOUT_MAX / 2))
 
 
-class Timeout:
-    """A plugin that ends a case in time: by an error, and where its C code does not return, with the whole process."""
-
-    least_seconds = LEAST_SECONDS
-    grace_seconds = GRACE_SECONDS
-
-    def __init__(self, config: pytest.Config, end_process: Callable[[int], None] = os._exit) -> None:
-        self.config = config
-        self.end_process = end_process
-        self._alarm = Alarm()
-
-    def predict(self, item: pytest.Item) -> float:
-        """Seconds of the whole case, as far as known."""
-        return self.config.stash[TIME_LIMIT].seconds(item)
-
-    def limit_seconds(self, item: pytest.Item) -> float:
-        return max(self.least_seconds, TIMES_THE_PREDICTION * self.predict(item))
-
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self.limited(item):
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self.limited(item):
-            return (yield)
-
-    @contextmanager
-    def limited(self, item: pytest.Item) -> Iterator[None]:
-        """For set-up and call each."""
-        session = self.config.stash[WORKBENCH].session if CASE in item.stash else None
-        if session is None:
-            yield
-            return
-        predicted, seconds = self.predict(item), self.limit_seconds(item)
-        outcome = Outcome("timed_out", f"took longer than {seconds:.0f} s; {predicted:.0f} s were predicted.")
-
-        def raise_error(number: int, frame: FrameType | None) -> None:
-            item.stash[OUTCOME] = outcome
-            raise TimedOutError(outcome.reason)
-
-        before = signal.signal(signal.SIGALRM, raise_error)
-        try:
-            self._alarm.set(seconds + self.grace_seconds, lambda: self._end(item, outcome, session))
-            session.journal.end_process_after(seconds + 2 * self.grace_seconds)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            faulthandler.cancel_dump_traceback_later()
-            self._alarm.cancel()
-
-    def _end(self, item: pytest.Item, outcome: Outcome, session: MeasuringSession) -> None:
-        with suppress(OSError):  # a full disk, on which the case stays begun
-            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
-        capture = self.config.pluginmanager.getplugin("capturemanager")
-        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
-            print(
-                f"\n{case_name(item.nodeid)} {outcome.reason} It does not return, so this process ends; "
-                f"resume with `{session.contents.header['command']}`.",
-                file=sys.__stderr__,
-                flush=True,
-            )
-        self.end_process(pytest.ExitCode.INTERRUPTED)
-
-
 # How long a run will take here: predicted in closed form, times how much longer than predicted the last run took.
 
 
 FEWEST_SECONDS = 10.0
-"""That cases must have taken for their pace to be kept."""
+"""Seconds that cases must have taken for their pace to be kept."""
 MOST = 1000.0
-"""Times slower or faster than predicted; further off is no pace."""
+"""Times slower or faster than predicted. Beyond it the figure is no pace of a machine but, say, of a laptop that slept
+during the run, and would spoil the announcement of every run after it."""
 
 
 def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[str, float]:
-    """Seconds of each case at the ceilings that are kept for this machine, else at round figures; measures nothing."""
+    """Return the seconds of each case by id, at the ceilings kept for this machine, else at round figures.
+
+    Measures nothing.
+    """
     kept = kept_ceilings(workbench.device)
-    return {item.nodeid: predicted_seconds(item, workbench.settings, kept) for item in items if CASE in item.stash}
+    return {item.nodeid: predicted_seconds(item, workbench.settings, kept) for item in items if is_benchmark(item)}
 
 
-def announcement(predicted: Mapping[str, float], device: Device) -> str:
-    """`28 cases, about 3 min` as the last run's pace has it."""
+def eta(predicted: Mapping[str, float], device: Device) -> str:
+    """Say `28 cases, about 3 min`, at the last run's pace."""
     pace = kept_pace(device)
     seconds = sum(predicted.values()) * (pace or 1.0)
+    words = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
     basis = "" if pace else ", by round figures, as no run has ended here yet"
-    return f"{how_many(len(predicted), 'case')}, about {in_words(seconds)}{basis}"
-
-
-def in_words(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
+    return f"{how_many(len(predicted), 'case')}, about {words}{basis}"
 
 
 def kept_pace(device: Device) -> float | None:
-    """None where no run of this machine and build has left one."""
+    """Return how many times longer than predicted the last run took; None where no run of this machine and build has
+    left that.
+    """
     try:
         data = json.loads(_path(device).read_bytes())
         pace = float(data["pace"])

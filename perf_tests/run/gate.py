@@ -7,18 +7,25 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from perf_tests.bench.outcomes import Against
-from perf_tests.bench.workbench import AGAINST, CASE, GATE_RULES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
-from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict, offer_beside, offer_entries
-from perf_tests.interleaved.measuring import OtherPython, OtherPythonError, UnmeasurableError, Watch, other_python
-from perf_tests.interleaved.run import BesideAnotherError, GatePlan, GateRun, run_gate
-from perf_tests.interleaved.sides import Commit, TreeError, find_commit
+from perf_tests.bench.options import Against
+from perf_tests.bench.recording import terminal_line
+from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict
+from perf_tests.interleaved.measuring import UnmeasurableError, Watch
+from perf_tests.interleaved.run import GatePlan, GateRun, OtherPython, OtherPythonError, other_python, run_gate
+from perf_tests.interleaved.sides import BesideAnotherError, Commit, TreeError, find_commit
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
-from perf_tests.report.gate_screens import finding_sentences, limits_to_accept, markdown, report_lines
-from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
-from perf_tests.run.ends import TIME_LIMIT
+from perf_tests.report.gate_screens import (
+    finding_sentences,
+    limits_to_accept,
+    markdown,
+    offer_beside,
+    offer_entries,
+    report_lines,
+)
+from perf_tests.run.before import accepted_slowdowns, machine_info_of
+from perf_tests.run.ends import read_time_limit
 from perf_tests.user_code.named import Repository
 
 VERDICT = "gate verdict"
@@ -27,13 +34,14 @@ VERDICT = "gate verdict"
 
 def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     """Refuse what cannot run before measuring, and register the plugin that runs the benchmarks."""
-    workbench, against, repository = config.stash[WORKBENCH], config.stash[AGAINST], config.stash[REPOSITORY]
+    suite = session_of(config)
+    workbench, against, repository = suite.workbench, suite.against, suite.repository
     assert against is not None
     accepted_slowdowns(repository.root)
     half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
-        refusal = workbench.why_not(item.stash[CASE])
+        refusal = workbench.why_not(noted(item).case)
         # Base may support what head does not; only the two workers can tell.
         if refusal is None or refusal.outcome == "unsupported":
             items.append(item)
@@ -46,19 +54,19 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         )
     plan = GatePlan(
         repository=repository,
-        storage=config.stash[SAVING].storage,
+        storage=suite.saving.storage,
         against=against,
         base=_base(repository, against),
-        settings=replace(config.stash[SETTINGS], memory_budget_bytes=half_bytes),
-        cases={item.nodeid: item.stash[CASE] for item in items},
+        settings=replace(suite.settings, memory_budget_bytes=half_bytes),
+        cases={item.nodeid: noted(item).case for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),
-        rules=replace(config.stash.get(GATE_RULES, Rules()), undecided=against.undecided),
+        rules=replace(suite.gate_rules, undecided=against.undecided),
         python_of_base=_python_of_base(config, against),
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    limit = config.stash[TIME_LIMIT]
+    limit = read_time_limit(config)
     limit.refuse_if_too_short(items)
     watch = Watch(
         terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds,
@@ -82,7 +90,7 @@ def _base(repository: Repository, against: Against) -> Commit | None:
 
 def _python_of_base(config: pytest.Config, against: Against) -> OtherPython | None:
     try:
-        device = config.stash[SETTINGS].device_type
+        device = session_of(config).settings.device_type
         return None if against.python is None else other_python(against.python, device)
     except OtherPythonError as error:
         raise pytest.UsageError(str(error)) from error
@@ -95,7 +103,7 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
     if other is None or other.axis not in axes:
         return item.nodeid
     axes[other.axis] = other.value
-    family = type(item.stash[CASE])
+    family = type(noted(item).case)
     return f"{item.nodeid.partition('[')[0]}[{family.id_of(*(axes[name] for name in family.axes))}]"
 
 
@@ -132,7 +140,7 @@ class GatePlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """The case has been measured; report its verdict."""
-        if CASE not in item.stash:
+        if not is_benchmark(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         item.ihook.pytest_runtest_logreport(report=self._report(item))

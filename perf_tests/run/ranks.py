@@ -1,4 +1,8 @@
-"""The ranks of a run join: each stays silent but rank 0, and what one of them refuses ends all."""
+"""A run on several ranks: each runs pytest, and all of them take the same cases and the same decisions.
+
+Rank 0 plans, prints and saves. The others print nothing unless rank 0 cannot hear them, and each learns why a case
+failed on another. Imported only where ranks are asked for.
+"""
 
 import io
 import os
@@ -18,21 +22,21 @@ import torch.distributed as dist
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.ranks import (
     FINISHED,
-    JOINING_SECONDS,
-    PARTING_SECONDS,
+    RENDEZVOUS_SECONDS,
+    SHUTDOWN_SECONDS,
     Groups,
-    JoiningError,
-    LeadEndedError,
     Peers,
+    Rank0EndedError,
     RankClock,
+    RendezvousError,
     SilentRankError,
     join,
 )
-from perf_tests.bench.workbench import CASE, OUTCOME, PEERS, SETTINGS, WORKBENCH
+from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
 from perf_tests.cases.sharing import Launched, device_in_words, gpu_of_this_rank, launched
 from perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
-from perf_tests.run.termination import TERMINATION
+from perf_tests.run.termination import termination_of
 
 ONE_DEVICE_ONLY = {
     "--against": "the gate measures base and head in turns on one device",
@@ -44,14 +48,17 @@ ONE_DEVICE_ONLY = {
 }
 
 
-def begin(config: pytest.Config) -> None:
+# Rendezvous: each rank stays silent but rank 0, and what one of them refuses ends all.
+
+
+def rendezvous(config: pytest.Config) -> None:
     """Join the other ranks. Raises pytest.UsageError, on rank 0 alone with words where the others have the same."""
     here = launched()
     if not is_on_ranks(config):
         try:
-            _refuse_without_parallel(config)
+            _refuse_without_parallel(config, here)
         except pytest.UsageError:
-            if here is not None and not here.leads:
+            if here is not None and not here.is_rank0:
                 _let_rank_0_end_first()  # after which this rank alone was started so, and says it
             raise
         return
@@ -61,14 +68,15 @@ def begin(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"{typed} needs ranks, and this process was started alone; start them with `{command}`."
         )
-    if not here.leads:
-        _be_silent(config)
+    if not here.is_rank0:  # what this rank would print, and the files that rank 0 writes
+        sys.stdout = io.StringIO()  # of which pytest's reporter makes its terminal
+        config.option.xmlpath = config.option.benchmark_histogram = None
     config.option.resume |= here.restarts > 0
     try:
-        config.stash[PEERS] = peers = join(here)
-    except JoiningError as error:
+        session_of(config).peers = peers = join(here)
+    except RendezvousError as error:
         raise pytest.UsageError(str(error)) from error
-    config.add_cleanup(_leave)
+    config.add_cleanup(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     if peers.has_ended:
         with agreed(peers, "ended"):
             raise pytest.UsageError("torchrun restarted a run that had ended already; what it said is above.")
@@ -78,27 +86,15 @@ def begin(config: pytest.Config) -> None:
                 raise pytest.UsageError(f"{option} cannot be combined with {typed}: {reason}.")
 
 
-def _refuse_without_parallel(config: pytest.Config) -> None:
+def _refuse_without_parallel(config: pytest.Config, here: Launched | None) -> None:
     for option in OF_RANKS:
         if config.getoption(option) is not None:
             raise pytest.UsageError(f"{option} is for ranks that share a model; add --parallel, for example ddp.")
-    here = launched()
     if here is not None and here.world > 1 and not config.option.collectonly:
         raise pytest.UsageError(
             f"{here.world} ranks were started, and would measure beside each other; add --parallel, for example ddp, "
             "or start one process."
         )
-
-
-def _be_silent(config: pytest.Config) -> None:
-    """What this rank would print, and the files that rank 0 writes."""
-    sys.stdout = io.StringIO()  # of which pytest's reporter makes its terminal
-    config.option.xmlpath = config.option.benchmark_histogram = None
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @contextmanager
@@ -110,7 +106,7 @@ def agreed(peers: Peers, topic: str) -> Iterator[None]:
     except pytest.UsageError as raised:
         error = raised
     try:
-        words = peers.share(topic, None if error is None else str(error))
+        words = peers.all_gather(topic, None if error is None else str(error))
     except SilentRankError as silent:
         raise error or pytest.UsageError(f"{silent} Its own words are above, or in the log of its node.") from None
     if any(words):
@@ -119,8 +115,8 @@ def agreed(peers: Peers, topic: str) -> Iterator[None]:
 
 def _end_all(peers: Peers, words: list[str | None]) -> None:
     """Rank 0's own sentence as it is, and what another rank alone has to say with its number."""
-    peers.part()
-    if not peers.leads:
+    peers.shutdown()
+    if not peers.is_rank0:
         _let_rank_0_end_first()
         os._exit(pytest.ExitCode.USAGE_ERROR)  # pytest would print what rank 0 says
     heard = dict.fromkeys(
@@ -136,13 +132,10 @@ def _let_rank_0_end_first() -> None:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # our own handler may wait for a file
-        time.sleep(PARTING_SECONDS)
+        time.sleep(SHUTDOWN_SECONDS)
 
 
-# A run on several ranks: each runs pytest, and all of them take the same cases and the same decisions.
-#
-# Rank 0 plans, prints and saves. The others print nothing unless rank 0 cannot hear them, and each hears why a case
-# failed on another.
+# Rank sync: all begin each case together, learn how it went, and end together.
 
 
 NOT_TRIED = ("unsupported", "would_not_fit")
@@ -150,42 +143,43 @@ NOT_TRIED = ("unsupported", "would_not_fit")
 
 def planned(config: pytest.Config, peers: Peers, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
     """The cases that rank 0 still has to measure, in its order; registers what keeps the ranks together."""
-    workbench = config.stash[WORKBENCH]
-    if peers.leads:
+    workbench = session_of(config).workbench
+    if peers.is_rank0:
         outcomes = workbench.session.contents.outcomes if workbench.session else []
-        peers.tell("plan", {"left": [item.nodeid for item in benchmarks], "outcomes": outcomes})
+        peers.send("plan", {"left": [item.nodeid for item in benchmarks], "outcomes": outcomes})
     else:
-        plan = peers.hear("plan", 0, JOINING_SECONDS)
+        plan = peers.recv("plan", 0, RENDEZVOUS_SECONDS)
         by_id = {item.nodeid: item for item in benchmarks}
         benchmarks = [by_id[case_id] for case_id in plan["left"]]
         if workbench.session is not None:
             workbench.session.contents.outcomes[:] = plan["outcomes"]
-    config.pluginmanager.register(Together(peers, config), "ranks")
+    config.pluginmanager.register(RankSync(peers, config), "ranks")
     return benchmarks
 
 
 def is_of_a_group(error: BaseException) -> bool:
     """Whether a collective failed, because another rank failed before it or said nothing."""
+    # Torch raises a plain RuntimeError for what gloo meets, so its words are all there is to know it by.
     words = str(error)
     return isinstance(error, dist.DistError) or "gloo" in words or "Connection closed by peer" in words
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
-class Together:
-    """The plugin: all ranks begin each case together, hear how it went, and end together."""
+class RankSync:
+    """The plugin that keeps the ranks together."""
 
     peers: Peers
     config: pytest.Config
     grace_seconds: float = GRACE_SECONDS
     _failed: bool = field(default=False, init=False)
     """Whether the current case failed on this rank."""
-    _lead_stopped: bool = field(default=False, init=False)
+    _rank0_stopped: bool = field(default=False, init=False)
     _current: pytest.Item | None = field(default=None, init=False)
     """The case in flight on this rank."""
 
     @property
     def groups(self) -> Groups:
-        groups = self.config.stash[WORKBENCH].groups
+        groups = session_of(self.config).workbench.groups
         assert groups is not None
         return groups
 
@@ -195,20 +189,23 @@ class Together:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """True on a rank that has no part in the case."""
+        """True on a rank that has no part in the case: pytest then takes the item as done, without a report."""
         self._current = None
-        if CASE not in item.stash:
-            return None if self.peers.leads else True
-        if self.peers.leads:
-            self.peers.tell(f"{item.nodeid}/begin", None)
-        elif not self._begins(item):
-            item.session.shouldstop = self._lead_stopped = True
-            return True
-        world = item.stash[CASE].ranks
+        if not is_benchmark(item):
+            return None if self.peers.is_rank0 else True
+        if self.peers.is_rank0:
+            self.peers.send(f"{item.nodeid}/begin", None)
+        else:
+            try:
+                self.peers.recv(f"{item.nodeid}/begin", 0, RENDEZVOUS_SECONDS)
+            except Rank0EndedError:  # it has stopped before this case
+                item.session.shouldstop = self._rank0_stopped = True
+                return True
+        world = noted(item).case.ranks
         members = min(world or 1, self.peers.launched.world)
         if world == members:
             self.groups.make(world)
-        clock = self.config.stash[WORKBENCH].clock
+        clock = session_of(self.config).workbench.clock
         assert isinstance(clock, RankClock)
         self._failed, is_member = False, self.here < members
         clock.group = self.groups.clock(members) if is_member and world == members else None
@@ -218,30 +215,22 @@ class Together:
         self._meet(item)
         return True
 
-    def _begins(self, item: pytest.Item) -> bool:
-        """Whether rank 0 begins the case; not where it has stopped before."""
-        try:
-            self.peers.hear(f"{item.nodeid}/begin", 0, JOINING_SECONDS)
-        except LeadEndedError:
-            return False
-        return True
-
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._heard(item, "set-up"))
+        return (yield from self._synced(item, "set-up"))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        return (yield from self._heard(item, "call"))
+        return (yield from self._synced(item, "call"))
 
     def pytest_runtest_logfinish(self) -> None:
         """Only here pytest has let go of the case's fixtures, and with them of its groups."""
         if self._current is not None:
             self._meet(self._current)
 
-    def _heard(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
-        """What another rank met ends the case here too, with its words."""
-        world = item.stash[CASE].ranks if CASE in item.stash else None
+    def _synced(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
+        """Let what another rank met end the case here too, with its words."""
+        world = noted(item).case.ranks if is_benchmark(item) else None
         topic = f"{item.nodeid}/{when}"
         if world is None or world > self.peers.launched.world:
             return (yield)
@@ -249,17 +238,17 @@ class Together:
             result = yield
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
-        except BaseException as error:
+        except BaseException as error:  # pytest's Skipped and Failed are no Exception
             cause = self._note_failure(item, topic, error)
             if cause is None:
                 raise
         else:
-            self.peers.tell(topic, None)
+            self.peers.send(topic, None)
             cause = self._cause(item, topic, None)
             if cause is None:
                 return result
         self._failed = True
-        item.stash[OUTCOME] = cause
+        noted(item).outcome = cause
         if cause.outcome in NOT_TRIED or cause.outcome == "out_of_memory":
             pytest.skip(cause.in_words)
         pytest.fail(cause.in_words, pytrace=False)
@@ -270,23 +259,23 @@ class Together:
         Returns what another rank met where that is the cause.
         """
         self._failed = True
-        outcome = item.stash.get(OUTCOME, None) or _outcome_of(error)
+        outcome = noted(item).outcome or _outcome_of(error)
         is_effect = is_of_a_group(error)
-        self.peers.tell(topic, {**asdict(outcome), "is_effect": is_effect})
+        self.peers.send(topic, {**asdict(outcome), "is_effect": is_effect})
         # What is refused before it is tried is refused on all ranks alike.
-        item.stash[OUTCOME] = outcome if outcome.outcome in NOT_TRIED else _by(self.here, outcome)
+        noted(item).outcome = outcome if outcome.outcome in NOT_TRIED else _by(self.here, outcome)
         return self._cause(item, topic, outcome) if is_effect else None
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
-        world, effect = item.stash[CASE].ranks, None
+        world, effect = noted(item).case.ranks, None
         assert world is not None
         for rank in range(world):
             if rank == self.here:
                 continue
             try:
-                said = self.peers.hear(topic, rank, self._patience(item, mine))
-            except LeadEndedError:
+                said = self.peers.recv(topic, rank, self._patience(item, mine))
+            except Rank0EndedError:
                 pytest.exit("Rank 0 has ended.", returncode=pytest.ExitCode.INTERRUPTED)
             except SilentRankError as silent:
                 return Outcome("timed_out" if mine is None else "error", f"{silent} It hangs, or has died.")
@@ -312,8 +301,8 @@ class Together:
         if self._failed:
             self.groups.drop()
         try:
-            failures = self.peers.share(f"{item.nodeid}/end", self._failed, self._patience(item, None))
-        except LeadEndedError:
+            failures = self.peers.all_gather(f"{item.nodeid}/end", self._failed, self._patience(item, None))
+        except Rank0EndedError:
             return
         if any(failures) and not self._failed:
             self.groups.drop()
@@ -325,21 +314,21 @@ class Together:
             result = yield
         finally:  # also where this rank fails to save: the others wait for its word
             self._end(session)
-        if not self.peers.leads and (not session.shouldstop or self._lead_stopped):
+        if not self.peers.is_rank0 and (not session.shouldstop or self._rank0_stopped):
             session.exitstatus = pytest.ExitCode.OK
         return result
 
     def _end(self, session: pytest.Session) -> None:
         with suppress(SilentRankError):
-            if self.peers.leads:
-                if self.config.stash[TERMINATION].came is None:
+            if self.peers.is_rank0:
+                if termination_of(self.config).came is None:
                     # Otherwise the run goes on: torchrun sends a signal where another rank died, and restarts all.
                     self.peers.end_for_good()
                 self.peers.end(int(session.exitstatus))
-            elif self.config.stash[TERMINATION].came is None and (not session.shouldstop or self._lead_stopped):
+            elif termination_of(self.config).came is None and (not session.shouldstop or self._rank0_stopped):
                 # Not after a signal: rank 0 may be the one that died, and torchrun waits for this process to end.
-                self.peers.hear(FINISHED, 0, JOINING_SECONDS)
-            self.peers.part()
+                self.peers.recv(FINISHED, 0, RENDEZVOUS_SECONDS)
+            self.peers.shutdown()
 
 
 def _by(rank: int, outcome: Outcome) -> Outcome:
@@ -352,12 +341,12 @@ def _outcome_of(error: BaseException) -> Outcome:
     return Outcome("error", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
-# How each rank was started, compared before anything is measured.
+# Launch check: how each rank was started, compared before anything is measured.
 
 
-def compare_starts(config: pytest.Config, peers: Peers, source: str) -> None:
+def check_launches(config: pytest.Config, peers: Peers, source: str) -> None:
     """Raises pytest.UsageError where ranks were started with different options, code, torch or devices."""
-    settings = config.stash[SETTINGS]
+    settings = session_of(config).settings
     facts = {
         "options": list(config.invocation_params.args),
         "code": source,
@@ -365,12 +354,12 @@ def compare_starts(config: pytest.Config, peers: Peers, source: str) -> None:
         "device": device_in_words(torch.device(settings.device)),
         "settings": repr(sorted((name, value) for name, value in asdict(settings).items() if name != "device")),
     }
-    all_facts = peers.share("facts", {**facts, "gpu": gpu_of_this_rank(torch.device(settings.device))})
+    all_facts = peers.all_gather("facts", {**facts, "gpu": gpu_of_this_rank(torch.device(settings.device))})
     peers.gpus = len({found["gpu"] for found in all_facts} - {None})
     with agreed(peers, "compared"):
         for name in facts:
             other = next((rank for rank in peers.others if all_facts[rank][name] != all_facts[0][name]), None)
-            if other is not None and peers.leads:
+            if other is not None and peers.is_rank0:
                 raise pytest.UsageError(_difference(name, other, all_facts[0][name], all_facts[other][name]))
 
 

@@ -17,12 +17,18 @@ _BEFORE = {number: signal.getsignal(number) for number in EXIT_CODES}
 
 
 def end_at_once_when_signalled() -> None:
-    """Until the cases are collected: importing torch takes seconds, and nothing is there to be kept."""
+    """End this process with the signal's exit code until the cases are collected.
+
+    Importing torch takes seconds, and nothing is there to be kept.
+    """
     _install(lambda number, frame: os._exit(EXIT_CODES[signal.Signals(number)]))
 
 
 def _install(handler: Callable[[int, FrameType | None], None] | None) -> None:
-    """None restores. Not where the signal is handled or, as in what a shell starts in the background, ignored."""
+    """Handle the signals; None restores. A signal that is handled already, or ignored, is left alone.
+
+    A shell lets what it starts in the background ignore Ctrl-C.
+    """
     if threading.current_thread() is threading.main_thread():
         for number in EXIT_CODES:
             if _BEFORE[number] in (signal.SIG_DFL, signal.default_int_handler):
@@ -88,9 +94,15 @@ class Termination:
         return result
 
 
-TERMINATION = pytest.StashKey[Termination]()
+NAME = "termination"
+"""The plugin's name in pytest."""
 
 
 def register(config: pytest.Config) -> None:
-    config.stash[TERMINATION] = termination = Termination()
-    config.pluginmanager.register(termination, "termination")
+    config.pluginmanager.register(Termination(), NAME)
+
+
+def termination_of(config: pytest.Config) -> Termination:
+    found = config.pluginmanager.getplugin(NAME)
+    assert isinstance(found, Termination)
+    return found

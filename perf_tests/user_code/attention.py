@@ -28,7 +28,7 @@ def is_own(attention: str) -> bool:
 
 
 def label(attention: str) -> str:
-    """In ids: `flash.attend` of `kernels/flash.py:attend` and of `kernels.flash:attend`."""
+    """Return the name in ids: `flash.attend` of `kernels/flash.py:attend` and of `kernels.flash:attend`."""
     place, _, function = attention.rpartition(":")
     module = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
     return f"{module}.{function}" if place else attention
@@ -71,12 +71,10 @@ def _as_fused(function: AttentionFunction) -> AttentionFunction:
 # How far output and gradients of causal attention may be from float64, element by element, in each precision.
 #
 # Products: gamma_n of the magnitudes, in any order of summation, Higham, ASNA 2e, section 3.5. Softmax: Blanchard,
-# Higham
-# and Higham, IMA JNA 41 (2021); the shift by a row's maximum rounds the gap between them. Each rounding multiplies
-# its
-# quantity by a number from exp(-u) to exp(u), so that a probability with roundings of the sum e is within expm1(e)
-# of
-# itself, to all orders. Gradients: the same through dS = P (dP - D), D being the row sum of dO O, or of P dP.
+# Higham and Higham, IMA JNA 41 (2021); the shift by a row's maximum rounds the gap between them. Each rounding
+# multiplies its quantity by a number from exp(-u) to exp(u), so that a probability with roundings of the sum e is
+# within expm1(e) of itself, to all orders. Gradients: the same through dS = P (dP - D), D being the row sum of dO O,
+# or of P dP.
 #
 # Shapes: (..., T, K); scores, probabilities P and their gradients (..., T, T).
 
@@ -105,7 +103,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, dtype: torch.dtype, is_tf32: bool = False) -> "Arithmetic":
-        """Of inputs and outputs in `dtype`; TF32 rounds both operands of a product to 11 bits."""
+        """Return that of inputs and outputs in `dtype`; TF32 rounds both operands of a product to 11 bits."""
         u = torch.finfo(dtype).eps / 2
         return cls(2.0**-10 if is_tf32 else u, u, torch.finfo(dtype).smallest_normal * 2 * u)
 
@@ -122,7 +120,7 @@ class Attended:
 
 @torch.no_grad()
 def exact_and_bounds(q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Arithmetic) -> tuple[Attended, Attended]:
-    """For the gradient `do` of the output: the values in float64, and how far each may be from them."""
+    """Return, for the gradient `do` of the output, the values in float64 and how far each may be from them."""
     u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
     bounds = _Bounds(q.double(), k.double(), v.double(), do.double(), arithmetic, u_sum)
     return bounds.exact, bounds.allowed
@@ -161,7 +159,10 @@ class _Bounds:
         )
 
     def _of_sum(self, error: Tensor, magnitude: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
-        """Of a sum whose terms are off by `error` together, rounded to the output's format; 3 more for the scale."""
+        """Bound a float32 sum (Higham 3.5) whose terms are off by `error` together, rounded to the output's format.
+
+        Three terms more are for the scale.
+        """
         summed = error + (terms + 3) * self.u_sum * magnitude
         return (1 + self.u_out) * summed + self.u_out * value.abs() + (2 + self.q.shape[-2]) * self.smallest
 

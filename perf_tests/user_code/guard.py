@@ -74,7 +74,7 @@ ADVICE = "pass dtype or device to what needs it, and choose --threads"
 
 @dataclass(frozen=True)
 class TorchDefaults:
-    """Of this process, which later cases share."""
+    """The defaults of torch in this process, which later cases share."""
 
     dtype: torch.dtype
     device: torch.device
@@ -123,7 +123,7 @@ EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
 
 @contextmanager
 def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
-    """Where what runs inside calls `os._exit`, this process ends as a failure, with a sentence printed `uncaptured`.
+    """End this process as a failure, with a sentence printed `uncaptured`, where what runs inside calls `os._exit`.
 
     A process forked inside ends as ever. Handlers of the signals that end a run are put back afterwards.
     """

@@ -115,7 +115,7 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
 
 
 def treat_fake_tensors_as_real() -> None:
-    """Where transformers is loaded: its models compute a mask for tensors without content, and none for real ones.
+    """Make transformers, if it is loaded, treat fake tensors as real: its models compute a mask for fake ones alone.
 
     They ask this function (transformers 5.23); it has no switch, and counts would be of operations that never run.
     """
@@ -197,7 +197,10 @@ class OwnModel:
         return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
 
     def shape(self, config: ModelConfig) -> dict[str, int | None]:
-        """As asked of the factory or named by the configuration, null where it takes none. Raises OwnModelError."""
+        """Return what is asked of the factory or named by the configuration, null where it takes none.
+
+        Raises OwnModelError.
+        """
         return facts_of(self, config).shape
 
     def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:

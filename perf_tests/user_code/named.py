@@ -31,7 +31,7 @@ _tree: Tree | None = None
 
 
 def take_files_from(tree: Tree) -> None:
-    """From here on this process finds files, and imports modules, in the copy alone."""
+    """Let this process find files and import modules in the copy alone from here on."""
     global _tree
     _tree = tree
     stays = [_is_code_below(tree.tree, Path(entry)) or not _is_code_below(tree.root, Path(entry)) for entry in sys.path]
@@ -97,7 +97,7 @@ def stray() -> Path | None:
 
 
 def is_installed(path: Path) -> bool:
-    """Of Python or a library, also where an environment lies inside a repository."""
+    """Return whether Python or a library owns it, also where an environment lies inside a repository."""
     folders = {"site-packages", "dist-packages"}
     return bool(folders.intersection(path.parts)) or any(path.is_relative_to(folder) for folder in INSTALLED)
 
@@ -191,7 +191,7 @@ UNDER_TEST = ("--model", "--attention", "--optimizer")
 
 @dataclass(frozen=True)
 class Repository:
-    """Where what is under test lies, as seen from the folder in which pytest was started."""
+    """The place of what is under test, as seen from the folder in which pytest was started."""
 
     root: Path
     """The suite's folder, or the top folder of another git repository."""
@@ -209,7 +209,7 @@ class Repository:
     """Entries of Python's path below `root`."""
 
     def folder_in(self, tree: Path) -> Path:
-        """Of `tree`, a copy of `root`, the folder in which pytest was started, or else the top one."""
+        """Return the folder of `tree`, a copy of `root`, in which pytest was started, or else the top one."""
         same = tree / self.folder.relative_to(self.root) if self.folder.is_relative_to(self.root) else tree
         return same if same.is_dir() else tree
 
@@ -219,7 +219,7 @@ class Repository:
 
 
 def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
-    """Of what the options name, seen from `folder`; the suite's where none is in another one.
+    """Find the repository of what the options name, seen from `folder`; the suite's where none is in another one.
 
     Raises ValueError with one sentence where two repositories hold it.
     """
@@ -279,7 +279,7 @@ def suite_files() -> list[tuple[Path, Path]]:
 
 
 def digest_of(files: Iterable[tuple[Path, Path]]) -> str:
-    """Of each file's name and content, in the order given. Raises OSError."""
+    """Digest each file's name and content, in the order given. Raises OSError."""
     digest = sha256()
     for name, path in files:
         digest.update(name.as_posix().encode() + b"\0" + path.read_bytes())
@@ -288,5 +288,5 @@ def digest_of(files: Iterable[tuple[Path, Path]]) -> str:
 
 @cache
 def digest_of_suite() -> str:
-    """As the files are at the first call. Raises OSError."""
+    """Digest the suite's files as they are at the first call. Raises OSError."""
     return digest_of(suite_files())

@@ -104,5 +104,5 @@ def _check_finite(own: OwnOptimizer, module: nn.Module, given: str) -> None:
 
 
 def _digest(parameter: torch.Tensor) -> int:
-    """Of its bits, so that any change shows, and none for weights that are no numbers."""
+    """Sum its bits, so that any change shows, and none for weights that are not numbers."""
     return int(parameter.detach().contiguous().view(torch.int32).sum())

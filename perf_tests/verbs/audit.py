@@ -2,16 +2,21 @@
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from perf_tests.audit.tables import WINDOW, Audit, Tally, audits_of
+from perf_tests.audit.figures import ACCUSING, NOTICE, VERDICTS, Finding, NotJudged
+from perf_tests.audit.tables import WINDOW, Audit, audits_of
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.phases import FINDINGS, FINE, RefusalError
-from perf_tests.verbs.reading import announced
+from perf_tests.records.record import how_many
+from perf_tests.records.store import announced
 
 SHOWN_GROUPS = 40
+MOST_REASONS = 30
+"""Shown one by one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,45 +48,40 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if tally.accuses else FINE
 
 
-def _grouped(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
+def _grouped(parts: Iterator[Audit], tally: "Tally") -> Iterator[str]:
     for part in parts:
         tally.add(part)
-    groups = list(tally.worst_first(with_notices=False))
+    order = list(VERDICTS)
+    groups = [group for group in tally.groups.values() if group.worst.verdict != NOTICE]
+    groups.sort(key=lambda group: (order.index(group.worst.verdict), -group.worst.excess))
     for group in groups[:SHOWN_GROUPS]:
         yield group.sentence()
     if len(groups) > SHOWN_GROUPS:
         yield f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
-    yield from _counted(tally)
+    yield from tally.lines()
 
 
-def _each(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
+def _each(parts: Iterator[Audit], tally: "Tally") -> Iterator[str]:
     for part in parts:
         tally.add(part)
         for finding in part.findings:
             yield finding.sentence()
-    yield from _counted(tally)
+    yield from tally.lines()
 
 
-def _counted(tally: Tally) -> list[str]:
-    compared = f"; each {WINDOW:,} of them were compared with each other" if tally.parts > 1 else ""
-    *lines, last = tally.lines()
-    return [*lines, f"{last}{compared}"]
-
-
-def _as_json(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
+def _as_json(parts: Iterator[Audit], tally: "Tally") -> Iterator[str]:
     """The document line by line: a part's findings are let go before the next part is read."""
-    opening = '{\n "findings": ['
     not_judged = []
-    separator = ""
+    before = '{\n "findings": ['
     for part in parts:
+        if not tally.parts:
+            yield before
+            before = ""
         tally.add(part)
         not_judged += part.not_judged
-        if opening:
-            yield opening
-            opening = ""
         for finding in part.findings:
-            yield f"{separator}{json.dumps(asdict(finding))}"
-            separator = ","
+            yield f"{before}{json.dumps(asdict(finding))}"
+            before = ","
     rest = {
         "kind": tally.kind,
         "figures": tally.figures,
@@ -89,3 +89,81 @@ def _as_json(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
         "not_judged": [asdict(one) for one in not_judged],
     }
     yield f"],{json.dumps(rest, indent=1).removeprefix('{')}"
+
+
+# What a file's audit came to, part by part: counts, and one line for findings that are alike.
+
+
+MOST_GROUPS = 2000
+"""Kept apart; findings beyond are counted under their rule alone."""
+MOST_PLACES = 4
+
+
+@dataclass
+class Group:
+    """Findings of one rule on one source, and the worst of them."""
+
+    worst: Finding
+    findings: int = 0
+    figures: int = 0
+    first_places: list[str] = field(default_factory=list)
+
+    def add(self, finding: Finding) -> None:
+        self.findings += 1
+        self.figures += len(finding.places)
+        self.first_places += finding.places[: MOST_PLACES - len(self.first_places)]
+        if finding.excess > self.worst.excess:
+            self.worst = finding
+
+    def sentence(self) -> str:
+        if self.findings == 1:
+            return self.worst.sentence()
+        others = f", ... ({how_many(self.figures, 'figure')})" if self.figures > len(self.first_places) else ""
+        places = ", ".join(place.removeprefix("line ") for place in self.first_places)
+        named = "lines " if self.first_places[0].startswith("line ") else ""
+        return f"{self.worst.sentence()} The worst of {self.findings} like it: {named}{places}{others}."
+
+
+@dataclass
+class Tally:
+    """What all parts came to, in bounded room."""
+
+    kind: str = ""
+    figures: int = 0
+    parts: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    unjudged: Counter[str] = field(default_factory=Counter)
+    first_unjudged: dict[str, NotJudged] = field(default_factory=dict)
+    groups: dict[tuple[str, str, str], Group] = field(default_factory=dict)
+
+    def add(self, audit: Audit) -> None:
+        self.kind = audit.kind
+        self.figures += len(audit.places)
+        self.parts += 1
+        self.counts.update(audit.counts())
+        for one in audit.not_judged:
+            self.unjudged[one.reason] += 1
+            self.first_unjudged.setdefault(one.reason, one)
+        for finding in audit.findings:
+            key = (finding.verdict, finding.rule, finding.series)
+            if key not in self.groups and len(self.groups) >= MOST_GROUPS:
+                key = (finding.verdict, finding.rule, "")
+            self.groups.setdefault(key, Group(finding)).add(finding)
+
+    @property
+    def accuses(self) -> bool:
+        return any(verdict in ACCUSING for verdict, _, _ in self.groups)
+
+    def lines(self) -> list[str]:
+        """The counts in words."""
+        lines = [f"{verdict}: {self.counts[verdict]} ({meaning})" for verdict, meaning in VERDICTS.items()]
+        reasons = self.unjudged.most_common()
+        for reason, count in reasons[:MOST_REASONS]:
+            first = self.first_unjudged[reason]
+            detail = f" ({'first ' if count > 1 else ''}{first.place}: {first.detail})" if first.detail else ""
+            lines.append(f"not judged: {count}: {reason}{detail}")
+        if rest := reasons[MOST_REASONS:]:
+            lines.append(f"not judged: {sum(count for _, count in rest)}: {len(rest)} other reasons")
+        compared = f"; each {WINDOW:,} of them were compared with each other" if self.parts > 1 else ""
+        of_kind = f"{how_many(self.figures, 'figure')} of {self.kind}, {self.counts['fine']} without a finding"
+        return [*lines, f"{of_kind}{compared}"]

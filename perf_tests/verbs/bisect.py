@@ -5,7 +5,6 @@ import json
 import math
 import shlex
 import sys
-from pathlib import Path
 
 from perf_tests.bisect import (
     Asked,
@@ -18,8 +17,7 @@ from perf_tests.bisect import (
     progress_line,
     search,
 )
-from perf_tests.interleaved.run import BesideAnotherError
-from perf_tests.interleaved.sides import TreeError
+from perf_tests.interleaved.sides import BesideAnotherError, TreeError
 from perf_tests.phases import (  # fmt: skip
     FINDINGS,
     FINE,
@@ -29,21 +27,16 @@ from perf_tests.phases import (  # fmt: skip
     RefusalError,
     UsageError,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
+from perf_tests.user_code.named import SUITE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("good", help="a revision before the slowdown")
     parser.add_argument("bad", help="a later one, which contains it")
     parser.add_argument("--case", required=True, metavar="ID", help="the case, as pytest names it")
-    parser.add_argument(
-        "--gate-minutes",
-        type=float,
-        default=15.0,
-        metavar="MINUTES",
-        help="measure a commit for at most this many minutes, an undecided one twice as long again (15)",
-    )
+    parser.add_argument("--gate-minutes", type=float, default=15.0, metavar="MINUTES",
+                        help="measure a commit for at most this many minutes, an undecided one twice as long again "
+                        "(15)")  # fmt: skip
     parser.add_argument("--options", default="", metavar="'OPTION ...'",
                         help="what else to give to pytest, so that it collects the case")  # fmt: skip
 
@@ -51,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     asked = _asked(arguments)
     try:
-        found = search(ROOT, asked, _tell)
+        found = search(SUITE, asked, _tell)
     except (RevisionsError, TreeError) as error:
         raise UsageError(error) from error
     except (BesideAnotherError, SearchError, OSError) as error:

@@ -4,11 +4,17 @@ import argparse
 from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, code_of, conclude_recorded, why_incomparable
-from perf_tests.gate.verdicts import FILE_NAME, offer_among, offer_entries, read_accepted
+from perf_tests.gate.verdicts import FILE_NAME, read_accepted
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
-from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record
-from perf_tests.report.gate_screens import recorded_json, recorded_lines, recorded_markdown, slowdowns_to_accept
-from perf_tests.verbs.writing import write_named
+from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, write_named
+from perf_tests.report.gate_screens import (
+    as_json,
+    markdown,
+    offer_among,
+    offer_entries,
+    report_lines,
+    slowdowns_to_accept,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise RefusalError(error) from error
     if arguments.summary is not None:
-        write_named(arguments.summary, recorded_markdown(result, RULES).encode(), "--summary")
-    print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES)))
+        write_named(arguments.summary, markdown(result, {}, RULES).encode(), "--summary")
+    print(as_json(result, {}, RULES) if arguments.json else "\n".join(report_lines(result, {}, RULES)))
     if result.contaminated:
         return UNREADABLE
     limits = slowdowns_to_accept(result.cases, base_name)

@@ -6,17 +6,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from perf_tests.audit.physics import inconsistencies
+from perf_tests.audit.rounds import inconsistencies
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, Columns, column_table, duration, printable, shown, table
 from perf_tests.records.record import Json, misshapen, unpacked
 from perf_tests.records.store import read_record
-from perf_tests.report.screens import detail_lines
+from perf_tests.report.screens import missing_parts
 from perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
 MOST_BYTES = 1 << 28
-"""Of a trace, unpacked; read, it takes ten times as much memory."""
+"""The largest trace that is read, unpacked; in memory it takes ten times as much."""
+NAME_WIDTH = 60
+"""Characters shown of a kernel's name; names of C++ templates have thousands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1))
     else:
         for name, values in found.items():
-            print("\n".join([name, *detail_lines(values), ""]))
+            print("\n".join(map(printable, [name, *detail_lines(values), ""])))
     return FINDINGS if any(inconsistencies(values) for values in found.values()) else FINE
 
 
@@ -96,3 +99,97 @@ def _exported(report: Path) -> Path:
         said = (ended.stderr or ended.stdout).strip().splitlines() or ["no reason"]
         raise ValueError(f"`nsys export` failed, possibly because a newer version wrote the report: {said[-1]}")
     return export
+
+
+# Everything about one case in a terminal.
+
+
+SHARES: Columns[Json] = {
+    "launches": lambda row: f"{row['launches']:g}",
+    "time": lambda row: duration(row["seconds"]),
+    "of kernels": lambda row: f"{row['share_of_kernel_time']:.1%}",
+    "of wall": lambda row: f"{row['share_of_wall']:.1%}",
+}
+REGION: Columns[Json] = {
+    "region": lambda row: f"{row['region']}{', backward' if row['is_backward'] else ''}",
+    **SHARES,
+    "of its direction": lambda row: f"{row['share_of_direction']:.1%}",
+}
+ATTENTION_PART: Columns[Json] = {
+    "part": lambda row: str(row["part"]),
+    "launches": lambda row: f"{row['launches']:g}",
+    "device": lambda row: duration(row["device_seconds"]),
+    "host": lambda row: duration(row["host_seconds"]),
+    "MFLOP": lambda row: f"{row['flops'] / 1e6:.3g}",
+    "MB": lambda row: f"{row['bytes'] / 1e6:.3g}",
+    "bound": lambda row: row["bound"] or DASH,
+    "std over layers": lambda row: duration(row["spread_over_layers"]["stddev_seconds"]),
+}
+
+
+GAPS = {
+    "idle_gaps": "device idle between two kernels",
+    "api_gaps": "host between two calls",
+    "launch_to_start": "from a launch to its kernel's start",
+}
+
+
+def detail_lines(values: Json) -> list[str]:
+    """Totals, then tables by kind, kernel and region, gaps, attention by part, and what does not fit together."""
+    products = values["matrix_products"]
+    expected = products.get("expected_count")
+    kind: Columns[Json] = {"kind": lambda row: str(row["kind"]), **SHARES}
+    lines = [
+        f"{values['launches']:g} kernels in a round, {duration(values['kernel_seconds'])} of "
+        f"{duration(values['wall_seconds'])}; device busy {values['busy_share']:.1%}",
+        f"{products['count']:g} matrix products{'' if expected is None else f' of {expected} expected'}, "
+        f"{products['share_of_kernel_time']:.1%} of the kernel time",
+        "",
+        *column_table(kind, values["kinds"]),
+        "",
+        *_kernel_table(values),
+        "",
+    ]
+    if values["regions"]:
+        lines += column_table(REGION, values["regions"])
+    lines += [
+        f"{row['kind']}: {row['count']:g} operations, {row['bytes']} bytes, {duration(row['seconds'])}, "
+        f"{row['share_of_wall']:.1%} of wall"
+        for row in values["memory_operations"]
+    ]
+    lines += [
+        f"{what}: median {duration(gap['median_seconds'])}, p95 {duration(gap['p95_seconds'])}, "
+        f"max {duration(gap['max_seconds'])}, {gap['count']} in {values['rounds']} rounds"
+        for name, what in GAPS.items()
+        if (gap := values.get(name))
+    ]
+    for name, direction in (values["attention"] or {}).items():
+        if direction is None:
+            continue
+        lines += ["", f"one of {direction['layers']} attention layers, {name}"]
+        lines += column_table(ATTENTION_PART, direction["parts"])
+        lines += [
+            f"softmax / products: {shown(direction['softmax_over_products_time'], '.3g')} in time, "
+            f"{shown(direction['softmax_over_products_flops'], '.3g')} in FLOPs; of {duration(direction['seconds'])}: "
+            f"{duration(direction['saved_without_gaps_seconds'])} idle between kernels, at most "
+            f"{duration(direction['saved_by_fusing_seconds'])} saved by fusing everything except the products"
+        ]
+    return [*lines, *missing_parts(values), *inconsistencies(values)]
+
+
+def _kernel_table(values: Json) -> list[str]:
+    """Kernels, those of several shapes also by shape, then all others together."""
+
+    def calls(row: Json) -> tuple[str, ...]:
+        return f"{row['calls']:g}", *(duration(row[f"{name}_seconds"]) for name in ("total", "mean", "stddev"))
+
+    rows = []
+    for kernel in values["kernels"]:
+        rows.append((kernel["name"][:NAME_WIDTH], *calls(kernel), f"{kernel['share']:.1%}"))
+        if len(kernel["shapes"]) > 1:
+            rows += [(f"  {shape['shapes']}"[:NAME_WIDTH], *calls(shape), "") for shape in kernel["shapes"]]
+    others = values["other_kernels"]
+    if others["names"]:
+        total = duration(others["total_seconds"])
+        rows.append((f"{others['names']} others", f"{others['calls']:g}", total, "", "", f"{others['share']:.1%}"))
+    return table(("kernel, by shapes", "calls", "total", "mean", "std", "share"), rows)

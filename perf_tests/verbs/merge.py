@@ -2,12 +2,23 @@
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
 from pathlib import Path
+from typing import Any, cast
 
 from perf_tests.phases import FINE, RefusalError, UsageError
-from perf_tests.records.record import Json
-from perf_tests.records.store import chosen_paths, encoded, merged, read_record, save_record
-from perf_tests.verbs.writing import write_named
+from perf_tests.records.record import Json, machine_differences, run_of, without_nan
+from perf_tests.records.store import (
+    StoredRecord,
+    chosen_paths,
+    each_run_once,
+    encoded,
+    read_record,
+    save_record,
+    write_named,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,22 +35,134 @@ def run(arguments: argparse.Namespace) -> int:
         record = merged(records)
     except ValueError as error:
         raise RefusalError(error) from error
-    path = arguments.output or _saved(record, records[0].path)
     if arguments.output is not None:
-        if Path(path).exists():
+        path = Path(arguments.output)
+        if path.exists():
             raise UsageError(f"{path} exists, and merge overwrites nothing; name another file with -o.")
         write_named(arguments.output, encoded(record))
+    else:
+        first = records[0].path
+        try:
+            path = save_record(record, first.parent, first.stem.partition("_")[2] or "merged")
+        except OSError as error:
+            raise UsageError(f"The merged record cannot be written: {error}; name a file for it with -o.") from error
+    said = arguments.output or path
     cases = len(record["benchmarks"]) + len(record["outcomes"]) + len(record["passes"])
     if arguments.json:
-        print(json.dumps({"record": str(path), "cases": cases, "shards": record["suite"]["merged_from"]}))
+        print(json.dumps({"record": str(said), "cases": cases, "shards": record["suite"]["merged_from"]}))
     else:
-        print(f"Saved {path}: {cases} cases of {len(records)} shards.")
+        print(f"Saved {said}: {cases} cases of {len(records)} shards.")
     return FINE
 
 
-def _saved(record: Json, first: Path) -> Path:
-    """The new file, under the next number beside the first shard."""
+@dataclass(frozen=True)
+class Shard:
+    record: StoredRecord
+    share: int
+    """Counted from 1."""
+    shares: int
+    place: dict[str, int]
+    """The place of each selected case in the whole grid."""
+
+    @property
+    def suite(self) -> Json:
+        suite: Json = self.record.data["suite"]
+        return suite
+
+    @property
+    def settings(self) -> Json:
+        """The run's settings without the share and the number of a GPU, which shards on one host differ in."""
+        settings = self.suite["settings"]
+        return {**settings, "shard": None, "device": str(settings.get("device")).partition(":")[0]}
+
+
+def merged(records: Sequence[StoredRecord]) -> Json:
+    """One record of the whole grid, in its order.
+
+    Raises ValueError with one sentence where the records are not all shards of one grid, each once.
+    """
+    shards = sorted(map(_shard, each_run_once(records)), key=lambda shard: shard.share)
+    first = shards[0]
+    for shard in shards[1:]:
+        _refuse_another_run(first, shard)
+    _refuse_an_incomplete_set(shards)
+    place = {case_id: place for shard in shards for case_id, place in shard.place.items()}
+
+    def rows(kind: str, name: str) -> list[Json]:
+        found = [row for shard in shards for row in shard.record.data.get(kind, [])]
+        return sorted(found, key=lambda row: place[row[name]])
+
+    suite = {
+        **first.suite,
+        "settings": first.settings,
+        "selection": sorted(place, key=lambda case_id: place[case_id]),
+        "places": None,
+        "started": min(str(shard.suite.get("started")) for shard in shards),
+        "other_drivers": sorted({str(driver) for shard in shards for driver in shard.suite.get("other_drivers") or []}),
+        "run": None,
+        "merged_from": [shard.record.name for shard in shards],
+        "merged_runs": [run_of(shard.record.data) for shard in shards],
+    }
+    record: Json = {
+        **first.record.data,
+        "benchmarks": rows("benchmarks", "fullname"),
+        "outcomes": rows("outcomes", "id"),
+        "passes": rows("passes", "id"),
+        "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
+        "suite": suite,
+    }
+    return cast(Json, without_nan(record))
+
+
+def _shard(record: StoredRecord) -> Shard:
+    suite = record.data["suite"]
     try:
-        return save_record(record, first.parent, first.stem.partition("_")[2] or "merged")
-    except OSError as error:
-        raise UsageError(f"The merged record cannot be written: {error}; name a file for it with -o.") from error
+        share, shares = suite["settings"]["shard"]
+        selection, places = suite["selection"], suite["places"]
+        place = dict(zip(selection, places, strict=True))
+        rows = {row["fullname"] for row in record.data["benchmarks"]}
+        rows |= {row["id"] for kind in ("outcomes", "passes") for row in record.data.get(kind, [])}
+        is_whole = rows == place.keys() and all(type(number) is int for number in (share, shares, *places))
+        is_whole = is_whole and isinstance(suite.get("other_drivers") or [], list)
+    except (KeyError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{record.name} is no whole shard; merge joins the records of runs with --shard.")
+    return Shard(record, share, shares, place)
+
+
+def _refuse_another_run(first: Shard, other: Shard) -> None:
+    names = f"{first.record.name} and {other.record.name}"
+    differences = "; ".join(machine_differences(first.record.data["machine_info"], other.record.data["machine_info"]))
+    if differences:
+        raise ValueError(f"{names} differ in machine or build: {differences}.")
+    facts: dict[str, Callable[[Shard], Any]] = {
+        "commit": lambda shard: (shard.record.data.get("commit_info") or {}).get("id"),
+        "code": lambda shard: shard.suite.get("source"),
+        "number of shards": lambda shard: shard.shares,
+    }
+    for name, fact in facts.items():
+        if fact(first) != fact(other):
+            raise ValueError(f"{names} differ in {name}: {fact(first)!r} and {fact(other)!r}.")
+    here, there = first.settings, other.settings
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            raise ValueError(f"{names} differ in the setting {name}: {here.get(name)!r} and {there.get(name)!r}.")
+
+
+def _refuse_an_incomplete_set(shards: Sequence[Shard]) -> None:
+    shares, name = shards[0].shares, shards[0].record.name
+    for one, other in combinations(shards, 2):
+        if one.share == other.share:
+            raise ValueError(f"{one.record.name} and {other.record.name} are both shard {one.share}/{shares}.")
+        twice = sorted(one.place.keys() & other.place.keys())
+        if twice:
+            raise ValueError(f"{one.record.name} and {other.record.name} both hold {twice[0]}.")
+    given = {shard.share for shard in shards}
+    missing = (f"{share}/{shares}" for share in range(1, shares + 1) if share not in given)
+    # A hostile record may claim a billion shards.
+    if names := ", ".join(islice(missing, 8)):
+        raise ValueError(f"Beside {name}, of {shares} shards {names} is missing; name its record too.")
+    places = sorted(place for shard in shards for place in shard.place.values())
+    if places != list(range(len(places))):
+        raise ValueError(f"The shards beside {name} are of different grids: their places do not join.")

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, UsageError
-from perf_tests.records.record import Json
 
 OF_A_STEP: dict[str, str | list[str] | None] = {
     "model_arg": [], "vocab_size": None, "context": "512", "optimizer": "default", "zero_grad": "before-forward",
@@ -47,73 +46,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     was_enabled = gc.isenabled()
-    gc.disable()  # importing torch and playing steps leaves little garbage; collecting it takes a sixth of the time
+    gc.disable()  # importing torch and counting steps leaves little garbage; collecting it takes a sixth of the time
     try:
-        return _predict(arguments)
+        _complete(arguments)
+        # Only this verb counts a model's operations, which needs torch; the others start without it.
+        from perf_tests.predict.request import answered
+
+        sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
+        answer = answered(arguments)
     except ValueError as error:
         raise UsageError(error) from error
     finally:
         if was_enabled:
             gc.enable()
+    print(json.dumps(answer.data, indent=1) if arguments.json else "\n".join(answer.lines))
+    return FINE if answer.fits else FINDINGS
 
 
-def _predict(arguments: argparse.Namespace) -> int:
+def _complete(arguments: argparse.Namespace) -> None:
+    """Fill in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
     if alone == (arguments.size is not None or arguments.model is not None):
         raise ValueError(
             "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
         )
-    _complete(arguments, alone)
-    # Only this verb counts a model's operations, which needs torch; the others start without it.
-    from perf_tests.predict import request, step
-    from perf_tests.predict import request as lines
-    from perf_tests.predict import request as order_lines
-    from perf_tests.predict import step as orders
-
-    sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
-    request.check_eager(arguments)
-    machine = request.requested_machine(arguments.gpu)
-    if alone:
-        cells = step.predict_attention(request.requested_attention(arguments, machine), machine)
-        return _shown(lines.attention_lines(cells), lines.attention_json(cells), cells.fits, arguments.json)
-    cases = request.requested_steps(arguments, machine)
-    case = cases[0]
-    checkpoints = request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
-    if (sharing := request.requested_sharing(arguments)) is not None:
-        if len(cases) * len(checkpoints) > 1 or case.own is not None or case.own_optimizer is not None:
-            raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
-        from perf_tests.predict import request as rank_lines
-        from perf_tests.predict import step as ranks
-
-        shared = ranks.predict_ranks(case, machine, sharing, request.requested_interconnect(arguments))
-        text, data = rank_lines.rank_lines(shared), rank_lines.rank_json(shared)
-        return _shown(text, data, shared.verdict == "fits", arguments.json)
-    if len(cases) > 1:
-        if len(checkpoints) > 1:
-            raise ValueError("--context and --checkpoint are both lists; compare one at a time.")
-        table = orders.predict_contexts(cases, machine)
-        return _shown(order_lines.context_lines(table), order_lines.context_json(table), table.fits, arguments.json)
-    if len(checkpoints) > 1:
-        choice = step.choose_checkpoint(case, checkpoints, machine)
-        return _shown(lines.checkpoint_lines(choice), lines.checkpoint_json(choice), choice.fits, arguments.json)
-    predicted = step.predict_step(case, machine)
-    variants = orders.optimizer_variants(case, machine)
-    conditions = orders.conditions_of(predicted.step, machine)
-    text = [*lines.step_lines(predicted), *order_lines.choice_lines(variants, conditions, predicted.step)]
-    data = lines.step_json(predicted) | order_lines.choice_json(variants, conditions)
-    return _shown(text, data, predicted.fits, arguments.json)
-
-
-def _complete(arguments: argparse.Namespace, alone: bool) -> None:
-    """Fills in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
     typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
     if alone and typed:
         option = "--" + typed[0].replace("_", "-")
         raise ValueError(f"{option} is for a training step; it does not apply to attention alone.")
     for name in OF_A_STEP.keys() - typed:
         setattr(arguments, name, OF_A_STEP[name])
-
-
-def _shown(text: list[str], data: Json, fits: bool, as_json: bool) -> int:
-    print(json.dumps(data, indent=1) if as_json else "\n".join(text))
-    return FINE if fits else FINDINGS

@@ -3,12 +3,10 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.gate.samples import Rules, read_samples, rules_from_settings
-from perf_tests.gate.verdicts import GateResult, RunVerdict, conclude
+from perf_tests.gate.verdicts import RunVerdict, judge
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
-from perf_tests.records.record import Json
+from perf_tests.records.store import write_named
 from perf_tests.report.gate_screens import as_json, markdown, report_lines
-from perf_tests.verbs.writing import write_named
 
 EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
 """All other samples have no verdict on the code and count as input that cannot be compared."""
@@ -28,13 +26,3 @@ def run(arguments: argparse.Namespace) -> int:
         write_named(arguments.summary, markdown(*judged).encode(), "--summary")
     print(as_json(*judged) if arguments.json else "\n".join(report_lines(*judged)))
     return EXIT_CODES.get(judged[0].verdict, UNREADABLE)
-
-
-def judge(path: Path) -> tuple[GateResult, Json, Rules]:
-    """The result of the samples at `path`, with their header; raises ValueError with one sentence if there is none."""
-    samples = read_samples(path)
-    try:
-        rules = rules_from_settings(samples.header["settings"])
-        return conclude(samples, rules), samples.header, rules
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be judged: {error}") from error

@@ -12,7 +12,7 @@ from perf_tests.hardware.limits import ceilings_of
 from perf_tests.phases import PHASES, ZERO_GRAD
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import FORMER_PASS
-from perf_tests.predict.request import gb, held_lines, step_lines, verdict_line
+from perf_tests.predict.screens import gb, held_lines, step_lines, verdict_line
 from perf_tests.predict.step import TargetMachine, conditions_of, optimizer_variants, predict_case, predict_step
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 

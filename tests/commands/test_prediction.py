@@ -22,7 +22,7 @@ from perf_tests.hardware.datasheets import (
 from perf_tests.hardware.limits import ceilings_of
 from perf_tests.predict import request as prediction_request
 from perf_tests.predict.counters import counters_of
-from perf_tests.predict.request import attention_lines, step_lines
+from perf_tests.predict.screens import attention_lines, step_lines
 from perf_tests.predict.step import TargetMachine, predict_attention, predict_case, predict_step
 from tests.support.example_cases import CEILINGS, attention_case, language_model_case
 

@@ -12,8 +12,10 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.limits import sent_bytes, step_messages
-from perf_tests.predict.counters import attention_passes, counters_of, passes, updates
-from perf_tests.predict.ledger import NEED_CONTENT, NORM_OF_EACH, counted_grid, counted_messages, parameter_shapes
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.fake_run import attention_passes, passes, updates
+from perf_tests.predict.ledger import counted_grid
+from perf_tests.predict.ranks import NEED_CONTENT, NORM_OF_EACH, counted_messages, parameter_shapes
 from tests.support.launches import ROOT
 
 CASES = ("small-ctx128-fp32-naive", "small-ctx128-bf16-naive", "small-ctx128-bf16-sdpa", "d64-seq1024-fp32-naive")

@@ -11,7 +11,7 @@ from scipy import stats
 from claims.gate import KEPT, Trial, trials_under
 from claims.statistics import Share
 from perf_tests.gate.samples import Clock, GateSamples
-from perf_tests.gate.stages import early_looks
+from perf_tests.gate.stages import interim_analyses
 from perf_tests.gate.verdicts import Verdict
 from tests.support.gate_rates import (
     CALM_SPREAD,
@@ -95,7 +95,7 @@ def test_early_looks_at_the_kept_launches_are_far_from_calling_anything_slower(
     unchanged: list[GateSamples], clock: Clock
 ) -> None:
     """Either side as head; as `docs/gate.md` says."""
-    first, second = early_looks(RULES)
+    first, second = interim_analyses(RULES)
     called, farthest = looks_taken(unchanged, clock, first)
     assert len(called) >= 300
     assert not any(called)

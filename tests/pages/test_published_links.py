@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from perf_tests.records.record import PUBLISHED
+from perf_tests.records.published import PUBLISHED
 from tests.support.documents import page
 from tests.support.published_links import LEFT_OUT, errors, sizes_left_out, steps_left_out, tables, worst_source
 

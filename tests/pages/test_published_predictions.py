@@ -1,4 +1,4 @@
-"""A few published cells, so that the proofs over all of them cannot rot, and how they are told apart."""
+"""A few published cells, so that the claims over all of them cannot rot, and how they are told apart."""
 
 from dataclasses import replace
 from statistics import mean, median
@@ -41,7 +41,7 @@ from perf_tests.predict.published import (
     unsplit_weight_bytes,
     whole_block_bytes,
 )
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 from tests.support.documents import page
 
 PEAKS = published_peaks()

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from perf_tests.audit.physics import OUTLIER_SHARE, slow_round
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 from tests.support.documents import page
 
 ROUNDS = 10

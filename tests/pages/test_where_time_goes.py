@@ -9,7 +9,8 @@ import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.records.record import Json, published_rows
+from perf_tests.records.published import published_rows
+from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
 from perf_tests.traces.kernels import expected_products
 from tests.support.documents import block, indented, named, page

@@ -9,7 +9,7 @@ from claims import audit_score
 from claims.held_out_attention import breaks_physics, least_bytes, least_flops
 from perf_tests.audit.figures import IMPOSSIBLE, SUSPICIOUS
 from perf_tests.audit.tables import Audit, audit_file
-from perf_tests.records.record import PUBLISHED, published_rows
+from perf_tests.records.published import PUBLISHED, published_rows
 
 
 @pytest.fixture(scope="module")

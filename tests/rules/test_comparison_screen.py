@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from perf_tests.records.store import ComparedCase, Status, compare
-from perf_tests.report.screens import (
+from perf_tests.report.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
     Reading,
@@ -161,12 +161,6 @@ def test_colour_is_for_terminals_whose_users_want_it(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
     assert painted(ScreenLine("gone", is_red=True)) == ("\x1b[31mgone\x1b[0m" if is_painted else "gone")
     assert painted(ScreenLine("same")) == "same"
-
-
-def test_a_name_cannot_move_the_cursor() -> None:
-    hostile = "test_forward[\x1b[2J\x07\n]"
-    rows = compare(record([timed(hostile), timed("\x1b[1mgone")]), record([timed(hostile)]))
-    assert all(line.text.isprintable() for line in comparison_lines(rows, 120))
 
 
 def test_nothing_to_compare_is_nothing_to_say() -> None:

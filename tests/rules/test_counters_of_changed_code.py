@@ -9,7 +9,8 @@ from torch import Tensor
 
 from model.attention import ATTENTION, naive_attention
 from model.training import Training
-from perf_tests.predict.counters import Counters, attention_passes, counters_of, passes
+from perf_tests.predict.counters import Counters, counters_of
+from perf_tests.predict.fake_run import attention_passes, passes
 from tests.support.example_cases import TOY, attention_case, language_model_case
 
 

@@ -12,19 +12,17 @@ import torch
 from model.compilation import CUDA_GRAPH_MODES, compiled
 from perf_tests.bench import loop as timed
 from perf_tests.bench import models
-from perf_tests.bench import workers as worker_settings
-from perf_tests.bench.loop import Rounds, TimedMeasure
+from perf_tests.bench import worker_plugin as worker_settings
+from perf_tests.bench.loop import Rounds, Row, TimedMeasure
 from perf_tests.bench.models import executed
-from perf_tests.bench.profiler import ProfilerBusyError
-from perf_tests.bench.row import Row
 from perf_tests.bench.workbench import Workbench
-from perf_tests.bench.workers import received, sent
+from perf_tests.bench.worker_plugin import received, sent
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import EXECUTIONS
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice, count_compilations
 from perf_tests.passes import kernels as traced
-from perf_tests.passes.kernels import TracedMeasure
+from perf_tests.passes.kernels import ProfiledMeasure, ProfilerBusyError
 from perf_tests.predict.counters import needed_bytes
 from tests.support.example_cases import CPU, SETTINGS, attention_case, build, language_model_case
 from tests.support.fake_device import LoopBenchmark
@@ -116,7 +114,7 @@ def test_the_kernel_pass_records_graphs_before_its_first_round(monkeypatch: pyte
     monkeypatch.setattr(traced, "trace_rounds", Mock(side_effect=ProfilerBusyError))
     device = CpuDevice(CPU)
     with pytest.raises(ProfilerBusyError):
-        TracedMeasure("some id", GRAPHED, Mock(device=device, clock=Clock(device)))(lambda: ran.append(1))
+        ProfiledMeasure("some id", GRAPHED, Mock(device=device, clock=Clock(device)))(lambda: ran.append(1))
     assert len(ran) == 3
 
 

@@ -12,9 +12,9 @@ from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import torch_private
 from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.predict import counters as fake_training
-from perf_tests.predict.counters import NotOfEqualLayersError, extrapolated
+from perf_tests.predict import fake_run as fake_training
 from perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, PartCounters
+from perf_tests.predict.fake_run import NotOfEqualLayersError, extrapolated
 from tests.support.example_cases import language_model_case
 
 CONFIG = ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24)

@@ -26,7 +26,7 @@ class Seen(Measure):
     before: list[tuple[int, int]] = field(default_factory=list)
     after: list[tuple[int, int]] = field(default_factory=list)
 
-    def look(self, rounds: Rounds) -> Json:
+    def run_rounds(self, rounds: Rounds) -> Json:
         for _ in range(3):
             rounds.forget()
             self.before.append(self._held())

@@ -12,8 +12,8 @@ from perf_tests.gate.stages import (
     POWER_OF_DETECTION,
     confirm_values,
     confirmed_so_far,
-    course_of,
     detectable_slowdown,
+    replay_stages,
     screen_values,
     stage_two_estimate,
 )
@@ -138,7 +138,7 @@ def test_a_whole_run_is_judged_as_its_pair_values_are() -> None:
     cases.append(SimulatedCase("slow", slowdown=0.04, pair_spread=0.02))
     cases.append(SimulatedCase("far slower", slowdown=0.5, pair_spread=0.01))
     for seed in range(5):
-        course = course_of(gate_run(cases, RULES, seed), RULES)
+        course = replay_stages(gate_run(cases, RULES, seed), RULES)
         values, slower = looked_early(course.screening.values, RULES)
         screened = screen_values(values, RULES, slower)
         state = confirmed_so_far(screened, slower)

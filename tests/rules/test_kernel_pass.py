@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from perf_tests.bench.loop import Measure
-from perf_tests.bench.profiler import TracedRounds
-from perf_tests.bench.workbench import OUTCOME
+from perf_tests.bench.session import noted
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes.kernels import KernelPass, TracedMeasure
+from perf_tests.passes.kernels import KernelPass, ProfiledMeasure, TracedRounds
 from perf_tests.report.screens import kernel_summary_lines
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import QueueDevice
+from tests.support.items import benchmark
 from tests.support.synthetic_trace import HandWritten, forward_and_backward
 
 
@@ -35,10 +35,11 @@ def test_the_hosts_operations_never_pass_for_kernels_of_a_gpu(monkeypatch: pytes
     device = QueueDevice()
     device.torch_device = torch.device("cuda", 0)
     workbench: Any = SimpleNamespace(device=device, clock=Clock(device), disabled=True)
-    request: Any = SimpleNamespace(node=SimpleNamespace(nodeid="a case", stash=pytest.Stash()))
+    request: Any = SimpleNamespace(node=benchmark(language_model_case(), "kernels"))
     with pytest.raises(pytest.fail.Exception, match="CUPTI"):
-        KernelPass(request, language_model_case(), workbench).look(timing)
-    outcome = request.node.stash[OUTCOME]
+        KernelPass(request, language_model_case(), workbench).examine(timing)
+    outcome = noted(request.node).outcome
+    assert outcome is not None
     assert (outcome.outcome, outcome.reason.count("trace again.")) == ("error", 1)
 
 
@@ -64,7 +65,7 @@ def test_a_full_disk_costs_the_trace_and_not_the_case(
     device = CpuDevice(CPU)
     session = full(tmp_path / folder)
     workbench: Any = SimpleNamespace(device=device, clock=Clock(device), disabled=True, session=session)
-    measure = TracedMeasure("it", language_model_case(), workbench)
+    measure = ProfiledMeasure("it", language_model_case(), workbench)
     measure(lambda: None)
     assert measure.values["kernel_seconds"] > 0
     assert measure.values["trace"] is None

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +17,8 @@ from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import OtherProcesses
-from perf_tests.predict import step as machine_ceilings
-from perf_tests.predict.step import cache_path, ceilings_here
+from perf_tests.predict import machine as machine_ceilings
+from perf_tests.predict.machine import cache_path, ceilings_here
 from tests.support.example_cases import CEILINGS
 from tests.support.fake_device import QueueDevice
 
@@ -225,33 +223,3 @@ def test_what_was_measured_a_moment_ago_is_not_measured_again(bench: Bench, monk
     monkeypatch.setattr(machine_ceilings, "kept_ceilings", lambda device: None)
     assert workbench.ceiling("fp32") == 1e11
     assert done == ["everything"]
-
-
-def test_a_cpu_stops_at_the_first_product_that_is_fast_enough() -> None:
-    calls: list[int] = []
-    roofline.rate_of(lambda: calls.append(1), 100, CPU, enough=1e-6)
-    assert len(calls) == 1
-    roofline.rate_of(lambda: calls.append(1), 100, CPU)
-    assert len(calls) > 2
-
-
-def stat(monkeypatch: pytest.MonkeyPatch, *jiffies: int) -> None:
-    line = f"cpu {' '.join(map(str, jiffies))}\ncpu0 1\n"
-    monkeypatch.setattr(Path, "read_text", lambda path: line)
-
-
-def test_the_load_of_others_is_that_of_all_processors_without_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(os, "times", lambda: Mock(user=ours[0], system=0.0))
-    stat(monkeypatch, 5 * ticks, 0, 0, 9 * ticks, 0, 0, 0, 0, 0, 0)
-    others = OtherProcesses()
-    clock[0], ours[0] = 10.0, 10.0  # ten seconds, in which this process kept one core busy
-    stat(monkeypatch, 16 * ticks, ticks, ticks, 99 * ticks, ticks, ticks, ticks, ticks, 0, 0)
-    assert others.cores() == pytest.approx(0.6)
-
-
-def test_without_the_kernels_count_the_load_of_the_last_minute_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    stat(monkeypatch)
-    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
-    assert OtherProcesses().cores() == 3.0

@@ -10,7 +10,7 @@ import torch
 
 from model.precision import PRECISIONS
 from perf_tests.bench.models import load_attentions, refusal_of, refusals
-from perf_tests.bench.workers import received, sent, sent_elsewhere
+from perf_tests.bench.worker_plugin import received, sent, sent_elsewhere
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import attentions

@@ -25,8 +25,8 @@ from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.limits import VARIANTS
 from perf_tests.predict.counters import needed_bytes
 from perf_tests.records.columns import Cell
-from tests.rules.test_cuda_device import FakeCuda
 from tests.support.example_cases import CPU, SETTINGS, language_model_case
+from tests.support.fake_cuda import FakeCuda
 
 WAYS = labels(("none", "ddp", "fsdp2"), (1, 2), ("strong", "weak"), (1, 25), ("yes", "no"))
 

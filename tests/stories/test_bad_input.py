@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from perf_tests import plugin
-from perf_tests.bench.workbench import SETTINGS
 from perf_tests.records.store import own_folder
+from tests.support.items import stash_of
 from tests.support.launch import MODELS, SMALL, launch_all
 
 USAGE, NOTHING_SELECTED = 4, 5
@@ -178,7 +178,7 @@ def test_memory_that_ends_before_the_first_case_is_refused(
     lifted = []
     monkeypatch.setattr(plugin, "_collect", Mock(side_effect=MemoryError))
     monkeypatch.setattr(plugin, "uncap_address_space", lambda: lifted.append(True))
-    config = Mock(getoption=lambda name: budget, stash={SETTINGS: None})
+    config = Mock(getoption=lambda name: budget, stash=stash_of(settings=None))
     with pytest.raises(pytest.UsageError, match=f"{words}.* give it at least 256MiB"):
         plugin.pytest_collection_modifyitems(Mock(), config, [])
     assert lifted == [True]

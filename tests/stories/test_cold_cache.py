@@ -10,19 +10,18 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.row import Row
-from perf_tests.bench.workbench import CASE, Workbench
+from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.case import Case
 from perf_tests.hardware import device as cache_flush
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CacheFlush, CpuDevice, last_level_cache_bytes, listed_cache_bytes
-from perf_tests.interleaved.worker import GatePlugin, ServedMeasure
+from perf_tests.interleaved.on_demand import GatePlugin, RoundsOnDemand
 from perf_tests.records.columns import cells_of
 from perf_tests.records.store import Status, compare
-from perf_tests.run.before import check_cold_cache
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark
+from tests.support.items import benchmark
 from tests.support.launch import Launch, launched_once
 
 WARM_UP, ROUNDS = 2, 3
@@ -93,7 +92,7 @@ def test_the_gate_flushes_before_each_round_that_it_asks_for(clock: SpyClock) ->
         clock.ran.clear()
         one_round()
 
-    ServedMeasure(serve, clock, SpyDevice(CPU), 1, flush=clock.flush)(clock.target, clock.setup)
+    RoundsOnDemand(serve, clock, SpyDevice(CPU), 1, flush=clock.flush)(clock.target, clock.setup)
     assert clock.ran == COLD_ROUND
 
 
@@ -101,7 +100,7 @@ def test_the_gate_flushes_before_each_round_that_it_asks_for(clock: SpyClock) ->
 def test_a_worker_of_the_gate_flushes_for_cold_cases_alone(case: Case, is_flushed: bool) -> None:
     device = SpyDevice(CPU)
     plugin = GatePlugin(settings=SETTINGS, channel=Mock())
-    measure: Any = plugin.measure(Mock(stash={CASE: case}), Workbench(SETTINGS, device, Clock(device), 0))
+    measure: Any = plugin.measure(benchmark(case), Workbench(SETTINGS, device, Clock(device), 0))
     assert isinstance(measure.flush, CacheFlush) is is_flushed
 
 
@@ -135,15 +134,6 @@ def test_a_cpu_whose_caches_are_not_listed_gets_a_stated_size(tmp_path: Path, mo
     assert listed_cache_bytes(tmp_path) == 0
     monkeypatch.setattr(cache_flush, "listed_cache_bytes", lambda _: 0)
     assert last_level_cache_bytes(CPU) == 256 * MIB
-
-
-def test_a_run_without_attention_alone_has_nothing_to_flush_for() -> None:
-    def item(case: object) -> Any:
-        return SimpleNamespace(stash={CASE: case})
-
-    check_cold_cache([item(language_model_case()), item(COLD)])
-    with pytest.raises(pytest.UsageError, match="--cold-cache is for timings of attention alone, and none is selected"):
-        check_cold_cache([item(language_model_case()), item(attention_case())])
 
 
 def test_timings_of_attention_alone_are_cold_and_passes_and_models_are_not(cold: Launch) -> None:

@@ -6,10 +6,10 @@ import torch.distributed as dist
 
 from model.parallel import PARALLEL
 from model.sizes import SIZES, ModelConfig
-from numerics_tests.rank_pool import POOL, Task
+from numerics_tests.harness.rank_pool import POOL, Task
 from perf_tests.hardware.clock import CollectiveCounter
 from perf_tests.hardware.limits import Message, bucket_bytes, sent_bytes, slice_bytes, step_messages
-from perf_tests.predict.ledger import NORM_OF_EACH, counted_messages, imagined_ranks, parameter_shapes
+from perf_tests.predict.ranks import NORM_OF_EACH, counted_messages, imagined_ranks, parameter_shapes
 from tests.support.documents import ROOT
 
 TINY = SIZES["tiny"]

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from model.training import optimizer_that_runs
-from perf_tests.bench.loop import TimedMeasure
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.outcomes import ImpossibleError
-from perf_tests.bench.row import Row
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.datasheets import GPUS, libraries_on
-from perf_tests.predict.step import Expectation, expect, why_impossible
+from perf_tests.predict.expectation import Expectation, expect, why_impossible
 from tests.support.example_cases import CEILINGS as A_MACHINE
 from tests.support.example_cases import attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
@@ -24,6 +23,12 @@ CEILINGS = replace(A_MACHINE, matmul_flops_per_second={"fp32": RATE, "bf16": RAT
 @pytest.fixture(scope="module")
 def forward() -> Expectation:
     return expect(language_model_case(), CEILINGS, None)
+
+
+def test_the_least_work_of_a_counted_case_is_every_product_as_often_as_it_is_called(forward: Expectation) -> None:
+    assert forward.counters is not None
+    assert max(kernel.calls for kernel in forward.counters.kernels if kernel.flops) > 1
+    assert forward.least_flops == {"fp32": forward.counters.executed_flops}
 
 
 def seconds_at(share_of_rate: float, expectation: Expectation) -> list[float]:

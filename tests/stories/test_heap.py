@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.bench.loop import Measure, TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Measure, Row, TimedMeasure
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET, CpuDevice
-from perf_tests.interleaved.worker import OneRound, ServedMeasure
+from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
 from perf_tests.records.record import Json
 from tests.support.documents import page
 from tests.support.example_cases import CPU, language_model_case
@@ -127,7 +126,7 @@ def two_rounds(one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
     "measure",
     [
         TimedMeasure(LoopBenchmark(), Clock(DEVICE), DEVICE, 2, 3, Row(language_model_case())),
-        ServedMeasure(two_rounds, Clock(DEVICE), DEVICE, 3),
+        RoundsOnDemand(two_rounds, Clock(DEVICE), DEVICE, 3),
     ],
     ids=["timed", "served"],
 )

@@ -11,7 +11,7 @@ from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.selected import selectable_cases
 from perf_tests.cases.settings import Settings
 from tests.rules.test_against import settings
-from tests.rules.test_cuda_device import FakeCuda
+from tests.support.fake_cuda import FakeCuda
 from tests.support.launch import ROOT
 
 DRIVER = Path("/proc/driver/nvidia/version")

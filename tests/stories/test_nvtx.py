@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from model.regions import region, regions_opened_by
-from perf_tests.bench.profiler import ROUND, SET_UP
 from perf_tests.hardware import clock as nvtx_ranges
 from perf_tests.hardware.clock import DOMAIN, NvtxRanges, capture
+from perf_tests.passes.kernels import ROUND, SET_UP
 from perf_tests.traces import trace as chrome_trace
 from perf_tests.traces import trace as nsys_sqlite
 from tests.support.example_cases import CPU, build, random_tokens

@@ -16,8 +16,9 @@ from perf_tests.hardware.datasheets import Room
 from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict import costs as cuda_rules
 from perf_tests.predict.counters import counters_of, pass_flops, products_outside
+from perf_tests.predict.expectation import expect
 from perf_tests.predict.ledger import own_grid
-from perf_tests.predict.step import TargetMachine, expect, predict_step
+from perf_tests.predict.step import TargetMachine, predict_step
 from perf_tests.user_code.model import OwnModel
 from tests.support.allocator_peak import above_standing, allocator_peak_bytes, rounds
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, language_model_case, random_tokens
@@ -54,6 +55,13 @@ def test_the_backward_pass_of_a_grouped_convolution_is_twice_its_forward_pass(ki
     positions = TOY.context_length + 2 * (kind == "ConvTranspose1d")
     head, mixing = (2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * positions * 8 * (8 // groups) * 3)
     assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * (head + mixing)}
+
+
+def test_a_convolution_of_what_needs_no_gradient_has_one_product_backward() -> None:
+    name = "tests.support.planted_parts:ConvolvingFrozen"
+    case = language_model_case(TOY, model=name, attention="own")
+    head, mixing = 2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * TOY.context_length * 8 * 8 * 3
+    assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + mixing}
 
 
 def test_our_model_as_ones_own_is_counted_as_ours() -> None:

@@ -11,14 +11,14 @@ from torch import nn
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.bench.models import ModelShelf
+from perf_tests.bench.models import ModelCache
 from perf_tests.cases.language_model import LanguageModelCase, check_update
 from perf_tests.hardware.datasheets import Room
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.predict.costs import tensors_in
 from perf_tests.predict.counters import counters_of, counters_or_reason, needed_bytes, update_flops
 from perf_tests.predict.counting import OPTIMIZER_STATE
-from perf_tests.predict.request import step_lines
+from perf_tests.predict.screens import step_lines
 from perf_tests.predict.step import TargetMachine, predict_step
 from perf_tests.user_code.guard import OwnModelError
 from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring
@@ -178,34 +178,34 @@ def test_phases_without_a_step_are_the_same_with_any_optimizer() -> None:
 
 
 @pytest.fixture
-def shelf() -> ModelShelf:
-    return ModelShelf(CpuDevice(CPU), seed=7)
+def shelf() -> ModelCache:
+    return ModelCache(CpuDevice(CPU), seed=7)
 
 
 @pytest.mark.parametrize("changes", [{}, {"model": f"{MODELS}:Averaging", "attention": "own"}])
 def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
-    shelf: ModelShelf, changes: dict[str, str]
+    shelf: ModelCache, changes: dict[str, str]
 ) -> None:
     case = of("healthy", **changes)
     with_own, with_adamw = (
-        [parameter.detach().clone() for parameter in shelf.lend(one, "default").model.parameters()]
+        [parameter.detach().clone() for parameter in shelf.get(one, "default").model.parameters()]
         for one in (case, replace(case, optimizer="loop"))
     )
     assert all(torch.equal(one, other) for one, other in zip(with_own, with_adamw, strict=True))
-    training = shelf.lend(case, "default")
+    training = shelf.get(case, "default")
     assert type(training.optimizer).__name__ == "SGD"
     assert not any(tensors_in(training.optimizer.state.values()))
 
 
-def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelShelf) -> None:
+def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelCache) -> None:
     """Before measuring, a large model was not built."""
     with pytest.raises(OwnModelError, match="changes no parameter"):
-        shelf.lend(of("Still"), "default")
-    shelf.lend(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
+        shelf.get(of("Still"), "default")
+    shelf.get(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
 
 
-def test_a_compiled_model_gives_its_parameters_the_names_of_the_eager_one(shelf: ModelShelf) -> None:
-    training = shelf.lend(of("by_name", execution="compiled"), "default")
+def test_a_compiled_model_gives_its_parameters_the_names_of_the_eager_one(shelf: ModelCache) -> None:
+    training = shelf.get(of("by_name", execution="compiled"), "default")
     assert next(iter(training.model.named_parameters()))[0].startswith("_orig_mod")
 
 

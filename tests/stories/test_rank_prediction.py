@@ -7,7 +7,7 @@ import pytest
 
 from model.parallel import PARALLEL
 from model.sizes import SIZES
-from numerics_tests.rank_pool import POOL, Task
+from numerics_tests.harness.rank_pool import POOL, Task
 from perf_tests.__main__ import main
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Sharing
@@ -26,9 +26,9 @@ from perf_tests.hardware.limits import (
     slice_bytes,
     working_bytes,
 )
-from perf_tests.predict.ledger import parameter_shapes
-from perf_tests.predict.request import requested_machine
-from perf_tests.predict.step import RankPrediction, TargetMachine, predict_case, predict_ranks, rate
+from perf_tests.predict.ranks import RankPrediction, parameter_shapes, predict_ranks
+from perf_tests.predict.request import link_rate, requested_machine
+from perf_tests.predict.step import TargetMachine, predict_case
 from tests.support.documents import ROOT
 
 CASE = LanguageModelCase(
@@ -231,8 +231,8 @@ def test_json_names_the_interconnects_rate_beside_the_memorys(capsys: pytest.Cap
         ("--parallel ddp", "--parallel needs the number of ranks; give it with --world."),
         ("--parallel dp --world 8", "--parallel 'dp' is unknown; choose from ddp-naive, ddp-flat, ddp, zero1"),
         ("--parallel ddp --world 0", "--world is 0; it must be at least 1."),
-        ("--parallel ddp --world 2 --interconnect 450", "--interconnect '450' is no rate"),
-        ("--parallel ddp --world 2 --interconnect 0GB/s", "--interconnect '0GB/s' is no rate"),
+        ("--parallel ddp --world 2 --interconnect 450", "--interconnect '450' is not a rate"),
+        ("--parallel ddp --world 2 --interconnect 0GB/s", "--interconnect '0GB/s' is not a rate"),
         ("--parallel fsdp2 --world 2 --reshard maybe", "--reshard 'maybe' is unknown; choose from yes, no."),
         ("--parallel ddp --world 2 --reshard no", "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of them"),
         ("--parallel fsdp2 --world 2 --bucket-mb 1", "--bucket-mb changes ddp and zero1 alone; choose one of them"),
@@ -247,5 +247,5 @@ def test_what_makes_no_sense_is_one_sentence(words: str, sentence: str, capsys: 
 
 
 def test_a_rate_is_bytes_per_second() -> None:
-    assert rate("450GB/s") == 450e9
-    assert rate("12.5GB/s") == 12.5e9
+    assert link_rate("450GB/s") == 450e9
+    assert link_rate("12.5GB/s") == 12.5e9

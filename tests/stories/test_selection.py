@@ -1,14 +1,10 @@
 """Cases that an option or pytest's cache left out are not gone, and a resumed run keeps the cases of its beginning."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.run.before import is_restricted, note_deselected
-from tests.support.launch import MODELS, ROOT, Launch, copied, finish, start_command, suite
+from tests.support.launch import MODELS, Launch, copied, finish, start_command, suite
 
 INFERENCE = ("--context=8,16,24", "--phase=inference")
 HEALTHY, FAILS_AT_16 = f"--model={MODELS}:Healthy", f"--model={MODELS}:FailsWithoutGraph"
@@ -53,33 +49,3 @@ def test_a_resumed_run_has_the_cases_of_its_beginning(stopped: Launch, cache: Pa
         assert ": 2 of 3 cases were done." in resumed.output
         assert resumed.journals == []
         assert sum(len(resumed.records[1][rows]) for rows in ("benchmarks", "outcomes")) == 3
-
-
-def config(*arguments: str, **options: object) -> Any:
-    known = {"keyword": "", "markexpr": "", "deselect": None, "ignore": None, "ignore_glob": None, **options}
-    place = Mock(dir=ROOT)
-    return Mock(option=SimpleNamespace(**known), args=list(arguments), invocation_params=place, stash=pytest.Stash())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"keyword": "x"}, {"markexpr": "x"}, {"deselect": ["x"]}, {"lf": True}, {"ignore": ["x"]}, {"ignore_glob": ["*"]}],
-    ids=lambda options: next(iter(options)),
-)
-def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run(options: dict[str, object]) -> None:
-    assert not is_restricted(config("perf_tests"))
-    assert is_restricted(config("perf_tests", **options))
-
-
-def test_a_plugin_that_deselects_restricts_a_run() -> None:
-    chosen = config("perf_tests")
-    note_deselected([])
-    assert not is_restricted(chosen)
-    note_deselected([Mock(config=chosen)])
-    assert is_restricted(chosen)
-
-
-@pytest.mark.parametrize("argument", ["perf_tests/test_forward.py", "perf_tests::test_forward", "numerics_tests"])
-def test_a_file_or_a_test_restricts_a_run_and_a_folder_above_does_not(argument: str) -> None:
-    assert is_restricted(config(argument))
-    assert not is_restricted(config("."))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.audit.physics import (
+from perf_tests.audit.rounds import (
     LEAST_EXCESS,
     LEAVING_OUT_ROUNDS,
     LEVEL,
@@ -15,14 +15,14 @@ from perf_tests.audit.physics import (
     study_rounds,
     warmup_values,
 )
-from perf_tests.bench.profiler import ROUNDS_BETWEEN
-from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, received, sent, start_worker
+from perf_tests.bench.worker_plugin import received, sent
+from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
-from perf_tests.passes.warmup import StudiedMeasure, Study, in_fresh_process
+from perf_tests.passes.warmup import ROUNDS_BETWEEN, Study, WarmupStudyMeasure, in_fresh_process
 from perf_tests.records.record import Json
-from perf_tests.report.screens import warmup_lines, warmup_machine_line
+from perf_tests.report.screens import warmup_lines
 from tests.support.documents import page
 from tests.support.example_cases import CPU, SETTINGS
 from tests.support.launch import ROOT, Launch, launch, launched_once
@@ -107,9 +107,9 @@ def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> No
     assert "allocator growth 75%" in lines[1]
     assert "round 3" in lines[1]
     assert any(line.startswith("warmup_of_backward tiny-ctx8-fp32-naive: 6 warm-up rounds") for line in lines)
-    assert lines[-1] == warmup_machine_line([quick, slow])
+    assert lines[-1] == warmup_lines([slow, quick])[-1]
     assert "--warmup-rounds 6, which warmup_of_backward tiny-ctx8-fp32-naive needs; 5 is too few" in lines[-1]
-    assert "5 covers every case of this study" in warmup_machine_line([quick])
+    assert "5 covers every case of this study" in warmup_lines([quick])[-1]
 
 
 def test_settings_survive_their_way_to_a_worker_without_passes_of_its_own() -> None:
@@ -122,10 +122,10 @@ def test_a_study_is_as_many_rounds_as_it_says() -> None:
     assert study_rounds("backward", 10) == study_rounds("forward", 10) + 15
 
 
-def studied_rounds(study: Study) -> tuple[StudiedMeasure, list[str]]:
+def studied_rounds(study: Study) -> tuple[WarmupStudyMeasure, list[str]]:
     """Run the rounds of a study in this process; the order of set-ups and of what is timed."""
     device, ran = CpuDevice(CPU), list[str]()
-    measure = StudiedMeasure(study, Clock(device), device)
+    measure = WarmupStudyMeasure(study, Clock(device), device)
     measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
     return measure, ran
 

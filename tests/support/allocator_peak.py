@@ -10,7 +10,7 @@ from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.passes.memory import traced_allocator
+from perf_tests.passes.memory_watch import traced_allocator
 from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.predict.counters import Counters, counters_of
 from perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS

@@ -7,8 +7,7 @@ from unittest.mock import Mock
 import torch
 import torch.distributed as dist
 
-from perf_tests.bench.ranks import RankClock
-from perf_tests.cases.sharing import SentByPart, values_by_part
+from perf_tests.bench.ranks import RankClock, SentByPart, values_by_part
 
 
 def clock_of(group: dist.ProcessGroup) -> RankClock:

@@ -1,18 +1,18 @@
-"""A plugin with a way of looking of its own, in one file: it counts the rounds of each benchmark and prints them."""
+"""A plugin with a measure of its own, in one file: it counts the rounds of each benchmark and prints them."""
 
 from dataclasses import dataclass
 
 import pytest
 
 from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.workbench import OTHER_MEASURE
+from perf_tests.bench.session import session_of
 
 
 @dataclass
 class CountedMeasure(Measure):
     name: str
 
-    def look(self, rounds: Rounds) -> None:
+    def run_rounds(self, rounds: Rounds) -> None:
         played = 0
         for _ in range(3):
             rounds.play()
@@ -22,4 +22,4 @@ class CountedMeasure(Measure):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[OTHER_MEASURE] = lambda item, workbench: CountedMeasure(item.name)
+    session_of(session.config).other_measure = lambda item, workbench: CountedMeasure(item.name)

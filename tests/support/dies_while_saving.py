@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from perf_tests.run.termination import TERMINATION
+from perf_tests.run.termination import termination_of
 
 PATIENCE_SECONDS = 30
 
@@ -17,5 +17,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if os.environ["RANK"] == "1":
         os._exit(17)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while session.config.stash[TERMINATION].came is None and time.monotonic() < deadline:
+    while termination_of(session.config).came is None and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -19,25 +19,20 @@ import numpy as np
 from claims.expedition import __main__ as expedition
 from model.device import device_named
 from perf_tests.__main__ import main as run_verb
-from perf_tests.bench.outcomes import (
-    MeasuringSession,
-    Progress,
-    ResumeError,
-    SavingOptions,
-    open_journal,
-    show_beside_baseline,
-)
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
+from perf_tests.bench.session import Run
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Rules
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.phases import FINE, USAGE
-from perf_tests.predict import step as machine_ceilings
-from perf_tests.predict.step import machine_identity
-from perf_tests.records.record import MOST_BYTES, PUBLISHED, Json, unpacked, why_not_a_record
+from perf_tests.predict import machine as machine_ceilings
+from perf_tests.predict.machine import machine_identity
+from perf_tests.records.published import MOST_BYTES, PUBLISHED
+from perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
-from perf_tests.report.screens import comparison_lines
+from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
 from tests.support import damage, simulated_launches, synthetic
@@ -255,6 +250,18 @@ def predict(words: list[str]) -> int:
             os.environ["XDG_CACHE_HOME"] = before
 
 
+def ranked() -> bytes:
+    """Rows of one device, of two ranks and of a collective alone in two sizes."""
+    sent = {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}}
+    shared = synthetic.timed(
+        synthetic.BACKWARD, parallel="ddp", world=2, nodes=1, backend="gloo", scaling="strong", sent_by_part=sent,
+        rank_seconds=[[1.0, 1.1], [1.2, 1.3]], exposed_communication_seconds=0.1, sent_bytes=12345,
+        exposed_communication_interval=[0.05, 0.15], rank_peak_allocated_bytes=[2**20, 2**21],
+    )  # fmt: skip
+    alone = [synthetic.timed_collective(size, [seconds]) for size, seconds in ((1000, 0.1), (4000, 0.2))]
+    return encoded(synthetic.record([synthetic.timed(), shared, *alone]))
+
+
 RECORD = ("record.json", record, damage.json_damaged)
 READERS: dict[str, Reader] = {
     "record": Reader("report {file} -o {folder}/out", *RECORD),
@@ -266,6 +273,7 @@ READERS: dict[str, Reader] = {
     "record-compare": Reader("compare {file} {folder}/good", *RECORD, beside=lambda: {"good": record()}),
     "record-compare-now": Reader("compare {folder}/good {file}", *RECORD, beside=lambda: {"good": record()}),
     "record-kernels": Reader("kernels {file}", *RECORD),
+    "record-scaling": Reader("scaling {file}", "record.json", ranked, damage.json_damaged),
     "record-audit": Reader("audit {file} --all", *RECORD),
     "gate": Reader("gate {folder}/base {folder}/head", "base/1.json", lambda: launch(1), damage.json_damaged,
                    beside=launches),

@@ -13,7 +13,7 @@ import numpy as np
 
 from claims.statistics import Share
 from perf_tests.gate.samples import Clock, GateSamples, Rules
-from perf_tests.gate.stages import EarlyLook, screen_values, spreads_slower, stage_two_estimate
+from perf_tests.gate.stages import InterimAnalysis, screen_values, spreads_slower, stage_two_estimate
 from perf_tests.gate.statistics import (
     Estimate,
     Flags,
@@ -165,7 +165,7 @@ def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabe
     return Relabelled(alarms, cleared, pairs)
 
 
-def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: EarlyLook) -> tuple[list[bool], list[float]]:
+def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: InterimAnalysis) -> tuple[list[bool], list[float]]:
     """Say which looks call anything slower, and how many spreads the cases above the limit in every pair are slower."""
     called, spreads = [], []
     for run in runs:

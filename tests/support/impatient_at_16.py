@@ -10,4 +10,4 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     timeout = session.config.pluginmanager.getplugin("case timeout")
     assert isinstance(timeout, Timeout)
     timeout.least_seconds = 1.0
-    timeout.predict = lambda item: 0.0 if "ctx16" in item.nodeid else 1000.0  # type: ignore[method-assign]
+    timeout.predict = lambda item: 0.0 if "ctx16" in item.nodeid else 1000.0

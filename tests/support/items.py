@@ -1,12 +1,14 @@
-"""What the suite sees of a collected benchmark, without pytest's collection."""
+"""What the suite sees of a collected benchmark, and of pytest's config, without pytest's collection."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perf_tests.bench.workbench import CASE, PASS
+from perf_tests.bench.session import NOTED, SESSION, Noted, Session
 from perf_tests.cases.case import Case
+from perf_tests.user_code.named import Repository
 
 
 @dataclass(eq=False)
@@ -17,5 +19,14 @@ class Benchmark:
 
 def benchmark(case: Case, extra_pass: str | None = None, nodeid: str = "") -> Any:
     stash = pytest.Stash()
-    stash[CASE], stash[PASS] = case, extra_pass
-    return cast(pytest.Item, Benchmark(nodeid or f"test.py::test_{case.phase}[{extra_pass}]", stash))
+    stash[NOTED] = Noted(case, extra_pass)
+    return Benchmark(nodeid or f"test.py::test_{case.phase}[{extra_pass}]", stash)
+
+
+def stash_of(folder: Path = Path("nowhere"), **known: Any) -> pytest.Stash:
+    """That of a config whose session knows what is given, by the names of its fields."""
+    stash, suite = pytest.Stash(), Session(Repository(folder))
+    for name, value in known.items():
+        setattr(suite, name, value)
+    stash[SESSION] = suite
+    return stash

@@ -52,6 +52,14 @@ class Convolving(Averaging):
         return self.head(mixed.mT)
 
 
+class ConvolvingFrozen(Convolving):
+    """Its convolution's input needs no gradient."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding.requires_grad_(False)
+
+
 class Dropping(Averaging):
     """Drops out a half of each token, which it predicts the next from alone."""
 

@@ -8,8 +8,8 @@ import torch
 
 from model.training import optimizer_that_runs
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.predict.counters import fake_training, gradients_of, playing
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, PartCounters
+from perf_tests.predict.fake_run import fake_training, gradients_of, playing
 
 
 def played_step(case: LanguageModelCase, zero_grad: str, first_step: bool) -> dict[str, PartCounters]:

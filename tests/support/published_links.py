@@ -12,8 +12,8 @@ from statistics import median
 
 from model.sizes import SIZES
 from perf_tests.hardware.limits import Link, ParameterShapes, bus_share, fit_link, step_messages
-from perf_tests.predict.ledger import parameter_shapes
-from perf_tests.records.record import PUBLISHED, published_rows
+from perf_tests.predict.ranks import parameter_shapes
+from perf_tests.records.published import PUBLISHED, published_rows
 
 WAYS = {"naive": "ddp-naive", "flat": "ddp-flat"}
 FEWEST_TIMES_LONGER = 10

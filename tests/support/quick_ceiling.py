@@ -13,7 +13,7 @@ from model.precision import Precision
 from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.device import Device
 from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.predict import step as machine_ceilings
+from perf_tests.predict import machine as machine_ceilings
 
 
 def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) -> Rate:

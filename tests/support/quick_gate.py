@@ -5,11 +5,11 @@ Nothing that is less than ninety per cent slower matters here, so that a busy ma
 
 import pytest
 
-from perf_tests.bench.workbench import GATE_RULES
+from perf_tests.bench.session import session_of
 from perf_tests.gate.samples import Rules
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[GATE_RULES] = Rules(
+    session_of(config).gate_rules = Rules(
         alpha=0.05, margin=0.3, matters=0.9, screen_pairs=3, screen_level=0.3, confirm_looks=(5,), look_shares=(1.0,)
     )

@@ -11,7 +11,14 @@ from functools import lru_cache
 import numpy as np
 
 from perf_tests.gate.samples import Rules
-from perf_tests.gate.stages import Confirmed, Screened, confirm_values, confirmed_so_far, early_looks, screen_values
+from perf_tests.gate.stages import (
+    Confirmed,
+    Screened,
+    confirm_values,
+    confirmed_so_far,
+    interim_analyses,
+    screen_values,
+)
 from perf_tests.gate.stages import suite_shift as shift_of_values
 from perf_tests.gate.statistics import Flags, Floats
 from tests.support.simulated_launches import log_rounds, spread_draws
@@ -136,7 +143,7 @@ def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules) ->
 def looked_early(first: Floats, rules: Rules) -> tuple[Floats, Flags]:
     """The values of stage 1 that a run measures, NaN where its looks have called a case slower before; these."""
     slower = np.zeros(first.shape[:-1], dtype=bool)
-    for look in early_looks(rules):
+    for look in interim_analyses(rules):
         slower |= look.calls(first[..., : look.pairs], rules)
         is_later = np.arange(first.shape[-1]) >= look.pairs
         first = np.where(slower[..., None] & is_later, np.nan, first)

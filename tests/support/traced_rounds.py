@@ -13,10 +13,9 @@ from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench.loop import Rounds
-from perf_tests.bench.profiler import trace_rounds
 from perf_tests.cases.case import Case
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes.kernels import COMPRESSION_LEVEL
+from perf_tests.passes.kernels import COMPRESSION_LEVEL, trace_rounds
 from perf_tests.records.record import Json
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import read_chrome_trace

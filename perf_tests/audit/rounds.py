@@ -1,0 +1,372 @@
+"""What our own figures say of themselves: flags of a row, the round from which its times are steady, how many warm-up
+rounds are enough, and contradictions inside a kernel pass."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import atan, cos, inf, isclose, pi, sin, sqrt
+from statistics import fmean, median, pstdev, stdev
+from typing import Any
+
+from perf_tests.audit.physics import OUTLIER_SHARE, slow_round
+from perf_tests.phases import OF_A_PHASE, PHASES
+from perf_tests.records.record import Json
+
+# Flags of a row, from its own rounds and figures alone.
+
+
+OUTLIER_AGREEMENT = 0.1
+TREND_DEVIATIONS = 2.58
+"""Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
+TREND_LEAST_CHANGE = 0.05
+CLOCK_STEP_SECONDS = 0.1
+CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
+"""Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
+(PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What the rules look at, by the names of `extra_info` where it has them; None where unknown."""
+
+    rounds_seconds: Sequence[float] = ()
+    device_busy_seconds: float | None = None
+    part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    bound: str | None = None
+    peak_allocated_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    workspace_bytes: int = 0
+    """Of libraries, as far as the prediction leaves them out."""
+    available_bytes: int | None = None
+    sdpa_backend: str | None = None
+    recompiles: int | None = None
+    cudagraph_skips: int | None = None
+    skipped_steps: int | None = None
+    suggested_warmup_rounds: int | None = None
+    throttled_rounds: Sequence[int] | None = None
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """The state of the machine before the measured rounds."""
+    after: Mapping[str, Any] = field(default_factory=dict)
+    is_over_ceiling: bool = False
+
+
+def has_outlier(rounds: Sequence[float]) -> bool:
+    """Whether one slow round causes the spread: the slowest round agrees with the one that `slow_round` expects."""
+    if len(rounds) < 4 or pstdev(rounds) <= OUTLIER_SHARE * fmean(rounds):
+        return False
+    pair = slow_round(fmean(rounds), pstdev(rounds), len(rounds))
+    return pair is not None and abs(max(rounds) / pair[1] - 1) <= OUTLIER_AGREEMENT
+
+
+def has_trend(rounds: Sequence[float]) -> bool:
+    """Whether later rounds are slower or faster than earlier ones by 5 % or more (Mann, Econometrica 13, 1945)."""
+    count = len(rounds)
+    if count < 8:
+        return False
+    score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(rounds, 2))
+    deviation = sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    third = count // 3
+    change = median(rounds[-third:]) / median(rounds[:third]) - 1
+    return abs(score) - 1 > TREND_DEVIATIONS * deviation and abs(change) >= TREND_LEAST_CHANGE
+
+
+def _waits_for_host(facts: RowFacts) -> bool:
+    """Whether wall time exceeds the device's own although the device has enough work to be the slower."""
+    busy = facts.device_busy_seconds
+    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) > 1.05 * busy
+
+
+def _parts_do_not_add_up(facts: RowFacts) -> bool:
+    if not facts.part_seconds or not all(facts.part_seconds.values()):
+        return False
+    sums = [sum(parts) for parts in zip(*facts.part_seconds.values(), strict=True)]
+    if len(sums) != len(facts.rounds_seconds):
+        return True
+    shares = [parts / whole for parts, whole in zip(sums, facts.rounds_seconds, strict=True)]
+    return abs(median(shares) - 1) > 0.05
+
+
+def _may_page(facts: RowFacts) -> bool:
+    rounds, peak_bytes, available_bytes = facts.rounds_seconds, facts.predicted_peak_bytes, facts.available_bytes
+    if peak_bytes is None or not available_bytes or len(rounds) < 2:
+        return False
+    return peak_bytes > 0.9 * available_bytes and pstdev(rounds) > 0.3 * fmean(rounds)
+
+
+def _peak_is_off(facts: RowFacts) -> bool:
+    """Whether neither the counters nor `workspace_bytes` of libraries explain the allocator's peak."""
+    if facts.peak_allocated_bytes is None or facts.predicted_peak_bytes is None:
+        return False
+    above, tolerance = facts.peak_allocated_bytes - facts.predicted_peak_bytes, 0.01 * facts.predicted_peak_bytes
+    return not -tolerance <= above <= tolerance + facts.workspace_bytes
+
+
+def _has_changed(*names: str) -> Callable[[RowFacts], bool]:
+    return lambda facts: any(facts.before.get(name) != facts.after.get(name) for name in names)
+
+
+def _has_jumped(name: str) -> Callable[[RowFacts], bool]:
+    """Whether seconds of the host moved by more than reading two clocks one after the other explains."""
+
+    def rule(facts: RowFacts) -> bool:
+        before, after = facts.before.get(name), facts.after.get(name)
+        return before is not None and after is not None and abs(after - before) > CLOCK_STEP_SECONDS
+
+    return rule
+
+
+@dataclass(frozen=True)
+class Flag:
+    """When a row carries it, and its sentence for the reader."""
+
+    rule: Callable[[RowFacts], bool]
+    sentence: str
+
+
+FLAGS = {
+    "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
+        "scaled_dot_product_attention took the unfused math path"),
+    "recompiled": Flag(lambda facts: bool(facts.recompiles),
+        "torch.compile generated code inside the measured rounds"),
+    "no_cuda_graph": Flag(lambda facts: bool(facts.cudagraph_skips),
+        "torch.compile could not put all of it into CUDA graphs"),
+    "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
+        "the gradient scaler skipped optimizer steps in the measured rounds"),
+    "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),
+        "one slow round causes most of the spread"),
+    "short_warmup": Flag(lambda facts: facts.suggested_warmup_rounds is not None,
+        "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short"),
+    "trend": Flag(lambda facts: has_trend(facts.rounds_seconds),
+        "later rounds differ from earlier ones by 5 % or more"),
+    "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
+        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
+    "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),
+        "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
+    "memory_limit_changed": Flag(_has_changed("memory_limit_bytes"),
+        "the memory that the control group may use changed while it ran (before, after)"),
+    "suspended": Flag(_has_jumped("suspended_seconds"),
+        "the machine was suspended while it ran; times leave that out, caches and clock rates do not (before, after)"),
+    "date_set": Flag(_has_jumped("booted_unix_seconds"),
+        "the date was set while it ran: no time depends on it, the order of records does (before, after)"),
+    "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
+        "its products ran faster than the best square product measured here, which carries the same noise"),
+    "waits_for_host": Flag(_waits_for_host,
+        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
+    "parts_do_not_add_up": Flag(_parts_do_not_add_up,
+        "the step and the sum of its parts differ by over 5 %"),
+    "paging": Flag(_may_page,
+        "rounds scatter while memory is nearly full: possible paging to the host"),
+    "peak_off": Flag(_peak_is_off,
+        "the allocator's peak differs from the prediction by more than 1 % and the libraries' workspaces"),
+}  # fmt: skip
+"""Every flag that a row may carry in `flags`, in the order in which they are written."""
+
+
+def raised(facts: RowFacts) -> list[str]:
+    """Names of the flags whose rules hold of these facts."""
+    return [name for name, flag in FLAGS.items() if flag.rule(facts)]
+
+
+# The round from which the times of one process are steady: a rule with a known false-alarm rate.
+
+
+LEVEL = 0.01
+"""Highest rate at which steady rounds with normal noise are taken for slow first ones."""
+
+LEAST_EXCESS = 0.05
+"""A first round slower by less shifts the mean by less than launches differ."""
+
+FEWEST_REST = 4
+"""Rounds with which the first ones are compared."""
+
+MOST_SLOW = 20
+"""First rounds that are tried; a longer change is a trend, not a warm-up."""
+
+
+def slow_first_rounds(seconds: Sequence[float]) -> int:
+    """How many rounds at the start are slower than every later one, beyond noise: 0 for a steady series.
+
+    The first k rounds are slow if each is slower than all later rounds, by 5 % of their median, and if the fastest of
+    the k lies beyond the prediction interval of one more round like the later ones (Hahn, "Factors for Calculating
+    Two-Sided Prediction Intervals for Samples from a Normal Distribution", JASA 64, 1969) at level 1 % / 2^k. The
+    levels sum to 1 %, which bounds false alarms on normal noise; for noise whose
+    orders are equally likely, the sum of (k + 1) / C(n, k) over k does. One outlier among the later rounds is left out;
+    it has its own flag.
+    """
+
+    def are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
+        rest = sorted(rest)[:-1] if has_outlier(rest) else rest
+        fastest = min(first)
+        if fastest <= max(rest) or fastest < (1 + LEAST_EXCESS) * median(rest):
+            return False
+        scatter = stdev(rest) * sqrt(1 + 1 / len(rest))
+        deviations = (fastest - fmean(rest)) / scatter if scatter else inf
+        return student_tail(deviations, len(rest) - 1) <= LEVEL / 2 ** len(first)
+
+    most = min(len(seconds) // 2, len(seconds) - FEWEST_REST, MOST_SLOW)
+    return max((count for count in range(1, most + 1) if are_slow(seconds[:count], seconds[count:])), default=0)
+
+
+def student_tail(deviations: float, degrees: int) -> float:
+    """P(T > deviations) of Student's t, by Abramowitz and Stegun, 26.7.3 and 26.7.4; deviations >= 0."""
+    angle = pi / 2 if deviations == inf else atan(deviations / sqrt(degrees))
+    odd, squared = degrees % 2, cos(angle) ** 2
+    term, total = cos(angle) if odd else 1.0, 0.0
+    for step in range(degrees // 2):
+        total += term
+        term *= squared * (2 * step + 1 + odd) / (2 * step + 2 + odd)
+    within = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+    return (1 - within) / 2
+
+
+def steady_from(seconds: Sequence[float]) -> int | None:
+    """The round, counted from 1, from which a series is steady; None with a trend or too few rounds."""
+    slow = slow_first_rounds(seconds)
+    return None if len(seconds) < FEWEST_REST or has_trend(seconds[slow:]) else slow + 1
+
+
+def outlier_places(seconds: Sequence[float]) -> list[int]:
+    """The round, counted from 1, that causes the spread of those after slow first ones; [] without one."""
+    slow = slow_first_rounds(seconds)
+    rest = list(seconds[slow:])
+    return [slow + 1 + rest.index(max(rest))] if has_outlier(rest) else []
+
+
+def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
+    """As many more as were slow, or twice as many where rounds got faster to the end; None if that is not needed."""
+    slow = slow_first_rounds(seconds)
+    third = max(1, len(seconds) // 3)
+    if not slow and has_trend(seconds) and median(seconds[-third:]) < median(seconds[:third]):
+        return 2 * max(1, configured)
+    return configured + slow if slow else None
+
+
+# The results of a warm-up study, as the record holds them: its processes, and how many warm-up rounds are enough.
+
+
+STUDIED_WARMUP_ROUNDS = (0, 1, 2, 5, 10)
+"""Warm-up rounds of a study's processes."""
+
+LEAVING_OUT_ROUNDS = 5
+"""Warm-up rounds of the process whose warm-up omits the timed phase: the suite's default."""
+
+
+def study_rounds(phase: str, rounds: int) -> int:
+    """Rounds of a case's study over all processes except the traced one."""
+    leaving_out = (LEAVING_OUT_ROUNDS + rounds) if PHASES[phase].setup_computes else 0
+    return sum(STUDIED_WARMUP_ROUNDS) + len(STUDIED_WARMUP_ROUNDS) * rounds + leaving_out
+
+
+def warmup_values(series: Sequence[Json], first_round: Json, configured_rounds: int) -> Json:
+    """The values of the pass. Rounds are numbered from 1 through a whole process, its warm-up included.
+
+    Each of `series` has `warmup_rounds`, `leaves_out_timed_phase`, `warmup_seconds`, `seconds` and `compile_cache`
+    (`cold` or `warm` where code was generated: one process may find what another compiled); `first_round` has
+    `first_round`, and `first_round_parts`, which go to the process without a warm-up.
+    """
+    rows, whole = [], []
+    for one in series:
+        measured, leaves_out = one["seconds"], one["leaves_out_timed_phase"]
+        # Warm-up rounds without the timed phase are no rounds like the measured ones.
+        rounds = measured if leaves_out else [*one["warmup_seconds"], *measured]
+        earlier, steady = len(one["warmup_seconds"]) if leaves_out else 0, steady_from(rounds)
+        row = {
+            **one,
+            "first_round_parts": first_round["first_round_parts"] if one["warmup_rounds"] == 0 else {},
+            "mean_seconds": fmean(measured),
+            "std_seconds": stdev(measured) if len(measured) > 1 else 0.0,
+            "steady_from_round": None if steady is None else earlier + steady,
+            "outliers": [earlier + place for place in outlier_places(rounds)],
+        }
+        rows.append(row)
+        if not leaves_out and len(rounds) > FEWEST_REST:
+            whole.append((steady, len(rounds)))
+    slow = max((slow_first_rounds(row["seconds"]) for row in rows if row["leaves_out_timed_phase"]), default=0)
+    recommended, sentence = _recommendation(whole, configured_rounds, slow)
+    return {
+        "series": rows,
+        "first_round": first_round["first_round"],
+        "configured_warmup_rounds": configured_rounds,
+        "recommended_warmup_rounds": recommended,
+        "recommendation": sentence,
+        "flags": ["short_warmup"] if recommended > configured_rounds else [],
+    }
+
+
+def _recommendation(processes: Sequence[tuple[int | None, int]], configured: int, slow_after: int) -> tuple[int, str]:
+    """As many warm-up rounds as the slowest process needed to become steady, and a sentence.
+
+    `processes` are (round from which it is steady, rounds) each; `slow_after` counts slow rounds after a warm-up
+    without the timed phase.
+    """
+    if not processes:
+        return configured, f"Too few rounds to tell; give at least --rounds {FEWEST_REST + 1}."
+    needed = [steady - 1 for steady, _ in processes if steady is not None]
+    if not needed:
+        most = max(rounds for _, rounds in processes)
+        return max(configured, *STUDIED_WARMUP_ROUNDS), (
+            f"No process became steady within {most} rounds: the machine's speed drifts, which warm-up cannot fix. "
+            "Measure on an idle machine."
+        )
+    enough = max(needed)
+    rounds = "1 warm-up round is" if enough == 1 else f"{enough or 'no'} warm-up rounds are"
+    of = f"all {len(processes)} processes"
+    if len(needed) < len(processes):
+        of = f"{len(needed)} of {len(processes)} processes, those that became steady"
+    is_covered = enough <= configured
+    next_step = f"--warmup-rounds {configured} covers that" if is_covered else f"set --warmup-rounds {enough}"
+    sentence = f"{rounds} enough in {of}; {next_step}."
+    if slow_after:
+        were = "rounds were" if slow_after > 1 else "round was"
+        sentence += f" After a warm-up without the timed phase, {slow_after} measured {were} slow."
+    return enough, sentence
+
+
+# What every kernel pass must satisfy: one sentence for each contradiction.
+
+
+TOLERANCE = 1e-6
+"""Between two computations of one number, which rounding alone tells apart."""
+
+
+def inconsistencies(values: Json) -> list[str]:
+    """Contradictions between the values of one kernel pass."""
+    found = []
+    counts = values.get("launches_of_rounds") or []
+    if len(set(counts)) > 1:
+        found.append(f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels")
+    products = values["matrix_products"]
+    if products.get("expected_count") is not None and products["count"] != products["expected_count"]:
+        found.append(f"{products['count']} matrix products ran, and the model has {products['expected_count']}")
+    for kernel in values["kernels"]:
+        if not isclose(kernel["calls"] * kernel["mean_seconds"], kernel["total_seconds"], rel_tol=TOLERANCE):
+            calls, mean, total = kernel["calls"], kernel["mean_seconds"], kernel["total_seconds"]
+            found.append(f"{kernel['name']}: {calls} calls x mean is {calls * mean:.4g} s, its total {total:.4g} s")
+    of_kernels = sum(kernel["share"] for kernel in values["kernels"]) + values["other_kernels"]["share"]
+    of_kinds = sum(row["share_of_kernel_time"] for row in values["kinds"])
+    for what, share in (("kernels", of_kernels), ("kinds", of_kinds)):
+        if not isclose(share, 1.0, rel_tol=TOLERANCE):
+            found.append(f"the shares of all {what} add up to {share:.4f}")
+    if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
+        found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
+    counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
+    return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
+
+
+def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:
+    """Cells whose matrix products take no smaller share of a full step, which includes the optimizer, than of a forward
+    pass."""
+    shares: dict[tuple[object, ...], dict[str, float]] = {}
+    for row in passes:
+        identity = row["identity"]
+        cell = tuple(value for name, value in identity.items() if name not in OF_A_PHASE)
+        share = row["values"]["matrix_products"]["share_of_kernel_time"]
+        shares.setdefault(cell, {})[identity["phase"]] = share
+        if identity["phase"] == "full_step":
+            shares[cell]["id"] = row["id"]
+    return [
+        f"{of_phase['id']}: matrix products take {of_phase['full_step']:.1%} of a full step and "
+        f"{of_phase['forward']:.1%} of a forward pass; the share should fall"
+        for of_phase in shares.values()
+        if {"forward", "full_step"} <= of_phase.keys() and of_phase["full_step"] >= of_phase["forward"]
+    ]

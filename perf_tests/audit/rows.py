@@ -1,0 +1,417 @@
+"""Rows of published tables: columns under the names in use, labels and figures in cells, lines of a CSV as it comes."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from sys import intern
+from typing import Any, TextIO
+
+from perf_tests.records.record import SUFFIXES, unpacked, without_path
+
+
+class UnreadableError(ValueError):
+    """A cell that is no figure. `reason` is the same for all such cells of a column; `detail` is this one."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+# Units.
+
+
+SECONDS = {
+    word: seconds
+    for seconds, words in (
+        (1.0, "s sec secs second seconds"),
+        (1e-3, "ms msec msecs millisecond milliseconds"),
+        (1e-6, "us usec usecs microsecond microseconds"),
+        (1e-9, "ns nsec nsecs nanosecond nanoseconds"),
+    )
+    for word in words.split()
+}
+"""Of one unit, by its word, with u for the Greek letter."""
+
+Factors = tuple[float, float] | None
+"""Least and most SI units of one unit as tables write it; None for a word that is no unit."""
+
+
+@lru_cache(maxsize=4096)
+def seconds_in(word: str) -> Factors:
+    """Seconds of one unit."""
+    seconds = SECONDS.get(word.strip().casefold().replace("µ", "u").replace("μ", "u"))
+    return None if seconds is None else (seconds, seconds)
+
+
+@lru_cache(maxsize=4096)
+def bytes_in(unit: str) -> Factors:
+    """The fewest and most bytes of one unit.
+
+    MB and GB are powers of 1000 or of 1024; a remark in parentheses, `(1e6)` or `(written MB)`, tells which.
+    """
+    name, _, remark = unit.casefold().replace(" ", "").partition("(")
+    match = re.fullmatch(r"([kmgt]?)(i?)b", "b" if name in ("byte", "bytes") else name)
+    if match is None:
+        return None
+    power = ("", "k", "m", "g", "t").index(match[1])
+    least, most = 1000.0**power, 1024.0**power
+    if match[2]:
+        return most, most
+    return (least, least) if re.match(r"1e\d|10\^|decimal", remark) else (least, most)
+
+
+# The columns of published tables, under the names in use.
+
+
+MODEL, ALONE, MEMORY, KERNELS = "model timing", "attention timing", "memory", "kernels"
+LABELLED, TIMED = (MODEL, ALONE, MEMORY), (MODEL, ALONE)
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one column of these kinds of tables is called, the best name first."""
+
+    name: str
+    names: str
+    kinds: Sequence[str] = LABELLED
+    factors_of: Callable[[str], Factors] | None = None
+    """Of the units of its figures, which its heading may name: `mean_ms`; None for labels and counts."""
+    may_be_unnamed: bool = False
+    """Whether a heading that is a unit alone names it, `ms`: a table has its main figures so."""
+
+
+_ROUNDS = "n_measured rounds n_rounds iters iterations n_iters num_iters steps n_steps repeats"
+_PHASE = "phase pass direction stage mode step_type what"
+_CONTEXT = "context context_length ctx ctx_len n_ctx seq_len seqlen sequence_length seq_length seq"
+TIME = (
+    "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
+    "p50 min min_time best"
+)
+DEVIATION = "std stddev std_dev stdev sd std_time deviation"
+_AMOUNT = "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount"
+
+COLUMNS = (
+    Column("source", "source repository repo file url origin", (*LABELLED, KERNELS)),
+    Column("gpu", "gpu gpu_name gpu_type device_name device card hardware accelerator", (*LABELLED, KERNELS)),
+    Column("gpu_basis", "gpu_basis device_basis"),
+    Column("cards", "n_gpus num_gpus gpu_count ngpus gpus world_size world n_devices num_devices"),
+    Column("batch", "batch batch_size bs batchsize local_batch_size b", (*LABELLED, KERNELS)),
+    Column("precision", "precision dtype data_type amp"),
+    Column("tf32", "tf32 allow_tf32 use_tf32 tf32_enabled matmul_precision float32_matmul_precision"),
+    Column("compiled", "compiled compile torch_compile is_compiled jit"),
+    Column(
+        "attention", "attention impl implementation attention_impl attn attn_impl variant backend method kernel_type"
+    ),
+    Column("window", "window window_size sliding_window attention_window sparsity"),
+    Column("execution", "execution"),
+    Column("checkpoint", "checkpoint"),
+    Column("optimizer", "optimizer optim optimiser"),
+    Column("n_measured", _ROUNDS.replace(" ", " n ", 1), (MODEL, MEMORY)),
+    Column("n_measured", _ROUNDS, (ALONE,)),  # n is the length of many a table of attention
+    Column("warmup", "warmup n_warmup warmup_rounds warmup_steps warmup_iters num_warmup warm_up"),
+    Column("unit", "unit units", (*LABELLED, KERNELS)),
+    Column("phase", _PHASE, TIMED),
+    Column("size", "size model model_size model_name size_name", (MODEL, MEMORY, KERNELS)),
+    Column("d_ff", "d_ff d_ffn ffn_dim ffn d_hidden intermediate_size hidden_dim_ff", (MODEL, MEMORY)),
+    Column("n_layers", "n_layers num_layers layers n_layer depth num_hidden_layers", (MODEL, MEMORY)),
+    Column("n_heads", "n_heads num_heads heads n_head num_attention_heads", (MODEL, MEMORY)),
+    Column("vocab", "vocab vocab_size", (MODEL, MEMORY)),
+    Column("d_model", "d_model dmodel width hidden_size n_embd embed_dim", (MODEL, MEMORY)),
+    Column("context", _CONTEXT, (MODEL, KERNELS)),
+    Column("context", f"{_CONTEXT} length", (MEMORY,)),
+    Column("seq_len", "seq_len seqlen sequence_length seq_length seq length context context_length ctx n_ctx l t n",
+           (ALONE,)),
+    Column("d_model", "d_model d head_dim d_head dim width embed_dim dmodel head_size headdim", (ALONE,)),
+    Column("heads", "heads n_heads num_heads nheads h", (ALONE,)),
+    Column("causal", "causal_mask causal is_causal", (ALONE,)),
+    Column("object", "object", (MEMORY,)),
+    Column("mode", "mode phase what quantity", (MEMORY,)),
+    Column("scope", "scope phase pass range", (KERNELS,)),
+    Column("kernel", "kernel kernel_name name", (KERNELS,)),
+    Column("calls", "calls instances count invocations launches", (KERNELS,)),
+    Column("pct", "pct_of_gpu_time time_pct pct percent share_pct percentage share", (KERNELS,)),
+    Column("mean", TIME, TIMED, seconds_in, may_be_unnamed=True),
+    Column("value", _AMOUNT, (MEMORY,), bytes_in, may_be_unnamed=True),
+    Column("total", "total total_time time cuda_total", (KERNELS,), seconds_in),
+    Column("average", "avg average mean avg_time", (KERNELS,), seconds_in),
+    Column("std", DEVIATION, (*TIMED, KERNELS), seconds_in),
+)  # fmt: skip
+"""Labels before figures: a column that is taken as a label is no figure too."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a table has its columns."""
+
+    header: Sequence[str]
+    places: Mapping[str, int]
+    factors: Mapping[str, tuple[float, float]]
+    """Of columns whose heading names a unit."""
+    works: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """What the reader made of the cells that say which work was timed."""
+
+
+def layout_of(header: Sequence[str], kind: str) -> Layout:
+    """The columns of this kind of table among those of the header."""
+    normal = [normal_name(name) for name in header]
+    places: dict[str, int] = {}
+    factors: dict[str, tuple[float, float]] = {}
+    for column in (column for column in COLUMNS if kind in column.kinds):
+        names, taken = column.names.split(), set(places.values())
+        if column.factors_of is None:
+            if word := next((word for word in names if word in normal), None):
+                places[column.name] = normal.index(word)
+        elif found := figures_in(normal, names, column.factors_of, column.may_be_unnamed, taken):
+            places[column.name], unit = found
+            if per_unit := column.factors_of(unit):
+                factors[column.name] = per_unit
+    return Layout(header, places, factors)
+
+
+def normal_name(name: str) -> str:
+    """`Time (%)` as `time_pct`, `Mean [µs]` as `mean_us`; a unit of bytes keeps its remark, `MiB (written MB)`."""
+    if bytes_in(name) is not None:
+        return name.casefold().strip()
+    plain = name.casefold().replace("µ", "u").replace("μ", "u").replace("%", " pct ")
+    return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
+
+
+def figures_in(
+    normal: Sequence[str],
+    stems: Sequence[str],
+    factors_of: Callable[[str], Factors],
+    may_be_unnamed: bool,
+    taken: Container[int] = (),
+) -> tuple[int, str] | None:
+    """Place and unit of the first column called by a stem, with or without a unit, or by a unit alone."""
+    free = [(place, name) for place, name in enumerate(normal) if place not in taken]
+    for stem in stems:
+        for place, name in free:
+            unit = name.removeprefix(f"{stem}_")
+            if name == stem or (unit != name and factors_of(unit)):
+                return place, "" if name == stem else unit
+    return next(((place, name) for place, name in free if may_be_unnamed and factors_of(name)), None)
+
+
+TOO_LARGE = 1e15
+"""For any figure of a table."""
+
+Measured = tuple[float | None, float | None, float | None, float]
+"""The least and the most that the unit leaves open, the deviation where the cell has one, and half of the last digit;
+None without a figure."""
+
+
+class Row:
+    """One line by column; what is no figure raises UnreadableError."""
+
+    __slots__ = ("layout", "place", "separator", "values")
+
+    def __init__(self, place: str, values: list[str], layout: Layout, separator: str) -> None:
+        self.place = place
+        self.values = [*map(str.strip, values), ""]  # the last one stands for absent columns
+        self.layout = layout
+        self.separator = separator
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Place, series and GPU, which every figure has; each text is kept once."""
+        cards, gpu = self.text("cards"), self.text("gpu")
+        if gpu and cards.isdecimal() and int(cards) > 1:
+            gpu = f"{cards} x {gpu}"
+        return self.place, intern(self.text("source")), intern(gpu)
+
+    def has(self, column: str) -> bool:
+        return column in self.layout.places
+
+    def text(self, column: str) -> str:
+        return self.values[self.layout.places.get(column, -1)]
+
+    def name(self, column: str) -> str:
+        """The column's, as the header writes it."""
+        return self.layout.header[self.layout.places[column]]
+
+    def figure(self, column: str) -> tuple[float, float | None, str] | None:
+        """The figure as written, its deviation after a plus-minus sign, and its unit; None where there is none."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            found: tuple[float, float | None, str] | None = (float(text), None, "")
+        except ValueError:
+            found = number_in(text, self.name(column), self.separator)
+        if found and not abs(found[0]) < TOO_LARGE:
+            raise UnreadableError(f"{self.name(column)} is not finite and below {TOO_LARGE:g}", repr(text[:40]))
+        return found
+
+    def count(self, column: str) -> int | None:
+        """A whole number of 0 or more."""
+        text = self.text(column)
+        if text.isdecimal() and text.isascii() and len(text) < 15:
+            return int(text)
+        found = self.figure(column)
+        if found is None:
+            return None
+        value, _, unit = found
+        if unit in ("k", "K"):  # 4k tokens are 4096, 10k words are 10 000
+            value *= 1024 if value > 0 and math.log2(value).is_integer() else 1000
+        if value != int(value) or value < 0:
+            raise UnreadableError(f"{self.name(column)} is not a whole number of 0 or more", f"{value:g}")
+        return int(value)
+
+    def measured(self, column: str, factors_of: Callable[[str], Factors]) -> Measured:
+        """The figure in SI units."""
+        found = self.figure(column)
+        if found is None:
+            return None, None, None, 0.0
+        value, deviation, unit = found
+        of_heading, beside, is_time = self.layout.factors.get(column), self.text("unit"), factors_of is seconds_in
+        if unit:
+            factors = factors_of(unit)
+        elif is_time:  # its heading goes before a column of units, which may be of amounts beside the times
+            factors = of_heading or factors_of(beside)
+        else:
+            factors = factors_of(beside) if beside else of_heading
+        if factors is None:
+            what = f"{self.name(column)} has no known unit of time" if is_time else "its unit of memory is unknown"
+            raise UnreadableError(what, repr(unit or beside) if unit or beside else "none")
+        least, most = factors
+        half = half_digit(self.text(column), self.separator)
+        return value * least, value * most, None if deviation is None else deviation * least, half * most
+
+
+# Figures as tables write them: `35 ms`, `1,234`, `34.2 ± 3`.
+
+
+_FIGURE = re.compile(
+    r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I
+)
+_NO_FIGURE = ("-", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "none", "null", "oom")
+_RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
+_SIGNED = re.compile(r"[-+\d.,]*")
+_DIGITS = re.compile(r"\d*")
+_EITHER_COMMA = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
+"""Decimals or thousands: tabs between columns do not tell which, as commas (a decimal point) and semicolons do."""
+
+
+def number_in(text: str, column: str, separator: str) -> tuple[float, float | None, str] | None:
+    """The figure of `34.2 ± 3 ms`, its deviation and its unit; None for no figure and for a range.
+
+    `separator` is the sign between columns, which tells what a comma stands for.
+    """
+    if text.casefold() in _NO_FIGURE or _RANGE.fullmatch(text):
+        return None
+    match = _FIGURE.fullmatch(text)
+    if match is None:
+        raise UnreadableError(f"{column} is not a number", repr(text[:40]))
+    deviation = _plain(match[2], separator) if match[2] else None
+    return _plain(match[1], separator), deviation, match[3]
+
+
+def _plain(digits: str, separator: str) -> float:
+    if separator == "\t" and _EITHER_COMMA.fullmatch(digits):
+        raise UnreadableError("a comma before three digits may begin decimals or separate thousands", repr(digits))
+    if separator != "," and _ends_in_comma(digits):
+        digits = digits.replace(".", "").replace(",", ".")
+    elif re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", digits):
+        digits = digits.replace(",", "")
+    try:
+        return float(digits)
+    except ValueError:
+        raise UnreadableError("a figure is not a number", repr(digits[:40])) from None
+
+
+def _ends_in_comma(digits: str) -> bool:
+    """Whether the last sign is the one comma; of two signs the last one begins the decimals."""
+    return digits.count(",") == 1 and digits.rfind(",") > digits.rfind(".")
+
+
+def half_digit(text: str, separator: str) -> float:
+    """By how much a figure may have been rounded: half of its last digit; 0 in a notation with an exponent."""
+    if "e" in text or "E" in text:
+        return 0.0
+    is_comma = separator != "," and _ends_in_comma(_SIGNED.match(text)[0])  # type: ignore[index]  # it matches any text
+    _, _, decimals = text.partition("," if is_comma else ".")
+    return float(0.5 * 10.0 ** -len(_DIGITS.match(decimals)[0]))  # type: ignore[index]  # it matches any text
+
+
+# A CSV as it comes: any of three separators, UTF-8 or UTF-16, damaged lines among good ones.
+
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+MOST_UNPACKED_BYTES = 200_000_000
+
+Lines = Iterator[tuple[str, "list[str] | UnreadableError"]]
+"""`line 7`, and its values or why it has none."""
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """The file as text, whatever its byte order mark says. Raises ValueError with one sentence."""
+    if path.is_char_device():
+        raise ValueError(f"{path} is a device, which may never end; write the table into a file first.")
+    try:
+        with _opened(path) as file:
+            is_utf16 = file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff")
+            encoding = "utf-16" if is_utf16 else "utf-8-sig"
+            yield io.TextIOWrapper(file, newline="", encoding=encoding, errors="replace")
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{path} cannot be read as a CSV: {without_path(error)}.") from error
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    """Line by line from the disk, but a packed table unpacked as a whole."""
+    if path.suffix in SUFFIXES:
+        return io.BufferedReader(io.BytesIO(unpacked(path, MOST_UNPACKED_BYTES)))
+    return open(path, "rb")
+
+
+def header_and_lines(path: Path, file: TextIO) -> tuple[list[str], str, Lines]:
+    """The header, the separator and the lines below it. Raises ValueError for a file without a header."""
+    first, above = file.readline(), 1
+    while first and not first.strip():
+        first, above = file.readline(), above + 1
+    if not first:
+        raise ValueError(f"{path} is empty.")
+    if "\0" in first or "\ufffd" in first:
+        raise ValueError(f"{path} cannot be read as a CSV: its first line is not text.")
+    separator = max(SEPARATORS, key=first.count)
+    try:
+        header = [name.strip() for name in next(csv.reader([first], delimiter=separator, strict=True))]
+    except (csv.Error, StopIteration) as error:
+        raise ValueError(f"{path} cannot be read as a CSV: {error}.") from error
+    if not any(header):
+        raise ValueError(f"{path} is empty.")
+    if len(header) == 1:
+        raise ValueError(
+            f"{path} cannot be read as a CSV: its first line has one column, {header[0][:40]!r}; separate columns by "
+            "commas, semicolons or tabs."
+        )
+    return header, separator, _lines(csv.reader(file, delimiter=separator, strict=True), len(header), above)
+
+
+def _lines(lines: Any, columns: int, above: int) -> Lines:
+    while True:
+        try:
+            values = next(lines)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield f"line {above + lines.line_num}", UnreadableError("the line is no CSV", str(error))
+            continue
+        place = f"line {above + lines.line_num}"
+        if len(values) == columns:
+            yield place, values
+        elif values:
+            other = next((words for sign, words in SEPARATORS.items() if values[0].count(sign) == columns - 1), "")
+            reason = "the line has another number of values than the header"
+            detail = f"{len(values)} values under {columns} columns"
+            if other and len(values) == 1:
+                reason, detail = f"the line is separated by {other} and the header is not", repr(values[0][:40])
+            yield place, UnreadableError(reason, detail)

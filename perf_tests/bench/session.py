@@ -1,0 +1,118 @@
+"""Everything that the hooks, fixtures and passes of one pytest session share: one object on the config, one per item.
+
+A hook gets the first by `session_of(config)`, and what is noted on the item of a benchmark by `noted(item)`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.options import Against, SavingOptions
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.workbench import Workbench
+from perf_tests.cases.case import Case
+from perf_tests.cases.settings import Settings
+from perf_tests.gate.samples import Rules
+from perf_tests.gate.verdicts import Acceptance
+from perf_tests.records.record import Json
+from perf_tests.records.store import ComparedCase, StoredRecord
+from perf_tests.user_code.named import Repository
+
+if TYPE_CHECKING:  # a run on one device loads nothing of ranks
+    from perf_tests.bench.ranks import Peers
+
+
+@dataclass
+class Run:
+    """A run that measures: what its result screen shows, and what decides its exit code."""
+
+    gone_counts: bool
+    """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
+    baseline: StoredRecord | None = None
+    notes: list[str] = field(default_factory=list)
+    record: Json | None = None
+    rows: list[ComparedCase] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    accepted: Sequence[Acceptance] = ()
+    """Intended slowdowns, read before measuring."""
+    verdict_lines: list[str] = field(default_factory=list)
+    """Verdicts on times, where enough launches are recorded."""
+    is_contaminated: bool = False
+    """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
+
+
+@dataclass(eq=False, repr=False)
+class Session:
+    """One pytest session, filled as it goes on; fields without a default are set by the hook that is named."""
+
+    repository: Repository
+    """The repository of what is under test."""
+    saving: SavingOptions = field(init=False)
+    """Set when pytest is configured."""
+    settings: Settings = field(init=False)
+    """Set when the session starts; in a worker replaced by the run's."""
+    workbench: Workbench = field(init=False)
+    """Set once there is a benchmark to run, after the collection."""
+    against: Against | None = None
+    peers: "Peers | None" = None
+    """The ranks of a run on several."""
+    other_measure: Callable[[pytest.Item, Workbench], Measure] | None = None
+    """Makes what a benchmark calls with its rounds, in a run without timings."""
+    gate_rules: Rules = field(default_factory=Rules)
+    """A plugin may replace the gate's thresholds."""
+    run: Run | None = None
+    """Set once there is a benchmark to measure."""
+    ledger_lines: list[str] = field(default_factory=list)
+    """Filled when the ledger of exact counters is closed."""
+    collected: dict[pytest.Item, int] = field(default_factory=dict)
+    """The place of each item in the collection, which plugins that shuffle tests would hide."""
+    places_in_grid: list[int] | None = None
+    """The places of a shard's cases in the whole grid."""
+    is_deselected: bool = False
+    """Whether any case was deselected, by an option such as --stepwise or by any plugin."""
+    keeps_selection: bool = False
+    """Whether the cases are those that an interrupted run chose by how they had ended before."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether `settings` are known."""
+        return hasattr(self, "settings")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a workbench."""
+        return hasattr(self, "workbench")
+
+
+@dataclass
+class Noted:
+    """What is known of the item of a benchmark."""
+
+    case: Case
+    extra_pass: str | None = None
+    """The name of the extra pass; None on a timing."""
+    outcome: Outcome | None = None
+    """Why the case has no timing."""
+    values: Json | None = None
+    """What the extra pass found."""
+
+
+SESSION = pytest.StashKey[Session]()
+NOTED = pytest.StashKey[Noted]()
+
+
+def session_of(config: pytest.Config) -> Session:
+    """Return the session's object, which the plugin makes when pytest is configured."""
+    return config.stash[SESSION]
+
+
+def is_benchmark(item: pytest.Item) -> bool:
+    return NOTED in item.stash
+
+
+def noted(item: pytest.Item) -> Noted:
+    """Return what is noted on the item of a benchmark; raises KeyError for any other test."""
+    return item.stash[NOTED]

@@ -1,0 +1,164 @@
+"""Benchmarks inside a worker: the run's settings as plain JSON, and a pytest plugin with another measure."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pytest
+
+from model.attention import ATTENTION
+from model.precision import PRECISIONS
+from model.sizes import SIZES
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.outcomes import Outcome, outcome_of_report
+from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.bench.workbench import Workbench
+from perf_tests.cases.options import EXECUTIONS, SHAPE
+from perf_tests.cases.settings import Settings
+from perf_tests.records.record import Json
+from perf_tests.user_code.attention import is_own
+from perf_tests.user_code.model import is_configuration
+from perf_tests.user_code.named import absolute, check_name, why_not_there
+
+# A run's settings as plain JSON, sent to a worker and received there.
+
+
+def sent(settings: Settings) -> Json:
+    """Return them without passes, ranges and shares: a worker runs what it is given, under one measure."""
+    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
+
+
+def sent_elsewhere(settings: Settings) -> Json:
+    """Return the same for a worker that runs elsewhere than the user typed."""
+    return sent(
+        replace(
+            settings,
+            model=None if settings.model is None else absolute(settings.model),
+            optimizer=absolute(settings.optimizer),
+            attentions=tuple(map(absolute, settings.attentions)),
+            attention_alone_implementations=tuple(map(absolute, settings.attention_alone_implementations)),
+        )
+    )
+
+
+def received(values: Json) -> Settings:
+    """Read them without the values that this tree does not know or hold, so that their cases are not collected."""
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    for name, known in (
+        ("precisions", PRECISIONS),
+        ("attention_alone_precisions", PRECISIONS),
+        ("executions", EXECUTIONS),
+    ):
+        fields[name] = tuple(value for value in fields[name] if value in known)
+    for name in ("attentions", "attention_alone_implementations"):
+        fields[name] = tuple(value for value in fields[name] if value == "own" or _is_here(value))
+    if not is_configuration(fields["model"] or ""):
+        fields["sizes"] = tuple(size for size in fields["sizes"] if size in SIZES or SHAPE.fullmatch(size))
+    return Settings(**fields)
+
+
+def _is_here(attention: str) -> bool:
+    """Whether this tree has it: an older base lacks a file that head added."""
+    if not is_own(attention):
+        return attention in ATTENTION
+    if why_not_there(attention) is not None:
+        return False
+    with suppress(ValueError):
+        check_name("--attention", attention)
+        return True
+    return False
+
+
+# pytest inside a worker: a plugin that sets the run's settings and another measure, and notes what ended a case.
+
+
+_ARGUMENTS = (
+    "--quiet",
+    "--benchmark-disable",
+    *("-p", "no:cacheprovider"),
+    # Hypothesis's plugin imports all of Hypothesis at the end of every run.
+    *("-p", "no:hypothesispytest"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
+
+
+@dataclass(eq=False)  # pytest keeps its plugins in sets
+class WorkerPlugin(ABC):
+    """Runs benchmarks as pytest runs them, under another measure."""
+
+    settings: Settings
+    outcome: Json | None = None
+    """Why the current case has no rounds; None while it has."""
+    trouble: str = ""
+    """Why pytest could not collect, in its own words."""
+
+    @abstractmethod
+    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        """Return what the benchmark of `item` calls with its rounds."""
+
+    def run(self, files_or_ids: Sequence[str]) -> None:
+        pytest.main([*_ARGUMENTS, *files_or_ids], plugins=[self])
+
+    def stopped(self, reason: str) -> None:
+        """`pytest.exit` was called, for example because --model names no language model."""
+        self.outcome = asdict(Outcome("error", reason))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        suite = session_of(session.config)
+        suite.settings, suite.other_measure = self.settings, self.measure
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Keep why nothing is measured, for example because the device cannot be used."""
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            self.trouble = str(error).partition("\n")[0]
+            raise
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.trouble = report.longreprtext.strip().splitlines()[-1]
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Called for `pytest.exit` too."""
+        self.stopped(str(excinfo.value))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if not report.passed and self.outcome is None:
+            known = noted(item).outcome if is_benchmark(item) else None
+            self.outcome = asdict(known or outcome_of_report(report))
+        return report
+
+
+@dataclass(eq=False, kw_only=True)
+class _OneBenchmark(WorkerPlugin):
+    make: Callable[[pytest.Item, Workbench], Measure]
+    made: Measure | None = None
+
+    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        self.made = self.make(item, workbench)
+        return self.made
+
+
+def examined(task: Json, make: Callable[[pytest.Item, Workbench], Measure]) -> Json | None:
+    """Run the task's benchmark under a measure of one's own.
+
+    Returns the `values` of the measure, or an `outcome`; None where pytest did not run it.
+    """
+    plugin = _OneBenchmark(settings=received(task["settings"]), make=make)
+    plugin.run([task["benchmark"]])
+    if plugin.outcome is None and plugin.trouble:
+        plugin.stopped(plugin.trouble)
+    if plugin.outcome is not None:
+        return {"outcome": plugin.outcome}
+    return {"values": plugin.made.values} if plugin.made is not None and plugin.made.values else None

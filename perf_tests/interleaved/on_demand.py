@@ -1,0 +1,205 @@
+"""Inside a worker of the gate: pytest runs the benchmarks, and each runs its rounds when the gate asks for them."""
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from perf_tests.bench.loop import Measure, Rounds, warm_up
+from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.bench.workbench import Workbench
+from perf_tests.bench.worker_plugin import WorkerPlugin, received
+from perf_tests.bench.workers import Channel, ClosedError
+from perf_tests.cases.case import Case
+from perf_tests.gate.samples import COUNTERS
+from perf_tests.hardware.clock import Clock, sentinels
+from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
+from perf_tests.hardware.torch_private import load_code_generator, load_compiler
+from perf_tests.predict.counters import counters_or_reason
+from perf_tests.records.record import Json
+from perf_tests.user_code.named import stray
+
+OneRound = Callable[[], tuple[float, float | None]]
+"""Runs a round, and returns once the device is idle: its wall and CPU seconds.
+
+CPU time is None on a GPU: it is that of a thread that spins until the device is idle.
+"""
+
+LONG_ROUND_SECONDS = 0.1
+"""A case with rounds this long is warm after two: the first allocates, and short ones need more for the clock rates."""
+FEWEST_ROUNDS = 2
+
+
+def serve(channel: Channel, task: Json) -> str | None:
+    """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve."""
+    plugin = GatePlugin(settings=received(task["settings"]), channel=channel)
+    plugin.run(task["files"])
+    return None if plugin.was_ready else plugin.trouble or "pytest stopped before its first benchmark"
+
+
+@dataclass
+class RoundsOnDemand(Measure):
+    """Warms a case up as a timing does, then hands its rounds to `serve`."""
+
+    serve: Callable[[OneRound, Sequence[float]], None]
+    """Called once the case is warm, with the seconds of each round of the warm-up."""
+    clock: Clock
+    device: Device
+    warmup_rounds: int
+    fewest_rounds: int = FEWEST_ROUNDS
+    """Warm-up rounds of a case with long ones."""
+    flush: CacheFlush | None = None
+    """Called before each round, outside of its time."""
+
+    def run_rounds(self, rounds: Rounds) -> None:
+        spins = self.device.torch_device.type == "cuda"
+
+        @contextmanager
+        def timed() -> Iterator[None]:
+            if self.flush is not None:
+                self.flush()
+            with self.clock.round():
+                yield
+
+        def one_round() -> tuple[float, float | None]:
+            rounds.play(around_target=timed)
+            # The clocks count nanoseconds; further digits are the float's own.
+            return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
+
+        warmup_seconds: list[float] = []
+        for _ in warm_up(self.device, max(1, self.warmup_rounds)):
+            start = time.perf_counter()
+            one_round()
+            warmup_seconds.append(time.perf_counter() - start)
+            # A few long rounds are enough. The first may have compiled, and is no load.
+            loaded = sum(warmup_seconds[1:]) >= self.device.warm_up_seconds
+            is_long = min(warmup_seconds) >= LONG_ROUND_SECONDS and loaded
+            if is_long and len(warmup_seconds) >= max(FEWEST_ROUNDS, self.fewest_rounds):
+                break
+        self.device.make_room()
+        self.serve(one_round, warmup_seconds)
+
+
+@dataclass(eq=False, kw_only=True)
+class GatePlugin(WorkerPlugin):
+    """Runs the cases in the gate's order, and their rounds on request."""
+
+    channel: Channel
+    was_ready: bool = False
+    _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _cases: dict[str, Case] = field(default_factory=dict)
+    _compiled_before: Counter[str] = field(default_factory=Counter)
+    """Compilations up to the case at hand."""
+    _counting_before: float = 0.0
+    """Seconds spent on counting what cases need, up to the case at hand."""
+
+    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        if (file := stray()) is not None:
+            pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
+        counting_seconds = workbench.spent_seconds["counting"] - self._counting_before
+        case = noted(item).case
+        return RoundsOnDemand(
+            partial(self.serve_rounds, item.nodeid, workbench.clock, counting_seconds),
+            workbench.clock,
+            workbench.device,
+            workbench.warmup_rounds(case),
+            case.fewest_warmup_rounds,
+            workbench.cache_flush(case),
+        )
+
+    def stopped(self, reason: str) -> None:
+        self.channel.send({"cannot": reason})
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        """Tell the gate which cases there are, then keep those that it asks for, in its order."""
+        yield
+        if session.testsfailed:
+            return
+        workbench = session_of(config).workbench
+        by_id = {item.nodeid: item for item in items if is_benchmark(item)}
+        self._cases = {case_id: noted(item).case for case_id, item in by_id.items()}
+        workbench.check_attentions(self._cases.values())
+        self._sentinels = sentinels(workbench.device.torch_device)
+        self.was_ready = True
+        self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
+        task = self.channel.receive()
+        items[:] = [by_id[case_id] for case_id in task["order"]]
+        workbench.known_to_fit = frozenset(self._cases[case_id] for case_id in task["measured"])
+        # Import what the first such case would import, so that it is frozen with the rest.
+        cases = [self._cases[item.nodeid] for item in items]
+        if any(case.is_compiled for case in cases):
+            load_code_generator()
+        elif any(case.row.trains for case in cases):
+            load_compiler()
+        gc.freeze()  # else the collection after each case walks all that was imported
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """After the last case, when no timing runs any more: count what the gate asks for, until it hangs up."""
+        result = yield
+        with suppress(ClosedError):
+            while self.was_ready:
+                case_id = self.channel.receive()["count"]
+                # Exact counters on this side's `model/`, or null and the reason.
+                found, reason = counters_or_reason(self._cases[case_id])
+                counters = None if found is None else {name: getattr(found, field) for name, field in COUNTERS.items()}
+                self.channel.send({"counted": case_id, "counters": counters, "reason": reason})
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        workbench = session_of(item.config).workbench
+        self.outcome = None
+        self._compiled_before = count_compilations()
+        self._counting_before = workbench.spent_seconds["counting"]
+        result = yield
+        if item.session.shouldstop:
+            # Every later case of this process would fail too, so the gate launches both sides again.
+            reason = "" if self.outcome is None else self.outcome["reason"]
+            self.channel.send({"ended": f"{workbench.device.torch_device} is unusable after {reason}"})
+        else:
+            self.channel.send({"done": item.nodeid, "outcome": self.outcome})
+        return result
+
+    def serve_rounds(
+        self,
+        case_id: str,
+        clock: Clock,
+        counting_seconds: float,
+        one_round: OneRound,
+        warmup_seconds: Sequence[float],
+    ) -> None:
+        """Say that the case is warm, then answer the gate's requests until it has enough."""
+        # The shortest was disturbed least, above all by the other side, which warms up at the same time.
+        round_seconds = min(warmup_seconds)
+        is_cold = cache_state(count_compilations() - self._compiled_before) == "cold"
+        once_seconds = counting_seconds + (warmup_seconds[0] - round_seconds if is_cold else 0.0)
+        answer: Json = {"warm": case_id, "round_seconds": round_seconds, "once_seconds": once_seconds}
+        while True:
+            idle_start = time.process_time()
+            self.channel.send(answer)
+            request = self.channel.receive()
+            idle_cpu_seconds = time.process_time() - idle_start
+            if "enough" in request:
+                return
+            clock.forget()
+            if "sentinel" in request:
+                for _ in range(request["count"] + 1):
+                    with clock.round():
+                        self._sentinels[request["sentinel"]]()
+                # The first is dropped: the case has left its own data in the caches.
+                answer = {"seconds": [round(seconds, 9) for seconds in clock.wall_seconds[1:]]}
+            else:
+                for _ in range(request["unmeasured"]):
+                    one_round()
+                wall, cpu = zip(*(one_round() for _ in range(request["rounds"])), strict=True)
+                cpu_seconds = None if None in cpu else cpu
+                answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}

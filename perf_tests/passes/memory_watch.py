@@ -1,0 +1,574 @@
+"""What one round holds in memory, seen from two sides: the allocator's exact figures, and what each block is.
+
+`memory_of_round` reads peaks by part and bytes held before and after each part: on a GPU from the caching allocator's
+statistics, on a CPU from every block that the allocator hands out or takes back, as a profiler's trace has them. There
+bytes are beyond those handed out before the trace began; the resident size of the process would add the pages of freed
+blocks and of other libraries.
+
+`HolderWatch` sees every block with its category, the line that made it and the region that saved it, at the dispatcher,
+on real tensors, so that it works for any model. Arguments live a little longer than usual meanwhile, so the peak itself
+comes from the allocator.
+
+Both become snapshots for pytorch.org/memory_viz where PyTorch records none itself: sizes, order and lines of Python are
+real, addresses those of an imaginary device.
+"""
+
+import gc
+import inspect
+import json
+import math
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from traceback import walk_stack
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from model.regions import regions_opened_by
+from perf_tests.hardware.device import proc_values
+from perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
+from perf_tests.passes.kernels import exported_trace
+from perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
+from perf_tests.predict.counting import (
+    BACKWARD_PASS,
+    CUDA_BLOCK_BYTES,
+    Change,
+    StorageBlock,
+    StorageTracker,
+    held_after,
+    held_at_peak,
+    place_among,
+    saved_for_backward,
+    take_in,
+)
+
+# The allocator's side.
+
+
+ROUND = "memory of a round"
+PART = "memory of part "
+
+OpenPart = Callable[[str], AbstractContextManager[object]]
+"""From a part's name to the context that it runs in."""
+
+Play = Callable[[OpenPart], object]
+"""One round, each part inside its `OpenPart`."""
+
+Forget = Callable[[], object]
+"""Frees what the last round left."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is held at one moment, `before backward`. A CPU's allocator reserves nothing."""
+
+    name: str
+    allocated_bytes: int
+    reserved_bytes: int | None
+
+
+@dataclass(frozen=True)
+class RoundMemory:
+    """One round, its set-up included."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    marks: tuple[Mark, ...]
+    parts: tuple[dict[str, Any], ...]
+    """The name of each as `phase`, and its peaks."""
+    fragmentation: dict[str, int] | None
+    """What the caching allocator keeps beyond what it hands out."""
+    events: tuple["AllocatorEvent", ...] = ()
+    """Every block of the round in order, on a CPU."""
+    allocated_before_bytes: int = 0
+    """Held before the first of `events`."""
+
+
+def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
+    """Measure the second of two rounds: the first makes what later ones find. `forget` is called after each."""
+    return _on_cuda(play, device, forget) if device.type == "cuda" else _on_cpu(play, forget)
+
+
+def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
+    """Return allocated and reserved bytes now, while no graph is alive."""
+    if device.type != "cuda":
+        return live_tensor_bytes(device.type), None
+    statistics = torch.cuda.memory_stats(device)
+    return statistics["allocated_bytes.all.current"], statistics["reserved_bytes.all.current"]
+
+
+def live_tensor_bytes(device_type: str) -> int:
+    """Return the bytes of all storages of tensors and gradients on a device type, each counted once.
+
+    Call it while no graph is alive: tensors that only autograd holds are out of reach.
+    """
+    gc.collect()
+    storages: dict[int, int] = {}
+    for found in gc.get_objects():
+        if issubclass(type(found), Tensor) and not isinstance(found, FakeTensor):
+            for tensor in (found, found.grad if found.is_leaf else None):
+                if tensor is not None and tensor.layout == torch.strided and tensor.device.type == device_type:
+                    storage = tensor.untyped_storage()
+                    storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def resident_set_peak_bytes() -> int | None:
+    """Return the peak resident bytes of this process (Linux); None where the system does not report them."""
+    return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
+
+
+def _on_cpu(play: Play, forget: Forget) -> RoundMemory:
+    def play_twice() -> int:
+        # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
+        for name in (f"{ROUND}, the first", ROUND):
+            with record_function(name):
+                play(lambda part: record_function(f"{PART}{part}"))
+            forget()
+        return live_tensor_bytes("cpu")
+
+    return read_round(*traced_allocator(play_twice))
+
+
+def read_round(trace: "AllocatorTrace", held_at_end_bytes: int) -> RoundMemory:
+    """Read the last round of a trace at whose end `held_at_end_bytes` are held in all."""
+    before = held_at_end_bytes - trace.allocated_at(math.inf)
+    whole = trace.stretch(ROUND)
+    marks, parts = [], []
+    for stretch in trace.stretches:
+        if stretch.name.startswith(PART) and whole.start <= stretch.start <= whole.end:
+            name = stretch.name.removeprefix(PART)
+            marks.append(Mark(f"before {name}", before + trace.allocated_at(stretch.start), None))
+            marks.append(Mark(f"after {name}", before + trace.allocated_at(stretch.end), None))
+            parts.append(_part(name, before + trace.peak_in(stretch), None))
+    return RoundMemory(
+        peak_allocated_bytes=before + trace.peak_in(whole),
+        peak_reserved_bytes=None,
+        marks=tuple(marks),
+        parts=tuple(parts),
+        fragmentation=None,
+        events=trace.events_in(whole),
+        allocated_before_bytes=before + trace.allocated_at(whole.start),
+    )
+
+
+def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[str, Any]:
+    return {"phase": name, "peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes}
+
+
+def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
+    play(lambda part: nullcontext())
+    forget()
+    statistics = _CudaStatistics(device)
+    play(statistics.part)
+    found = statistics.round_memory()
+    forget()
+    return found
+
+
+@dataclass
+class _CudaStatistics:
+    """Peaks count from the last reset; the start and end of each part read and reset them."""
+
+    device: torch.device
+    marks: list[Mark] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    peaks: dict[str, int] = field(default_factory=dict)
+    retries_before: int = 0
+
+    def __post_init__(self) -> None:
+        self.retries_before = torch.cuda.memory_stats(self.device)["num_alloc_retries"]
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        self._mark(f"before {name}")
+        yield
+        statistics = self._mark(f"after {name}")
+        peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
+        self.parts.append(_part(name, *peaks))
+
+    def _mark(self, name: str) -> dict[str, Any]:
+        statistics = self._note_peaks()
+        current = (statistics[f"{kind}_bytes.all.current"] for kind in ("allocated", "reserved"))
+        self.marks.append(Mark(name, *current))
+        return statistics
+
+    def _note_peaks(self) -> dict[str, Any]:
+        """Return the statistics since the last call; peaks count anew from here."""
+        statistics = torch.cuda.memory_stats(self.device)
+        for kind in ("allocated", "reserved", "inactive_split"):
+            peak = statistics[f"{kind}_bytes.all.peak"]
+            self.peaks[kind] = max(peak, self.peaks.get(kind, 0))
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return statistics
+
+    def round_memory(self) -> RoundMemory:
+        retries = self._note_peaks()["num_alloc_retries"] - self.retries_before
+        allocated, reserved = self.peaks["allocated"], self.peaks["reserved"]
+        fragmentation = {
+            "reserved_less_allocated_bytes": reserved - allocated,  # difference of the two peaks
+            # Peak of idle memory in blocks cut from larger ones, which cannot be given back.
+            "inactive_split_bytes": self.peaks["inactive_split"],
+            "allocation_retries": retries,  # allocations that succeeded only after the cache was emptied
+        }
+        return RoundMemory(allocated, reserved, tuple(self.marks), tuple(self.parts), fragmentation)
+
+
+CPU_DEVICE_TYPE = 0
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class AllocatorEvent:
+    """A block of `bytes` came, or went where they are negative."""
+
+    time: float
+    address: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A marked part of the trace, in its own microseconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class AllocatorTrace:
+    """All events and all marked stretches, in the order of time."""
+
+    events: tuple[AllocatorEvent, ...]
+    stretches: tuple[Stretch, ...]
+
+    def stretch(self, name: str) -> Stretch:
+        """Return the last of this name; raises KeyError where there is none."""
+        return {stretch.name: stretch for stretch in self.stretches}[name]
+
+    def allocated_at(self, time: float) -> int:
+        return sum(event.bytes for event in self.events if event.time <= time)
+
+    def peak(self) -> int:
+        """Return the most bytes handed out at any moment; 0 where it is never more than before the trace."""
+        return max(accumulate((event.bytes for event in self.events), initial=0))
+
+    def peak_in(self, stretch: Stretch) -> int:
+        """Return the most bytes handed out at any moment of the stretch, its first moment included."""
+        during = (event.bytes for event in self.events_in(stretch))
+        return max(accumulate(during, initial=self.allocated_at(stretch.start)))
+
+    def events_in(self, stretch: Stretch) -> tuple[AllocatorEvent, ...]:
+        return tuple(event for event in self.events if stretch.start < event.time <= stretch.end)
+
+
+def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Result]:
+    """Return the trace and the result of `function()`. The profiler slows it down, so do not time the same run."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = function()
+    return read_allocator_trace(json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]), result
+
+
+def read_allocator_trace(events: Iterable[dict[str, Any]]) -> AllocatorTrace:
+    """Read the CPU's memory events and the annotations of a Chrome trace."""
+    allocations: list[tuple[float, int, AllocatorEvent]] = []
+    stretches = []
+    for event in events:
+        if event.get("name") == "[memory]" and event["args"]["Device Type"] == CPU_DEVICE_TYPE:
+            args = event["args"]
+            found = AllocatorEvent(event["ts"], args["Addr"], args["Bytes"])
+            allocations.append((event["ts"], args["Ev Idx"], found))
+        elif event.get("cat") == "user_annotation":
+            stretches.append(Stretch(event["name"], event["ts"], event["ts"] + event["dur"]))
+    in_order = tuple(event for _, _, event in sorted(allocations, key=lambda item: item[:2]))
+    return AllocatorTrace(in_order, tuple(sorted(stretches, key=lambda stretch: stretch.start)))
+
+
+# What each block is.
+
+
+DEEPEST_STACK = 32
+"""Frames kept of a call, innermost first."""
+
+_INSTRUMENTS = (__file__, *wrappers_of_calls())
+"""The innermost frames of every stack: this file and PyTorch's wrappers of calls."""
+
+Regions = tuple[str, ...]
+"""The open regions, outermost first."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of Python on the stack."""
+
+    filename: str
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class PartChanges:
+    """A part of the round, by its first change and the one after its last."""
+
+    name: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """One round, block by block; earlier blocks come first in `changes`."""
+
+    changes: tuple[Change, ...]
+    first_of_round: int
+    parts: tuple[PartChanges, ...]
+    saved_bytes: Counter[Regions]
+    """What autograd saved, each block once, by the regions open at that moment."""
+    frames: dict[int, tuple[Frame, ...]]
+    """Stacks by the `id` of the block that they made."""
+
+    def held_at_peak(self) -> Counter[str]:
+        """Return the bytes by category at the peak."""
+        changes = [(change.block.category, change.bytes) for change in self.changes]
+        before, during = changes[: self.first_of_round], changes[self.first_of_round :]
+        return held_at_peak(during, held_after(before, Counter()))
+
+    def allocations(self) -> list[StorageBlock]:
+        """Return the blocks made in the round."""
+        return [change.block for change in self.changes[self.first_of_round :] if change.is_allocation]
+
+
+class HolderWatch:
+    """Watches one round on a device of type `device_type`.
+
+    Lines in the folder `source` are named as places of blocks, stacks end at the file `outermost`, and the regions in
+    `parts` are parts of the round. Of a round with compiled functions, which would not run compiled under the watch,
+    set `sees_operations` to false: then only what autograd saves is recorded.
+    """
+
+    def __init__(
+        self, device_type: str, source: Path, outermost: str, sees_operations: bool, parts: Collection[str] = ()
+    ) -> None:
+        on_cuda = device_type == "cuda"
+        self.tracker = StorageTracker(CUDA_BLOCK_BYTES if on_cuda else 1, separate_host=on_cuda)
+        self._device_type = device_type
+        self._source = f"{source}/"
+        self._outermost = outermost
+        self._sees_operations = sees_operations
+        self._names_of_parts = parts
+        self._regions: list[str] = []
+        self._parts: list[PartChanges] = []
+        self._saved_bytes: Counter[Regions] = Counter()
+        self._frames: dict[int, tuple[Frame, ...]] = {}
+        self._first_of_round = 0
+
+    def register(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Set the category of tensors; unknown ones are added."""
+        for tensor in tensors:
+            if not self.tracker.knows(tensor):
+                self.tracker.add(tensor, "", "", category, on_host=tensor.device.type != self._device_type)
+            self.tracker.block_of(tensor).category = category
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """The round runs inside, and must free what it holds there too."""
+        self._first_of_round = self.tracker.settle()
+        with ExitStack() as stack:
+            stack.enter_context(regions_opened_by(self._region))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor))
+            if self._sees_operations:
+                stack.enter_context(_Operations(self._note_outputs))
+            yield
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        first = self.tracker.settle()
+        with self._open(name):
+            yield
+        self._parts.append(PartChanges(name, first, self.tracker.settle()))
+
+    def finished(self) -> Held:
+        """Return what was seen; call it once, when all categories are known."""
+        changes = tuple(self.tracker.changes)
+        self.tracker.forget_all()
+        return Held(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
+
+    def _region(self, name: str) -> AbstractContextManager[object]:
+        # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
+        if torch.compiler.is_compiling():
+            return nullcontext()
+        return self.part(name) if name in self._names_of_parts else self._open(name)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[None]:
+        self._regions.append(name)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
+    def _note_saved(self, tensor: Tensor) -> Tensor:
+        detached, new_bytes = saved_for_backward(self.tracker, tensor)
+        if new_bytes:
+            self._saved_bytes[tuple(self._regions)] += new_bytes
+        return detached
+
+    def _note_outputs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        name = operator_name(func)
+        outputs = list(tensors_in((result,))) or mutated_tensors(name, args)
+        made = [tensor for tensor in outputs if not self.tracker.knows(tensor)]
+        if not made:
+            return
+        inputs = list(tensors_in((*args, *kwargs.values())))
+        frames = self._stack()
+        place = place_among(((frame.filename, frame.line) for frame in frames), self._source)
+        if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python frames
+            place = BACKWARD_PASS
+        for tensor in made:
+            on_host = tensor.device.type != self._device_type
+            self._frames[id(take_in(self.tracker, tensor, name, place, inputs, on_host))] = frames
+
+    def _stack(self) -> tuple[Frame, ...]:
+        """Return the running Python frames, innermost first, without this instrument's."""
+        frames: list[Frame] = []
+        for frame, line in walk_stack(inspect.currentframe()):
+            code = frame.f_code
+            if code.co_filename == self._outermost or len(frames) == DEEPEST_STACK:
+                break
+            if frames or not code.co_filename.startswith(_INSTRUMENTS):
+                frames.append(Frame(code.co_filename, line, code.co_name))
+        return tuple(frames)
+
+
+class _Operations(TorchDispatchMode):
+    """Calls `note` after each operation with operator, arguments, keyword arguments and result."""
+
+    def __init__(self, note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._note = note
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._note(func, args, kwargs or {}, result)
+        return result
+
+
+# Snapshots.
+
+
+MOST_ENTRIES = 100_000
+"""Only the latest events are kept: a million of them exhausts the viewer's memory."""
+
+ALIGNMENT_BYTES = 512
+FIRST_ADDRESS = 0x7F00_0000_0000
+
+Snapshot = dict[str, Any]
+Frames = tuple[Frame, ...]
+Rows = Callable[[Frames], list[dict[str, Any]]]
+Happening = tuple[object, int, Frames]
+"""A block came, or went where bytes are negative: its key, bytes, and the lines that made it."""
+
+
+def snapshot_of_held(held: Held) -> Snapshot:
+    """Make the snapshot of a watched round; earlier blocks have no event."""
+    happenings = [(id(change.block), change.bytes, held.frames.get(id(change.block), ())) for change in held.changes]
+    return synthetic_snapshot(happenings[: held.first_of_round], happenings[held.first_of_round :])
+
+
+def snapshot_of_events(events: Iterable[AllocatorEvent]) -> Snapshot:
+    """Make that of a round without lines of Python: compiled code has none."""
+    return synthetic_snapshot([], [(event.address, event.bytes, ()) for event in events])
+
+
+def synthetic_snapshot(before: Iterable[Happening], during: Iterable[Happening]) -> Snapshot:
+    """Make a snapshot in which blocks of `before` have a place but no event."""
+    memory = _ImaginaryMemory()
+    # Each frame and each stack once, so that a file of 100 000 entries refers to them.
+    row = cache(asdict)
+    rows = cache(lambda frames: [row(frame) for frame in frames])
+    for key, count, frames in before:
+        memory.follow(key, count, frames)
+    entries: list[dict[str, Any]] = []
+    for time, (key, count, frames) in enumerate(during):
+        address = memory.follow(key, count, frames)
+        if address is None:
+            continue
+        event = {"addr": address, "size": abs(count), "stream": 0, "time_us": time, "frames": rows(frames)}
+        actions = ("alloc",) if count > 0 else ("free_requested", "free_completed")
+        entries += [{"action": action, **event} for action in actions]
+    return {"segments": memory.segments(rows), "device_traces": [entries[-MOST_ENTRIES:]]}
+
+
+class _ImaginaryMemory:
+    """One segment, filled first fit; blocks by address, each with its size, the size asked for and its lines."""
+
+    def __init__(self) -> None:
+        self._live: dict[object, int] = {}
+        self._blocks: dict[int, tuple[int, int, Frames]] = {}
+        self._addresses: list[int] = []
+        self._end = FIRST_ADDRESS
+
+    def follow(self, key: object, count: int, frames: Frames) -> int | None:
+        """Place or remove the block; returns its address, None for an empty one and for one that never came."""
+        if count > 0:
+            address = self._place(count)
+            self._live[key] = address
+            self._blocks[address] = (_aligned(count), count, frames)
+            insort(self._addresses, address)
+            self._end = max(self._end, address + _aligned(count))
+            return address
+        address_of_gone = self._live.pop(key, None)
+        if address_of_gone is not None:
+            self._addresses.remove(address_of_gone)
+            del self._blocks[address_of_gone]
+        return address_of_gone
+
+    def _place(self, count: int) -> int:
+        """Find the first gap that is large enough."""
+        free = FIRST_ADDRESS
+        for address in self._addresses:
+            if address - free >= _aligned(count):
+                return free
+            free = address + self._blocks[address][0]
+        return free
+
+    def segments(self, rows: Rows) -> list[dict[str, Any]]:
+        blocks: list[dict[str, Any]] = []
+        free = FIRST_ADDRESS
+        for address in [*self._addresses, self._end]:
+            if address > free:
+                blocks.append(_block(free, address - free, 0, "inactive", []))
+            if address in self._blocks:
+                size, asked, frames = self._blocks[address]
+                blocks.append(_block(address, size, asked, "active_allocated", rows(frames)))
+                free = address + size
+        held = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+        return [
+            {
+                "device": 0, "address": FIRST_ADDRESS, "total_size": self._end - FIRST_ADDRESS, "stream": 0,
+                "segment_type": "large", "segment_pool_id": (0, 0), "allocated_size": held, "active_size": held,
+                "requested_size": sum(block["requested_size"] for block in blocks), "is_expandable": False,
+                "frames": [], "blocks": blocks,
+            }
+        ]  # fmt: skip
+
+
+def _block(address: int, size: int, asked: int, state: str, frames: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"address": address, "size": size, "requested_size": asked, "state": state, "frames": frames}
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,164 @@
+"""The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share."""
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.attention import ATTENTION
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.clock import matmul_rate, memory_rate, strided_rate
+from perf_tests.hardware.device import Device, proc_values
+from perf_tests.hardware.limits import (
+    KERNEL_SECONDS,
+    LAST_WAVE_ELEMENTS,
+    Ceilings,
+)
+from perf_tests.hardware.machine import OtherProcesses, stable_facts
+from perf_tests.predict.counters import counters_of
+from perf_tests.records.record import cache_folder
+from perf_tests.records.store import write_whole
+
+# The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share.
+FORMAT_VERSION = 3
+
+
+MOST_OTHER_CORES = 0.5
+"""That other processes may use, on average, while ceilings are measured that are to be kept."""
+
+
+MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+NARROW = ModelConfig(d_model=16, d_ff=16, num_layers=8, num_heads=2, vocab_size=16, context_length=4)
+
+
+_ROUNDS = 20
+
+
+def ceilings_here(device: Device) -> Ceilings:
+    """This machine's ceilings: from the cache if it holds them, else measured in a few seconds and cached."""
+    return kept_ceilings(device) or ceilings_of_now(device)
+
+
+def kept_ceilings(device: Device) -> Ceilings | None:
+    """Read the ceilings from the cache; None where it is broken, of another machine, or empty."""
+    return read_cached(cache_path(device.torch_device), machine_identity(device.torch_device))
+
+
+def ceilings_of_now(device: Device) -> Ceilings:
+    """Measured in a few seconds, and cached where that is allowed.
+
+    Ceilings of a busy machine are not, or every later prediction would be too slow.
+    """
+    identity = machine_identity(device.torch_device)
+    path = cache_path(device.torch_device)
+    others = OtherProcesses()
+    measured = measured_ceilings(device)
+    if others.cores() > MOST_OTHER_CORES:
+        source = "measured now on a busy machine and not cached; measure again on an idle one"
+        return replace(measured, source=source)
+    with suppress(OSError):  # or the next call measures again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"identity": identity, "ceilings": asdict(measured)}
+        write_whole(path, json.dumps(content, allow_nan=False, indent=1).encode())
+    return measured
+
+
+def measured_ceilings(device: Device) -> Ceilings:
+    """Measured now, in a few seconds, and memory given back."""
+    precisions = [name for name in MEASURED_PRECISIONS if PRECISIONS[name].why_unsupported(device.torch_device) is None]
+    rates = {name: matmul_rate(PRECISIONS[name], device) for name in precisions}
+    PRECISIONS["fp32"].apply()
+    bytes_per_second = memory_rate(device).sustained
+    forward, backward, bare = launch_seconds(device)
+    on_gpu = device.torch_device.type != "cpu"
+    device.release_memory()
+    return Ceilings(
+        name=f"this {device.torch_device.type}",
+        matmul_flops_per_second={name: rate.sustained for name, rate in rates.items()},
+        bytes_per_second=bytes_per_second,
+        launch_seconds=forward,
+        backward_launch_seconds=backward,
+        bare_launch_seconds=bare,
+        launches_overlap=on_gpu,
+        source=f"measured on this machine on {datetime.now(UTC):%Y-%m-%d}, cached in {cache_path(device.torch_device)}",
+        burst_flops_per_second={name: rate.burst for name, rate in rates.items()},
+        strided_elements_per_second=strided_rate(device).sustained if on_gpu else None,
+        last_wave_elements=LAST_WAVE_ELEMENTS if on_gpu else 0,
+        kernel_seconds=KERNEL_SECONDS if on_gpu else 0.0,
+    )
+
+
+def machine_identity(device: torch.device) -> dict[str, Any]:
+    """Everything that must be equal for earlier ceilings to hold."""
+    facts = stable_facts(device, torch.get_num_threads())
+    cpu = next(iter(proc_values("cpuinfo", "model name")), platform.processor())
+    return {**facts, "host": platform.node(), "cpu": cpu, "format_version": FORMAT_VERSION}
+
+
+def cache_path(device: torch.device) -> Path:
+    return cache_folder() / f"ceilings-{device.type}.json"
+
+
+def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
+    """The ceilings in the file; None if it is broken or of another machine."""
+    try:
+        data = json.loads(path.read_bytes())
+        if data["identity"] != json.loads(json.dumps(identity)):
+            return None
+        given = data["ceilings"]
+        found = Ceilings(**{field.name: given[field.name] for field in fields(Ceilings)})
+        return found if "fp32" in found.matmul_flops_per_second else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def launch_seconds(device: Device) -> tuple[float, float, float]:
+    """Host seconds per launch of an eager forward pass, of an eager backward pass and of AdamW as a loop.
+
+    The model is so narrow that its kernels take no time. A chain of bare operations would understate the overhead:
+    between two launches of a model run its modules, views and autograd's bookkeeping.
+    """
+    model = TransformerLM(NARROW, ATTENTION["naive"].build()).to(device.torch_device)
+    training = Training(model, PRECISIONS["fp32"], device.torch_device, "loop")
+    tokens_BT = torch.zeros(1, NARROW.context_length, dtype=torch.int64, device=device.torch_device)
+    forward_seconds, backward_seconds, update_seconds = [], [], []
+    for _ in range(_ROUNDS):
+        training.clear_gradients()
+        device.synchronize()
+        start = time.perf_counter()
+        output = training.forward(tokens_BT).sum()
+        device.synchronize()
+        forward_end = time.perf_counter()
+        training.backward(output)
+        device.synchronize()
+        backward_end = time.perf_counter()
+        training.update()
+        device.synchronize()
+        update_seconds.append(time.perf_counter() - backward_end)
+        forward_seconds.append(forward_end - start)
+        backward_seconds.append(backward_end - forward_end)
+    case = LanguageModelCase(
+        phase="forward", size="narrow", config=NARROW, context_length=NARROW.context_length, batch_size=1,
+        precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer=None,
+        device=device.torch_device.type, model="ours",
+    )  # fmt: skip
+    forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
+    update = counters_of(replace(case, phase="optimizer", optimizer="loop"))
+    return (
+        min(forward_seconds) / forward.kernel_launches,
+        min(backward_seconds) / backward.kernel_launches,
+        min(update_seconds) / update.kernel_launches,
+    )

@@ -1,0 +1,345 @@
+"""Whether a training step fits when ranks share it, what they send, and how much of that a step waits for."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from model.attention import ATTENTION
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.sharing import Sharing
+from perf_tests.hardware.clock import CollectiveCounter
+from perf_tests.hardware.datasheets import FITS
+from perf_tests.hardware.limits import (
+    AFTERWARDS,
+    BUCKETED,
+    SHARDED,
+    Message,
+    ParameterShapes,
+    Shape,
+    kept_bytes,
+    sent_bytes,
+    step_messages,
+    working_bytes,
+)
+from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests.predict.screens import case_json, gb, machine_json, room_line, step_name
+from perf_tests.predict.step import (
+    PredictedCase,
+    TargetMachine,
+    predict_case,
+)
+from perf_tests.records.format import DASH, duration_range, table
+from perf_tests.records.record import Json
+
+if TYPE_CHECKING:
+    from model.parallel import Ranks
+
+MOST_RANKS = 65536
+"""No larger world is looked for."""
+
+
+@dataclass(frozen=True)
+class RankPrediction:
+    """One rank of many: that with the most memory, and the mean of what ranks send."""
+
+    machine: TargetMachine
+    sharing: Sharing
+    bytes_per_second: float | None
+    """What one rank can send, in one direction; None where it is not known."""
+    alone: PredictedCase
+    """The same step on one device."""
+    peak_part: str
+    bytes_by_category: dict[str, int]
+    """Adds up to the peak."""
+    messages: tuple[Message, ...]
+    exposed_seconds: tuple[float, float] | None
+    """What a step waits for: with all overlap that the variant has, and with none. Without an interconnect, None."""
+    smallest_world: int | None
+    """The fewest ranks among whom the step fits; None where no number of them helps."""
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.bytes_by_category.values())
+
+    @property
+    def verdict(self) -> str:
+        return self.machine.room.verdict(self.peak_bytes)
+
+    @property
+    def sent_bytes(self) -> int:
+        return round(sent_bytes(self.messages, self.sharing.world))
+
+    @property
+    def seconds(self) -> tuple[float, float] | None:
+        """Seconds of a step: the range on one device and the exposed communication."""
+        if self.exposed_seconds is None:
+            return None
+        return (self.alone.time.low_seconds + self.exposed_seconds[0],
+                self.alone.time.high_seconds + self.exposed_seconds[1])  # fmt: skip
+
+
+def predict_ranks(
+    case: LanguageModelCase, machine: TargetMachine, sharing: Sharing, bytes_per_second: float | None = None
+) -> RankPrediction:
+    """One rank's share of the full step of `case`, whose batch is each rank's own. Raises as `predict_case` does."""
+    step = predict_case(replace(case, phase="full_step"), machine)
+    shapes = parameter_shapes(case.config)
+    part, held = _peak(step, machine, shapes, sharing)
+    way, reshard = sharing.parallel, not sharing.keeps_gathered
+    messages = tuple(step_messages(way, shapes, sharing.world, sharing.bucket_mb, reshard))
+    return RankPrediction(
+        machine, sharing, bytes_per_second, step, part, held, messages,
+        _exposed_seconds(case, machine, sharing, messages, bytes_per_second),
+        smallest_world(step, machine, shapes, sharing),
+    )  # fmt: skip
+
+
+def _peak(
+    step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, sharing: Sharing
+) -> tuple[str, dict[str, int]]:
+    """The part with the largest peak on a rank, and its bytes by category; buffers of the model count as parameters."""
+    way, reshard = sharing.parallel, not sharing.keeps_gathered
+    kept = dict(zip((PARAMETERS, GRADIENTS, OPTIMIZER_STATE), kept_bytes(way, shapes, sharing.world), strict=True))
+    share = kept[OPTIMIZER_STATE] / (2 * shapes.bytes)
+    by_part = {}
+    for part in counters_of(step.case, libraries=machine.libraries).parts:
+        held = {name: min(kept.get(name, size), size) for name, size in part.bytes_by_category.items()}
+        held[PARAMETERS] = kept[PARAMETERS] + part.bytes_by_category[PARAMETERS] - shapes.bytes
+        if part.part == "optimizer":
+            held["temporaries"] = round(held.get("temporaries", 0) * share)
+        by_part[part.part] = held | working_bytes(way, shapes, part.part, reshard)
+    highest = max(by_part, key=lambda name: sum(by_part[name].values()))
+    return highest, by_part[highest]
+
+
+def smallest_world(
+    step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, sharing: Sharing
+) -> int | None:
+    """The fewest ranks that fit; what a rank keeps does not grow with their number."""
+
+    def fits(world: int) -> bool:
+        held = _peak(step, machine, shapes, replace(sharing, world=world))[1]
+        return machine.room.verdict(sum(held.values())) == FITS
+
+    too_few, enough = 0, 1
+    while not fits(enough):
+        too_few, enough = enough, 2 * enough
+        if enough > MOST_RANKS:
+            return None
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if fits(middle) else (middle, enough)
+    return enough
+
+
+def _exposed_seconds(
+    case: LanguageModelCase,
+    machine: TargetMachine,
+    sharing: Sharing,
+    messages: tuple[Message, ...],
+    bytes_per_second: float | None,
+) -> tuple[float, float] | None:
+    """Sums are added while the backward pass runs, weights gathered while either pass does; the last message waits.
+
+    Li et al., arXiv:2006.15704, section 3.2.3: what remains is the larger of the last bucket and what does not overlap.
+    """
+    if bytes_per_second is None:
+        return None
+    by_kind = {
+        kind: float(sent_bytes([one for one in messages if one.kind == kind], sharing.world)) / bytes_per_second
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+    }
+    everything = sum(by_kind.values())
+    if sharing.parallel in AFTERWARDS:
+        return everything, everything
+    backward, forward = (
+        predict_case(replace(case, phase=phase), machine).time.low_seconds for phase in ("backward", "forward")
+    )
+    if sharing.parallel in SHARDED:
+        first = next(one for one in messages if one.kind == "all_gather")
+        last = next(one for one in messages if one.kind == "reduce_scatter")  # of what is outside of blocks
+        waits = float(sent_bytes([first, last], sharing.world)) / bytes_per_second + by_kind["all_reduce"]
+        return max(waits, everything - forward - backward), everything
+    last = [one for one in messages if one.kind == "all_reduce"][-1]
+    waits = float(last.sent_bytes(sharing.world)) / bytes_per_second
+    overlapped = max(waits, by_kind["all_reduce"] - backward)
+    return overlapped + by_kind["broadcast"], everything
+
+
+def rank_lines(prediction: RankPrediction) -> list[str]:
+    """Verdict, memory, messages and times of one rank."""
+    sharing, machine = prediction.sharing, prediction.machine
+    held = sorted(prediction.bytes_by_category.items(), key=lambda item: -item[1])
+    fewest = prediction.smallest_world
+    return [
+        f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.parallel}",
+        f"{prediction.verdict} on {machine.name}: a rank's peak is {gb(prediction.peak_bytes)}",
+        room_line(machine), "",
+        *table(("a rank's peak", "GB"), [(name, f"{size / 1e9:.2f}") for name, size in held if size >= 1e6]), "",
+        f"a rank sends {gb(prediction.sent_bytes)} a step: {_messages(prediction)}",
+        *_times(prediction), "",
+        f"fewest ranks that fit: {fewest}" if fewest else "no number of ranks makes it fit",
+        f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; no several GPUs have confirmed it",
+    ]  # fmt: skip
+
+
+def _messages(prediction: RankPrediction) -> str:
+    counts = Counter(message.kind for message in prediction.messages)
+    return ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+
+
+def _times(prediction: RankPrediction) -> list[str]:
+    if prediction.exposed_seconds is None or prediction.seconds is None:
+        return ["no time: give what a rank can send with --interconnect 450GB/s"]
+    rows = [
+        ("step on one device", _range(prediction.alone.time.low_seconds, prediction.alone.time.high_seconds)),
+        ("exposed communication", _range(*prediction.exposed_seconds)),
+        ("step", _range(*prediction.seconds)),
+    ]
+    return ["", *table(("time", "range"), rows), "exposed: with all overlap that the variant has, to none of it"]
+
+
+def _range(low_seconds: float, high_seconds: float) -> str:
+    return duration_range(low_seconds, high_seconds) if high_seconds else DASH
+
+
+def rank_json(prediction: RankPrediction) -> Json:
+    sharing, exposed, seconds = prediction.sharing, prediction.exposed_seconds, prediction.seconds
+    return {
+        **machine_json(prediction.machine),
+        "parallel": sharing.parallel,
+        "world": sharing.world,
+        "bucket_mb": sharing.bucket_mb,
+        "reshard": not sharing.keeps_gathered,
+        "interconnect_bytes_per_second": prediction.bytes_per_second,
+        "verdict": prediction.verdict,
+        "fits": prediction.verdict == "fits",
+        "peak_bytes": prediction.peak_bytes,
+        "peak_part": prediction.peak_part,
+        "bytes_by_category": prediction.bytes_by_category,
+        "sent_bytes": prediction.sent_bytes,
+        "messages": [vars(message) for message in prediction.messages],
+        "exposed_seconds": None if exposed is None else list(exposed),
+        "range_seconds": None if seconds is None else list(seconds),
+        "smallest_world_that_fits": prediction.smallest_world,
+        "alone": case_json(prediction.alone),
+    }
+
+
+# What one rank of many sends in a training step, counted in this process alone: the others are imagined.
+#
+# PyTorch's backend `fake` answers every collective at once without sending anything.
+
+
+HOST = torch.device("cpu")
+
+
+NEED_CONTENT = BUCKETED
+"""DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
+
+
+_TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+
+
+PLAYS_COLLECTIVES = _TORCH >= (2, 13)
+
+
+NORM_OF_EACH = _TORCH >= (2, 10)
+"""Whether FSDP2 adds up a norm of each parameter for clipping, or one of all."""
+
+
+@contextmanager
+def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = True) -> "Iterator[Ranks]":
+    """Rank 0 of `world`. Raises ValueError inside of a run by ranks, which has a group already."""
+    from model.parallel import Ranks
+
+    if dist.is_initialized():
+        raise ValueError("messages of imagined ranks cannot be counted among real ones; run this without torchrun.")
+    dist.init_process_group("fake", rank=0, world_size=world)
+    try:
+        assert dist.group.WORLD is not None
+        ranks = Ranks(dist.group.WORLD, HOST, bucket_mb, reshard)
+        assert ranks.mesh is not None  # made of tensors with content, so before any without
+        yield ranks
+    finally:
+        dist.destroy_process_group()
+
+
+def counted_messages(
+    variant: str, config: ModelConfig, world: int, bucket_mb: float | None = None, reshard: bool = True
+) -> list[Message]:
+    """Every message of a step once DDP has found its buckets; the batch does not matter."""
+    from model.parallel import PARALLEL
+
+    with imagined_ranks(world, bucket_mb, reshard) as ranks, ExitStack() as stack:
+        if PLAYS_COLLECTIVES and variant not in NEED_CONTENT:
+            stack.enter_context(FakeTensorMode())
+        training = PARALLEL[variant](_model(config), ranks, _train)
+        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
+        if isinstance(training.model, DistributedDataParallel):
+            training.model.register_comm_hook(ranks.group, _all_reduced)
+            training.step(tokens_BT, tokens_BT)
+        counter = stack.enter_context(CollectiveCounter())
+        training.step(tokens_BT, tokens_BT)
+        # DDP tells its buckets once, at the start of its second step.
+        return [message for message, dtype in counter.seen if dtype.is_floating_point]
+
+
+def _all_reduced(
+    group: dist.ProcessGroup,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # the stubs of torch do not know it, and DDP asks for it
+) -> torch.futures.Future[Tensor]:
+    """What DDP does by itself where a backend answers with tensors; `fake` does not."""
+    dist.all_reduce(bucket.buffer(), group=group)
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+@cache
+def parameter_shapes(config: ModelConfig) -> ParameterShapes:
+    """Return our model's shapes, gradients in the order of one backward pass: that of one block, for every block."""
+    from model.parallel import blocks
+
+    with FakeTensorMode(), torch.enable_grad():  # also where a benchmark of inference asks
+        training = _train(_model(replace(config, num_layers=1)))
+        (block,) = blocks(training.model)
+        by_gradient: list[nn.Parameter] = []
+        for parameter in training.model.parameters():
+            parameter.register_post_accumulate_grad_hook(by_gradient.append)
+        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
+        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
+    inside = {id(parameter) for parameter in block.parameters()}
+    rest = [parameter for parameter in training.model.parameters() if id(parameter) not in inside]
+    at = [number for number, parameter in enumerate(by_gradient) if id(parameter) in inside]
+    before, of_block, after = (
+        _shapes(by_gradient[part]) for part in (slice(at[0]), slice(at[0], at[-1] + 1), slice(at[-1] + 1, None))
+    )
+    order = (*before, *(of_block * config.num_layers), *after)
+    return ParameterShapes(_shapes(rest), (_shapes(block.parameters()),) * config.num_layers, order)
+
+
+def _shapes(parameters: Iterable[nn.Parameter]) -> tuple[Shape, ...]:
+    return tuple(tuple(parameter.shape) for parameter in parameters)
+
+
+def _model(config: ModelConfig) -> nn.Module:
+    return TransformerLM(config.at_context(2), ATTENTION["naive"].build())
+
+
+def _train(model: nn.Module) -> Training:
+    return Training(model, PRECISIONS["fp32"], HOST)

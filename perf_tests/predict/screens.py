@@ -1,0 +1,377 @@
+"""Predictions as lines for a terminal and as JSON: a step, several contexts or checkpoints, attention alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from model.precision import PRECISIONS
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.datasheets import (
+    FLASH,
+    FRAGMENTATION_SHARE,
+    MAY_NOT_FIT,
+)
+from perf_tests.hardware.limits import COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY
+from perf_tests.phases import label_of, optimizer_in_words
+from perf_tests.predict.costs import LARGEST_INDEX
+from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
+from perf_tests.predict.step import (
+    MOST_SEQUENCES,
+    AttentionPrediction,
+    CheckpointChoice,
+    Condition,
+    ContextPrediction,
+    PredictedCase,
+    StepPrediction,
+    TargetMachine,
+)
+from perf_tests.records.format import DASH, duration, duration_range, table
+from perf_tests.records.record import Json
+
+# A prediction as text for a terminal and as JSON: pure functions of the data.
+CATEGORIES = (
+    "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
+    WORKSPACES, FORMER_PASS,
+)  # fmt: skip
+
+
+def step_lines(prediction: StepPrediction) -> list[str]:
+    """Verdict, peaks, times, and what would make it fit."""
+    step = prediction.step
+    lines = [
+        f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
+        verdict_line(step, prediction.machine), *held_lines(prediction), room_line(prediction.machine),
+        *first_step_lines(prediction), "",
+        *peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
+        *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
+    ]  # fmt: skip
+    if prediction.largest_batch is not None:
+        or_more = " or more" if prediction.largest_batch >= MOST_SEQUENCES else ""
+        lines += ["", f"largest batch that fits: {prediction.largest_batch}{or_more}"]
+    if prediction.is_hopeless:
+        static = gb(prediction.unavoidable_bytes)
+        lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
+    if prediction.remedies:
+        lines += ["", *remedy_lines(prediction.remedies)]
+    return lines
+
+
+def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
+    """Peak and time under each checkpoint, the smallest peak and the fastest that fits."""
+    least = min(step.time.seconds for step in choice.steps)
+    rows = [
+        (
+            _checkpoint_option(step),
+            gb(step.peak_bytes),
+            step.peak_part,
+            step.verdict,
+            *_time_cells(step)[:3],
+            f"{step.time.seconds / least:.2f} x",
+        )
+        for step in choice.steps
+    ]
+    header = ("recomputed", "peak", "reached in", "verdict", "full step", "range", "bound by", "of the fastest")
+    smallest, fastest = choice.smallest, choice.fastest_that_fits
+    lines = [
+        f"{step_name(choice.steps[0])} on {choice.machine.name}", room_line(choice.machine), "",
+        *table(header, rows, left=("bound by",)), *rate_lines(choice.steps, choice.machine),
+        *assumption_lines(choice.steps, choice.machine), "",
+        f"smallest peak: {_checkpoint_option(smallest)}, {gb(smallest.peak_bytes)}",
+    ]  # fmt: skip
+    said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
+    return [*lines, f"fastest that fits: {said}"]
+
+
+def _checkpoint_option(step: PredictedCase) -> str:
+    return f"--checkpoint {step.case.identity()['checkpoint']}"
+
+
+def step_name(step: PredictedCase, with_context: bool = True) -> str:
+    assert isinstance(step.case, LanguageModelCase)
+    case = step.case.identity()
+    of_model = case["size"] if step.case.own is None else f"{case['size']} ({case['model']})"
+    at_context = f" at context {case['context_length']}" if with_context else ""
+    return (
+        f"A training step of {of_model}{at_context}, batch {case['batch_size']}, "
+        f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
+    )
+
+
+def attention_lines(prediction: AttentionPrediction) -> list[str]:
+    """Every cell, and the largest blocks of the smallest that does not fit."""
+    cells = [(_attention_name(cell), cell) for cell in prediction.cells]
+    batch_size = prediction.cells[0].case.identity()["batch_size"]
+    lines = [f"Attention alone, batch {batch_size}, on {prediction.machine.name}", room_line(prediction.machine), ""]
+    lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
+    lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
+    smallest = prediction.smallest_that_does_not_fit
+    if smallest is not None:
+        lines += ["", *_account_lines(smallest)]
+    return lines
+
+
+def verdict_line(step: PredictedCase, machine: TargetMachine) -> str:
+    line = f"{step.verdict} on {machine.name}: its peak is {_peak_with_held(step)}"
+    if step.verdict == MAY_NOT_FIT:
+        line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+    return line
+
+
+def _peak_with_held(cell: PredictedCase) -> str:
+    held_bytes = cell.bytes_by_category.get(FORMER_PASS, 0)
+    return gb(cell.peak_bytes) + (f" ({gb(held_bytes)} of it held from the former pass)" if held_bytes else "")
+
+
+def held_lines(prediction: StepPrediction) -> list[str]:
+    """Name, where the step fits, the passes alone that do not, beside a former one whose graph nothing freed."""
+    return [
+        f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
+        for name, cell in prediction.phases.items()
+        if prediction.fits and not cell.fits and FORMER_PASS in cell.bytes_by_category
+    ]
+
+
+def first_step_lines(prediction: StepPrediction) -> list[str]:
+    """Say where the first step decides otherwise than every later one."""
+    first = prediction.first_step
+    if first.verdict == prediction.step.verdict:
+        return []
+    return [f"its first step, which makes the optimizer's state, {first.verdict}: its peak is {gb(first.peak_bytes)}"]
+
+
+def room_line(machine: TargetMachine) -> str:
+    return f"room for tensors: {gb(machine.room.bytes)} ({machine.room.explanation})"
+
+
+def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
+    """One row for each phase, one column for each category that occurs; GB are 1e9 bytes."""
+    held = {name: cell.bytes_by_category for name, cell in phases.items()}
+    shown = [name for name in CATEGORIES if any(parts.get(name, 0) >= 1e6 for parts in held.values())]
+    sizes = {name: [phases[name].peak_bytes, *(parts.get(one, 0) for one in shown)] for name, parts in held.items()}
+    rows = [(name, *(f"{size / 1e9:.2f}" if size else DASH for size in row)) for name, row in sizes.items()]
+    return table(("peak in GB", "total", *shown), rows)
+
+
+def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
+    """Predicted times; launching overlaps with kernels, so the shares need not add up to 100 %."""
+    header = ("time", "predicted", "range", "bound by", "launching", "arithmetic", "memory traffic")
+    named = list(phases)
+    rows = [(name, *_time_cells(cell)) for name, cell in named]
+    return [*table(header, rows, left=("bound by",)), *rate_lines((cell for _, cell in named), machine)]
+
+
+def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
+    """Say where rates come from, and ranges where they are known."""
+    lines = [f"rates and launches: {machine.ceilings.source}"]
+    if any(cell.is_range_known for cell in cells):
+        host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD.items())
+        kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
+        lines += [f"range: {host}, {kernels}; it holds, of published times that took no part: {held}"]
+    return lines
+
+
+def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
+    """Rules of CUDA's libraries that changed a figure, one line each."""
+    cells, libraries = list(cells), machine.libraries
+    if libraries is None:
+        return []
+    lines = []
+    if any(cell.bytes_by_category.get(WORKSPACES) for cell in cells):
+        size = gb(libraries.workspace_bytes)
+        lines += [f"{WORKSPACES}: {size} of cuBLAS per thread that multiplies matrices ({libraries.workspace_rule})"]
+    if any(cell.case.attention == "sdpa" and PRECISIONS[cell.case.precision].autocast_dtype for cell in cells):
+        holds = "backward with a float32 accumulator" if libraries.sdpa == FLASH else "assumed to hold what flash does"
+        lines += [f"sdpa in 16 bits: {libraries.sdpa} ({libraries.sdpa_rule}), {holds}"]
+    if any(cell.largest_allocations[0].bytes > LARGEST_INDEX for cell in cells):
+        lines += [
+            "launches: elementwise kernels and reductions above 2 GiB a tensor are split, all others assumed to be one"
+        ]
+    return lines
+
+
+def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
+    shares = (f"{cell.time.shares[name]:.0%}" for name in (LAUNCH, COMPUTE, MEMORY))
+    time = cell.time
+    between = duration_range(time.low_seconds, time.high_seconds) if cell.is_range_known else "not known"
+    return duration(time.seconds) if time.seconds else "0 s", between, time.bound, *shares
+
+
+def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
+    rows = [
+        (change, gb(step.peak_bytes), step.verdict, duration(step.time.seconds)) for change, step in remedies.items()
+    ]
+    lines = table(("tried, cheapest first", "peak", "verdict", "full step"), rows)
+    if not any(step.fits for step in remedies.values()):
+        lines += ["none of these makes it fit; take a smaller model or a larger card"]
+    return lines
+
+
+def _account_lines(cell: PredictedCase) -> list[str]:
+    held = "; ".join(f"{name} {gb(size)}" for name, size in cell.bytes_by_category.items() if size)
+    lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {gb(cell.peak_bytes)}: {held}"]
+    rows = [
+        (f"{allocation.count} x {gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
+        for allocation in cell.largest_allocations
+        if allocation.bytes >= cell.peak_bytes / 100
+    ]
+    return [*lines, *table(("its largest blocks", "made by", "at"), rows)]
+
+
+def _attention_name(cell: PredictedCase) -> str:
+    case = cell.case.identity()
+    phase = label_of(case["phase"])
+    return f"{phase} d{case['head_dim']}-seq{case['sequence_length']}-{case['precision']}-{case['attention']}"
+
+
+def gb(count: int) -> str:
+    """GB are 1e9 bytes, as in datasheets and published tables."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
+def step_json(prediction: StepPrediction) -> Json:
+    return {
+        **machine_json(prediction.machine),
+        "verdict": prediction.step.verdict,
+        "fits": prediction.fits,
+        "largest_batch": prediction.largest_batch,
+        "phases": {name: case_json(cell) for name, cell in prediction.phases.items()},
+        "first_step": peak_json(prediction.first_step),
+        "tried": [{"change": change, **case_json(step)} for change, step in prediction.remedies.items()],
+    }
+
+
+def checkpoint_json(choice: CheckpointChoice) -> Json:
+    fastest = choice.fastest_that_fits
+    return {
+        **machine_json(choice.machine),
+        "fits": choice.fits,
+        "checkpoints": [case_json(step) for step in choice.steps],
+        "smallest_peak": choice.smallest.case.identity()["checkpoint"],
+        "fastest_that_fits": None if fastest is None else fastest.case.identity()["checkpoint"],
+    }
+
+
+def attention_json(prediction: AttentionPrediction) -> Json:
+    smallest = prediction.smallest_that_does_not_fit
+    return {
+        **machine_json(prediction.machine),
+        "fits": prediction.fits,
+        "cells": [case_json(cell) for cell in prediction.cells],
+        "smallest_that_does_not_fit": None if smallest is None else case_json(smallest),
+    }
+
+
+def machine_json(machine: TargetMachine) -> Json:
+    return {
+        "machine": machine.name,
+        "room_bytes": machine.room.bytes,
+        **{name: rate for name, rate in vars(machine.ceilings).items() if name not in ("name", "launches_overlap")},
+    }
+
+
+def peak_json(cell: PredictedCase) -> Json:
+    return {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
+
+
+def case_json(cell: PredictedCase) -> Json:
+    return {
+        "identity": cell.case.identity(),
+        **peak_json(cell),
+        "predicted_seconds": cell.time.seconds,
+        "range_seconds": [cell.time.low_seconds, cell.time.high_seconds] if cell.is_range_known else None,
+        "bound": cell.time.bound,
+        "shares": cell.time.shares,
+        "largest_allocations": [vars(allocation) for allocation in cell.largest_allocations],
+    }
+
+
+# What a training loop chooses, as text for a terminal and as JSON: pure functions of the data.
+def choice_lines(
+    variants: Mapping[str, PredictedCase], conditions: Sequence[Condition], step: PredictedCase
+) -> list[str]:
+    """The step under each implementation of AdamW, what it is assumed to do, and what decides whether it fits."""
+    rows = [
+        (f"--optimizer {name}", gb(one.peak_bytes), one.peak_part, one.verdict, duration(one.time.seconds))
+        for name, one in variants.items()
+    ]
+    lines = (
+        []
+        if not rows
+        else [
+            "",
+            *table(("AdamW's variants", "peak", "reached in", "verdict", "full step"), rows, left=("reached in",)),
+        ]
+    )
+    return [*lines, "", assumption(step), *condition_lines(conditions, step)]
+
+
+def assumption(step: PredictedCase) -> str:
+    """Everything that the step is assumed to do and that its peak depends on."""
+    case = step.case
+    assert isinstance(case, LanguageModelCase)
+    state = "whose state exists" if case.updates else "which never has gradients to make state from"
+    held = "the outputs of the former pass are still held" if case.holds_former_pass else "nothing of the former pass"
+    where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
+    return (
+        f"assumes {optimizer_in_words(case.identity()['optimizer'])}, {state}; "
+        f"gradients set to None {where} (--zero-grad); "
+        f"{held}{'' if case.holds_former_pass else ' is held'} (--hold); eager execution"
+    )
+
+
+def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> list[str]:
+    """`fits only if ...`, with the peak of the other order."""
+    word = "otherwise" if step.fits else "then"
+    return [
+        f"fits only if {one.words}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
+        for one in conditions
+    ]
+
+
+def context_lines(prediction: ContextPrediction) -> list[str]:
+    """A row for each context; a dash where the step does not fit, with its peak and its conditions below."""
+    first = prediction.steps[0]
+    rows = [
+        (
+            str(step.case.identity()["context_length"]),
+            gb(forward.peak_bytes),
+            gb(step.peak_bytes) if step.fits else DASH,
+            step.peak_part if step.fits else DASH,
+            step.verdict,
+            duration(step.time.seconds),
+        )
+        for step, forward in zip(prediction.steps, prediction.forwards, strict=True)
+    ]
+    header = ("context", "forward pass", "full step", "reached in", "verdict", "time of a step")
+    lines = [
+        f"{step_name(first, with_context=False)} on {prediction.machine.name}", room_line(prediction.machine), "",
+        *table(header, rows, left=("reached in",)), "", assumption(first),
+    ]  # fmt: skip
+    for step, conditions in zip(prediction.steps, prediction.conditions, strict=True):
+        context = step.case.identity()["context_length"]
+        if not step.fits:
+            needed = gb(prediction.machine.room.bytes_for(step.peak_bytes))
+            lines += [
+                f"context {context} {step.verdict}: its peak is {gb(step.peak_bytes)}, {needed} with fragmentation"
+            ]
+        lines += [f"context {context} {line}" for line in condition_lines(conditions, step)]
+    return lines
+
+
+def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Condition]) -> Json:
+    return {
+        "optimizers": {name: case_json(one) for name, one in variants.items()},
+        "fits_only_if": [{"condition": one.words, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
+    }
+
+
+def context_json(prediction: ContextPrediction) -> Json:
+    return {
+        **machine_json(prediction.machine),
+        "fits": prediction.fits,
+        "contexts": [
+            {"step": case_json(step), "forward": case_json(forward), **choice_json({}, conditions)}
+            for step, forward, conditions in zip(
+                prediction.steps, prediction.forwards, prediction.conditions, strict=True
+            )
+        ],
+    }

@@ -1,0 +1,264 @@
+"""Figures and tables as text for a terminal, Markdown, LaTeX and Typst; names from a file stay text in all of them."""
+
+import math
+import re
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+DASH = "-"
+"""Stands for a figure that is not known."""
+GIB, MIB = 2**30, 2**20
+
+SPREAD_DIGITS = 2
+"""Significant digits of a standard deviation; the mean ends at the same place."""
+EXACT_DIGITS = 4
+"""Significant digits of a figure without a spread."""
+
+T = TypeVar("T")
+Columns = dict[str, Callable[[T], str]]
+"""Each column's heading, and what it shows of a row."""
+
+
+# Numbers.
+
+
+def finite(value: object) -> float | None:
+    """The value where it is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an int beyond the floats
+        return None
+
+
+def shown(value: float | None, form: str) -> str:
+    """The value in a form of `format`; a dash for None."""
+    return DASH if value is None else format(value, form)
+
+
+def duration(seconds: float | None) -> str:
+    """Four significant digits in a fitting unit; a dash for None."""
+    if seconds is None:
+        return DASH
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def duration_range(low_seconds: float, high_seconds: float) -> str:
+    """`32 to 61 ms`: three significant digits, in the unit of the higher end."""
+    units = ((1, "s"), (1e3, "ms"), (1e6, "us"))
+    factor, unit = next((one for one in units if high_seconds * one[0] >= 1), units[-1])
+    ends = (seconds * factor for seconds in (low_seconds, high_seconds))
+    return f"{' to '.join(f'{end:.0f}' if end >= 100 else f'{end:.3g}' for end in ends)} {unit}"
+
+
+def significant(value: float, digits: int = EXACT_DIGITS) -> str:
+    """The value in at least `digits` significant digits, never as a power of ten; whole numbers stay whole."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    return _rounded(value, max(_places(value, digits), 0))
+
+
+def with_spread(value: float, spread: float | None) -> str:
+    """`875 ± 12`; without a spread, or with none to see, four significant digits of the value alone."""
+    if spread is None or not spread > 0 or not math.isfinite(spread) or not math.isfinite(value):
+        return significant(value)
+    places = _places(spread, SPREAD_DIGITS)
+    return f"{_rounded(value, places)} ± {_rounded(spread, places)}"
+
+
+def _places(value: float, digits: int) -> int:
+    """Decimal places that show `digits` significant digits of `value` as it reads once rounded: 0.0996 is 0.10."""
+    exponent = int(f"{abs(value):.{digits - 1}e}".partition("e")[2])
+    return digits - 1 - exponent
+
+
+def _rounded(value: float, places: int) -> str:
+    return f"{round(value, places):.{max(places, 0)}f}"
+
+
+def ratio_spread(
+    ratio: float, spread_over: float | None, over: float, spread_under: float | None, under: float
+) -> float:
+    """Standard deviation of over / under from those of both, to first order and taken as independent."""
+    return abs(ratio) * math.hypot((spread_over or 0.0) / over, (spread_under or 0.0) / under)
+
+
+# Text.
+
+
+def printable(text: object) -> str:
+    """Control characters and lone surrogates as spaces: a name from a file must not move a terminal's cursor."""
+    words = str(text)
+    return words if words.isprintable() else "".join(one if one.isprintable() else " " for one in words)
+
+
+def one_line(text: str) -> str:
+    """Line breaks and other control characters, lone surrogates among them, as single spaces."""
+    return " ".join(printable(text).split())
+
+
+def no_formula(value: object) -> object:
+    """Text that a spreadsheet does not read as a formula; all else as it is."""
+    starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if starts_formula and value != DASH else value
+
+
+def distinct(values: Iterable[str]) -> list[str]:
+    """Each value once, in order of first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def order(value: object) -> tuple[int, float, str]:
+    """A sort key of any value: numbers before words."""
+    number = finite(value)
+    return (0, number, "") if number is not None else (1, 0.0, str(value))
+
+
+# Tables.
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Container[str] = ()) -> list[str]:
+    """Columns as wide as their content; the first and those headed as in `left` to the left, figures to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    aligned = [
+        [cell.ljust(width) if not place or column[0] in left else cell.rjust(width) for cell in column]
+        for place, (column, width) in enumerate(zip(columns, widths, strict=True))
+    ]
+    return ["  ".join(line) for line in zip(*aligned, strict=True)]
+
+
+def column_table(columns: Columns[T], rows: Iterable[T]) -> list[str]:
+    """The same, from each column's heading and what it shows of a row."""
+    return table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as data: the first `label_columns` say what a row is, the others hold figures."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    label_columns: int
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+    def aligned(self, left: str, right: str) -> list[str]:
+        """`left` for each label and `right` for each figure."""
+        return [left] * self.label_columns + [right] * (len(self.header) - self.label_columns)
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Pipe tables, the title above and the conditions below."""
+    lines: list[str] = []
+    for one in tables:
+        lines += [f"**{in_markdown(one.title)}**", "", *pipe_table(one.header, one.rows, one.label_columns)]
+        lines += ["", *(f"- {in_markdown(note)}" for note in one.notes), ""]
+    return "\n".join(lines)
+
+
+def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int = 1) -> list[str]:
+    """Lines of a Markdown table, labels to the left and figures to the right."""
+    rule = [":---"] * label_columns + ["---:"] * (len(header) - label_columns)
+    cells = [list(map(in_markdown, header)), rule, *(map(in_markdown, row) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def in_markdown(text: str) -> str:
+    """Text on one line, with every character of markup escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>&|~$#!@])", r"\\\1", one_line(text))
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$",
+}  # fmt: skip
+
+
+def latex(tables: Sequence[Table]) -> str:
+    r"""`table` environments for `\usepackage{booktabs}`, the conditions in a comment line above and in the caption."""
+
+    def escaped(text: str) -> str:
+        return "".join(LATEX.get(character, character) for character in one_line(text))
+
+    def line(cells: Sequence[str]) -> str:
+        # An empty group first: a row that began with a bracket would be read as an argument of the break before it.
+        return "{}" + " & ".join(map(escaped, cells)) + r" \\"
+
+    def environment(one: Table) -> str:
+        rows = "\n".join(map(line, one.rows))
+        return rf"""\begin{{table}}
+\centering
+\caption{{{escaped(one.title)}. {"; ".join(map(escaped, one.notes))}.}}
+\label{{tab:{one.name.replace("_", "-")}}}
+\begin{{tabular}}{{{"".join(one.aligned("l", "r"))}}}
+\toprule
+{line(one.header)}
+\midrule
+{rows}
+\bottomrule
+\end{{tabular}}
+\end{{table}}
+"""
+
+    return "\n".join([r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}", *map(environment, tables)])
+
+
+def typst(tables: Sequence[Table]) -> str:
+    """Figures with a table each; every text is a string literal, in which Typst reads no markup."""
+
+    def quoted(text: str) -> str:
+        return '"' + one_line(text).replace("\\", r"\\").replace('"', r"\"") + '"'
+
+    def figure(one: Table) -> str:
+        rows = "\n".join(f"    {', '.join(map(quoted, row))}," for row in one.rows)
+        return f"""#figure(
+  table(
+    columns: {len(one.header)},
+    align: ({", ".join(one.aligned("left", "right"))},),
+    table.header({", ".join(map(quoted, one.header))}),
+{rows}
+  ),
+  caption: text({quoted(f"{one.title}. {'; '.join(one.notes)}.")}),
+) <tab-{one.name.replace("_", "-")}>
+"""
+
+    return "\n".join(map(figure, tables))
+
+
+# A figure of a row that may be damaged; a dash where there is none.
+
+
+def figure_in(values: dict[str, Any], name: str, factor: float = 1.0) -> str:
+    """The figure of that name in another unit."""
+    value = finite(values.get(name))
+    return DASH if value is None else significant(value * factor)
+
+
+def mean_in(values: dict[str, Any], spread_name: str, factor: float) -> str:
+    """The mean in another unit, beside its spread."""
+    mean, spread = finite(values.get("mean_seconds")), finite(values.get(spread_name))
+    return DASH if mean is None else with_spread(mean * factor, spread and spread * factor)
+
+
+def mebibytes_in(values: dict[str, Any], name: str) -> str:
+    """The amount of bytes of that name, in MiB."""
+    return figure_in(values, name, 1 / MIB)
+
+
+def count_in(values: dict[str, Any], name: str) -> str:
+    """The count of that name."""
+    return shown(finite(values.get(name)), "g")
+
+
+def percent_in(values: dict[str, Any], name: str) -> str:
+    """The share of that name in percent, without the sign."""
+    value = finite(values.get(name))
+    return shown(value and value * 100, ".1f")

@@ -1,0 +1,198 @@
+"""`compare BEFORE NOW`: two records of one machine, case by case.
+
+Also the screen of a run beside its baseline: lost cases first, then the largest differences, then the rest.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from math import log
+from pathlib import Path
+
+from perf_tests.phases import FINDINGS, FINE, RefusalError
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, duration, printable, table
+from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
+from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record
+
+NARROWEST, WIDEST = 80, 200
+"""Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""
+WIDTH_OF_A_FILE = 120
+"""The width without a terminal; COLUMNS in the environment overrides it."""
+
+COMPARISON_NOTE = (
+    "ratio: now / before, the interval within these launches; launches of one code differ by more, so this is no "
+    "verdict: for one, `pytest perf_tests --against REV` or `python -m perf_tests gate BASE HEAD`"
+)
+
+STRIP_COLUMNS = 25
+"""An odd number, so that the ratio 1 has its own column."""
+LEAST_SHOWN = 0.02
+"""The strip shows at least this much on either side of 1, so that noise does not look like a slowdown."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, help="a record, .benchmarks/MACHINE/NUMBER_NAME.json")
+    parser.add_argument("now", type=Path, help="a later record of the same machine")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        before, now = map(read_record, announced((arguments.before, arguments.now)))
+    except ValueError as error:
+        raise RefusalError(error) from error
+    if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
+        raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
+    differences = machine_differences(now.data["machine_info"], before.data["machine_info"])
+    if differences:
+        words = "; ".join(differences)
+        raise RefusalError(f"{before.name} and {now.name} differ in machine, build or settings: {words}.")
+    rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
+    if arguments.json:
+        print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
+    else:
+        print("\n".join(map(painted, comparison_lines(rows, width()))))
+    return FINDINGS if any(row.is_failure for row in rows) else FINE
+
+
+@dataclass(frozen=True)
+class ScreenLine:
+    text: str
+    is_red: bool = False
+    """It repeats what the words say."""
+
+
+def width() -> int:
+    """The terminal's, in characters."""
+    return shutil.get_terminal_size((WIDTH_OF_A_FILE, 24)).columns
+
+
+def painted(line: ScreenLine) -> str:
+    """The line, red in a terminal with colours unless NO_COLOR is set (https://no-color.org)."""
+    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours else line.text
+
+
+class Reading(StrEnum):
+    """The interval's meaning for these two launches only; slower and faster are verdicts, which they cannot give."""
+
+    DIFFERS = "differs"
+    SAME = "no difference"
+    TOO_FEW = "too few rounds"
+
+
+def reading(row: ComparedCase) -> Reading:
+    """What the interval of a measured case says."""
+    if row.interval is None:
+        return Reading.TOO_FEW
+    return Reading.SAME if row.interval[0] <= 1 <= row.interval[1] else Reading.DIFFERS
+
+
+FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
+"""Cases without a ratio that come before all ratios; new cases and those never measured come last."""
+
+
+def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
+    """A tally, the lost cases, the ratios from the worst on, and the cases that only one run has."""
+    if not rows:
+        return []
+    lost = sorted((row for row in rows if row.status in FIRST), key=lambda row: FIRST.index(row.status))
+    # Differences first; among equals, the largest first.
+    measured = sorted(
+        (row for row in rows if row.ratio is not None),
+        key=lambda row: (list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))),
+    )
+    others = [row for row in rows if row.ratio is None and row.status not in FIRST]
+    counts = Counter(str(row.status if row.ratio is None else reading(row)) for row in rows)
+    places = dict.fromkeys([*map(str, FIRST), *map(str, Reading), *map(str, Status)])
+    tally = (
+        f"{count} {'differ' if name == Reading.DIFFERS and count > 1 else name}"
+        for name in places
+        if (count := counts[name])
+    )
+    lines = [ScreenLine(f"{how_many(len(rows), 'case')}: {', '.join(tally)}")]
+    lines += [ScreenLine(_sentence(row), row.is_failure) for row in lost]
+    if measured:
+        lines += [*_ratio_table(measured, min(max(width, NARROWEST), WIDEST)), ScreenLine(COMPARISON_NOTE)]
+    return lines + [ScreenLine(_sentence(row)) for row in others]
+
+
+def _sentence(row: ComparedCase) -> str:
+    seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
+    figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
+    return printable(f"{case_name(row.id)}: {why_without_ratio(row, figure)}")
+
+
+def why_without_ratio(row: ComparedCase, figure: str = "") -> str:
+    """The status and its explanation, with the figure of the one run that has one."""
+    return f"{row.status}{figure}{': ' if row.explanation else ''}{row.explanation}"
+
+
+DROPPED = ("before", "now")
+"""Columns that a narrow terminal loses, in this order; the strip goes before them."""
+
+
+def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
+    """Columns as far as they fit; then names lose their middle."""
+    columns = {
+        "case": ["case", *(printable(case_name(row.id)) for row in rows)],
+        "before": ["before", *(duration(row.before_seconds or 0) for row in rows)],
+        "now": ["now", *(duration(row.now_seconds or 0) for row in rows)],
+        "ratio": ["ratio", *(f"{row.ratio:.3f}" for row in rows)],
+        "95 % interval": ["95 % interval", *map(_interval, rows)],
+        "reading": ["reading", *map(reading, rows)],
+    }
+    for name in DROPPED:
+        if _width(columns) > width:
+            del columns[name]
+    over = _width(columns) - width
+    if over > 0:
+        longest = max(map(len, columns["case"])) - over
+        columns["case"] = [shortened(name, longest) for name in columns["case"]]
+    elif width - _width(columns) >= STRIP_COLUMNS + 2:
+        columns["strip"] = ["", *_strips(rows)]
+    header, *cells = zip(*columns.values(), strict=True)
+    return [ScreenLine(line.rstrip()) for line in table(header, cells, left=("case", "reading", ""))]
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(max(map(len, texts)) for texts in columns.values()) + 2 * (len(columns) - 1)
+
+
+def _interval(row: ComparedCase) -> str:
+    return DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+
+
+def shortened(name: str, length: int) -> str:
+    """Both ends of a name: its phase and its last axes tell cases apart."""
+    if len(name) <= length:
+        return name
+    start = max(length - 2, 0) // 2
+    return f"{name[:start]}..{name[len(name) - max(length - 2 - start, 0) :]}"
+
+
+def _strips(rows: Sequence[ComparedCase]) -> list[str]:
+    """Each interval as a line with its ratio marked, 1 in the middle, all on one logarithmic scale."""
+    ends = [end for row in rows for end in row.interval or (row.ratio or 1.0,)]
+    most = max(abs(log(end)) for end in [1 + LEAST_SHOWN, *(end for end in ends if end > 0)])
+    middle = STRIP_COLUMNS // 2
+
+    def place(ratio: float) -> int:
+        return middle + round(middle * log(ratio) / most) if ratio > 0 else 0
+
+    def strip(row: ComparedCase) -> str:
+        marks = [" "] * STRIP_COLUMNS
+        marks[middle] = "|"
+        low, high = map(place, row.interval or (row.ratio or 1.0, row.ratio or 1.0))
+        for column in range(low, high + 1):
+            marks[column] = "+" if column == middle else "-"
+        marks[place(row.ratio or 1.0)] = "o"
+        return "".join(marks)
+
+    return list(map(strip, rows))

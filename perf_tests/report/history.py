@@ -1,0 +1,291 @@
+"""`history [RUN ...]`: what changed since which commit, over all stored runs or those that are named.
+
+Also the figures of a history in words, for the page, and its exports for dashboards.
+"""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perf_tests.history.commits import Code, Figure, Launch, machines_of, moment, read_log
+from perf_tests.history.series import CounterChange, Era, Point, Series, new_slowdowns, newest_first
+from perf_tests.history.steps import LEAST_LAUNCHES, Step
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.records.columns import case_name, machine_line
+from perf_tests.records.format import DASH, Columns, column_table, duration, no_formula, printable
+from perf_tests.records.record import how_many
+from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
+    parser.add_argument("--case", metavar="PART", help="also every commit of the cases whose name has this part")
+    parser.add_argument("--export", choices=list(EXPORTS), help="print the newest machine's history for a dashboard")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the export instead of printing it")
+    parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is not None and arguments.export is None:
+        raise UsageError(f"-o {arguments.output} is for an export; name one with --export.")
+    left_out: list[str] = []
+    try:
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
+    except ValueError as error:
+        raise RefusalError(error) from error
+    tell_left_out(left_out, arguments.runs)
+    log = read_log(arguments.storage)
+    eras = newest_first(machines, log)
+    if not eras:
+        return UNREADABLE
+    if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):
+        raise UsageError(f"--case {arguments.case}: no recorded case has this in its name.")
+    if arguments.export:
+        return _export(eras, arguments.export, arguments.output)
+    new = new_slowdowns(eras[0], log)
+    if arguments.json:
+        shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
+        print(json.dumps(shown, indent=1))
+    else:
+        print("\n\n".join("\n".join(history_lines(era, arguments.case)) for era in eras))
+        print(verdict_line(eras, new))
+    return FINDINGS if new or left_out else FINE
+
+
+def _export(eras: Sequence[Era], name: str, output: str | None) -> int:
+    """Print or write the newest machine alone: a dashboard would join what cannot be compared."""
+    text = EXPORTS[name](eras[0])
+    if len(eras) > 1:
+        print("Only the newest machine is exported; name its folder for another.", file=sys.stderr)
+    if output is None:
+        print(text, end="")
+        return FINE
+    write_named(output, text.encode())
+    print(output)
+    return FINE
+
+
+# The history in words: conditions, then what changed since which commit, then the counters.
+
+
+SUBJECT_WIDTH = 50
+
+
+def history_lines(era: Era, named: str | None = None) -> list[str]:
+    """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
+    lines = conditions(era)
+    steps = steps_in(era)
+    lines += column_table(STEP_COLUMNS, steps) if steps else ["no step in any case"]
+    changes = counter_changes_in(era)
+    lines += column_table(COUNTER_COLUMNS, changes) if changes else []
+    for one in era.series:
+        if named is not None and named in case_name(one.case):
+            starts = {step.start for step in one.steps}
+            points = [(point, place in starts) for place, point in enumerate(one.points)]
+            lines += [case_name(one.case), *column_table(POINT_COLUMNS, points)]
+    return [printable(line).rstrip() for line in lines]
+
+
+def steps_in(era: Era) -> list[tuple[Series, Step]]:
+    """The largest slowdown first."""
+    return sorted(((one, step) for one in era.series for step in one.steps), key=lambda row: -row[1].effect)
+
+
+def counter_changes_in(era: Era) -> list[tuple[Series, CounterChange]]:
+    return [(one, change) for one in era.series for change in one.counter_changes]
+
+
+def conditions(era: Era) -> list[str]:
+    """The machine, the launches, and what became of its drift."""
+    launches = sum(len(code.launches) for code in era.codes)
+    dates = f"{era.codes[0].date[:10]} to {era.codes[-1].date[:10]}"
+    lines = [
+        f"{machine_line(era.machine.record)}: {how_many(launches, 'launch')} of {how_many(len(era.codes), 'commit')}, "
+        f"{dates}"
+    ]
+    if missing := sum(code.is_missing for code in era.codes):
+        lines.append(
+            f"git does not know {missing} of these commits, which have their records' dates and no subject; a shallow "
+            "clone learns of its own by `git fetch --unshallow`"
+        )
+    if not era.has_sentinel:
+        lines.append("these launches recorded no product beside their cases: drift of the machine is in the figures")
+    elif era.spread_before is None or era.spread_after is None:
+        lines.append("too few commits to tell whether the machine drifted")
+    elif era.is_corrected:
+        lines.append(
+            f"drift of the machine taken out by a product timed beside each case: half of the commits lie within "
+            f"{era.spread_after:.1%} of a case's median instead of {era.spread_before:.1%}"
+        )
+    else:
+        lines.append(
+            f"drift of the machine left in: a product timed beside each case does not explain it, half of the commits "
+            f"lie within {era.spread_before:.1%} of a case's median, and {era.spread_after:.1%} without its drift"
+        )
+    return lines
+
+
+def since(one: Series, step: Step) -> str:
+    """`+19.4% (+18.4% to +20.5%) since 0e0e0e0e0e0e (2030-01-01), 10 launches against 14: subject`."""
+    code = one.code_of(step)
+    interval = f"{step.interval[0]:+.1%} to {step.interval[1]:+.1%}"
+    launches = f"{how_many(step.launches_after, 'launch')} against {step.launches_before}"
+    subject = f": {code.subject[:SUBJECT_WIDTH]}" if code.subject else ""
+    return f"{step.effect:+.1%} ({interval}) since {code.name} ({code.date[:10]}), {launches}{subject}"
+
+
+STEP_COLUMNS: Columns[tuple[Series, Step]] = {
+    "case": lambda row: case_name(row[0].case),
+    "change": lambda row: f"{row[1].effect:+.1%}",
+    "95 % interval": lambda row: f"{row[1].interval[0]:+.1%} to {row[1].interval[1]:+.1%}",
+    "since": lambda row: row[0].code_of(row[1]).name,
+    "date": lambda row: row[0].code_of(row[1]).date[:10],
+    "launches": lambda row: f"{row[1].launches_after} against {row[1].launches_before}",
+    "subject": lambda row: row[0].code_of(row[1]).subject[:SUBJECT_WIDTH] or DASH,
+}
+COUNTER_COLUMNS: Columns[tuple[Series, CounterChange]] = {
+    "counter": lambda row: case_name(row[0].case),
+    "name": lambda row: row[1].counter,
+    "before": lambda row: f"{row[1].before:,}",
+    "after": lambda row: f"{row[1].after:,}",
+    "since": lambda row: row[1].code.name,
+    "date": lambda row: row[1].code.date[:10],
+    "subject": lambda row: row[1].code.subject[:SUBJECT_WIDTH] or DASH,
+}
+
+
+POINT_COLUMNS: Columns[tuple[Point, bool]] = {
+    "commit": lambda row: row[0].code.name,
+    "date": lambda row: row[0].code.date[:10],
+    "median": lambda row: duration(row[0].seconds),
+    "95 % interval": lambda row: " to ".join(map(duration, row[0].interval)) if row[0].interval else DASH,
+    "launches": lambda row: str(row[0].launches),
+    "": lambda row: "step" if row[1] else "",
+    "subject": lambda row: row[0].code.subject[:SUBJECT_WIDTH] or DASH,
+}
+
+
+def verdict_line(eras: Sequence[Era], new: Sequence[tuple[Series, Step]]) -> str:
+    steps = sum(len(one.steps) for era in eras for one in era.series)
+    changes = sum(len(one.counter_changes) for era in eras for one in era.series)
+    said = f"history: {how_many(steps, 'step')}, {how_many(changes, 'counter change')}"
+    if new:
+        return f"{said}; {how_many(len(new), 'slowdown')} shown first by the newest commit's launches"
+    return f"{said}; no slowdown is new with the newest commit (a step needs {LEAST_LAUNCHES} launches on either side)"
+
+
+# The same for machines.
+
+
+def series_json(era: Era) -> dict[str, object]:
+    return {
+        "machine": machine_line(era.machine.record),
+        "has_sentinel": era.has_sentinel,
+        "drift_taken_out": era.is_corrected,
+        "spread_between_commits": era.spread_before,
+        "spread_without_drift": era.spread_after,
+        "commits": [
+            {"name": code.name, "commit": code.commit, "date": code.date, "subject": code.subject,
+             "records": [launch.name for launch in code.launches]}
+            for code in era.codes
+        ],
+        "cases": list(map(_case_json, era.series)),
+    }  # fmt: skip
+
+
+def _case_json(one: Series) -> dict[str, object]:
+    return {
+        "case": one.case,
+        "identity": dict(one.identity),
+        "points": [
+            {"commit": point.code.name, "median_seconds": point.seconds, "interval_seconds": point.interval,
+             "launches": point.launches}
+            for point in one.points
+        ],
+        "steps": [
+            {"since": one.code_of(step).name, "effect": step.effect, "interval": step.interval,
+             "launches_before": step.launches_before, "launches_after": step.launches_after}
+            for step in one.steps
+        ],
+        "counter_changes": [
+            {"counter": change.counter, "before": change.before, "after": change.after, "since": change.code.name}
+            for change in one.counter_changes
+        ],
+    }  # fmt: skip
+
+
+# Exports for dashboards: Apache Otava's CSV, github-action-benchmark's custom JSON, JSON lines like asv's.
+
+
+def otava(era: Era) -> str:
+    """A row for each launch that timed a case, a column for each case: the median in seconds.
+
+    Otava refuses an empty cell, so a case that a launch did not time has its time of the launch before, or of the first
+    one that timed it: what Otava itself does with values that are missing.
+    Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
+    `direction: -1`.
+    """
+    cases = list(dict.fromkeys(one.case for one in era.series))
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
+    found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
+    columns = [_filled([launch.figures.get(case) for _, launch in found]) for case in cases]
+    for (code, launch), *seconds in zip(found, *columns, strict=True):
+        labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
+        rows.writerow([*labels, *seconds])
+    return text.getvalue()
+
+
+def _filled(figures: Sequence[Figure | None]) -> list[float]:
+    """Seconds of each launch, the gaps filled; at least one figure is there."""
+    seconds = next(one.seconds for one in figures if one is not None)
+    filled = []
+    for one in figures:
+        seconds = seconds if one is None else one.seconds
+        filled.append(seconds)
+    return filled
+
+
+def _name(case: str) -> str:
+    """The case's name without what a file or a dashboard could not show."""
+    return printable(case_name(case))
+
+
+def _date(launch: Launch, code: Code) -> str:
+    """The launch's date in ISO 8601; where its record names none that is one, its commit's, else that of 1970."""
+    known = (moment(launch.written), moment(code.date))
+    return datetime.fromtimestamp(next(filter(None, known), 0.0), UTC).isoformat()
+
+
+def github_action_benchmark(era: Era) -> str:
+    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range."""
+    newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
+    rows = []
+    for one, point in newest:
+        row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
+        if point.interval is not None:
+            row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
+        rows.append({**row, "extra": f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}"})
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def asv(era: Era) -> str:
+    """One line for each commit and case, with the names that asv's results use; `date` is in milliseconds."""
+    lines = []
+    for one in era.series:
+        for point in one.points:
+            low, high = point.interval or (None, None)
+            line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
+                    "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
+                    "number": point.launches, "params": dict(one.identity)}  # fmt: skip
+            lines.append(json.dumps(line))
+    return "\n".join(lines) + "\n"
+
+
+EXPORTS = {"otava": otava, "github-action-benchmark": github_action_benchmark, "asv": asv}

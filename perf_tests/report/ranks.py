@@ -1,0 +1,314 @@
+"""`scaling RECORD ...`: how well more ranks help, over records of one machine.
+
+Also what a run of several ranks adds to its record: their efficiency, and the links between them.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import median
+
+from perf_tests.hardware.limits import COLLECTIVES, Link, bus_share, fit_link
+from perf_tests.phases import FINE, RefusalError, is_collective
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, duration_range, printable
+from perf_tests.records.record import (
+    AMOUNT,
+    NUMBER,
+    TEXT,
+    Json,
+    OrNull,
+    Value,
+    identity_of,
+    machine_differences,
+    misshapen,
+)
+from perf_tests.records.store import read_record
+
+WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
+SENT: Json = {"collectives": Value(lambda value: isinstance(value, dict), "counts"), "sent_bytes": AMOUNT}
+BYTES_BY_PART = Value(
+    lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
+    "what each part sends",
+)
+ROUNDS = Value(
+    lambda value: (
+        isinstance(value, list) and value != [] and all(not misshapen(one, AMOUNT, "") and one > 0 for one in value)
+    ),
+    "seconds of rounds",
+)
+SHARED = {
+    "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
+    "rank_seconds?": OrNull([ROUNDS]),
+    "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull([NUMBER]),
+    "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
+    "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
+}  # fmt: skip
+OTHER = {"world?": OrNull(WORLD), "tokens_per_second?": OrNull(AMOUNT)}
+ALONE = {
+    "collective": Value(lambda value: value in COLLECTIVES, "a collective"), "world": WORLD, "backend": TEXT,
+    "exchanged_bytes": AMOUNT, "algorithm_bytes_per_second": AMOUNT, "bus_bytes_per_second": AMOUNT,
+}  # fmt: skip
+"""What rows of several ranks, any others and those of a collective alone must hold; they may come from strangers."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("records", type=Path, nargs="+", help="records, .benchmarks/MACHINE/NUMBER_NAME.json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        records = [read_record(path) for path in arguments.records]
+    except ValueError as error:
+        raise RefusalError(error) from error
+    for record in records:
+        for row in record.data["benchmarks"]:
+            info = row["extra_info"]
+            shape: Json = ALONE if is_collective(info) else SHARED if info.get("parallel") is not None else OTHER
+            if wrong := misshapen(info, shape, "its row"):
+                raise RefusalError(f"{record.path} cannot be used: {case_name(row['fullname'])} is damaged: {wrong}.")
+    first, *others = records
+    for other in others:
+        differences = machine_differences(first.data["machine_info"], other.data["machine_info"])
+        if differences:
+            raise RefusalError(
+                f"{first.name} and {other.name} differ in machine, build or settings, so no efficiency relates them: "
+                f"{'; '.join(differences)}."
+            )
+    rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
+    if arguments.json:
+        print(json.dumps([{"id": row["fullname"], **asdict(scaling)} for row, scaling in scalings(rows)], indent=1))
+    else:
+        lines = [*rank_lines(rows), *message_lines(rows), *collective_lines(rows)]
+        print("\n".join(map(printable, lines)) or "No row is of several ranks; measure some with --parallel.")
+    return FINE
+
+
+# Scaling efficiency: tokens per second and rank, over those of a row with fewer ranks or of one device.
+
+
+OF_THE_WAY = ("parallel", "bucket_bytes", "reshard", "reduce_dtype", "backend")
+OF_THE_NUMBER = ("world", "nodes", "mesh", "scaling", "global_batch_size", "per_rank_batch_size")
+
+RANKS_NOTE = (
+    "slowest: the rank with the highest median, against the median rank; exposed: what exchanging gradients adds to "
+    "a round, with a 95 % interval from 6 rounds on; sent: by one rank in a round; efficiency: tokens/s of a rank over "
+    "those in the row it is relative to"
+)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What more ranks bring one row."""
+
+    efficiency: float
+    """1 where each rank does as much in a second as in the row it is relative to."""
+    relative_to: str
+    """Node id of that row."""
+
+
+def scalings(rows: Sequence[Json]) -> Iterator[tuple[Json, Scaling]]:
+    """Each row of several ranks that has a row to be relative to. All rows must be of one machine."""
+    for row in rows:
+        base = _base(row, rows)
+        if base is not None:
+            yield row, Scaling(_rate_of_a_rank(row) / _rate_of_a_rank(base), base["fullname"])
+
+
+def _base(row: Json, rows: Sequence[Json]) -> Json | None:
+    """The same way on one rank, else one device, else the same way and scaling on the fewest ranks."""
+    identity = identity_of(row)
+    if identity.get("parallel") is None:
+        return None
+
+    def agrees(there: Json, except_for: Sequence[str]) -> bool:
+        return all(there.get(name) == value for name, value in identity.items() if name not in except_for)
+
+    ways: list[tuple[int, int, Json]] = []
+    for other in rows:
+        there = identity_of(other)
+        world = there.get("world") or 1
+        if not agrees(there, (*OF_THE_WAY, *OF_THE_NUMBER)) or _rate_of_a_rank(other) == 0.0:
+            continue
+        if there.get("parallel") is None:
+            ways.append((1, world, other))
+            continue
+        is_like = world == 1 or there.get("scaling") == identity.get("scaling")
+        if is_like and world < identity["world"] and agrees(there, OF_THE_NUMBER):
+            ways.append((0 if world == 1 else 2, world, other))
+    return min(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
+
+
+def _rate_of_a_rank(row: Json) -> float:
+    info = row["extra_info"]
+    rate = info.get("tokens_per_second")
+    return float(rate) / (info.get("world") or 1) if isinstance(rate, int | float) else 0.0
+
+
+def rank_lines(rows: Sequence[Json]) -> list[str]:
+    """The slowest rank of each row, what the exchange adds, how well more ranks help; nothing without several ranks.
+
+    All rows must be of one machine.
+    """
+    shared = [row for row in rows if row["extra_info"].get("parallel") is not None]
+    if not shared:
+        return []
+    found = {row["fullname"]: scaling for row, scaling in scalings(rows)}
+    columns: Columns[Json] = {
+        "case": lambda row: case_name(row["fullname"]),
+        "median": lambda row: duration(row["stats"]["median"]),
+        "slowest": _slowest,
+        "exposed": lambda row: _exposed(row["extra_info"]),
+        "sent": lambda row: (
+            f"{count / 1e6:,.4g} MB" if (count := row["extra_info"].get("sent_bytes")) is not None else DASH
+        ),
+        "efficiency": lambda row: f"{found[row['fullname']].efficiency:.1%}" if row["fullname"] in found else DASH,
+        "relative to": lambda row: case_name(found[row["fullname"]].relative_to) if row["fullname"] in found else DASH,
+    }
+    if any(row["extra_info"].get("rank_peak_allocated_bytes") for row in shared):
+        columns["peaks"] = lambda row: _peaks(row["extra_info"].get("rank_peak_allocated_bytes"))
+    return [*column_table(columns, shared), RANKS_NOTE]
+
+
+def _slowest(row: Json) -> str:
+    seconds = row["extra_info"].get("rank_seconds")
+    if not isinstance(seconds, list) or len(seconds) < 2:
+        return DASH
+    medians = [median(own) for own in seconds]
+    return f"rank {medians.index(max(medians))}, {max(medians) / median(medians) - 1:+.1%}"
+
+
+def _exposed(info: Json) -> str:
+    seconds = info.get("exposed_communication_seconds")
+    if seconds is None:
+        return DASH
+    said = duration(seconds) if seconds > 0 else "0 s"
+    interval = info.get("exposed_communication_interval")
+    if interval is None:
+        return f"{said} (few rounds)"
+    return f"{said} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
+
+
+def _peaks(rank_bytes: Sequence[int] | None) -> str:
+    if not rank_bytes:
+        return DASH
+    low, high = (f"{count / MIB:,.0f}" for count in (min(rank_bytes), max(rank_bytes)))
+    return f"{high} MiB" if low == high else f"{low} to {high} MiB"
+
+
+# What ranks send: each part of a step, and collectives alone with the latency and rate of the link between them.
+
+
+COLLECTIVES_NOTE = (
+    "algorithm: bytes of the message over the median; bus: the same of what a rank must send for it (nccl-tests)"
+)
+WITHOUT_LINK = "it takes two sizes whose times grow with the bytes; measure more or larger ones with --message-size"
+LINK_NOTE = "time of a message: latency, and bytes over the rate, with 95 % intervals; error: of the size furthest off"
+
+
+def message_lines(rows: Sequence[Json]) -> list[str]:
+    """What each part of a step sends, counted and by its closed form; nothing where no rank sends anything."""
+    sending = [
+        (row, part)
+        for row in rows
+        for part, counted in (row["extra_info"].get("sent_by_part") or {}).items()
+        if counted["sent_bytes"]
+    ]
+
+    def collectives(one: tuple[Json, str], field: str) -> str:
+        row, part = one
+        by_part = row["extra_info"].get(field)
+        if by_part is None:
+            return DASH
+        found = by_part.get(part, {"collectives": {}, "sent_bytes": 0})
+        counts = [f"{count} {kind}" for kind, count in found["collectives"].items()]
+        return f"{', '.join(counts) or 'none'}: {found['sent_bytes']:,} B"
+
+    columns: Columns[tuple[Json, str]] = {
+        "case": lambda one: case_name(one[0]["fullname"]),
+        "part": lambda one: one[1],
+        "collectives": lambda one: collectives(one, "sent_by_part"),
+        "predicted": lambda one: collectives(one, "predicted_sent_by_part"),
+    }
+    return column_table(columns, sending) if sending else []
+
+
+@dataclass(frozen=True)
+class CollectiveLink:
+    """The link between the ranks of one machine, for one collective."""
+
+    collective: str
+    world: int
+    backend: str
+    sizes: int
+    link: Link
+
+    @property
+    def bus_bytes_per_second(self) -> float:
+        """The bandwidth of long messages."""
+        return self.link.bytes_per_second * float(bus_share(self.collective, self.world))
+
+    @property
+    def row(self) -> Json:
+        """The link as the record holds it, flat."""
+        own = {"collective": self.collective, "world": self.world, "backend": self.backend, "sizes": self.sizes}
+        return {**own, **asdict(self.link), "bus_bytes_per_second": self.bus_bytes_per_second}
+
+
+def links_of(rows: Sequence[Json]) -> list[CollectiveLink]:
+    """One link for each collective and number of ranks, from the medians of all sizes, in the rows' order.
+
+    None for one rank, which sends nothing, and none where the sizes show no rate.
+    """
+    fitted = ((of, points, fit_link(points)) for of, points in _messages(rows).items())
+    return [CollectiveLink(*of, len(points), link) for of, points, link in fitted if link is not None]
+
+
+def _messages(rows: Sequence[Json]) -> dict[tuple[str, int, str], list[tuple[float, float]]]:
+    """(bytes, median seconds) by collective, world and backend."""
+    messages: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        info = row["extra_info"]
+        if is_collective(info) and info["world"] > 1:
+            of = info["collective"], info["world"], info["backend"]
+            messages[of].append((info["exchanged_bytes"], median(row["stats"]["data"])))
+    return messages
+
+
+def collective_lines(rows: Sequence[Json]) -> list[str]:
+    """Each message with its bandwidths, then the links fitted to them; nothing without a row of a collective."""
+    alone = [row for row in rows if is_collective(row["extra_info"])]
+    if not alone:
+        return []
+    columns: Columns[Json] = {
+        "case": lambda row: case_name(row["fullname"]),
+        "median": lambda row: duration(row["stats"]["median"]),
+        "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
+        "algorithm": lambda row: _rate(row["extra_info"]["algorithm_bytes_per_second"]),
+        "bus": lambda row: _rate(row["extra_info"]["bus_bytes_per_second"]),
+    }
+    of_links: Columns[CollectiveLink] = {
+        "link": lambda of: f"{of.collective} world{of.world} {of.backend}",
+        "latency": lambda of: duration(of.link.latency_seconds),
+        "latency, 95 %": lambda of: ", ".join(map(duration, of.link.latency_interval or ())) or DASH,
+        "rate": lambda of: _rate(of.link.bytes_per_second),
+        "rate, 95 %": lambda of: ", ".join(map(_rate, of.link.rate_interval or ())) or DASH,
+        "bus": lambda of: _rate(of.bus_bytes_per_second),
+        "error": lambda of: f"{of.link.largest_error:.0%}",
+    }
+    lines = [*column_table(columns, alone), COLLECTIVES_NOTE]
+    if links := links_of(alone):
+        lines += [*column_table(of_links, links), LINK_NOTE]
+    fitted = {(link.collective, link.world, link.backend) for link in links}
+    # Only one size, or times that shrink with the bytes.
+    if unknown := [f"{name} world{world}" for name, world, of in _messages(alone) if (name, world, of) not in fitted]:
+        lines.append(f"no latency and rate for {', '.join(unknown)}: {WITHOUT_LINK}")
+    return lines
+
+
+def _rate(bytes_per_second: float | None) -> str:
+    return "any" if bytes_per_second is None else f"{bytes_per_second / 1e9:.3g} GB/s"

@@ -1,0 +1,146 @@
+"""A run that is recorded: which interrupted run it goes on with, what of that counts, and what it says on the way."""
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf_tests.bench.options import SavingOptions
+from perf_tests.bench.recording import (
+    SECONDS_BETWEEN_LINES,
+    Log,
+    MeasuringSession,
+    Progress,
+    ResumeError,
+    open_journal,
+)
+from perf_tests.bench.session import Run
+from perf_tests.records.journal import Journal, JournalContents, read_journal
+from perf_tests.records.record import Json
+from perf_tests.records.store import own_folder, rows_by_id, save_record
+from perf_tests.run.before import choose_baseline
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, record, timed
+
+
+def on_gpu(driver: str, shard: list[int] | None = None) -> Json:
+    facts = header([FORWARD, BACKWARD], gpu={"name": "H100", "driver": driver})
+    return {**facts, "settings": {**facts["settings"], "shard": shard}}
+
+
+def interrupted(storage: Path, facts: Json) -> Path:
+    journal = Journal.create(own_folder(storage), facts)
+    journal.write("started", FORWARD)
+    journal.write("benchmark", timed(FORWARD))
+    journal.close()
+    return journal.path
+
+
+def test_another_driver_is_named_and_resumed_only_on_request(tmp_path: Path) -> None:
+    path = interrupted(tmp_path, on_gpu("550.54"))
+    with pytest.raises(ResumeError, match=r"'560.28' here, '550.54' there.*--resume-any-driver"):
+        open_journal(tmp_path, on_gpu("560.28"), resume=True)
+    journal, contents, _ = open_journal(tmp_path, on_gpu("560.28"), resume=True, any_driver=True)
+    journal.close()
+    assert journal.path == path
+    assert contents.finished_ids == {FORWARD}
+    again = read_journal(path)
+    assert again is not None
+    record_now = MeasuringSession(journal, again, Progress(None)).record()
+    assert record_now["suite"]["other_drivers"] == ["560.28"], "which rows of two drivers stand in one record is told"
+
+
+def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> None:
+    path = interrupted(tmp_path, on_gpu("550"))
+    here = {**on_gpu("550"), "machine_info": {**on_gpu("550")["machine_info"], "cpu": {"count": 64}}}
+    journal, contents, (passed_over,) = open_journal(tmp_path, here, resume=True)
+    journal.close()
+    assert contents.finished_ids == set()
+    assert path.name in passed_over
+    assert "cpu.count: 64 here, 8 there" in passed_over
+
+
+def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> None:
+    first, second = (interrupted(tmp_path, on_gpu("550", [share, 2])) for share in (1, 2))
+    for share, path in ((1, first), (2, second)):
+        journal, _, _ = open_journal(tmp_path, on_gpu("550", [share, 2]), resume=True)
+        journal.close()
+        assert journal.path == path
+    with pytest.raises(ResumeError, match="shard"):
+        open_journal(tmp_path, on_gpu("550"), resume=True)
+
+
+@pytest.fixture
+def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
+    facts = header([FORWARD, BACKWARD, FULL_STEP])
+    journal = Journal.create(own_folder(tmp_path), facts)
+    yield MeasuringSession(journal, JournalContents(facts), Progress(None))
+    journal.close()
+
+
+def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: MeasuringSession, tmp_path: Path) -> None:
+    """It was killed between the two."""
+    for case_id in (FORWARD, BACKWARD, FULL_STEP):
+        measuring.measured(timed(case_id))
+    path = save_record(measuring.record(), own_folder(tmp_path), "name")
+    found = choose_baseline(
+        Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(record([timed()]))
+    )
+    assert found is None, "it is no baseline of itself"
+    resumed = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
+    assert resumed.save(resumed.record(), tmp_path, "name") == resumed.saved == path
+    assert [found.name for found in path.parent.iterdir()] == ["0001_name.json"]
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write_line(self, line: str) -> None:
+        self.lines.append(line)
+
+    def flush(self) -> None:
+        pass
+
+
+class Clock:
+    now = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+    monkeypatch.setattr(time, "monotonic", lambda: Clock.now)
+    Clock.now = 0.0
+    return Clock
+
+
+def played(clock: type[Clock], round_seconds: float, cases: int = 4, rounds: int = 3) -> list[str]:
+    """The lines of a log over cases that take as long as predicted."""
+    terminal: Any = Terminal()
+    predicted = {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
+    progress = Progress(Log(terminal, nullcontext), predicted)
+    for case_id in progress.predicted_seconds:
+        progress.begin(case_id, 1, rounds - 1)
+        for number in range(rounds):
+            progress.round(number)
+            clock.now += round_seconds
+        progress.end(case_id, f"{case_id[-3:]}  1 ms")
+    return terminal.lines
+
+
+def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_figure(clock: type[Clock]) -> None:
+    assert played(clock, 20.0) == [
+        "1 of 4 cases done  about 3 min left; last: [0]  1 ms",
+        "2 of 4 cases done  about 2 min left; last: [1]  1 ms",
+        "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
+        "4 of 4 cases done  about 0 s left; last: [3]  1 ms",
+    ]
+
+
+def test_a_long_case_says_its_round_and_a_short_run_says_nothing(clock: type[Clock]) -> None:
+    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=1)
+    assert lines[:2] == ["case 1 of 1  round 1 of 2  test_x[0]", "case 1 of 1  round 2 of 2  test_x[0]"]
+    clock.now = 0.0
+    assert played(clock, 1.0) == []
