@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from claims.quick import trace_bytes
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
@@ -25,7 +24,7 @@ from perf_tests.records.record import Json, without_nan
 from perf_tests.traces.kernels import TracedRound, first_round_parts
 from tests.support.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.synthetic_trace import row
-from tests.support.traced_rounds import Round, rounds, traced_values
+from tests.support.traced_rounds import Round, rounds, trace_bytes, traced_values
 
 ALL_PHASES = [phase.name for phase in phases_of(LANGUAGE_MODEL)]
 

@@ -1,6 +1,6 @@
 """Any damaged file ends in one sentence and an exit code, and nothing is written, whichever verb reads it.
 
-`claims.fuzzed_files` tries thousands of them.
+A nightly test tries thousands of them.
 """
 
 import io
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from claims.expedition.files import STATE, load_state
-from claims.fuzzed_files import Tally, fuzz, take
+from claims.expedition.__main__ import STATE, load_state
 from perf_tests.phases import FINDINGS, FINE
 from tests.support.file_readers import READERS, Reader
+from tests.support.fuzzing import Tally, fuzz, take
 
 
 @pytest.mark.parametrize("name", READERS)
