@@ -115,28 +115,38 @@ def test_a_choice_that_a_file_does_not_offer_is_refused_and_not_passed_over(
     assert kernels(path, *words.split()) == (2, f"{path}: {sentence}\n")
 
 
-WITHOUT_KERNELS = gzip.compress(forward_and_backward().without_device().text())
+def packed_without_kernels() -> bytes:
+    return gzip.compress(forward_and_backward().without_device().text())
 
 
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
-        ("forward.trace.json.gz", WITHOUT_KERNELS, "could not use CUPTI"),
-        ("forward.trace.json.gz", WITHOUT_KERNELS[:50], "cannot be read"),
-        ("report.sqlite", b"", "it holds no kernels"),
-        ("report.sqlite", b"no database at all, but long enough to be looked at as one", "it is not a database"),
-        ("report.txt", b"", "its suffix must be .nsys-rep"),
-        ("report.json", b"{}", "is no record of this suite"),
-        ("report.nsys-rep", b"x", "nsys is not on the PATH"),
+        ("forward.trace.json.gz", packed_without_kernels, "could not use CUPTI"),
+        ("forward.trace.json.gz", lambda: packed_without_kernels()[:50], "cannot be read"),
+        ("report.sqlite", bytes, "it holds no kernels"),
+        (
+            "report.sqlite",
+            lambda: b"no database at all, but long enough to be looked at as one",
+            "it is not a database",
+        ),
+        ("report.txt", bytes, "its suffix must be .nsys-rep"),
+        ("report.json", lambda: b"{}", "is no record of this suite"),
+        ("report.nsys-rep", lambda: b"x", "nsys is not on the PATH"),
         ("report.sqlite", None, "there is no such file"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(
-    tmp_path: Path, name: str, content: bytes | None, sentence: str, kernels: Verb, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    name: str,
+    content: Callable[[], bytes] | None,
+    sentence: str,
+    kernels: Verb,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     if content is not None:
-        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).write_bytes(content())
     code, said = kernels(tmp_path / name)
     assert code == 3
     assert sentence in said
