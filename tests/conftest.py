@@ -19,6 +19,8 @@ mark(os.environ)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the lane, and end what is left, where a process that a test started outlives all tests."""
     close_forked_python()
+    if "numerics_tests.rank_pool" in sys.modules:
+        sys.modules["numerics_tests.rank_pool"].POOL.stop()
     left = orphans(str(os.getpid()))
     for process in left:
         os.kill(int(process.partition(" ")[0]), signal.SIGKILL)

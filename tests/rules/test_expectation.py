@@ -10,7 +10,7 @@ from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.datasheets import GPUS, libraries_on
-from perf_tests.predict.expectation import Expectation, expect, why_impossible
+from perf_tests.predict.expectation import WALL_OVER_DEVICE, Expectation, expect, why_impossible
 from tests.support.example_cases import CEILINGS as A_MACHINE
 from tests.support.example_cases import attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
@@ -68,6 +68,16 @@ def test_a_gpu_is_held_to_its_datasheet_and_tf32_is_recognised() -> None:
     assert reason is not None
     assert "the datasheet of A100-SXM-80GB" in reason
     assert "TF32 products under the name fp32" in reason
+    beyond_tf32 = why_impossible(expectation, [flops / 200e12], [], None)
+    assert beyond_tf32 is not None
+    assert "TF32" not in beyond_tf32
+
+
+def test_wall_time_may_be_a_little_below_device_time_and_no_more(forward: Expectation) -> None:
+    """Events have a finite resolution."""
+    for share, is_possible in ((0.99, True), (WALL_OVER_DEVICE - 0.01, False)):
+        reason = why_impossible(forward, [share] * 3, [1.0] * 3, None)
+        assert (reason is None) is is_possible
 
 
 def test_what_cannot_be_counted_is_held_to_the_masked_half() -> None:

@@ -127,12 +127,19 @@ def test_a_few_checkpoints_over_several_blocks_tell_of_all(blocks: int, precisio
     assert without_log(told(case)) == without_log(count_all(case))
 
 
-def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "phase, checkpoint, layers", [("forward", "none", [1, 2]), ("inference", "none", [2, 3]), ("forward", "2", [3, 5])]
+)
+def test_a_deep_model_is_told_from_fewer_layers_than_it_has(
+    phase: str, checkpoint: str, layers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One and one more; of an inference two, whose first differs; of checkpoints over two blocks what is left over."""
     counted = Mock(wraps=fake_training.count_passes)
     monkeypatch.setattr(fake_training, "count_passes", counted)
     fake_training.passes.cache_clear()
-    fake_training.passes(replace(CASE, config=replace(CASE.config, num_layers=9), checkpoint="2"))
-    assert [call.args[0].config.num_layers for call in counted.call_args_list] == [3, 5]
+    config = replace(CASE.config, num_layers=9)
+    fake_training.passes(replace(CASE, phase=phase, config=config, checkpoint=checkpoint))
+    assert [call.args[0].config.num_layers for call in counted.call_args_list] == layers
 
 
 def test_counting_inside_autocast_is_refused() -> None:

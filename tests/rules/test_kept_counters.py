@@ -49,14 +49,13 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_what_a_count_depends_on_counts_again(
-    change: str, counted: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_of_what_a_count_depends_on_counts_again(counted: list[object]) -> None:
     kept_counters_or_reason(CASE)
-    CHANGES[change](monkeypatch)
-    kept_counters_or_reason(CASE)
-    assert len(counted) == 2
+    for number, change in enumerate(CHANGES.values(), 2):
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            kept_counters_or_reason(CASE)
+        assert len(counted) == number
 
 
 def test_each_case_and_each_library_has_counters_of_its_own(counted: list[object]) -> None:
@@ -66,33 +65,28 @@ def test_each_case_and_each_library_has_counters_of_its_own(counted: list[object
     assert len(counted) == 4
 
 
-def test_what_is_the_users_own_is_counted_in_every_run(counted: list[object], tmp_path: Path) -> None:
-    own = replace(CASE, attention="mine.py:attention")
-    kept_counters_or_reason(own)
-    kept_counters_or_reason(own)
+@pytest.mark.parametrize("changes", [{"attention": "mine.py:attention"}, {"execution": "compiled"}])
+def test_what_is_the_users_own_or_has_no_counters_is_asked_for_in_every_run(
+    changes: dict[str, str], counted: list[object], tmp_path: Path
+) -> None:
+    case = replace(CASE, **changes)
+    assert kept_counters_or_reason(case) == kept_counters_or_reason(case)
     assert len(counted) == 2
     assert list(tmp_path.rglob("*.json")) == []
 
 
-def test_a_case_without_counters_is_asked_again(counted: list[object], tmp_path: Path) -> None:
-    compiled = replace(CASE, execution="compiled")
-    assert kept_counters_or_reason(compiled) == kept_counters_or_reason(compiled)
-    assert len(counted) == 2
-    assert list(tmp_path.rglob("*.json")) == []
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"case": "another", "counters": {}}', "short", "extra"])
-def test_a_broken_file_is_counted_and_written_again(content: str, counted: list[object], tmp_path: Path) -> None:
+def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_path: Path) -> None:
     whole = kept_counters_or_reason(CASE)
     (path,) = tmp_path.rglob("*.json")
-    data = json.loads(path.read_text())
-    if content == "short":
-        del data["counters"]["kernels"]
-    elif content == "extra":
-        data["counters"]["unknown"] = 1
-    path.write_text(json.dumps(data) if content in ("short", "extra") else content)
-    assert kept_counters_or_reason(CASE) == kept_counters_or_reason(CASE) == whole
-    assert len(counted) == 2
+    good = json.loads(path.read_text())
+    kept = good["counters"]
+    broken = [{**good, "counters": {name: kept[name] for name in kept.keys() - {"kernels"}}},
+              {**good, "counters": {**kept, "unknown": 1}}, {**good, "case": "another"}]  # fmt: skip
+    for content in ("", "{", "[]", "null", '{"case": "another", "counters": {}}', *map(json.dumps, broken)):
+        done = len(counted)
+        path.write_text(content)
+        assert kept_counters_or_reason(CASE) == kept_counters_or_reason(CASE) == whole
+        assert len(counted) == done + 1, content
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_else(

@@ -127,7 +127,7 @@ def test_a_module_keeps_its_hooks_and_parameters() -> None:
 def stepping(optimizer: str, phase: str = "full_step", **changes: object) -> LanguageModelCase:
     """A case of the reference with an optimizer of one's own."""
     name = optimizer if ":" in optimizer else f"{PLANTED}:{optimizer}"
-    return language_model_case(phase=phase, optimizer=name, **changes)  # type: ignore[arg-type]
+    return language_model_case(TOY, phase=phase, optimizer=name, **changes)
 
 
 def training_of(case: LanguageModelCase) -> Training:

@@ -12,6 +12,10 @@ PATIENCE_SECONDS = 5.0
 """A process that is on its way out, as a worker whose pipe has just closed, is none."""
 
 
+OF_PYTHON = ("from multiprocessing.resource_tracker import main", "from multiprocessing.forkserver import main")
+"""Helpers of `multiprocessing`, one each, which end with the process that started them."""
+
+
 def mark(environment: dict[str, str] | os._Environ[str]) -> None:
     """Let everything that this process starts from here on bear its mark."""
     environment[VARIABLE] = str(os.getpid())
@@ -25,7 +29,7 @@ def _marked(mark: str) -> Iterator[tuple[int, str]]:
             if int(folder.name) == os.getpid() or wanted not in (folder / "environ").read_bytes().split(b"\0"):
                 continue
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            if command:  # a zombie has none
+            if command and not any(words in command for words in OF_PYTHON):  # a zombie has none
                 yield int(folder.name), command
         except (FileNotFoundError, PermissionError, ProcessLookupError):  # it ended meanwhile, or is another user's
             continue
