@@ -15,9 +15,19 @@ from tests.support.orphans import mark, orphans
 mark(os.environ)
 
 
+_sessions: list[pytest.Session] = []
+"""The session of this process, and within it those of tests that call pytest."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _sessions.append(session)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the lane, and end what is left, where a process that a test started outlives all tests."""
+    if _sessions.pop() is not session or _sessions:
+        return
     close_forked_python()
     if "numerics_tests.rank_pool" in sys.modules:
         sys.modules["numerics_tests.rank_pool"].POOL.stop()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from perf_tests.predict.ledger import LedgerKey, read_ledger
 from perf_tests.records.columns import Cell, cells_of, machine_line, pairs_along, pass_cells
 from perf_tests.records.format import GIB, MIB, finite, significant
+from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, each_readable
