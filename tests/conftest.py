@@ -29,8 +29,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _sessions.pop() is not session or _sessions:
         return
     close_forked_python()
-    if "numerics_tests.rank_pool" in sys.modules:
-        sys.modules["numerics_tests.rank_pool"].POOL.stop()
+    if "numerics_tests.harness.rank_pool" in sys.modules:
+        sys.modules["numerics_tests.harness.rank_pool"].POOL.stop()
     left = orphans(str(os.getpid()))
     for process in left:
         os.kill(int(process.partition(" ")[0]), signal.SIGKILL)
