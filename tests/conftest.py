@@ -13,6 +13,8 @@ from tests.support.git_repository import git, make_repository
 from tests.support.orphans import mark, orphans
 
 mark(os.environ)
+for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+    del os.environ[name]  # what a test starts is no worker of this run, and pytest-benchmark would measure nothing
 
 
 _sessions: list[pytest.Session] = []
