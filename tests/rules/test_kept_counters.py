@@ -69,7 +69,7 @@ def test_each_case_and_each_library_has_counters_of_its_own(counted: list[object
 def test_what_is_the_users_own_or_has_no_counters_is_asked_for_in_every_run(
     changes: dict[str, str], counted: list[object], tmp_path: Path
 ) -> None:
-    case = replace(CASE, **changes)
+    case = replace(CASE, **changes)  # type: ignore[arg-type]
     assert kept_counters_or_reason(case) == kept_counters_or_reason(case)
     assert len(counted) == 2
     assert list(tmp_path.rglob("*.json")) == []
