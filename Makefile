@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites nightly readers lint proofs trials mutants rank-mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -121,35 +121,18 @@ lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/pylint --score=n $$(git ls-files "*.py")
 	$(BIN)/mypy
 
-proofs: $(INSTALLED)  ## measure what the suite claims of itself
-	$(BIN)/python -m claims.audit_score
-	$(BIN)/python -m claims.quick
-	$(BIN)/python -m claims.suite_against_loop
-	$(BIN)/python -m claims.sdpa_against_naive
-	$(BIN)/python -m claims.gate_simulation
-	$(BIN)/python -m claims.passes_beside_timing
-	$(BIN)/python -m claims.counters_repeat
-	$(BIN)/python -m claims.predicted_cpu_peak
-	$(BIN)/python -m claims.predicted_times
-	$(BIN)/python -m claims.wrong_attention
-	$(BIN)/python -m claims.communication
+claims: $(INSTALLED)  ## measure what the suite claims of itself, on an idle machine: make claims ARGS="--most-minutes 5"
+	$(BIN)/python -m claims $(ARGS)
 
 trials: $(INSTALLED)  ## whole gate runs of the present engine until its claims have enough; stop and resume any time: make trials ARGS="--most 10"
-	$(BIN)/python -m claims.gate_campaign $(ARGS)
+	$(BIN)/python -m claims.gate $(ARGS)
 
 # From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
 mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; fails if over 3 % survive
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
-	$(BIN)/python -m numerics_tests.mutants
-
-rank-mutants: $(INSTALLED)  ## the same in how ranks share a step, judged by processes of ranks
-	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m numerics_tests.rank_mutants
-
-tool-mutants: $(INSTALLED)  ## the listed faults in the tools, each judged by its owner test: make tool-mutants ARGS="--room gate"
-	$(BIN)/python -m tests.faults $(ARGS)
+	$(BIN)/python -m numerics_tests.harness.mutants
 
 # An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
 triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once

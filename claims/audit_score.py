@@ -6,14 +6,12 @@ is right by its labels if the device was waited for, the phase and the precision
 not among the judged cells.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from claims.held_out_attention import breaks_physics
-from claims.verdict import conclude
 from perf_tests.audit.figures import ACCUSING, IMPOSSIBLE, SUSPICIOUS
 from perf_tests.audit.tables import Audit, audit_file
 from perf_tests.records.published import PUBLISHED, published_rows
@@ -21,16 +19,13 @@ from perf_tests.records.published import PUBLISHED, published_rows
 TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory", "kernels")
 
 AS_WRITTEN = ("attention_timing_as_written",)
-"""In units that are wrong throughout, so that no cell is right."""
+"""Tables in units that are wrong throughout, so that no cell is right."""
 
 HELD_OUT = ("flash_attention", "compiled_attention")
 """Tables judged by `held_out_attention`, without the audit's code; no rule was tuned on the second."""
 
 JUDGED = ("e2e_timing", "attention_timing")
 """Tables whose cells that break physics were all judged by hand."""
-
-MOST_SUSPECTED_SHARE = 0.02
-"""Of right cells, that may be suspected wrongly."""
 
 NOT_OF_A_CELL = ("breaks_physics", "cause", "what_is_true", "why")
 """Columns of a judgement; the others name its cell."""
@@ -63,10 +58,6 @@ class Score:
     def missed(self) -> set[str]:
         return self.breaking - self.found
 
-    @property
-    def is_good(self) -> bool:
-        return not self.missed and not self.accused and len(self.suspected) <= MOST_SUSPECTED_SHARE * len(self.right)
-
     def lines(self) -> list[str]:
         share = len(self.suspected) / len(self.right) if self.right else 0.0
         return [
@@ -81,7 +72,7 @@ def cells(name: str) -> list[Cell]:
 
 
 def table_path(name: str) -> Path:
-    """Of `memory`, its file: a large table is packed."""
+    """The file of a table; a large one is packed."""
     (path,) = PUBLISHED.glob(f"{name}.csv*")
     return path
 
@@ -107,7 +98,7 @@ def score(name: str, audit: Audit, table: Sequence[Cell], judged: Sequence[Cell]
 
 
 def held_out_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
-    """Of a table of attention without judgements by hand: every cell with a time either breaks physics or is right."""
+    """Score attention without judgements by hand: each cell with a time either breaks physics or is right."""
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if cell["mean_ms"]}
     breaking = {line for line, cell in place.items() if breaks_physics(cell)}
     right, causes = place.keys() - breaking, _causes(audit)
@@ -117,7 +108,7 @@ def held_out_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
 
 
 def whole_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
-    """Of a table without cells that break physics: every cell with a figure is right, except the known mistakes."""
+    """Score a table without cells that break physics: all but the known mistakes are right."""
     known = {case["line"] for case in cells("known_cases") if case["file"] == f"{name}.csv"}
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if str(number) not in known}
     accused = place.keys() & _under(audit, ACCUSING)
@@ -125,7 +116,7 @@ def whole_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
 
 
 def _causes(audit: Audit) -> dict[str, str]:
-    """Of the impossible figures: all that is said of each."""
+    """All that is said of each impossible figure."""
     causes: dict[str, str] = {}
     for finding in audit.findings_of(IMPOSSIBLE):
         for place in finding.places:
@@ -138,7 +129,7 @@ def _under(audit: Audit, verdicts: Iterable[str]) -> set[str]:
 
 
 def _suspected(name: str, audit: Audit, place: dict[str, Cell], right: Iterable[str]) -> set[str]:
-    """Without those whose suspicion was judged right."""
+    """Suspected lines but those whose suspicion was judged right."""
     deserved = {(cell["source"], cell["rule"]) for cell in cells("judged_suspicions") if cell["file"] == f"{name}.csv"}
     suspected = {
         line
@@ -168,44 +159,37 @@ def known_cases_found(audits: dict[str, Audit]) -> list[tuple[Cell, bool]]:
     ]
 
 
-def print_held_out(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
-    result = held_out_score(name, audit, table)
-    print(f"{name}.csv, {len(result.breaking) + len(result.right)} cells with a time, judged without the audit's code:")
-    print(*result.lines(), sep="\n")
-    missed = Counter(
-        f"{cell['attention']} {cell['precision']} {cell['phase']} on {cell['gpu']}"
-        for cell in (table[int(line.removeprefix("line ")) - 2] for line in result.missed)
-    )
-    for what, count in missed.most_common():
-        print(f"    missed {count}: {what}")
-    return result
-
-
-def main() -> int:
+def audit() -> dict[str, float]:
+    """Print what the audit says of each table, beside what was judged by hand."""
     audits = {f"{name}.csv": audit_file(table_path(name)) for name in TABLES}
     scores = []
     for name in TABLES:
-        audit, table = audits[f"{name}.csv"], cells(name)
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in audit.counts().items())
-        print(f"{name}.csv: {len(audit.places)} figures: {counts}")
+        audited, table = audits[f"{name}.csv"], cells(name)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in audited.counts().items())
+        print(f"{name}.csv: {len(audited.places)} figures: {counts}")
         if name in JUDGED:
-            scores.append(score(name, audit, table, cells(f"judged_{name}")))
+            scores.append(score(name, audited, table, cells(f"judged_{name}")))
             print(f"  of those found: the judged cause is named for {len(scores[-1].cause_named)}")
         elif name not in AS_WRITTEN:
-            scores.append(whole_score(name, audit, table))
+            scores.append(whole_score(name, audited, table))
         else:
             continue
         print(*scores[-1].lines(), sep="\n")
     known = known_cases_found(audits)
     for case, is_found in known:
         print(f"{'found ' if is_found else 'MISSED'} {case['file']} line {case['line']}: {case['rule']}: {case['why']}")
-    scores += [print_held_out(name, audit_file(table_path(name)), cells(name)) for name in HELD_OUT]
-    claim = (
-        "every cell that breaks physics and every known case is found, no correct cell is accused, and at most "
-        f"{MOST_SUSPECTED_SHARE:.0%} of a table's correct cells are wrongly called suspicious"
-    )
-    return conclude(claim, all(one.is_good for one in scores) and all(is_found for _, is_found in known))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for name in HELD_OUT:
+        table = cells(name)
+        scores.append(held_out_score(name, audit_file(table_path(name)), table))
+        count = len(scores[-1].breaking) + len(scores[-1].right)
+        print(f"{name}.csv, {count} cells with a time, judged without the audit's code:")
+        print(*scores[-1].lines(), sep="\n")
+        missed = (table[int(line.removeprefix("line ")) - 2] for line in scores[-1].missed)
+        kinds = Counter(f"{cell['attention']} {cell['precision']} {cell['phase']} on {cell['gpu']}" for cell in missed)
+        print(*(f"    missed {times}: {what}" for what, times in kinds.most_common()), sep="\n", end="")
+    return {
+        "cells that break physics, missed": sum(len(one.missed) for one in scores),
+        "known cases missed": sum(not is_found for _, is_found in known),
+        "correct cells accused": sum(len(one.accused) for one in scores),
+        "correct cells suspected, worst table": max(len(one.suspected) / len(one.right) for one in scores),
+    }

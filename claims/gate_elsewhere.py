@@ -1,25 +1,26 @@
-"""The gate in a repository of somebody else: unchanged code passes, 10 % more work is found, nothing else is touched.
+"""Gates of throw-away repositories, whose truth is known: somebody else's, and sixteen commits of this one.
 
-A throw-away repository holds a model of equal layers. Head is the same code with another comment, then a model of a
-tenth more layers; each is gated from that repository by the shipped command line.
+In the first, head is the same code with another comment, then a model of a tenth more layers; each is gated from that
+repository by the shipped command line, and nothing else there is touched. In the other, `bisect` searches the one
+commit that is slower. Each of its commits changes `model/`, or its verdict would be known without a measurement.
 """
 
-import argparse
+import json
+import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
 from pathlib import Path
 
-from claims import verdict
+from claims.planted import slow_attention
 from perf_tests.gate.samples import read_samples, rules_from_settings
 from perf_tests.gate.verdicts import GateResult, Verdict, conclude
 from perf_tests.user_code.named import SUITE
 from tests.support.git_repository import commit, git
+from tests.support.launches import ROOT, LaunchError
 
-LAYERS = 20
-WIDTH = 256
-SLOWER = 0.1
+LAYERS, WIDTH, SLOWER, GATE_MINUTES = 20, 256, 0.1, 10
 
 OPTIONS = (
     "--device=cpu", "--threads=1", "--size=tiny", "--vocab-size=100", "--context=128", "--precision=fp32",
@@ -51,39 +52,33 @@ def build(config):
 '''
 
 
+def elsewhere() -> dict[str, float]:
+    """Exit code on unchanged code, and the cases in which a tenth more work was missed by counters and by time.
+
+    By time the claim is made where the run says that it could detect half of it, for which it needs time and calm.
+    """
+    unchanged = _gated(LAYERS, "The same layers")
+    slower = _gated(round(LAYERS * (1 + SLOWER)), "The same layers, a tenth more of them")
+    risen = {row.id for row in slower.exact if row.verdict == Verdict.MORE}
+    found = {
+        "exit code of unchanged code": float(unchanged.exit_code),
+        "cases in which counters miss more work": len({row.id for row in slower.cases} - risen),
+    }
+    if slower.detectable is None or slower.detectable > SLOWER / 2:
+        smallest = "none" if slower.detectable is None else f"one of {slower.detectable:.1%}"
+        print(f"this run could detect no slowdown of {SLOWER / 2:.0%} by time, but {smallest}.")
+        return found
+    missed = sum(row.verdict != Verdict.SLOWER for row in slower.cases)
+    return {**found, "cases in which time misses more work": missed}
+
+
 def write_model(folder: Path, layers: int = LAYERS, width: int = WIDTH, comment: str = "Layers of one kind") -> None:
-    """`train/model.py` as it is from now on."""
+    """Write `train/model.py` as it is from now on."""
     (folder / "train").mkdir(exist_ok=True)
     (folder / "train/model.py").write_text(SOURCE.format(layers=layers, width=width, comment=comment))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10, help="of each of the two gates (10)")
-    minutes = parser.parse_args().minutes
-    print(verdict.conditions(threads=1))
-    unchanged = gated(LAYERS, "The same layers", minutes)
-    slower = gated(round(LAYERS * (1 + SLOWER)), "The same layers, a tenth more of them", minutes)
-    every = {row.id for row in slower.cases}
-    risen = {row.id for row in slower.exact if row.verdict == Verdict.MORE}
-    return verdict.gravest(
-        verdict.conclude("unchanged code of another repository passes", unchanged.exit_code == 0),
-        verdict.conclude(f"{SLOWER:.0%} more work is found by exact counters in every case", risen == every),
-        by_time(slower),
-    )
-
-
-def by_time(slower: GateResult) -> int:
-    """The claim is made where the run says that it could detect half of it, for which it needs time and calm."""
-    if slower.detectable is None or slower.detectable > SLOWER / 2:
-        found = "none" if slower.detectable is None else f"one of {slower.detectable:.1%}"
-        print(f"this run could detect no slowdown of {SLOWER / 2:.0%} by time, but {found}.")
-        return 2
-    found_all = all(row.verdict == Verdict.SLOWER for row in slower.cases)
-    return verdict.conclude(f"{SLOWER:.0%} more work is found by time in every case", found_all)
-
-
-def gated(layers: int, comment: str, minutes: float) -> GateResult:
+def _gated(layers: int, comment: str) -> GateResult:
     """The verdict on a head with so many layers. Raises RuntimeError where the gate changed the repository."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -91,11 +86,20 @@ def gated(layers: int, comment: str, minutes: float) -> GateResult:
         git(folder, "init", "-q", "-b", "main")
         commit(folder)
         write_model(folder, layers, comment=comment)
-        before = state(folder)
-        command = (*pytest(), *OPTIONS, "--model=train/model.py:build", "--against=main", f"--gate-minutes={minutes}")
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if state(folder) != before:
-            raise RuntimeError(f"the gate changed the repository:\n{state(folder)}")
+        before = _state(folder)
+        # As `perf-tests run` starts it.
+        suite = (
+            sys.executable,
+            "-m",
+            "pytest",
+            "--config-file",
+            str(SUITE / "pyproject.toml"),
+            str(SUITE / "perf_tests"),
+        )
+        gate = ("--model=train/model.py:build", "--against=main", f"--gate-minutes={GATE_MINUTES}")
+        ended = subprocess.run((*suite, *OPTIONS, *gate), cwd=folder, capture_output=True, text=True)
+        if _state(folder) != before:
+            raise RuntimeError(f"the gate changed the repository:\n{_state(folder)}")
         samples = sorted((folder / ".benchmarks/gate").glob("*.jsonl"))
         if not samples:
             raise RuntimeError(f"the gate ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
@@ -107,12 +111,7 @@ def gated(layers: int, comment: str, minutes: float) -> GateResult:
     return result
 
 
-def pytest() -> Sequence[str]:
-    """As `perf-tests run` starts it."""
-    return (sys.executable, "-m", "pytest", "--config-file", str(SUITE / "pyproject.toml"), str(SUITE / "perf_tests"))
-
-
-def state(folder: Path) -> str:
+def _state(folder: Path) -> str:
     """Everything that git knows of the repository and of its files, records aside."""
     known = ("status", "--porcelain", "--ignored", "--", ".", ":(exclude).benchmarks")
     return "\n".join(
@@ -120,5 +119,46 @@ def state(folder: Path) -> str:
     )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+COMMITS, TRIES, SLOWDOWN, SHAPE = 16, 5, 0.10, (32, 128)
+"""Commits of a search, searches, and by how much attention of which head width and sequence length becomes slower."""
+
+BISECTED = (
+    "--case=perf_tests/test_attention.py::test_attention_forward[d32-seq128-fp32-naive]", "--gate-minutes=8",
+    "--options=--device=cpu --threads=1 --phase=forward --head-dim=32 --sequence-length=128 --attention=naive",
+)  # fmt: skip
+
+
+def bisect() -> dict[str, float]:
+    """Count searches in which `bisect` did not name the slower commit, drawn for each. Raises LaunchError."""
+    wrong = 0
+    for number in range(TRIES):
+        slower = random.Random(f"planted {number}").randrange(1, COMMITS + 1)
+        with tempfile.TemporaryDirectory() as folder:
+            clone = Path(folder, "clone")
+            commits = _planted_commits(clone, slower)
+            start = time.monotonic()
+            command = (sys.executable, "-m", "perf_tests", "bisect", f"HEAD~{COMMITS}", "HEAD", *BISECTED, "--json")
+            ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, text=True)
+        if not ended.stdout:
+            raise LaunchError(f"`{' '.join(command[1:])}` exited with {ended.returncode}.")
+        said = json.loads(ended.stdout)
+        wrong += said["suspects"] != [commits[slower]]
+        pairs, minutes = sum(step["launch_pairs"] for step in said["steps"]), (time.monotonic() - start) / 60
+        print(f"planted as number {slower}, {commits[slower][:12]}: {said['sentence']}")
+        print(f"  {len(said['steps'])} commits judged by {pairs} launch pairs in {minutes:.1f} min", flush=True)
+    return {"searches that name another commit": wrong}
+
+
+def _planted_commits(clone: Path, slower: int) -> list[str]:
+    """The hashes of HEAD and the commits on top of it, number `slower` the slower one."""
+    git(ROOT, "clone", "--quiet", "--shared", str(ROOT), str(clone))
+    commits = [git(clone, "rev-parse", "HEAD")]
+    for number in range(1, COMMITS + 1):
+        if number == slower:
+            slow_attention(clone, {SHAPE: SLOWDOWN})
+        with (clone / "model/attention.py").open("a") as file:
+            file.write(f"# commit {number}\n")
+        git(clone, "add", "--all")
+        git(clone, "commit", "--quiet", "--message", f"Change number {number}")
+        commits.append(git(clone, "rev-parse", "HEAD"))
+    return commits

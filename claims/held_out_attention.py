@@ -25,8 +25,8 @@ PEAKS = {
     "A100": Peak({"fp32": 19.5e12, "bf16": 312e12}, 2.039e12, 40 * 2**20),
     "H100": Peak({"fp32": 66.9e12, "bf16": 989.4e12}, 3.35e12, 50 * 2**20),
 }
-"""By the first letters of a label. NVIDIA A100 datasheet (SXM, 80 GB), which holds for the A800, and H100 datasheet
-(SXM), dense; fp32 without tensor cores, which is what the label says."""
+"""Peaks by the first letters of a label. NVIDIA A100 datasheet (SXM, 80 GB), which holds for the A800, and H100
+datasheet (SXM), dense; fp32 without tensor cores, which is what the label says."""
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 

@@ -1,5 +1,5 @@
 """Whether the precision of the model, of PyTorch's kernels here and of a training step is right.
 
-formats, bounds -> what theory allows; strategies -> what goes in; claims -> what is listed for the kill matrix;
-test_* -> the claims; faults_* -> what each claim must catch.
+test_* -> the claims, test_softmax.py first; harness/ -> what goes in, what theory allows, what each claim must catch;
+machine/ -> what kernels and autocast do here.
 """

@@ -9,29 +9,48 @@ from hypothesis import register_random, settings
 
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named, why_gpu_is_passed_over
-from numerics_tests import cuda_autocast, environment, profiles, tiny, under_test
-from numerics_tests.claims import CLAIMS, applies_to
-from numerics_tests.under_test import GIVEN
+from numerics_tests.harness.claims import CLAIMS, DEFAULT_PROFILE, PROFILES, load_profile
+from numerics_tests.harness.tiny import GIVEN
+from numerics_tests.machine import cuda_autocast, environment
 from perf_tests.cases.options import typed_or
 from perf_tests.user_code.attention import attention_named, label
 
-# Hypothesis keeps a weak reference only.
-TORCH_GENERATOR = profiles.TorchGenerator()
 DEVICE = pytest.StashKey[torch.device]()
 THREADS = pytest.StashKey[int]()
+
+
+class TorchGenerator:
+    """torch's global generator, as hypothesis.register_random wants it, so that every example starts from one seed."""
+
+    def seed(self, seed: int) -> None:
+        # Not torch.manual_seed: it records a stack trace for each missing backend, and called twice per example it
+        # took 40 % of the suite's time.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+
+    def getstate(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def setstate(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+# Hypothesis keeps a weak reference only.
+TORCH_GENERATOR = TorchGenerator()
 
 
 # First, so that an unknown profile gets our sentence instead of Hypothesis's traceback.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Also beats the `ci` profile that Hypothesis loads by itself where the variable CI is set.
-    profiles.load(config.getoption("hypothesis_profile", None) or profiles.DEFAULT)
+    load_profile(config.getoption("hypothesis_profile", None) or DEFAULT_PROFILE)
     if settings().derandomize and config.getoption("--hypothesis-seed", None) is not None:
         raise pytest.UsageError(
             "--hypothesis-seed has no effect under profile ci, which always draws the same examples; "
             "choose quick or deep."
         )
-    under_test.take(config, tiny.CONFIG)
+    GIVEN.take(config)
     config.stash[THREADS] = typed_or(config, "--threads", 1)
     register_random(TORCH_GENERATOR)
     try:
@@ -43,16 +62,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     device = config.stash[DEVICE]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {config.stash[THREADS]}"
-    reason = why_gpu_is_passed_over(str(device))
-    return [
-        f"numerics: torch {torch.__version__} on {device}, {where}",
-        *filter(None, [reason, under_test.in_words()]),
-        *environment.changed(),
-    ]
+    lines = [f"numerics: torch {torch.__version__} on {device}, {where}"]
+    if reason := why_gpu_is_passed_over(str(device)):
+        lines.append(reason)
+    if GIVEN:
+        typed = f"--model {GIVEN.model.name}" if GIVEN.model else f"--attention {','.join(GIVEN.attentions)}"
+        lines.append(f"numerics: {typed}; tests of anything else are not selected")
+    return [*lines, *environment.changed()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A claim over its references; attention, where a test names none or the user does, by the fixture."""
+    """Spread a claim over its references; over attentions, by the fixture, where a test names none or the user does."""
     made = CLAIMS.get(metafunc.definition.originalname)
     references = {} if made is None else made.references
     if "attention" in metafunc.fixturenames and (GIVEN.attentions or not references):
@@ -64,11 +84,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a model or an attention of the user's, no numerics test of anything else."""
+    """Leave only tests that take an attention where the user gives one; with --model, only claims on any model."""
     if not GIVEN:
         return
-    here = Path(__file__).parent
-    left_out = [item for item in items if here in item.path.parents and not applies_to(item, GIVEN)]
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if Path(__file__).parent not in item.path.parents:
+            return False
+        if GIVEN.attentions:
+            return "attention" not in item.fixturenames  # type: ignore[attr-defined]  # of a test function
+        made = CLAIMS.get(item.originalname)  # type: ignore[attr-defined]
+        return made is None or not made.of_any_model
+
+    left_out = [item for item in items if is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
@@ -88,7 +116,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def attention(request: pytest.FixtureRequest, device: torch.device) -> AttentionFunction:
     """An implementation by name, built once: a compiled one compiles once per shape."""
     implementation = attention_named(request.param)
-    if implementation.is_compiled and settings().max_examples <= profiles.PROFILES["quick"].max_examples:
+    if implementation.is_compiled and settings().max_examples <= PROFILES["quick"].max_examples:
         pytest.skip(f"compiling {request.param!r} takes longer than the profile quick may; run ci or deep.")
     reason = implementation.why_unavailable(device, 16)
     if reason:

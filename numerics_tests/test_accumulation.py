@@ -8,9 +8,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests.checks import assert_same_bits, assert_true
-from numerics_tests.claims import claim
-from numerics_tests.exercises import (
+from numerics_tests.harness.checks import assert_same_bits, assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.exercises import (
     LOOPS,
     error_of_the_additions,
     error_of_the_number,
@@ -19,9 +19,9 @@ from numerics_tests.exercises import (
     stored_hundredth,
     thousand_additions,
 )
-from numerics_tests.formats import BF16, FORMAT_OF, FP16, FP32, Format
-from numerics_tests.strategies import low_dtypes
-from numerics_tests.summation import running_sums
+from numerics_tests.harness.strategies import low_dtypes
+from numerics_tests.machine.formats import BF16, FORMAT_OF, FP16, FP32, Format
+from numerics_tests.machine.sums import running_sums
 
 
 @pytest.mark.parametrize("accumulator, addend, total", LOOPS.values(), ids=LOOPS)

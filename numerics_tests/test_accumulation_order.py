@@ -7,24 +7,23 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests.accumulation_order import Total, Tree, tree_of, written
-from numerics_tests.checks import assert_true
-from numerics_tests.claims import claim
-from numerics_tests.reductions import PRODUCTS, SUMS
-from numerics_tests.summation import pairwise, sequential
+from numerics_tests.harness.checks import assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.machine.sums import PRODUCTS, SUMS, Product, Total, Tree, pairwise, sequential, tree_of, written
 
 LENGTH = 16
 Probe = Callable[[Total, int, torch.dtype, torch.device], Tree]
 
 
-def times_ones(name: str) -> Total:
-    return lambda x: PRODUCTS[name](x, torch.ones_like(x))
+def times_ones(product: Product) -> Total:
+    """The sum that `product` is with a vector of ones."""
+    return lambda x: product(x, torch.ones_like(x))
 
 
 # No scatter_add: on a GPU it adds in the order in which its threads arrive.
 KERNELS: dict[str, Total] = {
     **{name: SUMS[name] for name in ("sum", "sum(dim 0)", "cumsum", "gradient of a bias")},
-    **{name: times_ones(name) for name in PRODUCTS},
+    **{name: times_ones(product) for name, product in PRODUCTS.items()},
 }
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.attention import ATTENTION, AttentionFunction, naive_attention, sdpa_attention
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import BF16, U32
-from numerics_tests.strategies import Recipe, alike, recipes
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.machine.formats import BF16, U32
 from perf_tests.user_code.attention import Arithmetic, exact_and_bounds
 
 SHAPE = (2, 2, 9, 16)

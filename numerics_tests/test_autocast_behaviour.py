@@ -1,5 +1,6 @@
 """How autocast behaves around its table: regions, errors, its cache of weights, gradients, custom functions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,29 +9,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from numerics_tests.checks import assert_same_bits, assert_true
-from numerics_tests.claims import claim
-from numerics_tests.formats import LOW
-from numerics_tests.policy import torch_version
-from numerics_tests.strategies import Recipe, low_dtypes, recipes
+from numerics_tests.harness.checks import Watching, assert_same_bits, assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, low_dtypes, recipes
+from numerics_tests.machine.autocast import torch_version
+from numerics_tests.machine.formats import LOW
 from numerics_tests.test_autocast_dtypes import Region
-from perf_tests.hardware.torch_private import TorchDispatchMode, operator
 
 AUTOCAST = {"torch": torch.autocast}
 MATRIX = recipes((2, 5), 4, dtypes=(torch.float32,), exponents=(-2, 2), max_spread=1, plant=())
 
 
-class CastsOf(TorchDispatchMode):
-    """Counts the casts of one tensor. The mode is what PyTorch's own test_autocast.py counts with."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.weight, self.count = weight, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is operator("_to_copy").default and args[0] is self.weight:
-            self.count += 1
-        return func(*args, **(kwargs or {}))
+def casts_of(weight: Tensor, run: Callable[[], object]) -> int:
+    """How often `run` casts `weight`, counted as PyTorch's own test_autocast.py does."""
+    is_cast: list[bool] = []
+    with Watching(lambda name, arguments: is_cast.append(name == "aten::_to_copy" and arguments[0] is weight)):
+        run()
+    return sum(is_cast)
 
 
 @claim("autocast", AUTOCAST, cost=4, recipe=MATRIX, uses=st.integers(2, 4), low=low_dtypes())
@@ -39,19 +34,16 @@ def test_weight_is_cast_once_in_a_region(
 ) -> None:
     """A leaf that needs a gradient is cast once however often it is used; ATen/autocast_mode.h, cached_cast."""
     weight, x = recipe.tensor(device).requires_grad_(), recipe.tensor(device)
-    with CastsOf(weight) as casts, autocast(device.type, dtype=low):
-        for _ in range(uses):
-            F.linear(x, weight)
-    assert_true(casts.count == 1, f"the weight was cast {casts.count} times in one region")
+    with autocast(device.type, dtype=low):
+        casts = casts_of(weight, lambda: [F.linear(x, weight) for _ in range(uses)])
+    assert_true(casts == 1, f"the weight was cast {casts} times in one region")
 
 
 def test_weight_is_cast_every_time_without_the_cache(device: torch.device) -> None:
     """cache_enabled=False trades time for memory, and sees a weight that changes inside the region."""
     weight, x = torch.ones(2, 2, device=device, requires_grad=True), torch.ones(2, 2, device=device)
-    with CastsOf(weight) as casts, torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False):
-        F.linear(x, weight)
-        F.linear(x, weight)
-    assert casts.count == 2
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False):
+        assert casts_of(weight, lambda: [F.linear(x, weight) for _ in range(2)]) == 2
 
 
 def test_weight_changed_inside_a_region_is_stale(device: torch.device) -> None:
@@ -70,7 +62,7 @@ def test_weight_changed_inside_a_region_is_stale(device: torch.device) -> None:
 def test_error_inside_leaves_no_region_behind(
     autocast: Region, low: torch.dtype, depth: int, device: torch.device
 ) -> None:
-    """After an exception the state is what it was before, through any depth of nesting."""
+    """An exception leaves the state as it was before, through any depth of nesting."""
     before = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
 
     def fail(levels: int) -> None:
@@ -139,7 +131,7 @@ def with_amp(device_type: str) -> type[torch.autograd.Function]:
 
 
 def test_custom_function_needs_the_amp_decorators(device: torch.device) -> None:
-    """Without them its backward meets a bfloat16 gradient and a float32 weight, and raises; with them it is exact."""
+    """Its backward meets a bfloat16 gradient and a float32 weight and raises without them; with them it is exact."""
     x = torch.ones(2, 3, device=device, requires_grad=True)
     weight = torch.ones(4, 3, device=device, requires_grad=True)
     with torch.autocast(device.type, dtype=torch.bfloat16):

@@ -10,9 +10,10 @@ from torch import Tensor
 from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
-from numerics_tests import tiny
-from numerics_tests.checks import assert_same_bits
-from numerics_tests.claims import claim
+from numerics_tests.harness import tiny
+from numerics_tests.harness.checks import assert_same_bits
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import SEEDS
 
 Build = Callable[[torch.device, int, str], TransformerLM]
 """(device, seed, checkpoint) to a model of three layers, so that two blocks per checkpoint leave one over."""
@@ -24,13 +25,7 @@ def build_checkpointed(device: torch.device, seed: int, checkpoint: str) -> Tran
     return tiny.model(device, seed, config=CONFIG, checkpoint=checkpoint)
 
 
-@claim(
-    "build",
-    {"model": build_checkpointed},
-    cost=4,
-    seed=st.integers(0, 1000),
-    precision=st.sampled_from(["fp32", "bf16"]),
-)
+@claim("build", {"model": build_checkpointed}, cost=4, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
 def test_checkpointing_changes_no_bit(build: Build, seed: int, precision: str, device: torch.device) -> None:
     """Logits and every gradient; recomputation runs the same kernels on the same inputs: Chen et al., 2016."""
     tokens = tiny.tokens(device, seed)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_within
-from numerics_tests.claims import CLAIMS
-from numerics_tests.strategies import Recipe
+from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
+from numerics_tests.harness.claims import CLAIMS
+from numerics_tests.harness.strategies import Recipe
 
 ZERO = torch.zeros(2, dtype=torch.float64)
 
@@ -29,7 +29,7 @@ def test_oracle_of_low_precision_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [torch.tensor([-0.0]), torch.tensor([1e-45]), torch.zeros(1, dtype=torch.float64)])
 def test_other_bits_are_refused(wrong: torch.Tensor) -> None:
-    """Also the sign of zero, and the dtype."""
+    """The sign of zero counts, and the dtype."""
     with pytest.raises(AssertionError, match="a source"):
         assert_same_bits(wrong, torch.zeros(1), "a source")
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerics_tests import environment, profiles
+from numerics_tests.harness.claims import DEFAULT_PROFILE, PROFILES, load_profile
+from numerics_tests.machine import environment
 
 
 def start(*options: str) -> int:
@@ -20,7 +21,7 @@ def start(*options: str) -> int:
 def profile_is_kept(pytestconfig: pytest.Config) -> Iterator[None]:
     """A run inside of this one loads a profile of its own."""
     yield
-    profiles.load(pytestconfig.getoption("hypothesis_profile") or profiles.DEFAULT)
+    load_profile(pytestconfig.getoption("hypothesis_profile") or DEFAULT_PROFILE)
 
 
 @pytest.mark.usefixtures("profile_is_kept")
@@ -60,8 +61,8 @@ def test_quick_is_in_force_whatever_was_loaded_before(capsys: pytest.CaptureFixt
 
 def test_profile_in_force_is_ours(pytestconfig: pytest.Config) -> None:
     """Hypothesis has a `ci` profile of its own; the one in force is in our table."""
-    name = pytestconfig.getoption("hypothesis_profile") or profiles.DEFAULT
-    chosen, current = profiles.PROFILES[name], settings()
+    name = pytestconfig.getoption("hypothesis_profile") or DEFAULT_PROFILE
+    chosen, current = PROFILES[name], settings()
     for attribute in ("max_examples", "derandomize", "deadline"):
         assert getattr(current, attribute) == getattr(chosen, attribute)
 
@@ -73,7 +74,7 @@ def test_flag_holds_its_pinned_value(flag: environment.Flag) -> None:
 
 
 def test_nothing_is_reported_where_nobody_changed_anything() -> None:
-    """Also with what PyTorch itself turns on and these tests turn off."""
+    """What PyTorch itself turns on, and these tests turn off, is not reported either."""
     flags = [flag for flag in environment.FLAGS if flag.torch_default is not None]
     for flag in flags:
         flag.write(flag.torch_default)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from model.transformer import SwiGLU
-from numerics_tests import oracles
-from numerics_tests.bounds import gamma
-from numerics_tests.checks import assert_at_most_twice, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
-from numerics_tests.strategies import Recipe, alike, recipes
+from numerics_tests.harness import oracles
+from numerics_tests.harness.bounds import gamma
+from numerics_tests.harness.checks import assert_at_most_twice, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.machine.formats import U32
 
 FeedForward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(x, gate, up, down), weights (out, in), to the output."""

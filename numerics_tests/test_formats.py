@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from numerics_tests.checks import assert_same_bits
-from numerics_tests.claims import claim
-from numerics_tests.formats import BF16, FORMATS, FP16, Format
-from numerics_tests.strategies import float32_patterns
+from numerics_tests.harness.checks import assert_same_bits
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import float32_patterns
+from numerics_tests.machine.formats import BF16, FORMATS, FP16, Format
 
 by_name = pytest.mark.parametrize("a_format", FORMATS, ids=lambda a_format: a_format.name)
 
@@ -66,29 +66,22 @@ def test_update_below_half_a_unit_is_lost(base: Format, power: int, is_lost: boo
 Cast = Callable[[Tensor], Tensor]
 
 
-def to_float16(x: Tensor) -> Tensor:
-    return x.to(torch.float16)
-
-
-def to_bfloat16(x: Tensor) -> Tensor:
-    return x.to(torch.bfloat16)
-
-
 def nearest_bfloat16(x: Tensor) -> Tensor:
     """float32 to bfloat16 in integers: add just under half of the dropped part, one more if the kept part is odd."""
     bits = x.view(torch.int32).long() & 0xFFFFFFFF
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 & 0xFFFF
     pattern = torch.where(x.isnan(), 0x7FC0, rounded)
+    # Patterns from 2^15 on are the negative ones of an int16.
     return torch.where(pattern >= 2**15, pattern - 2**16, pattern).short().view(torch.bfloat16)
 
 
-@claim("cast", {"torch": to_bfloat16}, x=float32_patterns(near=BF16))
+@claim("cast", {"torch": lambda x: x.bfloat16()}, x=float32_patterns(near=BF16))
 def test_cast_to_bfloat16_is_the_integer_rule(cast: Cast, x: Tensor, device: torch.device) -> None:
     """Exact: round to nearest, ties to even, on bit patterns of every class; IEEE 754-2019, section 4.3.1."""
     assert_same_bits(cast(x.to(device)).cpu(), nearest_bfloat16(x), "IEEE 754-2019, section 4.3.1")
 
 
-@claim("cast", {"torch": to_float16}, x=float32_patterns(near=FP16))
+@claim("cast", {"torch": lambda x: x.half()}, x=float32_patterns(near=FP16))
 def test_cast_to_float16_is_numpys(cast: Cast, x: Tensor, device: torch.device) -> None:
     """Exact: NumPy's float16 is a separate implementation, in integers, of the same rounding."""
     with np.errstate(over="ignore", invalid="ignore"):

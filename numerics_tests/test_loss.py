@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.training import cross_entropy as model_cross_entropy
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
-from numerics_tests.strategies import Recipe, alike, integers, recipes
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, integers, recipes
+from numerics_tests.machine.formats import U32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits (N, V) and targets (N,) to the mean loss in nats."""
@@ -34,7 +34,7 @@ def targets_for(recipe: Recipe, device: torch.device) -> Tensor:
 
 
 def mean_bound(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of the mean loss: the mean of the token bounds, and one more sum over tokens."""
+    """Bound of the mean loss: the mean of the token bounds, and one more sum over tokens."""
     losses = oracles.token_losses(logits, targets)
     target_logit = logits.double().gather(-1, targets[..., None])[..., 0]
     each = bounds.cross_entropy(logits.double(), target_logit, losses)

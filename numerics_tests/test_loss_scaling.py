@@ -1,5 +1,6 @@
 """Loss scaling changes nothing but what would have vanished; an overflow costs one step and nothing else."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,22 +9,19 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.precision import PRECISIONS, Precision
+from model.precision import PRECISIONS
 from model.training import Training
-from numerics_tests import tiny
-from numerics_tests.checks import assert_same_bits, assert_true
-from numerics_tests.claims import claim
-
-MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
+from numerics_tests.harness import tiny
+from numerics_tests.harness.checks import assert_same_bits, assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import SEEDS
 
 SCALED_FLOAT32 = replace(PRECISIONS["fp32"], name="fp32-scaled", scales_loss=True)
 """Float32 arithmetic with a scaled loss: nothing under- or overflows, so scaling must be invisible."""
 
-TRAININGS: dict[str, MakeTraining] = {"model": Training}
 
-
-@claim("make", TRAININGS, cost=4, of_any_model=True, seed=st.integers(0, 1000))
-def test_scaling_by_a_power_of_two_is_invisible(make: MakeTraining, seed: int, device: torch.device) -> None:
+@claim("make", tiny.TRAININGS, cost=4, of_any_model=True, seed=SEEDS)
+def test_scaling_by_a_power_of_two_is_invisible(make: tiny.MakeTraining, seed: int, device: torch.device) -> None:
     """Scaled, unscaled, clipped and stepped: parameters equal those without a scaler to the bit.
 
     2^16 changes exponents alone (IEEE 754-2019, section 4.3), if unscaling comes before clipping.
@@ -37,16 +35,9 @@ def test_scaling_by_a_power_of_two_is_invisible(make: MakeTraining, seed: int, d
     assert_same_bits(results[1], results[0], "2^16 moves exponents alone")
 
 
-@claim(
-    "make",
-    TRAININGS,
-    cost=4,
-    of_any_model=True,
-    seed=st.integers(0, 1000),
-    bad=st.sampled_from([float("inf"), float("nan")]),
-)
+@claim("make", tiny.TRAININGS, cost=4, of_any_model=True, seed=SEEDS, bad=st.sampled_from([math.inf, math.nan]))
 def test_overflow_skips_the_step_and_halves_the_scale(
-    make: MakeTraining, seed: int, bad: float, device: torch.device
+    make: tiny.MakeTraining, seed: int, bad: float, device: torch.device
 ) -> None:
     """One infinite gradient: parameters and moments stay to the bit, the scale falls to half; torch.amp.GradScaler."""
     training = make(tiny.model(device, seed), SCALED_FLOAT32, device)
@@ -70,11 +61,7 @@ Backward = Callable[[Tensor, Tensor, float], Tensor]
 """(x, weight, dL/dy) to dL/dweight as float32, through a product in float16."""
 
 
-def scaled_backward(x: Tensor, weight: Tensor, upstream: float) -> Tensor:
-    return _backward(x, weight, upstream, scale=2.0**15)
-
-
-def _backward(x: Tensor, weight: Tensor, upstream: float, scale: float) -> Tensor:
+def scaled_backward(x: Tensor, weight: Tensor, upstream: float, scale: float = 2.0**15) -> Tensor:
     leaf = weight.clone().requires_grad_()
     scaler = torch.amp.GradScaler(x.device.type, init_scale=scale)
     optimizer = torch.optim.SGD([leaf], lr=0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from numerics_tests.mutants import Change, report
+from numerics_tests.harness.mutants import Change, report
 
 DIFF = """--- model/training.py
 +++ model/training.py

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.exercises import inverse_rms, model_rms_norm, rms_norm_in_its_own_format, thousands, tiny_row
-from numerics_tests.formats import LOW, U32, Format
-from numerics_tests.strategies import Recipe, alike, recipes
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.exercises import (
+    inverse_rms,
+    model_rms_norm,
+    rms_norm_in_its_own_format,
+    thousands,
+    tiny_row,
+)
+from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.machine.formats import LOW, U32, Format
 
 RMS = Callable[[Tensor, Tensor, float], Tensor]
 """(x, float32 weight, eps) to the normalised rows, in the dtype of x."""
@@ -144,7 +150,7 @@ def test_rms_norm_input_gradient_is_within_its_bound(rms_norm: RMS, recipe: Reci
     assert_within(gradient, exact, (x.shape[-1] + 20) * U32 * size + 2.0**-126, "bounds, product rule")
 
 
-def _check_layer(layer_norm: Layer, recipe: Recipe, x: Tensor, eps: float, *drawn: object) -> None:
+def _check_layer(layer_norm: Layer, recipe: Recipe, x: Tensor, eps: float) -> None:
     weight, bias = weights_like(recipe).to(x.device), weights_like(recipe, 2).to(x.device)
     z, kappa = oracles.normalised(x, eps)
     exact = z * weight.double() + bias.double()
@@ -166,7 +172,7 @@ def test_layer_norm_survives_a_large_mean(
     layer_norm: Layer, recipe: Recipe, shift: float, eps: float, device: torch.device
 ) -> None:
     """The same bound far from zero, where E[x^2] - E[x]^2 loses every digit; ASNA 2e, section 1.9."""
-    _check_layer(layer_norm, recipe, recipe.tensor(device) + shift, eps, shift)
+    _check_layer(layer_norm, recipe, recipe.tensor(device) + shift, eps)
 
 
 @claim("layer_norm", {"float32": float32_layer_norm}, cost=2, recipe=GRADIENT_ROWS)
@@ -188,7 +194,7 @@ def test_layer_norm_bias_gradient_sums_rows_in_float32(layer_norm: Layer, recipe
 
 @pytest.mark.parametrize("a_format", LOW, ids=lambda a_format: a_format.name)
 def test_norm_of_a_thousand_without_float32(a_format: Format, device: torch.device) -> None:
-    """In float16 the square overflows and every result is 0; in bfloat16 it is finite, and beyond the bound."""
+    """The square overflows in float16 and every result is 0; in bfloat16 it is finite, and beyond the bound."""
     x = thousands(a_format, device)
     weight = torch.ones(64, device=device)
     exact = oracles.rms_norm(x, weight, 1e-5)
@@ -205,7 +211,7 @@ def test_norm_of_a_thousand_without_float32(a_format: Format, device: torch.devi
 
 
 def test_norm_of_small_values_without_float32(device: torch.device) -> None:
-    """At 2^-13 the squares underflow in float16, eps = 1e-9 does too, and 1 / sqrt(0) is infinite."""
+    """Squares of 2^-13 underflow in float16, eps = 1e-9 does too, and 1 / sqrt(0) is infinite."""
     x = tiny_row(device)
     weight = torch.ones(8, device=device)
     assert rms_norm_in_its_own_format(x, weight, 1e-9).isinf().all()

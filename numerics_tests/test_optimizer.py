@@ -1,21 +1,20 @@
 """AdamW and gradient clipping against their formulas in float64; loop, foreach and fused are the same optimizer."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.precision import PRECISIONS, Precision
+from model.precision import PRECISIONS
 from model.training import OPTIMIZERS, Training
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
-from numerics_tests.strategies import Recipe, alike, recipes
-from perf_tests.hardware.torch_private import TorchDispatchMode
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within, operators_of
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.harness.tiny import TRAININGS, MakeTraining
+from numerics_tests.machine.formats import U32
 
 Steps = Callable[[Tensor, list[Tensor]], Tensor]
 """(parameter, one gradient per step) to the parameter after all steps, with torch's default settings of AdamW."""
@@ -126,7 +125,7 @@ def test_clipping_scales_to_the_norm(clip: Clip, recipe: Recipe, largest: float,
 
 @claim("clip", CLIPS, recipe=GRADIENTS)
 def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, device: torch.device) -> None:
-    """Below the limit the factor is min(1, .) = 1, and nothing moves by a bit."""
+    """The factor is min(1, .) = 1 below the limit, and nothing moves by a bit."""
     gradients = two_gradients(recipe, device)
     before = [gradient.clone() for gradient in gradients]
     clip(gradients, 1e6)
@@ -134,10 +133,7 @@ def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, devic
         assert_same_bits(gradient, kept, "the factor is 1")
 
 
-MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
-
-
-@claim("make", {"model": Training}, cost=2, recipe=PARAMETERS, first=st.integers(-4, 8), second=st.integers(-4, 8))
+@claim("make", TRAININGS, cost=2, recipe=PARAMETERS, first=st.integers(-4, 8), second=st.integers(-4, 8))
 def test_update_clips_to_norm_one_and_steps(
     make: MakeTraining, recipe: Recipe, first: int, second: int, device: torch.device
 ) -> None:
@@ -163,7 +159,7 @@ def test_update_clips_to_norm_one_and_steps(
     assert_within(after, exact, bound, "bounds.adamw")
 
 
-@claim("make", {"model": Training}, recipe=PARAMETERS)
+@claim("make", TRAININGS, recipe=PARAMETERS)
 def test_creating_the_optimizer_state_changes_nothing_else(
     make: MakeTraining, recipe: Recipe, device: torch.device
 ) -> None:
@@ -180,25 +176,13 @@ def test_creating_the_optimizer_state_changes_nothing_else(
 
 KERNELS: dict[str | None, set[str]] = {
     "loop": set(),
-    "foreach": {"_foreach_norm", "_foreach_addcdiv_"},
-    "fused": {"_foreach_norm", "_fused_adamw_"},
+    "foreach": {"aten::_foreach_norm", "aten::_foreach_addcdiv_"},
+    "fused": {"aten::_foreach_norm", "aten::_fused_adamw_"},
 }
-"""By which an update is told: clipping by lists of tensors, AdamW by lists or in one kernel."""
+"""Operators that tell an update's implementation: clipping by lists of tensors, AdamW by lists or in one kernel."""
 
 
-class Issued(TorchDispatchMode):
-    """Writes down the operators that run, without their overloads."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operators: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-@claim("make", {"model": Training})
+@claim("make", TRAININGS)
 def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training], device: torch.device) -> None:
     """Clipping and AdamW; `default` is what torch.optim.AdamW chooses itself: foreach on CUDA, a loop on a CPU."""
     default = KERNELS["foreach" if device.type == "cuda" else "loop"]
@@ -206,9 +190,7 @@ def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training
         layer = nn.Linear(2, 2).to(device)
         training = make(layer, PRECISIONS["fp32"], device, *filter(None, [name]))
         layer(torch.ones(1, 2, device=device)).sum().backward()
-        with Issued() as issued:
-            training.update()
-        found = issued.operators & set().union(*KERNELS.values())
+        found = set().union(*KERNELS.values()).intersection(operators_of(training.update))
         expected = KERNELS.get(name, default)
         assert_true(found == expected, f"{name} issues {sorted(found)}, not {sorted(expected)}")
 

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from model.precision import PRECISIONS, Precision
-from model.training import Training
+from model.precision import PRECISIONS
 from model.transformer import Linear
-from numerics_tests import tiny
-from numerics_tests.checks import assert_true
-from numerics_tests.claims import claim
-from numerics_tests.strategies import Recipe, alike, recipes
-
-MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
-TRAININGS: dict[str, MakeTraining] = {"model": Training}
+from numerics_tests.harness import tiny
+from numerics_tests.harness.checks import assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, recipes
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,8 @@ EXPECTED = {
 }
 
 
-@claim("make", TRAININGS)
-def test_precisions_are_what_their_names_say(make: MakeTraining, device: torch.device) -> None:
+@claim("make", tiny.TRAININGS)
+def test_precisions_are_what_their_names_say(make: tiny.MakeTraining, device: torch.device) -> None:
     """Read back from PyTorch, not from the table; the scaler's settings are those of torch.amp.GradScaler's page."""
     assert_true(set(PRECISIONS) == set(EXPECTED), f"the table holds {sorted(PRECISIONS)}")
     for name, expected in EXPECTED.items():
@@ -58,8 +54,8 @@ def test_precisions_are_what_their_names_say(make: MakeTraining, device: torch.d
             assert_true(scaler.get_growth_interval() == 2000, f"the scale grows every {scaler.get_growth_interval()}")
 
 
-@claim("make", TRAININGS)
-def test_autocast_keeps_float32_where_it_sums(make: MakeTraining, device: torch.device) -> None:
+@claim("make", tiny.TRAININGS)
+def test_autocast_keeps_float32_where_it_sums(make: tiny.MakeTraining, device: torch.device) -> None:
     """The residual stream is float32 after every block, and norm weights have gradients of more than 16 bits.
 
     Their gradients are sums over tokens made in float32; values on the grid of a 16-bit format would have been rounded.
@@ -78,8 +74,8 @@ def test_autocast_keeps_float32_where_it_sums(make: MakeTraining, device: torch.
                 assert_true(not torch.equal(rounded, gradient), f"{name} rounds the gradient of {parameter}")
 
 
-@claim("make", TRAININGS, of_any_model=True)
-def test_autocast_ends_before_the_backward_pass(make: MakeTraining, device: torch.device) -> None:
+@claim("make", tiny.TRAININGS, of_any_model=True)
+def test_autocast_ends_before_the_backward_pass(make: tiny.MakeTraining, device: torch.device) -> None:
     """PyTorch's rule, torch.amp: backward passes run in the dtypes that autocast chose, not under autocast again."""
     training, tokens = make(tiny.model(device), PRECISIONS["bf16"], device), tiny.tokens(device)
     seen: list[bool] = []

@@ -13,13 +13,12 @@ from torch import nn
 from model.parallel import PARALLEL, blocks, reduce_dtype
 from model.precision import PRECISIONS
 from model.training import MAX_GRADIENT_NORM, Training
-from numerics_tests import oracles, tiny
-from numerics_tests.bounds import gamma, rounding
-from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
-from numerics_tests.rank_tasks import BATCH, CONFIG, STEPS, Named, batch, filled, of_ranks, on_ranks, targets_of
-from perf_tests.hardware.limits import SHARDED
+from numerics_tests.harness import oracles, tiny
+from numerics_tests.harness.bounds import gamma, rounding
+from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.rank_tasks import BATCH, CONFIG, SHARDED, STEPS, Named, batch, filled, of_ranks, on_ranks
+from numerics_tests.machine.formats import U32
 
 ALL = {name: name for name in PARALLEL}
 IN_FLOAT32 = {name: name for name in PARALLEL if reduce_dtype(name) == torch.float32}
@@ -32,6 +31,12 @@ TOKENS = BATCH * CONFIG.context_length
 SHAPE = (CONFIG.num_layers, CONFIG.num_heads)
 
 
+def assert_same_named(actual: Named, expected: Named, source: str) -> None:
+    """Raise AssertionError unless each tensor has the bits of its namesake in `expected`."""
+    for name, tensor in expected.items():
+        assert_same_bits(actual[name], tensor, f"{source}, {name}")
+
+
 def in_one_process() -> Training:
     cpu = torch.device("cpu")
     return Training(tiny.model(cpu, config=CONFIG), PRECISIONS["fp32"], cpu)
@@ -39,9 +44,11 @@ def in_one_process() -> Training:
 
 @cache
 def exact_gradients() -> tuple[Named, Named]:
-    """In float64: the gradient of the mean loss, and the mean magnitude of each token's part in it."""
+    """The float64 gradient of the mean loss, and the mean magnitude of each token's part in it."""
     state = tiny.in_float64(in_one_process().model)
-    losses = oracles.token_losses(oracles.transformer_logits(state, batch(), *SHAPE), targets_of(batch())).flatten()
+    losses = oracles.token_losses(
+        oracles.transformer_logits(state, batch(), *SHAPE), tiny.targets_of(batch())
+    ).flatten()
     one_by_one = torch.eye(TOKENS, dtype=losses.dtype)
     parts = torch.autograd.grad(losses, list(state.values()), one_by_one, is_grads_batched=True)
     of_each = dict(zip(state, parts, strict=True))
@@ -64,20 +71,13 @@ def test_gradient_of_ranks_is_that_of_the_whole_batch(variant: str, device: torc
                 assert_at_most_twice(gradient, whole[name], exact[name], floor)
 
 
-def mean_of_chunks(variant: str, world: int) -> tuple[Named, Named]:
-    """In float64, of the ranks' own gradients: their mean, and the mean of their magnitudes."""
-    own = [seen.own for seen in on_ranks(variant, world)]
-    stacked = {name: torch.stack([each[name].double() for each in own]) for name in own[0]}
-    return {n: each.mean(0) for n, each in stacked.items()}, {n: each.abs().mean(0) for n, each in stacked.items()}
-
-
 @claim("variant", IN_FLOAT32)
 def test_two_ranks_give_the_mean_of_their_chunks_to_the_bit(variant: str, device: torch.device) -> None:
     """Halving is exact and a + b = b + a, so nothing but the one rounding of a + b is left."""
     first, second = on_ranks(variant, 2)
+    mean = {name: (gradient + second.own[name]) / 2 for name, gradient in first.own.items()}
     for seen in (first, second):
-        for name, gradient in seen.gradients.items():
-            assert_same_bits(gradient, (first.own[name] + second.own[name]) / 2, f"mean of chunks, {name}")
+        assert_same_named(seen.gradients, mean, "mean of chunks")
 
 
 @claim("variant", ALL)
@@ -88,18 +88,20 @@ def test_ranks_add_within_the_bound_of_their_dtype(variant: str, device: torch.d
     """
     u, eta = rounding(reduce_dtype(variant))
     for world in WORLDS:
-        mean, magnitudes = mean_of_chunks(variant, world)
-        for seen in on_ranks(variant, world):
-            for name, gradient in seen.gradients.items():
-                bound = gamma(world + 2, u) * magnitudes[name] + (world + 2) * eta
-                assert_within(gradient, mean[name], bound, f"ASNA 2e, section 4.2; {name} on {world} ranks")
+        all_seen = on_ranks(variant, world)
+        for name in all_seen[0].own:
+            chunks = torch.stack([seen.own[name].double() for seen in all_seen])
+            bound = gamma(world + 2, u) * chunks.abs().mean(0) + (world + 2) * eta
+            for seen in all_seen:
+                source = f"ASNA 2e, section 4.2; {name} on {world} ranks"
+                assert_within(seen.gradients[name], chunks.mean(0), bound, source)
 
 
 @claim("variant", IN_BFLOAT16)
 def test_sums_in_bfloat16_are_bfloat16_numbers(variant: str, device: torch.device) -> None:
     """What was added in 16 bits is kept in 32: every gradient is a bfloat16 number, which a float32 sum is not."""
-    for name, gradient in on_ranks(variant, 2)[0].gradients.items():
-        assert_same_bits(gradient, gradient.bfloat16().float(), f"rounded to bfloat16, {name}")
+    gradients = on_ranks(variant, 2)[0].gradients
+    assert_same_named(gradients, {n: g.bfloat16().float() for n, g in gradients.items()}, "rounded to bfloat16")
 
 
 @claim("variant", ALL)
@@ -118,12 +120,11 @@ def test_dtypes_are_those_declared(variant: str, device: torch.device) -> None:
 
 @claim("variant", ALL)
 def test_weights_are_the_same_on_all_ranks_after_three_steps(variant: str, device: torch.device) -> None:
-    """To the bit: all ranks step with the same gradients from the same start."""
+    """The same bits: all ranks step with the same gradients from the same start."""
     for world in WORLDS:
         first, *others = on_ranks(variant, world)
         for other in others:
-            for name, weight in first.weights.items():
-                assert_same_bits(other.weights[name], weight, f"{name} on {world} ranks")
+            assert_same_named(other.weights, first.weights, f"{world} ranks")
 
 
 @claim("variant", ALL)
@@ -135,7 +136,7 @@ def test_three_steps_move_weights_as_in_one_process(variant: str, device: torch.
     alone = in_one_process()
     start = {name: weight.detach().clone() for name, weight in alone.model.named_parameters()}
     for _ in range(STEPS):
-        alone.step(batch(), targets_of(batch()))
+        alone.step(batch(), tiny.targets_of(batch()))
     for world in WORLDS:
         for seen in on_ranks(variant, world):
             for name, weight in alone.model.named_parameters():
@@ -166,8 +167,7 @@ def test_bucket_size_changes_no_bit_on_two_ranks(variant: str, device: torch.dev
     """A bucket says what travels together, not what is added; smaller ones are more messages."""
     runs = [on_ranks(variant, 2, bucket_mb)[0] for bucket_mb in BUCKETS_MB]
     for run in runs[1:]:
-        for name, gradient in run.gradients.items():
-            assert_same_bits(gradient, runs[0].gradients[name], f"{name}, other buckets")
+        assert_same_named(run.gradients, runs[0].gradients, "other buckets")
     messages = [sum(kind == "all_reduce" for kind, _ in run.sent) for run in runs]
     assert_true(messages == sorted(set(messages)), f"{messages} messages with buckets of {BUCKETS_MB} MiB")
 
@@ -176,8 +176,7 @@ def test_bucket_size_changes_no_bit_on_two_ranks(variant: str, device: torch.dev
 def test_resharding_changes_no_bit_on_two_ranks(variant: str, device: torch.device) -> None:
     """Gathering a block's weights again for its backward pass gives what was there; it costs one gather a block."""
     again, once = (on_ranks(variant, 2, reshard=reshard)[0] for reshard in (True, False))
-    for name, gradient in again.gradients.items():
-        assert_same_bits(gradient, once.gradients[name], f"{name}, resharded")
+    assert_same_named(again.gradients, once.gradients, "resharded")
     gathers = [sum(kind == "all_gather" for kind, _ in run.sent) for run in (again, once)]
     once_each = CONFIG.num_layers + 1  # the root's are never let go between the passes
     assert_true(gathers == [CONFIG.num_layers + once_each, once_each], f"{gathers} gathers with and without resharding")
@@ -188,7 +187,7 @@ MOMENTS = 2 * CONFIG.parameters
 
 @claim("variant", ALL)
 def test_moments_are_kept_as_often_as_declared(variant: str, device: torch.device) -> None:
-    """Both moments of each parameter: on every rank, or on one of them where a variant shards them."""
+    """Both moments of each parameter are kept: on every rank, or on one of them where a variant shards them."""
     for world in WORLDS:
         kept = [seen.moments for seen in on_ranks(variant, world)]
         copies = 1 if variant in ("zero1", *SHARDED) else world
@@ -200,8 +199,7 @@ def test_moments_are_kept_as_often_as_declared(variant: str, device: torch.devic
 def test_gradients_stay_apart_without_synchronization(variant: str, device: torch.device) -> None:
     """Each rank's are its own to the bit, and nothing of them is left in the next pass, which is synchronized."""
     for seen in on_ranks(variant, 2):
-        for name, gradient in seen.apart.items():
-            assert_same_bits(gradient, seen.own[name], f"{name} of one rank")
+        assert_same_named(seen.apart, seen.own, "one rank")
 
 
 @claim("variant", {name: name for name in SHARDED})
@@ -216,18 +214,16 @@ def test_a_step_without_exchange_leaves_no_trace(variant: str, device: torch.dev
             assert_true(alone.sent == ["all_reduce"], f"a step without exchange sends {alone.sent}")
             expected = [{name: torch.zeros_like(g) for name, g in seen.gradients.items()}, *alone.exchanged[:-1]]
             for left, last in zip(alone.left, expected, strict=True):
-                for name, gradient in left.items():
-                    assert_same_bits(gradient, last[name], f"{name} left")
+                assert_same_named(left, last, "left")
             for gradients in alone.exchanged:
-                for name, gradient in gradients.items():
-                    assert_same_bits(gradient, seen.gradients[name], f"{name} exchanged")
+                assert_same_named(gradients, seen.gradients, "exchanged")
             usual = [kind for kind, _ in seen.sent if kind != "all_reduce"]
             assert_true(all(kinds == usual for kinds in alone.exchanges), f"{alone.exchanges}, usually {usual}")
 
 
 @claim("variant", {"fsdp2": "fsdp2"})
 def test_a_root_without_weights_of_its_own_keeps_nothing(variant: str, device: torch.device) -> None:
-    """As a model of the user's may have it: FSDP2 has no group of parameters for such a root."""
+    """A model of the user's may have such a root; FSDP2 has no group of parameters for it."""
     assert_true(all(of_ranks("keeps_nothing_without_weights", 2)), "forgetting what it keeps fails")
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from numerics_tests.profiles import PROFILES
+from numerics_tests.harness.claims import PROFILES
 
 HERE = Path(__file__).parent
 TEXT = (HERE / "README.md").read_text()

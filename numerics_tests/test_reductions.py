@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from numerics_tests import bounds
-from numerics_tests.checks import assert_same_bits, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import LOW, Format
-from numerics_tests.reductions import IN_INPUT_DTYPE, PRODUCTS, SUMS, Product, Total
-from numerics_tests.strategies import Recipe, alike, format_of, integers, low_dtypes, recipes
+from numerics_tests.harness import bounds
+from numerics_tests.harness.checks import assert_same_bits, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, integers, low_dtypes, recipes
+from numerics_tests.machine.formats import FORMAT_OF, LOW, Format
+from numerics_tests.machine.sums import IN_INPUT_DTYPE, PRODUCTS, SUMS, Product, Total
 
 LENGTHS = (1, 4, 33, 128)
 """Short enough for the bounds to bite: the error of a long sum stays far below its worst case."""
@@ -36,7 +36,7 @@ def test_sum_is_within_the_bound_of_its_accumulator(total: Total, recipe: Recipe
     exact, magnitudes = x.double().sum(), x.double().abs().sum()
     bound = bounds.sum_in_float32(exact, magnitudes, len(x), x.dtype)
     if any(total is SUMS[name] for name in IN_INPUT_DTYPE[device.type]):
-        bound = bounds.gamma(len(x), format_of(recipe).unit_roundoff) * magnitudes
+        bound = bounds.gamma(len(x), FORMAT_OF[recipe.dtype].unit_roundoff) * magnitudes
     assert_within(total(x), exact, bound, bounds.ASNA)
 
 
@@ -47,22 +47,19 @@ def test_product_of_ones_counts(product: Product, power: int, dtype: torch.dtype
     assert_same_bits(product(ones, ones).cpu(), torch.tensor(2.0**power, dtype=dtype), "2^k < 2^24")
 
 
-def accumulates_in_float32(name: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a sum counts ones beyond where its input's format stops, several threads with a part each included."""
-    is_a_loop = name in ("Python loop", ".grad over microbatches")
-    count = 2**12 if is_a_loop else 2**15
-    return float(SUMS[name](torch.ones(count, dtype=dtype, device=device))) == count
-
-
 @pytest.mark.parametrize("a_format", LOW, ids=lambda a_format: a_format.name)
 def test_map_of_sums_that_accumulate_in_low_precision(a_format: Format, device: torch.device) -> None:
     """The map, printed with -s; on a CPU it must be the recorded one, so that a change of kernel is noticed."""
-    found = {name: accumulates_in_float32(name, a_format.dtype, device) for name in SUMS}
+    in_input_dtype = set()
     print()
-    for name, is_float32 in found.items():
-        print(f"{a_format.name}  {name:32} accumulates in {'float32' if is_float32 else a_format.name}")
-    if device.type == "cpu":
-        assert {name for name, is_float32 in found.items() if not is_float32} == IN_INPUT_DTYPE["cpu"]
+    for name, total in SUMS.items():
+        # So many ones are beyond where either format stops, also where several threads sum a part each.
+        count = 2**12 if name in ("Python loop", ".grad over microbatches") else 2**15
+        if float(total(torch.ones(count, dtype=a_format.dtype, device=device))) != count:
+            in_input_dtype.add(name)
+        accumulator = a_format.name if name in in_input_dtype else "float32"
+        print(f"{a_format.name}  {name:32} accumulates in {accumulator}")
+    assert device.type != "cpu" or in_input_dtype == IN_INPUT_DTYPE["cpu"]
 
 
 @claim("total", {name: SUMS[name] for name in ("sum", "sum(dim)", "sum(dim 0)", "mean", "cumsum")}, seed=st.integers(0))

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.transformer import RotaryEmbedding
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
-from numerics_tests.strategies import Recipe, alike, recipes
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.machine.formats import U32
 
 Rotate = Callable[[Tensor], Tensor]
 """x (T, K), row t at position t, to the turned rows."""

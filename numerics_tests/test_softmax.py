@@ -1,4 +1,22 @@
-"""Softmax: exact to its condition, blind to a shift, finite for every finite input."""
+"""Softmax: exact to its condition, blind to a shift, finite for every finite input. Read this file first.
+
+A claim is a test that takes the implementation it judges as an argument, here `softmax`. pytest runs each claim on the
+model's softmax and on PyTorch's; Hypothesis draws the inputs and shrinks the one on which a claim fails.
+
+A bound says how far a right implementation may be from the exact value. It is derived from the number format and the
+algorithm, with its source beside it, and never tuned until a test passes. In bounds, u is the relative error of one
+rounding (2^-24 for float32, written u32) and eta the smallest number above 0. The exact value comes from an oracle: the
+definition evaluated in float64, on the very inputs of the kernel. Where a result has no freedom, bits are compared.
+
+A fault is a wrong implementation that a claim must catch. Two of this file's, from `harness/faults/layers.py`:
+
+    def unshifted(x): return x.exp() / x.exp().sum(-1, keepdim=True)
+
+    Fault("softmax without the shift", "softmax_ignores_a_shift", unshifted)
+    Fault("softmax of the negative", "softmax_keeps_order", lambda x: softmax(-x))
+
+`test_kill_matrix.py` runs each claim on its faults, so that a claim which can no longer fail is found.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,11 +27,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.attention import softmax as model_softmax
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
-from numerics_tests.strategies import Recipe, alike, integers, recipes
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, alike, integers, recipes
+from numerics_tests.machine.formats import U32
 
 Softmax = Callable[[Tensor], Tensor]
 
@@ -33,7 +51,9 @@ LOW_LOGITS = recipes(3, (2, 8, 33, 600), dtypes=(torch.float16, torch.bfloat16),
 @claim("softmax", SOFTMAXES, recipe=LOGITS)
 def test_softmax_is_within_its_bound(softmax: Softmax, recipe: Recipe, device: torch.device) -> None:
     """Relative ((m - x_i) + log n + n + 8) u32; Blanchard, Higham and Higham, IMA JNA 41 (2021)."""
+    # A recipe is a few numbers, from which the tensor is made: it shrinks to a line that can be pasted.
     x = recipe.tensor(device)
+    # The oracle sees x after its rounding to float32, so the error is that of the kernel alone.
     exact = oracles.softmax(x)
     assert_within(softmax(x), exact, bounds.softmax(x.double(), exact, x.dtype), "bounds.softmax")
 

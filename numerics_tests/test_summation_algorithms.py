@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from numerics_tests import bounds
-from numerics_tests.checks import assert_true, assert_within
-from numerics_tests.claims import claim
-from numerics_tests.formats import BF16, FP32
-from numerics_tests.strategies import Recipe, format_of, recipes
-from numerics_tests.summation import ALGORITHMS, kahan, pairwise, sequential
+from numerics_tests.harness import bounds
+from numerics_tests.harness.checks import assert_true, assert_within
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe, recipes
+from numerics_tests.machine.formats import FORMAT_OF
+from numerics_tests.machine.sums import blocked, kahan, pairwise, sequential
 
 Sum = Callable[[Tensor], Tensor]
 """Sums the last dimension in the dtype of the input."""
@@ -21,7 +21,7 @@ Sum = Callable[[Tensor], Tensor]
 def _within(algorithm: str, total: Sum, recipe: Recipe, device: torch.device) -> None:
     x = recipe.tensor(device)
     exact, magnitudes = x.double().sum(-1), x.double().abs().sum(-1)
-    relative = bounds.sum_by_algorithm(algorithm, x.shape[-1], format_of(recipe).unit_roundoff)
+    relative = bounds.sum_by_algorithm(algorithm, x.shape[-1], FORMAT_OF[recipe.dtype].unit_roundoff)
     # No absolute term: terms are multiples of the smallest subnormal, so a sum that is subnormal is exact.
     assert_within(total(x), exact, relative * magnitudes, f"ASNA 2e, section 4.2, {algorithm}")
 
@@ -45,7 +45,7 @@ def test_pairwise_sum_is_within_its_bound(total: Sum, recipe: Recipe, device: to
     _within("pairwise", total, recipe, device)
 
 
-@claim("total", {"blocked": ALGORITHMS["blocked"]}, cost=2, recipe=FEW_TERMS)
+@claim("total", {"blocked": blocked}, cost=2, recipe=FEW_TERMS)
 def test_blocked_sum_is_within_its_bound(total: Sum, recipe: Recipe, device: torch.device) -> None:
     """(b - 1 + n/b - 1) u sum|x|; Blanchard, Higham and Mary, SISC 42 (2020)."""
     _within("blocked", total, recipe, device)
@@ -66,8 +66,7 @@ def uniform_rows(length: int, dtype: torch.dtype) -> Tensor:
 def mean_error(total: Sum, x: Tensor) -> float:
     """Mean |error| / sum|x| in units of u."""
     exact = x.double().sum(-1)
-    u = {torch.bfloat16: BF16, torch.float32: FP32}[x.dtype].unit_roundoff
-    return float(((total(x).double() - exact).abs() / x.double().abs().sum(-1)).mean()) / u
+    return float(((total(x).double() - exact).abs() / exact).mean()) / FORMAT_OF[x.dtype].unit_roundoff
 
 
 def growth(total: Sum) -> float:
@@ -96,14 +95,14 @@ def test_error_of_a_sequential_sum_grows_with_the_root_of_its_length() -> None:
 
 
 def test_bfloat16_sum_stands_still_where_blocks_go_on() -> None:
-    """At 1024 terms of U[0, 1] a running bfloat16 sum has stopped: most of the terms are lost, not a few bits.
+    """A running bfloat16 sum of U[0, 1] has stopped before 1024 terms: most of the terms are lost, not a few bits.
 
     It stops at 2^e <= 2^8 x the largest term, so at 256 of the about 512 it should reach: an error of half the
     sum, 2^7 u. In blocks of 32 no running sum gets that far.
     """
     x = uniform_rows(1024, torch.bfloat16)
     assert 2**6 < mean_error(sequential, x) < 2**8
-    assert mean_error(ALGORITHMS["blocked"], x) < bounds.sum_by_algorithm("blocked", 1024, 1e-9) / 1e-9
+    assert mean_error(blocked, x) < bounds.sum_by_algorithm("blocked", 1024, 1e-9) / 1e-9
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests import policy
-from numerics_tests.exercises import cross_entropy, toy_dtypes
+from numerics_tests.harness.exercises import cross_entropy, toy_dtypes
+from numerics_tests.machine.autocast import Version, torch_version
 
 RULES_WITH_RMS_NORM_IN_FLOAT32 = (2, 12)
 
@@ -39,7 +39,7 @@ Published with float32 losses (cross-entropy, and a sum on CUDA) and with a floa
 """
 
 
-def norm_dtype(norm: str, rules: str, low: torch.dtype, version: policy.Version) -> torch.dtype:
+def norm_dtype(norm: str, rules: str, low: torch.dtype, version: Version) -> torch.dtype:
     """float32 on CUDA, the input's dtype on a CPU; RMSNorm joined CUDA's list with torch 2.12."""
     if rules == "cpu" or (norm == "rms" and version < RULES_WITH_RMS_NORM_IN_FLOAT32):
         return low
@@ -58,7 +58,7 @@ def test_toy_model_has_the_known_dtypes(
 ) -> None:
     """Parameters and gradients float32, products in 16 bits, the norm by device, the loss by function and place."""
     seen = toy_dtypes(loss, norm, low, device)
-    of_norm = norm_dtype(norm, rules, low, policy.torch_version())
+    of_norm = norm_dtype(norm, rules, low, torch_version())
     assert (seen["fc1"], seen["norm"], seen["logits"]) == (low, of_norm, low)
     assert seen["loss"] == (torch.float32 if rules in FLOAT32_INSIDE[loss] else low)
     assert seen["loss outside"] == low

@@ -9,26 +9,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model.attention import AttentionFunction
-from model.precision import PRECISIONS, Precision
+from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import Linear, TransformerLM
-from numerics_tests import oracles, tiny
-from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true
-from numerics_tests.claims import claim
-from numerics_tests.formats import U32
+from numerics_tests.harness import oracles, tiny
+from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import SEEDS
+from numerics_tests.machine.formats import U32
 
 Build = Callable[[torch.device, int], TransformerLM]
 """(device, seed) to a tiny model."""
-MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
-
-SHAPE = (tiny.CONFIG.num_layers, tiny.CONFIG.num_heads)
-SEEDS = st.integers(0, 1000)
 MODELS: dict[str, Build] = {"model": tiny.model}
-TRAININGS: dict[str, MakeTraining] = {"model": Training}
-
-
-def targets_of(tokens: Tensor) -> Tensor:
-    return tokens.roll(-1, -1)
 
 
 @claim("build", MODELS, cost=2, seed=SEEDS)
@@ -36,8 +28,8 @@ def test_logits_err_at_most_twice_the_plain_formula(build: Build, seed: int, dev
     """Against float64, at most twice the same definition in float32; the floor is a few roundings of a logit."""
     made, tokens = build(device, seed), tiny.tokens(device, seed)
     state = {name: parameter.detach() for name, parameter in made.named_parameters()}
-    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *SHAPE).detach()
-    plain = oracles.transformer_logits(state, tokens, *SHAPE)
+    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *tiny.SHAPE).detach()
+    plain = oracles.transformer_logits(state, tokens, *tiny.SHAPE)
     floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
     assert_at_most_twice(made(tokens).detach(), plain, exact, floor)
 
@@ -52,20 +44,14 @@ def test_weights_are_drawn_as_wide_as_their_matrix_needs(
     assert_true(bool((ratio - 1).abs() <= 6 * (2 / weight.numel()) ** 0.5), f"the variance is {ratio:.3g} x as large")
 
 
-def filled_gradients(training: Training, tokens: Tensor) -> dict[str, Tensor]:
-    training.clear_gradients()
-    training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
-    return tiny.gradients(training.model)
-
-
 @claim("build", MODELS, cost=2, seed=SEEDS)
 def test_gradients_err_at_most_twice_the_plain_formula(build: Build, seed: int, device: torch.device) -> None:
     """Every parameter's gradient against float64, by the same rule; the floor is n u32 of the largest gradient."""
     made, tokens = build(device, seed), tiny.tokens(device, seed)
-    mine = filled_gradients(Training(made, PRECISIONS["fp32"], device), tokens)
+    mine = tiny.filled_gradients(Training(made, PRECISIONS["fp32"], device), tokens)
     states = tiny.in_float64(made), {n: p.detach().clone().requires_grad_() for n, p in made.named_parameters()}
     for state in states:
-        oracles.transformer_loss(state, tokens, targets_of(tokens), *SHAPE).backward()
+        oracles.transformer_loss(state, tokens, tiny.targets_of(tokens), *tiny.SHAPE).backward()
     for name, gradient in mine.items():
         exact, plain = (state[name].grad for state in states)
         assert exact is not None
@@ -82,7 +68,7 @@ def test_gradient_is_the_slope_in_a_random_direction(build: Build, seed: int, de
     n u32 sum|g d| with n the longest chain of additions; ASNA 2e, section 4.2.
     """
     made, tokens = build(device, seed), tiny.tokens(device, seed)
-    gradients = filled_gradients(Training(made, PRECISIONS["fp32"], device), tokens)
+    gradients = tiny.filled_gradients(Training(made, PRECISIONS["fp32"], device), tokens)
     weights = {name: weight.detach() for name, weight in tiny.in_float64(made).items()}
     generator = torch.Generator().manual_seed(seed)
     direction = {n: torch.randn(w.shape, generator=generator, dtype=w.dtype).to(device) for n, w in weights.items()}
@@ -90,7 +76,10 @@ def test_gradient_is_the_slope_in_a_random_direction(build: Build, seed: int, de
     def slope(h: float) -> Tensor:
         ahead, behind = (
             oracles.transformer_loss(
-                {n: w + sign * h * direction[n] for n, w in weights.items()}, tokens, targets_of(tokens), *SHAPE
+                {n: w + sign * h * direction[n] for n, w in weights.items()},
+                tokens,
+                tiny.targets_of(tokens),
+                *tiny.SHAPE,
             )
             for sign in (1, -1)
         )
@@ -100,7 +89,7 @@ def test_gradient_is_the_slope_in_a_random_direction(build: Build, seed: int, de
     products = torch.cat([(gradients[name].double() * direction[name]).flatten() for name in weights])
     error = (products.sum() - fine).abs()
     longest = tiny.CONFIG.d_model + tiny.CONFIG.vocab_size + tokens.numel()
-    allowed = (coarse - fine).abs() + SHAPE[0] * longest * U32 * products.abs().sum()
+    allowed = (coarse - fine).abs() + tiny.CONFIG.num_layers * longest * U32 * products.abs().sum()
     assert_true(bool(error <= allowed), f"slope {fine:.6g}, <grad, d> is off by {error:.3g} of {allowed:.3g}")
 
 
@@ -123,7 +112,7 @@ def test_logits_do_not_depend_on_later_tokens(build: Build, seed: int, cut: int,
 
 @claim("build", MODELS, cost=2, of_any_model=True, seed=SEEDS)
 def test_sequence_alone_is_as_exact_as_in_a_batch(build: Build, seed: int, device: torch.device) -> None:
-    """Not bit for bit, since kernels add in another order at another size, but by the rule of at most twice."""
+    """The rule of at most twice, not bits, since kernels add in another order at another size."""
     made, tokens = build(device, seed), tiny.tokens(device, seed)
     exact = tiny.exact_logits(made, tiny.in_float64(made), tokens[:1]).detach()
     floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
@@ -139,21 +128,23 @@ def test_every_attention_gives_the_same_model(attention: AttentionFunction, devi
     """Logits of each implementation inside the model, by the rule of at most twice the naive one's error."""
     tokens = tiny.tokens(device)
     made = tiny.model(device, attention=attention)
-    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *SHAPE).detach()
+    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *tiny.SHAPE).detach()
     floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
     assert_at_most_twice(made(tokens).detach(), tiny.model(device)(tokens).detach(), exact, floor)
 
 
-@claim("make", TRAININGS, cost=4, of_any_model=True, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16", "fp16"]))
+@claim(
+    "make", tiny.TRAININGS, cost=4, of_any_model=True, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16", "fp16"])
+)
 def test_step_keeps_parameters_gradients_and_moments_in_float32(
-    make: MakeTraining, seed: int, precision: str, device: torch.device
+    make: tiny.MakeTraining, seed: int, precision: str, device: torch.device
 ) -> None:
     """Mixed precision covers the forward pass only: what is kept between steps is float32, finite, complete."""
     training = make(tiny.model(device, seed), PRECISIONS[precision], device)
     tokens = tiny.tokens(device, seed)
     # From a scale of 2^16 the first float16 steps may be skipped, by design; the eighth is at 2^8.
     for _ in range(8):
-        loss = training.step(tokens, targets_of(tokens))
+        loss = training.step(tokens, tiny.targets_of(tokens))
     moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
     kept = [loss, *training.model.parameters(), *tiny.gradients(training.model).values(), *moments]
     assert_true({tensor.dtype for tensor in kept} == {torch.float32}, "something is kept in 16 bits")
@@ -161,9 +152,9 @@ def test_step_keeps_parameters_gradients_and_moments_in_float32(
     assert_true(len(moments) == 2 * len(list(training.model.parameters())), "a parameter was not stepped")
 
 
-@claim("make", TRAININGS, cost=4, of_any_model=True, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
+@claim("make", tiny.TRAININGS, cost=4, of_any_model=True, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
 def test_step_forgets_earlier_gradients_and_repeats(
-    make: MakeTraining, seed: int, precision: str, device: torch.device
+    make: tiny.MakeTraining, seed: int, precision: str, device: torch.device
 ) -> None:
     """Two steps from one state are equal to the bit, also when the second starts with arbitrary values in .grad."""
     tokens, results = tiny.tokens(device, seed), []
@@ -172,7 +163,7 @@ def test_step_forgets_earlier_gradients_and_repeats(
         if rubbish:
             for parameter in training.model.parameters():
                 parameter.grad = torch.ones_like(parameter)
-        training.step(tokens, targets_of(tokens))
+        training.step(tokens, tiny.targets_of(tokens))
         results.append(nn.utils.parameters_to_vector(training.model.parameters()).detach())
     assert_same_bits(results[1], results[0], "the same step twice")
 
@@ -184,17 +175,12 @@ Accumulate = Callable[[Training, list[Tensor]], None]
 def accumulate_by_tokens(training: Training, microbatches: list[Tensor]) -> None:
     total = sum(tokens.numel() for tokens in microbatches)
     for tokens in microbatches:
-        loss = training.loss(training.forward(tokens), targets_of(tokens))
+        loss = training.loss(training.forward(tokens), tiny.targets_of(tokens))
         training.backward(loss * (tokens.numel() / total))
 
 
 @claim(
-    "accumulate",
-    {"by tokens": accumulate_by_tokens},
-    cost=4,
-    of_any_model=True,
-    seed=SEEDS,
-    first=st.integers(1, 4),
+    "accumulate", {"by tokens": accumulate_by_tokens}, cost=4, of_any_model=True, seed=SEEDS, first=st.integers(1, 4)
 )
 def test_microbatches_accumulate_to_the_whole_batch(
     accumulate: Accumulate, seed: int, first: int, device: torch.device
@@ -206,9 +192,9 @@ def test_microbatches_accumulate_to_the_whole_batch(
     tokens = tiny.tokens(device, seed, batch=6)
     split = Training(tiny.model(device, seed), PRECISIONS["fp32"], device)
     accumulate(split, [tokens[:first], tokens[first:]])
-    whole = filled_gradients(Training(tiny.model(device, seed), PRECISIONS["fp32"], device), tokens)
+    whole = tiny.filled_gradients(Training(tiny.model(device, seed), PRECISIONS["fp32"], device), tokens)
     state = tiny.in_float64(split.model)
-    oracles.token_losses(tiny.exact_logits(split.model, state, tokens), targets_of(tokens)).mean().backward()
+    oracles.token_losses(tiny.exact_logits(split.model, state, tokens), tiny.targets_of(tokens)).mean().backward()
     for name, gradient in tiny.gradients(split.model).items():
         exact = state[name].grad
         assert exact is not None
@@ -216,14 +202,14 @@ def test_microbatches_accumulate_to_the_whole_batch(
         assert_at_most_twice(gradient, whole[name], exact, floor)
 
 
-def losses_of(make: MakeTraining, precision: str, device: torch.device, steps: int = 32) -> list[float]:
+def losses_of(make: tiny.MakeTraining, precision: str, device: torch.device, steps: int = 32) -> list[float]:
     """The loss before each of `steps` steps on one batch."""
     training, tokens = make(tiny.model(device), PRECISIONS[precision], device), tiny.tokens(device)
-    return [float(training.step(tokens, targets_of(tokens))) for _ in range(steps)]
+    return [float(training.step(tokens, tiny.targets_of(tokens))) for _ in range(steps)]
 
 
-@claim("make", TRAININGS)
-def test_autocast_trains_like_float32(make: MakeTraining, device: torch.device) -> None:
+@claim("make", tiny.TRAININGS)
+def test_autocast_trains_like_float32(make: tiny.MakeTraining, device: torch.device) -> None:
     """32 steps in each precision: the losses stay within 0.05 of float32's, and fall.
 
     A trajectory has no useful worst-case bound; the number is that of Liger-Kernel, test/convergence/bf16.
@@ -245,4 +231,4 @@ def test_region_is_left_before_the_loss(precision: str, device: torch.device) ->
     logits = training.forward(tokens)
     assert not torch.is_autocast_enabled(device.type)
     assert logits.dtype == (PRECISIONS[precision].autocast_dtype or torch.float32)
-    assert training.loss(logits, targets_of(tokens)).dtype == torch.float32
+    assert training.loss(logits, tiny.targets_of(tokens)).dtype == torch.float32

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_true
-from numerics_tests.claims import claim
-from numerics_tests.formats import BF16, FP16, LOW, Format
-from numerics_tests.strategies import Recipe
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.checks import assert_true
+from numerics_tests.harness.claims import claim
+from numerics_tests.harness.strategies import Recipe
+from numerics_tests.machine.formats import BF16, FP16, LOW, Format
 
 by_low_format = pytest.mark.parametrize("a_format", LOW, ids=lambda a_format: a_format.name)
 
@@ -95,7 +95,7 @@ def gradient_of_weight(upstream: float, scale: float, low: torch.dtype, device: 
 
 @pytest.mark.parametrize("power", range(-34, -24))
 def test_loss_scaling_saves_gradients_that_float16_loses(power: int, device: torch.device) -> None:
-    """Below 2^-24 a float16 gradient is 0, although W.grad is float32; scaled by 2^15 it arrives to the bit.
+    """A float16 gradient below 2^-24 is 0, although W.grad is float32; scaled by 2^15 it arrives to the bit.
 
     Micikevicius et al., arXiv:1710.03740, section 3.2. bfloat16 has the range of float32 and needs no scaling.
     """
@@ -182,7 +182,7 @@ def test_rounding_error_is_a_function_of_the_mantissa() -> None:
 
 
 def test_rounding_error_is_bounded_and_not_gaussian() -> None:
-    """Never beyond u, where a Gaussian of the same width would go every second draw in a thousand; flat inside.
+    """The error is never beyond u, where a Gaussian as wide would go twice in a thousand draws; it is flat inside.
 
     A flat distribution has a kurtosis of 9/5, a Gaussian of 3. The error in units in the last place is flat because
     the bits that are cut off are; kurtosis is estimated from 2^16 draws within 24 / sqrt(2^16) or so.
@@ -215,6 +215,7 @@ def test_shared_errors_add_up_where_independent_ones_average_out(batch: int) -> 
 def stochastically_rounded(x: Tensor, generator: torch.Generator) -> Tensor:
     """float32 to bfloat16, up with the probability that makes the mean right: random bits below the cut."""
     noise = torch.randint(0, 2**16, x.shape, generator=generator, dtype=torch.int32)
+    # A carry out of the last 16 bits rounds up; -0x10000 is the int32 0xFFFF0000, which then cuts them off.
     return ((x.view(torch.int32) + noise) & -0x10000).view(torch.float32).bfloat16()
 
 

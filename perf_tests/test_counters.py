@@ -16,7 +16,8 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import own_model
 from perf_tests.cases.settings import Settings
 from perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests.predict.ledger import COMMAND, LedgerBook, LedgerKey, Line, counted_grid, line_of, own_grid, sent_lines
+from perf_tests.predict.ledger import counted_grid, line_of, own_grid, sent_lines
+from perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
 from perf_tests.records.store import write_whole
 from perf_tests.user_code.guard import OwnModelError
 

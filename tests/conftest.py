@@ -8,20 +8,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.report.cs336_parts.sources import LEDGER, ROOT
-from perf_tests.report.page_parts import page
-from perf_tests.verbs import writeup
 from tests.support.forked_python import close_forked_python, forked_python
 from tests.support.git_repository import git, make_repository
 from tests.support.orphans import mark, orphans
-from tests.support.writeup_sources import PLAYED
 
 mark(os.environ)
+
+
+_sessions: list[pytest.Session] = []
+"""The session of this process, and within it those of tests that call pytest."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _sessions.append(session)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the lane, and end what is left, where a process that a test started outlives all tests."""
+    if _sessions.pop() is not session or _sessions:
+        return
     close_forked_python()
     if "numerics_tests.rank_pool" in sys.modules:
         sys.modules["numerics_tests.rank_pool"].POOL.stop()
@@ -55,24 +61,3 @@ def clone(repository: Path, tmp_path: Path) -> Path:
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process starts as `sys.executable` is forked with torch imported."""
     monkeypatch.setattr(sys, "executable", forked_python())
-
-
-@pytest.fixture
-def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its megabyte says nothing about the page that holds them."""
-    monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")
-
-
-@pytest.fixture
-def writeup_root(tmp_path: Path) -> Path:
-    """The repository's tables without its records."""
-    (tmp_path / LEDGER).parent.mkdir(parents=True)
-    for name in ("published", LEDGER):
-        (tmp_path / name).symlink_to(ROOT / name)
-    return tmp_path
-
-
-@pytest.fixture
-def quick_writeup(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verb without playing steps, which takes half a minute."""
-    monkeypatch.setattr(writeup, "_played", lambda: PLAYED)

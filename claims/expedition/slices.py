@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MODELS = "claims.expedition.models"
+MODELS = "claims.expedition.on_device"
 
 SMALLEST = (
     "--size tiny --context 8,16 --precision fp32 --attention naive --execution eager --phase forward --head-dim 16 "
@@ -27,8 +27,8 @@ class Step:
 
 
 def check(name: str, question: str) -> Step:
-    """A function of checks.py."""
-    return Step(name, question, f"claims.expedition.checks {name} --device {{device}}")
+    """A check of `on_device.py`."""
+    return Step(name, question, f"claims.expedition.on_device {name} --device {{device}}")
 
 
 def suite(name: str, question: str, options: str = "") -> Step:

@@ -290,7 +290,7 @@ BACKWARD_OVER_FORWARD = (1.3, 4.0)
 """Twice the products, and passes over two squares instead of one."""
 
 SPIKE = 2.0
-"""Over the ratio at other lengths: a ratio that lasts over all lengths belongs to the kernel."""
+"""Least multiple of the ratio at other lengths: a ratio that lasts over all lengths belongs to the kernel."""
 
 EXPONENT = (1.8, 2.2)
 
@@ -351,17 +351,17 @@ def exponent(table: Table) -> Iterator[Finding]:
 SAME = (0.98, 1.02)
 
 SQUARE_PASSES = 10
-"""Over the T x T square, that fusion saves at most in a forward pass: scale and mask read and write it, and a softmax
-written out as maximum, difference, exponential, sum and quotient reads or writes it eight times; one kernel instead
-reads and writes it once (14 with those of the two products, which stay, against 4)."""
+"""Passes over the T x T square that fusion saves at most, going forward: scale and mask read and write it, and a
+softmax written out as maximum, difference, exponential, sum and quotient reads or writes it eight times; one kernel
+instead reads and writes it once (14 with those of the two products, which stay, against 4)."""
 WIDTH_PASSES = 50
 """The same over (tokens, width of the model), in a block: two norms, two rotations, two residual sums."""
 FEED_FORWARD_PASSES = 8
 """The same over (tokens, width of the feed-forward): the activation and its product with the up projection."""
 ELEMENTWISE_BANDWIDTH_SHARE = 1 / 3
-"""Of the datasheet's bandwidth, that eager elementwise kernels reach at least on large tensors."""
+"""Share of the datasheet's bandwidth that eager elementwise kernels reach at least on large tensors."""
 LAUNCHING_SECONDS = 4e-3
-"""For one block's forward pass on a slow host, 80 launches of 50 us: above it, launches hide behind kernels and fusion
+"""Launches of one block's forward pass on a slow host, 80 of 50 us: above it, they hide behind kernels and fusion
 saves no time by launching less."""
 
 
@@ -434,7 +434,7 @@ USUAL_ROUNDS = 10
 """Rounds, and warm-up rounds, of a figure that does not say how many."""
 
 MOST_SERIES = 30
-"""Of one card, that are compared with each other."""
+"""Series of one card that are compared with each other."""
 
 FASTER_THAN_LABEL = "another precision under this label, or a pass that was not waited for"
 DISTURBED = "a busy device or rounds that were not warmed up: the slower figures scatter more"

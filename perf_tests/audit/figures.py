@@ -111,13 +111,13 @@ class Timing(LabelledFigure):
     std_seconds: float | None
     rounds: int | None
     matmul_flops_per_second: float | None = None
-    """Of the best product measured on the same machine, where a record holds it."""
+    """Rate of the best product measured on the same machine, where a record holds it."""
     peak_bytes: int | None = None
     warmup_rounds: int | None = None
     is_causal: bool = True
     """False where the table says that nothing is masked."""
     rounding_seconds: float = 0.0
-    """At most so much was cut or rounded off the figure, by its digits."""
+    """The most that was cut or rounded off the figure, by its digits."""
     optimizer: str = ""
     """In the author's words; empty where not stated or not run."""
 
@@ -221,7 +221,7 @@ _WITHOUT_TF32 = re.compile(
     r"(?:no|not|non|without)[\s_-]*(?:allow_)?tf32|tf32[\s_=:-]*(?:off|no|not|false|0|disabled)(?![a-z0-9])"
 )
 _TF32_BY_ITS_SETTING = re.compile(r"(?<![a-z])(?:high|medium)(?![a-z])")
-"""Of torch.set_float32_matmul_precision."""
+"""Values of torch.set_float32_matmul_precision."""
 _OTHER_FORMATS = re.compile(r"fp(?:4|6|8|64)(?![0-9])|int\d|nf4|e4m3|e5m2|[48][ _-]?bit|w\d+a\d+|double|acc(?!e)")
 """Narrower and wider ones, and sums in 16 bits, which GeForce cards form at twice the rate."""
 
@@ -277,7 +277,7 @@ def implementation_named(attention: str, execution: str, checkpoint: str, model:
 
 MOST_SECONDS = 1e15
 LARGEST_DIMENSION = 1e9
-"""Of a model or a batch: what is larger is no dimension, and its products are no number of FLOPs."""
+"""Limit of a model's or batch's dimensions: the products of larger ones are no number of FLOPs."""
 
 
 def read_benchmarks(path: Path) -> list[Timing]:

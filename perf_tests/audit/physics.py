@@ -38,23 +38,23 @@ NEAR_PEAK = 0.92
 """Share of a datasheet peak above which no eager training pass has been seen: suspicious."""
 
 MEASURED_CEILING_MARGIN = 1.25
-"""By how much a measured ceiling may be too low, because it carries the same noise as the figure."""
+"""Factor by which a measured ceiling may be too low, because it carries the same noise as the figure."""
 
 OUTLIER_SHARE = 0.25
 """Standard deviation over mean above which one slow round is the simplest explanation."""
 
 MISLED_SHARE = 0.25
-"""By how much one slow round must raise the mean of the others to mislead; below, the stated spread says enough."""
+"""Share by which one slow round must raise the mean of the others to mislead; below, the stated spread says enough."""
 
 MOST_EXCESS = 1e9
-"""Of a figure that no factor relates to its limit."""
+"""Excess of a figure that no factor relates to its limit."""
 
 PRODUCTS = {"inference": 2, "forward": 2, "backward": 4}
-"""Over the T x T square: scores and output; the gradients of values, probabilities, queries and keys."""
+"""Products over the T x T square: scores and output; the gradients of values, probabilities, queries and keys."""
 TILED_PRODUCTS = {"inference": 2, "forward": 2, "backward": 5}
 """A kernel that never holds the square computes the scores once more (Dao, arXiv:2307.08691, section 3.1.2)."""
 SOFTMAX_PASSES = {"inference": 2, "forward": 2, "backward": 3}
-"""Over the square, of a softmax in one kernel."""
+"""Passes over the square of a softmax in one kernel."""
 
 Said = Finding | NotJudged
 
@@ -267,7 +267,7 @@ WEIGHTS_OF_ADAMW = 4
 
 
 LONG_SEQUENCE = 8192
-"""From here on the T x T matrices dominate attention's memory."""
+"""Length from which the T x T matrices dominate attention's memory."""
 
 
 def said_of_memories(memories: Sequence[Memory]) -> Iterator[Said]:

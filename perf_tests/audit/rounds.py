@@ -21,8 +21,9 @@ TREND_DEVIATIONS = 2.58
 TREND_LEAST_CHANGE = 0.05
 CLOCK_STEP_SECONDS = 0.1
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
-"""Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
-(PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
+"""Workspace of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block
+of scores (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward
+pass)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class RowFacts:
     peak_allocated_bytes: int | None = None
     predicted_peak_bytes: int | None = None
     workspace_bytes: int = 0
-    """Of libraries, as far as the prediction leaves them out."""
+    """Workspaces of libraries, as far as the prediction leaves them out."""
     available_bytes: int | None = None
     sdpa_backend: str | None = None
     recompiles: int | None = None
@@ -233,7 +234,7 @@ def outlier_places(seconds: Sequence[float]) -> list[int]:
 
 
 def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
-    """As many more as were slow, or twice as many where rounds got faster to the end; None if that is not needed."""
+    """Warm-up rounds: as many more as were slow, twice as many where rounds got faster to the end; None if needless."""
     slow = slow_first_rounds(seconds)
     third = max(1, len(seconds) // 3)
     if not slow and has_trend(seconds) and median(seconds[-third:]) < median(seconds[:third]):
@@ -294,7 +295,7 @@ def warmup_values(series: Sequence[Json], first_round: Json, configured_rounds: 
 
 
 def _recommendation(processes: Sequence[tuple[int | None, int]], configured: int, slow_after: int) -> tuple[int, str]:
-    """As many warm-up rounds as the slowest process needed to become steady, and a sentence.
+    """Return as many warm-up rounds as the slowest process needed to become steady, and a sentence.
 
     `processes` are (round from which it is steady, rounds) each; `slow_after` counts slow rounds after a warm-up
     without the timed phase.

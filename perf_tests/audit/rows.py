@@ -37,7 +37,7 @@ SECONDS = {
     )
     for word in words.split()
 }
-"""Of one unit, by its word, with u for the Greek letter."""
+"""Seconds of one unit by its word, with u for the Greek letter."""
 
 Factors = tuple[float, float] | None
 """Least and most SI units of one unit as tables write it; None for a word that is no unit."""
@@ -82,7 +82,7 @@ class Column:
     names: str
     kinds: Sequence[str] = LABELLED
     factors_of: Callable[[str], Factors] | None = None
-    """Of the units of its figures, which its heading may name: `mean_ms`; None for labels and counts."""
+    """Reads the units of its figures, which its heading may name, `mean_ms`; None for labels and counts."""
     may_be_unnamed: bool = False
     """Whether a heading that is a unit alone names it, `ms`: a table has its main figures so."""
 
@@ -148,12 +148,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a table has its columns."""
+    """The columns of one table and their places."""
 
     header: Sequence[str]
     places: Mapping[str, int]
     factors: Mapping[str, tuple[float, float]]
-    """Of columns whose heading names a unit."""
+    """SI units of one unit, for columns whose heading names it."""
     works: dict[tuple[str, ...], Any] = field(default_factory=dict)
     """What the reader made of the cells that say which work was timed."""
 
@@ -201,7 +201,7 @@ def figures_in(
 
 
 TOO_LARGE = 1e15
-"""For any figure of a table."""
+"""Limit of any figure: what is larger has lost its decimal point or its meaning."""
 
 Measured = tuple[float | None, float | None, float | None, float]
 """The least and the most that the unit leaves open, the deviation where the cell has one, and half of the last digit;
@@ -333,7 +333,7 @@ def _ends_in_comma(digits: str) -> bool:
 
 
 def half_digit(text: str, separator: str) -> float:
-    """By how much a figure may have been rounded: half of its last digit; 0 in a notation with an exponent."""
+    """Half of the last digit, by which a figure may have been rounded; 0 in a notation with an exponent."""
     if "e" in text or "E" in text:
         return 0.0
     is_comma = separator != "," and _ends_in_comma(_SIGNED.match(text)[0])  # type: ignore[index]  # it matches any text

@@ -250,7 +250,7 @@ def _implementation(row: Row) -> str:
 
 @lru_cache(maxsize=4096)
 def _implementation_named(attention: str, execution: str, checkpoint: str, compiled: str, is_said: bool) -> str:
-    """By the suite's own axes where the table has them; others say whether they compiled, or name their kernel."""
+    """Name it by our own axes where the table has them; others say whether they compiled, or name their kernel."""
     if not execution:
         word = compiled.casefold().partition("(")[0].strip()
         execution = "eager" if word in _NO else "compiled" if word in _YES else compiled
@@ -307,7 +307,7 @@ class Kind:
 
     needed: str
     measured: str
-    """Of the needed ones, the column of its figures."""
+    """The needed column that holds its figures."""
     read: Callable[[Row], Figure]
 
 

@@ -41,7 +41,7 @@ from perf_tests.gate.verdicts import (
     slowdowns,
     with_acceptance,
 )
-from perf_tests.records.record import OUTCOMES, Json, how_many, machine_differences, run_of
+from perf_tests.records.record import OUTCOMES, code_of, how_many, machine_differences, run_of
 from perf_tests.records.store import StoredRecord, identity_difference
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
@@ -49,9 +49,6 @@ RULES = replace(Rules(), margin=0.01, matters=0.05)
 
 FEWEST_BASE_LAUNCHES = 5
 FEWEST_HEAD_LAUNCHES = 3
-
-NO_COMMIT = ("", "unknown", "unversioned")
-"""pytest-benchmark's values where git has no commit."""
 
 QUANTILE = 0.25
 """The quantile of a launch's rounds: spikes are one-sided, and the minimum depends on the number of rounds."""
@@ -124,15 +121,6 @@ def sides_of(now: StoredRecord, records: Records, baseline: StoredRecord, is_ask
     if not is_asked:
         asked = [asked, *launches, *enough][-1]
     return RecordedSides(launches.get(asked, []), head, asked[:12])
-
-
-def code_of(record: Json) -> str:
-    """The commit of a clean tree; else the digest of the code that ran, or a name that no other record has."""
-    commit = record.get("commit_info") or {}
-    identifier = str(commit.get("id") or "")
-    if identifier not in NO_COMMIT and not commit.get("dirty"):
-        return identifier
-    return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
 
 
 def why_incomparable(base: Records, head: Records) -> str:

@@ -23,6 +23,7 @@ each a subclass of `Event`. The type of a field implies its check, so run and re
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import IO, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, g
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests.records.record import OUTCOMES, Json, unpacked, without_nan
+from perf_tests.records.record import COUNTERS, OUTCOMES, Json, unpacked, without_nan
 
 Clock = Literal["wall", "cpu"]
 ClockChoice = Literal["auto", "wall", "cpu"]
@@ -346,6 +347,25 @@ class End(Event):
 
 
 EVENTS: dict[object, type[Event]] = {kind.event: kind for kind in Event.__subclasses__()}
+
+
+# Exact counters. They depend on the program alone, so one count of either side is enough and any rise is real.
+
+
+def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:
+    """A finding for each counter that both sides know, or which side has none and why.
+
+    `answers` are base's and head's: `counters`, null with a `reason` where there are none.
+    """
+    for side in SIDES[::-1]:
+        if answers[side]["counters"] is None:
+            return [Uncounted(case, side, str(answers[side]["reason"]))]
+    old, new = (answers[side]["counters"] for side in SIDES)
+    return [
+        ExactFinding(case, name, old[name], new[name])
+        for name in COUNTERS
+        if old.get(name) is not None and new.get(name) is not None
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,15 +15,12 @@ An entry has `clock` and `limit`, or `counters`, or all three. It counts in the 
 base holds it too, because the base is then as slow. Between recorded runs it counts where `revision` is the base.
 """
 
-import json
 import math
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import get_args
@@ -43,7 +40,6 @@ from perf_tests.gate.samples import (
     Measurement,
     NoTiming,
     Rules,
-    Side,
     Uncounted,
     read_samples,
     rules_from_settings,
@@ -58,8 +54,7 @@ from perf_tests.gate.stages import (
     shift_of_the_suite,
 )
 from perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
-from perf_tests.records.record import OUTCOMES, Json, without_path
-from perf_tests.records.store import write_whole
+from perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
 
 
 class Verdict(StrEnum):
@@ -461,38 +456,8 @@ def launches_needed(
     return int(enough[0]) if len(enough) else None
 
 
-# Exact counters. They depend on the program alone, so one count of either side is enough and any rise is real.
-
-COUNTERS = {
-    "parameters": "parameters",
-    "model_flops": "model_flops",
-    "executed_flops": "executed_flops",
-    "kernel_launches": "kernel_launches",
-    "bytes_touched": "bytes_touched",
-    "saved_bytes": "saved_bytes",
-    "predicted_peak_bytes": "peak_bytes",
-    "host_reads": "host_reads",
-}
-"""What the gate compares: a record's name of each counter to its name among the case's counters."""
-
 OF_TWO_BUILDS = "each side counts what its own build runs"
 """Why a rise fails no run whose base is under another interpreter: it need not be of the code."""
-
-
-def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:
-    """A finding for each counter that both sides know, or which side has none and why.
-
-    `answers` are base's and head's: `counters`, null with a `reason` where there are none.
-    """
-    for side in SIDES[::-1]:
-        if answers[side]["counters"] is None:
-            return [Uncounted(case, side, str(answers[side]["reason"]))]
-    old, new = (answers[side]["counters"] for side in SIDES)
-    return [
-        ExactFinding(case, name, old[name], new[name])
-        for name in COUNTERS
-        if old.get(name) is not None and new.get(name) is not None
-    ]
 
 
 def exact_result(finding: ExactFinding, accepted: Sequence[Acceptance], two_builds: bool = False) -> ExactResult:
@@ -625,43 +590,3 @@ def effective(head: Sequence[Acceptance], base: Sequence[Acceptance]) -> tuple[l
         for case, revision in entries
     ]
     return [limit for limit in head if limit not in expired], sentences
-
-
-def offer_beside(samples: Path) -> Path:
-    """The file in which entries for this run's slowdowns are offered."""
-    return samples.with_name(f"{samples.name.partition('.')[0]}_accept.toml")
-
-
-def offer_among(storage: Path, base_name: str) -> Path:
-    """The same for recorded launches, whose records are no samples."""
-    return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
-
-
-def offer_entries(limits: Sequence[Acceptance], path: Path) -> str:
-    """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not."""
-    text = f"# Move what is intended to .benchmarks/{FILE_NAME}, with its reason.\n{toml_entries(limits)}\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
-    except OSError as error:
-        return f"Entries that accept this cannot be written to {path}: {error}."
-    return f"To accept what is intended: write the reasons in {path}, and move its entries to .benchmarks/{FILE_NAME}."
-
-
-def toml_entries(limits: Sequence[Acceptance]) -> str:
-    """One entry for each case, with all its counters; a second one where a case is slower by two clocks."""
-
-    def quoted(text: str | None) -> str:
-        return json.dumps(text, ensure_ascii=False)  # a TOML basic string has the escapes of JSON
-
-    lines: list[str] = []
-    for _, of_case in groupby(sorted(limits, key=lambda limit: limit.id), key=lambda limit: limit.id):
-        found = list(of_case)
-        times = [limit for limit in found if limit.counter is None]
-        risen = ", ".join(f"{quoted(limit.counter)} = {limit.limit!r}" for limit in found if limit.counter is not None)
-        for place, limit in enumerate(times or found[:1]):
-            lines += ["", "[[accepted]]", f"id = {quoted(limit.id)}", f"reason = {quoted(limit.reason)}"]
-            lines += [f"revision = {quoted(limit.revision)}"]
-            lines += [f"clock = {quoted(limit.clock)}", f"limit = {limit.limit!r}"] if times else []
-            lines += [f"counters = {{ {risen} }}"] if risen and not place else []
-    return "\n".join(lines)

@@ -181,8 +181,8 @@ TENSOR_EFFICIENCY, MEMORY_EFFICIENCY = 0.8, 0.9
 """Of the datasheet's peak, in 16 bits and TF32 and of memory: square products of 8192 on an H100 and an H200 reach the
 first, streams of 1 GiB the second."""
 
-# The rest is fitted to published times of whole models; `python -m claims.sources_left_out` fits it again
-# without each source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
+# The rest is fitted to published times of whole models; `python -m claims times-left-out` fits it again without each
+# source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
 FP32_EFFICIENCY, FP32_EFFICIENCY_WITH_64_LANES = 0.6, 0.85
 CARDS_WITH_64_LANES = ("P100", "V100", "T4", "RTX 2080", "A100", "A800", "A30")
 LAST_WAVE_ELEMENTS = 2**21
@@ -250,7 +250,7 @@ DEVICE_RANGE = (0.85, 1.45)
 
 HELD = {LAUNCH: (104, 125), LAUNCH_ON_A_TYPICAL_HOST: (88, 115), COMPUTE: (128, 137), MEMORY: (28, 33)}
 """By bound, how many of how many published times lie in the range that the other sources give; printed by
-`python -m claims.sources_left_out`."""
+`python -m claims times-left-out`."""
 
 
 @dataclass(frozen=True)

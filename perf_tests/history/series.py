@@ -109,7 +109,10 @@ def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: 
     codes = in_order(launches, log)
     found = _figures(codes)
     before = _usual_spread([_seconds(rows, None) for rows in found.values()])
-    usual = {key: _usual_sentinel(rows) for key, rows in found.items()} if has_sentinel else {}
+    usual: dict[tuple[str, Identity], float | None] = {}
+    for key, rows in found.items() if has_sentinel else ():
+        known = [figure.sentinel_seconds for _, figures in rows for figure in figures if figure.sentinel_seconds]
+        usual[key] = median(known) if known else None
     after = _usual_spread([_seconds(rows, usual[key]) for key, rows in found.items()]) if has_sentinel else None
     is_corrected = before is not None and after is not None and after < before
     series = [_series(*key, rows, usual[key] if is_corrected else None) for key, rows in found.items()]
@@ -120,7 +123,7 @@ Rows = list[tuple[Code, list[Figure]]]
 
 
 def _figures(codes: Sequence[Code]) -> dict[tuple[str, Identity], Rows]:
-    """By case and identity, the figures of each code that measured it; cases of the newest code come first."""
+    """The figures of each code that measured a case, by case and identity; cases of the newest code come first."""
     found: dict[tuple[str, Identity], Rows] = {}
     for code in reversed(codes):
         of_code: dict[tuple[str, Identity], list[Figure]] = {}
@@ -130,11 +133,6 @@ def _figures(codes: Sequence[Code]) -> dict[tuple[str, Identity], Rows]:
         for key, figures in of_code.items():
             found.setdefault(key, []).append((code, figures))
     return {key: rows[::-1] for key, rows in found.items()}
-
-
-def _usual_sentinel(rows: Rows) -> float | None:
-    known = [figure.sentinel_seconds for _, figures in rows for figure in figures if figure.sentinel_seconds]
-    return median(known) if known else None
 
 
 def _corrected(figure: Figure, usual_sentinel_seconds: float | None) -> float:
@@ -148,15 +146,16 @@ def _seconds(rows: Rows, usual_sentinel_seconds: float | None) -> list[float]:
 
 
 def _usual_spread(every_seconds: Sequence[Sequence[float]]) -> float | None:
-    """The median over the cases, because a few of them may have steps of their own."""
-    known = [_spread(seconds) for seconds in every_seconds if len(seconds) >= FEWEST_FOR_DRIFT]
-    return median(known) if known else None
+    """The median over the cases, because a few of them may have steps of their own, of each case's spread.
 
-
-def _spread(seconds: Sequence[float]) -> float:
-    """The median distance from the median in logarithms; not of successive commits, between which drift is small."""
-    middle = median(seconds)
-    return median(abs(log_ratio(value / middle)) for value in seconds)
+    That is the median distance from the median in logarithms; not of successive commits, between which drift is small.
+    """
+    spreads = []
+    for seconds in every_seconds:
+        if len(seconds) >= FEWEST_FOR_DRIFT:
+            middle = median(seconds)
+            spreads.append(median(abs(log_ratio(value / middle)) for value in seconds))
+    return median(spreads) if spreads else None
 
 
 def _series(case: str, identity: Identity, rows: Rows, usual_sentinel_seconds: float | None) -> Series:

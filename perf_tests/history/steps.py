@@ -8,9 +8,9 @@ from math import log1p
 import numpy as np
 
 LEAST_LAUNCHES = 3
-"""On either side of a step: one launch alone may be disturbed, and two cannot say which of them is."""
+"""The fewest launches on either side of a step: one may be disturbed, and two cannot say which of them is."""
 SMALLEST_STEP = 0.02
-"""Below it no step is named: launches of one code differ by as much between days."""
+"""The smallest change that is named a step: launches of one code differ by as much between days."""
 FALSE_RATE = 1e-3
 """False alarms of the test of one step between two levels; how often it errs as a whole is measured, not derived."""
 
@@ -79,7 +79,7 @@ def steps_of(seconds: Sequence[float], launches: Sequence[int]) -> list[Step]:
 
 
 def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
-    """Where segments begin, with both ends: generous, because each border is tested afterwards.
+    """Places at which segments begin, with both ends: generous, because each border is tested afterwards.
 
     A commit has as many points as launches, so that the search weighs them; all have the commit's figure.
     """

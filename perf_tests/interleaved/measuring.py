@@ -3,6 +3,8 @@
 A launch pair is two fresh worker processes, one in each side's tree, that serve the same cases in the same order.
 """
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +25,8 @@ from perf_tests.gate.samples import (
     Sentinel,
     Side,
     Uncounted,
+    exact_events,
 )
-from perf_tests.gate.verdicts import exact_events
 from perf_tests.hardware.machine import keep_on, let_go, processors_for
 from perf_tests.interleaved.draws import (
     FEWEST_QUADRUPLES,
@@ -312,12 +314,14 @@ class _LaunchPair:
                     "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
                 }
                 folder = tree if trees.repository.holds_suite else trees.repository.folder_in(tree)
-                workers[side] = start_worker("perf_tests.interleaved.worker", folder, environment, side, python)
+                with _signals_wait():
+                    workers[side] = start_worker("perf_tests.interleaved.worker", folder, environment, side, python)
                 workers[side].send({**measuring.tasks[side], "tree": str(tree)})
             yield workers
         finally:
-            for worker in workers.values():
-                worker.end()
+            with _signals_wait():
+                for worker in workers.values():
+                    worker.end()
 
     def _agree_on_cases(self, workers: Mapping[Side, WorkerProcess]) -> None:
         """Leave out cases that a side lacks or defines differently; tell both sides the order."""
@@ -446,6 +450,24 @@ class _LaunchPair:
                 request = {"sentinel": name, "count": count}
                 answer = self._turn(side, request, workers, self.measuring.answer_seconds)
                 self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Raise Ctrl-C and SIGTERM at the end of the block: inside, they would leave a worker that nobody knows to end."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        yield
+        return
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+        for first in came:
+            signal.raise_signal(first)
 
 
 def _by_best_clock(quadruple: Mapping[str, list[float]]) -> list[list[float]]:

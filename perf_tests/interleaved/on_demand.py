@@ -16,12 +16,11 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
-from perf_tests.gate.verdicts import COUNTERS
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler
 from perf_tests.predict.counters import counters_or_reason
-from perf_tests.records.record import Json
+from perf_tests.records.record import COUNTERS, Json
 from perf_tests.user_code.named import stray
 
 OneRound = Callable[[], tuple[float, float | None]]

@@ -93,12 +93,12 @@ class RoundMemory:
 
 
 def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
-    """Memory of the second round: the first makes what later ones find. `forget` is called after each."""
+    """Measure the second of two rounds: the first makes what later ones find. `forget` is called after each."""
     return _on_cuda(play, device, forget) if device.type == "cuda" else _on_cpu(play, forget)
 
 
 def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
-    """Allocated and reserved bytes now, while no graph is alive."""
+    """Return allocated and reserved bytes now, while no graph is alive."""
     if device.type != "cuda":
         return live_tensor_bytes(device.type), None
     statistics = torch.cuda.memory_stats(device)
@@ -106,7 +106,7 @@ def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
 
 
 def live_tensor_bytes(device_type: str) -> int:
-    """Bytes of all storages of tensors and gradients on a device type, each once.
+    """Return the bytes of all storages of tensors and gradients on a device type, each counted once.
 
     Call it while no graph is alive: tensors that only autograd holds are out of reach.
     """
@@ -122,7 +122,7 @@ def live_tensor_bytes(device_type: str) -> int:
 
 
 def resident_set_peak_bytes() -> int | None:
-    """Peak resident memory of this process (Linux); None where the system does not report it."""
+    """Return the peak resident bytes of this process (Linux); None where the system does not report them."""
     return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
@@ -139,7 +139,7 @@ def _on_cpu(play: Play, forget: Forget) -> RoundMemory:
 
 
 def read_round(trace: "AllocatorTrace", held_at_end_bytes: int) -> RoundMemory:
-    """The last round of a trace at whose end `held_at_end_bytes` are held in all."""
+    """Read the last round of a trace at whose end `held_at_end_bytes` are held in all."""
     before = held_at_end_bytes - trace.allocated_at(math.inf)
     whole = trace.stretch(ROUND)
     marks, parts = [], []
@@ -203,7 +203,7 @@ class _CudaStatistics:
         return statistics
 
     def _note_peaks(self) -> dict[str, Any]:
-        """The statistics since the last call; peaks count anew from here."""
+        """Return the statistics since the last call; peaks count anew from here."""
         statistics = torch.cuda.memory_stats(self.device)
         for kind in ("allocated", "reserved", "inactive_split"):
             peak = statistics[f"{kind}_bytes.all.peak"]
@@ -254,18 +254,18 @@ class AllocatorTrace:
     stretches: tuple[Stretch, ...]
 
     def stretch(self, name: str) -> Stretch:
-        """The last of this name; raises KeyError where there is none."""
+        """Return the last of this name; raises KeyError where there is none."""
         return {stretch.name: stretch for stretch in self.stretches}[name]
 
     def allocated_at(self, time: float) -> int:
         return sum(event.bytes for event in self.events if event.time <= time)
 
     def peak(self) -> int:
-        """The most handed out at any moment; 0 where it is never more than before the trace."""
+        """Return the most bytes handed out at any moment; 0 where it is never more than before the trace."""
         return max(accumulate((event.bytes for event in self.events), initial=0))
 
     def peak_in(self, stretch: Stretch) -> int:
-        """The most handed out at any moment of the stretch, its first moment included."""
+        """Return the most bytes handed out at any moment of the stretch, its first moment included."""
         during = (event.bytes for event in self.events_in(stretch))
         return max(accumulate(during, initial=self.allocated_at(stretch.start)))
 
@@ -274,14 +274,14 @@ class AllocatorTrace:
 
 
 def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Result]:
-    """The trace and the result of `function()`. The profiler slows it down, so do not time the same run."""
+    """Return the trace and the result of `function()`. The profiler slows it down, so do not time the same run."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = function()
     return read_allocator_trace(json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]), result
 
 
 def read_allocator_trace(events: Iterable[dict[str, Any]]) -> AllocatorTrace:
-    """The CPU's memory events and the annotations of a Chrome trace."""
+    """Read the CPU's memory events and the annotations of a Chrome trace."""
     allocations: list[tuple[float, int, AllocatorEvent]] = []
     stretches = []
     for event in events:
@@ -336,16 +336,16 @@ class Held:
     saved_bytes: Counter[Regions]
     """What autograd saved, each block once, by the regions open at that moment."""
     frames: dict[int, tuple[Frame, ...]]
-    """By the `id` of the block that they made."""
+    """Stacks by the `id` of the block that they made."""
 
     def held_at_peak(self) -> Counter[str]:
-        """Bytes by category at the peak."""
+        """Return the bytes by category at the peak."""
         changes = [(change.block.category, change.bytes) for change in self.changes]
         before, during = changes[: self.first_of_round], changes[self.first_of_round :]
         return held_at_peak(during, held_after(before, Counter()))
 
     def allocations(self) -> list[StorageBlock]:
-        """The blocks made in the round."""
+        """Return the blocks made in the round."""
         return [change.block for change in self.changes[self.first_of_round :] if change.is_allocation]
 
 
@@ -399,7 +399,7 @@ class HolderWatch:
         self._parts.append(PartChanges(name, first, self.tracker.settle()))
 
     def finished(self) -> Held:
-        """What was seen; call it once, when all categories are known."""
+        """Return what was seen; call it once, when all categories are known."""
         changes = tuple(self.tracker.changes)
         self.tracker.forget_all()
         return Held(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
@@ -440,7 +440,7 @@ class HolderWatch:
             self._frames[id(take_in(self.tracker, tensor, name, place, inputs, on_host))] = frames
 
     def _stack(self) -> tuple[Frame, ...]:
-        """The running Python frames, innermost first, without this instrument's."""
+        """Return the running Python frames, innermost first, without this instrument's."""
         frames: list[Frame] = []
         for frame, line in walk_stack(inspect.currentframe()):
             code = frame.f_code
@@ -483,18 +483,18 @@ Happening = tuple[object, int, Frames]
 
 
 def snapshot_of_held(held: Held) -> Snapshot:
-    """Of a watched round; earlier blocks have no event."""
+    """Make the snapshot of a watched round; earlier blocks have no event."""
     happenings = [(id(change.block), change.bytes, held.frames.get(id(change.block), ())) for change in held.changes]
     return synthetic_snapshot(happenings[: held.first_of_round], happenings[held.first_of_round :])
 
 
 def snapshot_of_events(events: Iterable[AllocatorEvent]) -> Snapshot:
-    """Of a round without lines of Python: compiled code has none."""
+    """Make that of a round without lines of Python: compiled code has none."""
     return synthetic_snapshot([], [(event.address, event.bytes, ()) for event in events])
 
 
 def synthetic_snapshot(before: Iterable[Happening], during: Iterable[Happening]) -> Snapshot:
-    """Blocks of `before` have a place but no event."""
+    """Make a snapshot in which blocks of `before` have a place but no event."""
     memory = _ImaginaryMemory()
     # Each frame and each stack once, so that a file of 100 000 entries refers to them.
     row = cache(asdict)
@@ -522,7 +522,7 @@ class _ImaginaryMemory:
         self._end = FIRST_ADDRESS
 
     def follow(self, key: object, count: int, frames: Frames) -> int | None:
-        """The block's address; None for an empty one and for one that goes but never came."""
+        """Place or remove the block; returns its address, None for an empty one and for one that never came."""
         if count > 0:
             address = self._place(count)
             self._live[key] = address
@@ -537,7 +537,7 @@ class _ImaginaryMemory:
         return address_of_gone
 
     def _place(self, count: int) -> int:
-        """The first gap that is large enough."""
+        """Find the first gap that is large enough."""
         free = FIRST_ADDRESS
         for address in self._addresses:
             if address - free >= _aligned(count):

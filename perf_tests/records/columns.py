@@ -30,7 +30,7 @@ PASSES = ("kernels", "memory", "warmup")
 
 LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
-"""For a cell between figures."""
+"""The words of an outcome in a cell between figures."""
 
 NOT_TIMED = "not_timed"
 """The outcome of a case that only extra passes looked at."""
@@ -332,7 +332,7 @@ class Known:
     record: Json
     record_name: str
     passes: Mapping[str, Json] = field(default_factory=dict)
-    """By the name of an extra pass, what it found of the case."""
+    """What each extra pass found of the case, by its name."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def duration_range(low_seconds: float, high_seconds: float) -> str:
 
 
 def significant(value: float, digits: int = EXACT_DIGITS) -> str:
-    """At least `digits` significant digits, never as a power of ten; whole numbers stay whole."""
+    """The value in at least `digits` significant digits, never as a power of ten; whole numbers stay whole."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"
     return _rounded(value, max(_places(value, digits), 0))

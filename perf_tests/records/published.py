@@ -86,8 +86,12 @@ def flat_figures(record: Json, name: str) -> dict[str, list[Row]]:
         "timing": ((cell, {}) for cell in cells if not cell.is_attention),
         "attention": ((cell, {}) for cell in cells if cell.is_attention),
         "memory": ((cell, row) for cell in (*cells, *memory) for row in _amounts(cell)),
-        "kernels": ((cell, row) for cell in kernels for row in _kernel_rows(cell)),
-        "warmup": ((cell, row) for cell in warmup for row in _warmup_rows(cell)),
+        "kernels": (
+            (cell, {"scope": cell.phase, "kernel": str(row.get("name")), **_figures(row, _KERNEL)})
+            for cell in kernels
+            for row in rows_in(cell.info, "kernels")
+        ),
+        "warmup": ((cell, _process(row)) for cell in warmup for row in rows_in(cell.info, "series")),
     }
     return {
         kind: [
@@ -139,25 +143,15 @@ def _amounts(cell: Cell) -> list[Row]:
     return amounts
 
 
-def _kernel_rows(cell: Cell) -> list[Row]:
-    return [
-        {"scope": cell.phase, "kernel": str(row.get("name")), **_figures(row, _KERNEL)}
-        for row in rows_in(cell.info, "kernels")
-    ]
-
-
-def _warmup_rows(cell: Cell) -> list[Row]:
-    """A row for each process of the study; a note marks warm-ups without the timed phase."""
-    return [
-        {
-            **_figures(row, _WARMUP),
-            "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else None,
-            "n_measured": len(seconds),
-            "first_ms": seconds[0] * 1e3 if seconds else None,
-        }
-        for row in rows_in(cell.info, "series")
-        for seconds in (seconds_of(row, "seconds"),)
-    ]
+def _process(series: Json) -> Row:
+    """One process of a warm-up study; a note marks warm-ups without the timed phase."""
+    seconds = seconds_of(series, "seconds")
+    return {
+        **_figures(series, _WARMUP),
+        "note": "warm-up without the timed phase" if series.get("leaves_out_timed_phase") is True else None,
+        "n_measured": len(seconds),
+        "first_ms": seconds[0] * 1e3 if seconds else None,
+    }
 
 
 def _figures(row: Json, columns: Mapping[str, tuple[str, float | None]]) -> Row:

@@ -173,8 +173,8 @@ def _why_not_timed(row: Json) -> str | None:
     if bad:
         return f"has a round of {bad[0]!r} s; a round takes from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s"
     for name in ("min", "max", "mean", "median", "iqr", "stddev"):
-        value = stats.get(name)
-        if not isinstance(value, int | float) or not 0 <= value < LONGEST_SECONDS:
+        value, may_be_nothing = stats.get(name), name in ("iqr", "stddev")
+        if not isinstance(value, int | float) or not (0 < value < LONGEST_SECONDS or (value == 0 and may_be_nothing)):
             return f"has {value!r} as its {name}"
     return None
 
@@ -449,7 +449,7 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
 
 
 def cache_folder() -> Path:
-    """Where the suite keeps what it would otherwise find out again in every run; removing it loses only time.
+    """The folder of what the suite would otherwise find out again in every run; removing it loses only time.
 
     It lies in `$XDG_CACHE_HOME`, or `~/.cache` (XDG Base Directory Specification). Raises OSError without a home.
     """

@@ -40,7 +40,7 @@ DIRTY = "-dirty"
 """Ends the name of a run whose working tree had uncommitted changes."""
 
 LARGE_BYTES = 50_000_000
-"""Of a record, about a million rounds: reading it takes seconds."""
+"""The size of a record of about a million rounds, which takes seconds to read."""
 
 
 # Reading records.
@@ -104,7 +104,7 @@ def list_records(storage: Path) -> Listing:
 
 
 def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
-    """Without the shards that a merged record among them holds, and without a run that was saved before."""
+    """Leave out the shards that a merged record among them holds, and a run that was saved before."""
     counted = set[str | None]().union(*(parts_of(record.data) for record in records))
     kept = []
     for record in records:
@@ -332,7 +332,7 @@ class ComparedCase:
     before_seconds: float | None = None
     ratio: float | None = None
     interval: tuple[float, float] | None = None
-    """At least 95 %, for these two launches only: another launch may differ by more."""
+    """The ratio's, of at least 95 % and for these two launches only: another launch may differ by more."""
     explanation: str = ""
 
     @property
@@ -349,7 +349,7 @@ def compare(before: Json, now: Json, gone_counts: bool = True) -> list[ComparedC
 
 
 def rows_by_id(record: Json) -> dict[str, Json]:
-    """Of each case that was to be timed, its timing or its outcome."""
+    """The timing or the outcome of each case that was to be timed."""
     timed = {row["fullname"]: row for row in record["benchmarks"]}
     return timed | {row["id"]: row for row in timing_outcomes(record)}
 

@@ -24,7 +24,7 @@ from perf_tests.records.store import ComparedCase, Status, announced, compare, r
 NARROWEST, WIDEST = 80, 200
 """Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""
 WIDTH_OF_A_FILE = 120
-"""Without a terminal; COLUMNS in the environment overrides it."""
+"""The width without a terminal; COLUMNS in the environment overrides it."""
 
 COMPARISON_NOTE = (
     "ratio: now / before, the interval within these launches; launches of one code differ by more, so this is no "
@@ -95,7 +95,7 @@ def reading(row: ComparedCase) -> Reading:
 
 
 FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
-"""Without a ratio, before all ratios; new cases and those never measured come last."""
+"""Cases without a ratio that come before all ratios; new cases and those never measured come last."""
 
 
 def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:

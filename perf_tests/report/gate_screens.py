@@ -11,6 +11,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
 
 from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.samples import Rules
@@ -25,11 +28,11 @@ from perf_tests.gate.verdicts import (
     ExactResult,
     GateResult,
     Verdict,
-    toml_entries,
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
 from perf_tests.records.record import Json, how_many, without_nan
+from perf_tests.records.store import write_whole
 
 Result = GateResult | RecordedResult
 
@@ -376,7 +379,7 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
     ]
 
 
-# What to accept.
+# What to accept, and the file in which it is offered.
 
 
 def limits_to_accept(result: GateResult, header: Json) -> list[Acceptance]:
@@ -402,3 +405,43 @@ def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acce
 def _limit(share: float) -> float:
     """The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it."""
     return math.ceil(100 * (1 + share)) / 100
+
+
+def offer_beside(samples: Path) -> Path:
+    """The file in which entries for this run's slowdowns are offered."""
+    return samples.with_name(f"{samples.name.partition('.')[0]}_accept.toml")
+
+
+def offer_among(storage: Path, base_name: str) -> Path:
+    """The same for recorded launches, whose records are no samples."""
+    return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
+
+
+def offer_entries(limits: Sequence[Acceptance], path: Path) -> str:
+    """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not."""
+    text = f"# Move what is intended to .benchmarks/{FILE_NAME}, with its reason.\n{toml_entries(limits)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        return f"Entries that accept this cannot be written to {path}: {error}."
+    return f"To accept what is intended: write the reasons in {path}, and move its entries to .benchmarks/{FILE_NAME}."
+
+
+def toml_entries(limits: Sequence[Acceptance]) -> str:
+    """One entry for each case, with all its counters; a second one where a case is slower by two clocks."""
+
+    def quoted(text: str | None) -> str:
+        return json.dumps(text, ensure_ascii=False)  # a TOML basic string has the escapes of JSON
+
+    lines: list[str] = []
+    for _, of_case in groupby(sorted(limits, key=lambda limit: limit.id), key=lambda limit: limit.id):
+        found = list(of_case)
+        times = [limit for limit in found if limit.counter is None]
+        risen = ", ".join(f"{quoted(limit.counter)} = {limit.limit!r}" for limit in found if limit.counter is not None)
+        for place, limit in enumerate(times or found[:1]):
+            lines += ["", "[[accepted]]", f"id = {quoted(limit.id)}", f"reason = {quoted(limit.reason)}"]
+            lines += [f"revision = {quoted(limit.revision)}"]
+            lines += [f"clock = {quoted(limit.clock)}", f"limit = {limit.limit!r}"] if times else []
+            lines += [f"counters = {{ {risen} }}"] if risen and not place else []
+    return "\n".join(lines)

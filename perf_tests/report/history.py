@@ -85,7 +85,9 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
     for one in era.series:
         if named is not None and named in case_name(one.case):
-            lines += [case_name(one.case), *_points(one)]
+            starts = {step.start for step in one.steps}
+            points = [(point, place in starts) for place, point in enumerate(one.points)]
+            lines += [case_name(one.case), *column_table(POINT_COLUMNS, points)]
     return [printable(line).rstrip() for line in lines]
 
 
@@ -157,12 +159,7 @@ COUNTER_COLUMNS: Columns[tuple[Series, CounterChange]] = {
 }
 
 
-def _points(one: Series) -> list[str]:
-    starts = {step.start for step in one.steps}
-    return column_table(_POINT_COLUMNS, [(point, place in starts) for place, point in enumerate(one.points)])
-
-
-_POINT_COLUMNS: Columns[tuple[Point, bool]] = {
+POINT_COLUMNS: Columns[tuple[Point, bool]] = {
     "commit": lambda row: row[0].code.name,
     "date": lambda row: row[0].code.date[:10],
     "median": lambda row: duration(row[0].seconds),

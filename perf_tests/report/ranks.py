@@ -12,12 +12,48 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from perf_tests.hardware.limits import Link, bus_share, fit_link
+from perf_tests.hardware.limits import COLLECTIVES, Link, bus_share, fit_link
 from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, duration_range
-from perf_tests.records.record import Json, identity_of, machine_differences
+from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, duration_range, printable
+from perf_tests.records.record import (
+    AMOUNT,
+    NUMBER,
+    TEXT,
+    Json,
+    OrNull,
+    Value,
+    identity_of,
+    machine_differences,
+    misshapen,
+)
 from perf_tests.records.store import read_record
+
+WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
+SENT: Json = {"collectives": Value(lambda value: isinstance(value, dict), "counts"), "sent_bytes": AMOUNT}
+BYTES_BY_PART = Value(
+    lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
+    "what each part sends",
+)
+ROUNDS = Value(
+    lambda value: (
+        isinstance(value, list) and value != [] and all(not misshapen(one, AMOUNT, "") and one > 0 for one in value)
+    ),
+    "seconds of rounds",
+)
+SHARED = {
+    "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
+    "rank_seconds?": OrNull([ROUNDS]),
+    "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull([NUMBER]),
+    "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
+    "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
+}  # fmt: skip
+OTHER = {"world?": OrNull(WORLD), "tokens_per_second?": OrNull(AMOUNT)}
+ALONE = {
+    "collective": Value(lambda value: value in COLLECTIVES, "a collective"), "world": WORLD, "backend": TEXT,
+    "exchanged_bytes": AMOUNT, "algorithm_bytes_per_second": AMOUNT, "bus_bytes_per_second": AMOUNT,
+}  # fmt: skip
+"""What rows of several ranks, any others and those of a collective alone must hold; they may come from strangers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
         records = [read_record(path) for path in arguments.records]
     except ValueError as error:
         raise RefusalError(error) from error
+    for record in records:
+        for row in record.data["benchmarks"]:
+            info = row["extra_info"]
+            shape: Json = ALONE if is_collective(info) else SHARED if info.get("parallel") is not None else OTHER
+            if wrong := misshapen(info, shape, "its row"):
+                raise RefusalError(f"{record.path} cannot be used: {case_name(row['fullname'])} is damaged: {wrong}.")
     first, *others = records
     for other in others:
         differences = machine_differences(first.data["machine_info"], other.data["machine_info"])
@@ -42,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([{"id": row["fullname"], **asdict(scaling)} for row, scaling in scalings(rows)], indent=1))
     else:
         lines = [*rank_lines(rows), *message_lines(rows), *collective_lines(rows)]
-        print("\n".join(lines or ["No row is of several ranks; measure some with --parallel."]))
+        print("\n".join(map(printable, lines)) or "No row is of several ranks; measure some with --parallel.")
     return FINE
 
 
@@ -89,13 +131,13 @@ def _base(row: Json, rows: Sequence[Json]) -> Json | None:
     ways: list[tuple[int, int, Json]] = []
     for other in rows:
         there = identity_of(other)
-        world = there["world"] or 1
+        world = there.get("world") or 1
         if not agrees(there, (*OF_THE_WAY, *OF_THE_NUMBER)) or _rate_of_a_rank(other) == 0.0:
             continue
-        if there["parallel"] is None:
+        if there.get("parallel") is None:
             ways.append((1, world, other))
             continue
-        is_like = world == 1 or there["scaling"] == identity["scaling"]
+        is_like = world == 1 or there.get("scaling") == identity.get("scaling")
         if is_like and world < identity["world"] and agrees(there, OF_THE_NUMBER):
             ways.append((0 if world == 1 else 2, world, other))
     return min(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
@@ -108,7 +150,7 @@ def _rate_of_a_rank(row: Json) -> float:
 
 
 def rank_lines(rows: Sequence[Json]) -> list[str]:
-    """Which rank was slowest, what the exchange adds, how well more ranks help; nothing without a row of several ranks.
+    """The slowest rank of each row, what the exchange adds, how well more ranks help; nothing without several ranks.
 
     All rows must be of one machine.
     """

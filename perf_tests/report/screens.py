@@ -28,7 +28,7 @@ RESULTS: Columns[Json] = {
     "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
 }
 DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
-"""Where the names of the cases are long: the roofline and the median say nearly the same."""
+"""Columns that go first where names of cases are long: the roofline and the median say nearly the same."""
 RESULT_NOTES = {
     "spread": "spread: interquartile range over median",
     "of ceiling": "ceiling: the best square product in this precision here",
@@ -70,7 +70,7 @@ def _rounded_rate(value: float | None) -> str:
 
 
 def time_line(seconds: dict[str, float]) -> str:
-    """Where the time of a run went, in shares."""
+    """Shares of what the time of a run went to."""
     total = seconds["total"] or 1.0
     counting, passes, sharing = (seconds.get(kind, 0.0) for kind in ("counting", "passes", "communication"))
     rest = total - seconds["rounds"] - seconds["building"] - counting - passes - sharing
@@ -194,7 +194,7 @@ def _mark(row: Json, name: str) -> int | None:
 
 
 def megabytes(count: int | None) -> str:
-    """In MB of 10^6 bytes, at least four digits."""
+    """Bytes in MB of 10^6, at least four digits."""
     if count is None:
         return DASH
     return f"{count / 1e6:,.1f}" if count >= 1e8 else f"{count / 1e6:.4g}"

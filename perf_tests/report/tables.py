@@ -83,7 +83,7 @@ def _pass_table(
 
 
 GIB_FROM_BYTES = GIB / 8
-"""From this size on, a table of peaks is in GiB, else in MiB."""
+"""The size from which on a table of peaks is in GiB, else in MiB."""
 
 BASE_PRECISION = "fp32"
 SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
@@ -319,7 +319,7 @@ def _saved_rows(values: Json) -> list[Json]:
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
-    """With each reason for a missing prediction once, and the reasons for missing peaks."""
+    """The note of the pass, each reason for a missing prediction once, and the reasons for missing peaks."""
     said = [cell.info.get("prediction_reason") for cell in cells]
     reasons = distinct(f"no prediction: {reason}" for reason in said if isinstance(reason, str))
     return [MEMORY_NOTE, *reasons, *lost_lines(cells)]
@@ -417,7 +417,7 @@ WARMUP_TABLES = (warmup_table, first_round_table)
 
 TOP_KERNELS = 10
 NAME_CHARACTERS = 100
-"""Of a kernel's name; names of C++ templates have thousands."""
+"""Characters shown of a kernel's name; names of C++ templates have thousands."""
 TRACED_NOTE = "traced under a profiler after the timings: use the shares; times include the profiler's overhead"
 WAYS = ("forward", "backward")
 
@@ -493,7 +493,7 @@ FitCell = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Fit:
-    """Of one quantity of one implementation in one precision, over `cells` cells."""
+    """The growth of one quantity of one implementation in one precision, over `cells` cells."""
 
     quantity: str
     implementation: str
@@ -508,7 +508,7 @@ class Fit:
 
 
 def attention_fits(passes: Sequence[Json]) -> list[Fit]:
-    """Of every implementation that has cells of two lengths; with fewer, any k would do."""
+    """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
     by_implementation: dict[tuple[str, str], list[Json]] = defaultdict(list)
     for row in passes:
         if is_attention(row["identity"]):

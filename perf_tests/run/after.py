@@ -21,12 +21,12 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.selected import is_inside, selectable_cases
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.recorded import sides_of
-from perf_tests.gate.verdicts import offer_among, offer_entries
 from perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many, identity_of, ids_of
 from perf_tests.records.store import DIRTY, StoredRecord, compare, encoded, list_records, write_whole
 from perf_tests.report.comparison import comparison_lines, width
+from perf_tests.report.gate_screens import offer_among, offer_entries
 from perf_tests.report.ranks import collective_lines, links_of, rank_lines, scalings
 from perf_tests.report.screens import pass_lines, result_lines, time_line
 from perf_tests.run.ends import TimeLimit, keep_pace

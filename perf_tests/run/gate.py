@@ -10,16 +10,22 @@ import pytest
 from perf_tests.bench.options import Against
 from perf_tests.bench.recording import terminal_line
 from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict, offer_beside, offer_entries
+from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict
 from perf_tests.interleaved.measuring import UnmeasurableError, Watch
-from perf_tests.interleaved.run import GatePlan, GateRun, OtherPython, OtherPythonError, other_python, run_gate
-from perf_tests.interleaved.sides import BesideAnotherError, Commit, TreeError, find_commit
+from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, other_python, run_gate
+from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
-from perf_tests.report.gate_screens import finding_sentences, limits_to_accept, markdown, report_lines
+from perf_tests.report.gate_screens import (
+    finding_sentences,
+    limits_to_accept,
+    markdown,
+    offer_beside,
+    offer_entries,
+    report_lines,
+)
 from perf_tests.run.before import accepted_slowdowns, machine_info_of
 from perf_tests.run.ends import read_time_limit
-from perf_tests.user_code.named import Repository
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -45,17 +51,27 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         raise pytest.UsageError(
             f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
         )
+    if against.revision is not None and repository.outside:
+        raise pytest.UsageError(
+            f"{repository.outside[0]} lies in no git repository, so it has no base; run `git init` and commit it."
+        )
+    try:
+        base = None if against.revision is None else find_commit(repository.root, against.revision)
+        device_type = suite.settings.device_type
+        python_of_base = None if against.python is None else other_python(against.python, device_type)
+    except (OtherPythonError, TreeError) as error:
+        raise pytest.UsageError(str(error)) from error
     plan = GatePlan(
         repository=repository,
         storage=suite.saving.storage,
         against=against,
-        base=_base(repository, against),
+        base=base,
         settings=replace(suite.settings, memory_budget_bytes=half_bytes),
         cases={item.nodeid: noted(item).case for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),
         rules=replace(suite.gate_rules, undecided=against.undecided),
-        python_of_base=_python_of_base(config, against),
+        python_of_base=python_of_base,
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
@@ -66,27 +82,6 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         seconds_left=None if limit.minutes == math.inf else lambda: limit.seconds_left,
     )  # fmt: skip
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
-
-
-def _base(repository: Repository, against: Against) -> Commit | None:
-    if against.revision is None:
-        return None
-    if repository.outside:
-        raise pytest.UsageError(
-            f"{repository.outside[0]} lies in no git repository, so it has no base; run `git init` and commit it."
-        )
-    try:
-        return find_commit(repository.root, against.revision)
-    except TreeError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _python_of_base(config: pytest.Config, against: Against) -> OtherPython | None:
-    try:
-        device = session_of(config).settings.device_type
-        return None if against.python is None else other_python(against.python, device)
-    except OtherPythonError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 def _id_at_base(item: pytest.Item, against: Against) -> str:

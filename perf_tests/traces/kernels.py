@@ -1,10 +1,12 @@
-"""The kernels of one round: by name and shape, by kind, by region of the model, and the gaps between them."""
+"""The kernels of one round: by name and shape, by kind, by region of the model, and the gaps between them; one layer of
+attention by part; and what the first round of a process is spent on."""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from statistics import fmean, median, pstdev
 
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
@@ -24,186 +26,10 @@ from perf_tests.traces.trace import (
     total_us,
 )
 
-# One attention layer by part: scores, mask, softmax, value product; the time of each and what bounds it.
-
-
-PARTS = ("scores", "mask", "softmax", "value_product")
-LAYER_PRODUCTS = ("scores", "value_product")
-
-WORTH_A_RATE_BYTES = 2**16
-"""Kernels that move less show the cost of a launch rather than the memory's rate."""
-
-Cell = tuple[int, str]
-"""One layer in one round."""
-Layers = dict[Cell, list[TracedKernel]]
-
-
-def attention_values(
-    trace: Trace, kernels: Sequence[TracedKernel], matmul_flops_per_second: float | None
-) -> Json | None:
-    """One typical layer of one round, in both directions: times are medians over layers and rounds.
-
-    None where attention is not made of these parts.
-    """
-    rates = Rates(matmul_flops_per_second, _best_bytes_per_second(kernels))
-    directions = {
-        name: _direction(trace, [kernel for kernel in kernels if kernel.is_backward is back], rates, back)
-        for name, back in (("forward", False), ("backward", True))
-    }
-    return directions if any(directions.values()) else None
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The machine's best: FLOP/s of a square product, bytes/s of the fastest kernel of this trace."""
-
-    flops_per_second: float | None
-    bytes_per_second: float | None
-
-    def bound(self, product_flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
-        """`launch` where the device waits longer than it works, else the slower of arithmetic and memory.
-
-        Arithmetic is that of matrix products; what has none is bound by memory.
-        """
-        if idle_us > busy_us:
-            return "launch"
-        if not product_flops:
-            return "memory"
-        if not self.flops_per_second or not self.bytes_per_second:
-            return None
-        return "compute" if product_flops / self.flops_per_second > bytes_touched / self.bytes_per_second else "memory"
-
-
-def _best_bytes_per_second(kernels: Sequence[TracedKernel]) -> float | None:
-    rates = [
-        touched / kernel.us * 1e6
-        for kernel in kernels
-        if kernel.kind != "matrix product"
-        and kernel.us
-        and (touched := kernel.bytes_touched or 0) >= WORTH_A_RATE_BYTES
-    ]
-    return max(rates, default=None)
-
-
-def _direction(trace: Trace, kernels: Sequence[TracedKernel], rates: Rates, is_backward: bool) -> Json | None:
-    cells: dict[str, Layers] = {part: defaultdict(list) for part in PARTS}
-    for kernel in kernels:
-        part = _part_of(kernel.regions)
-        if part is not None:
-            cells[part][_cell(kernel.regions, kernel.issued_us, trace)].append(kernel)
-    if not all(cells[part] for part in LAYER_PRODUCTS):
-        return None
-    layers: Layers = defaultdict(list)
-    for groups in cells.values():
-        for cell, group in groups.items():
-            layers[cell] += group
-    spans = {} if is_backward else _host_spans(trace)
-    others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]
-    return {
-        "layers": len({layer for _, layer in layers}),
-        "parts": [_part_row(part, cells[part], spans.get(part, {}), rates) for part in PARTS if cells[part]],
-        "lanes": _lanes(cells, layers, spans),
-        **_softmax_over_products(cells),
-        "seconds": _typical_us(layers.values()) / 1e6,
-        "saved_without_gaps_seconds": median(map(_idle_us, layers.values())) / 1e6,
-        "saved_by_fusing_seconds": median(others) / 1e6,
-    }
-
-
-def _part_of(path: tuple[str, ...]) -> str | None:
-    return path[-1] if path and path[-1] in PARTS else None
-
-
-def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
-    number = trace.round_at(moment_us)
-    assert number is not None
-    return number, layer_of(path) or "alone"
-
-
-def _host_spans(trace: Trace) -> dict[str, dict[Cell, Region]]:
-    """When the host ran each part of each layer, in the rounds."""
-    spans: dict[str, dict[Cell, Region]] = {part: {} for part in PARTS}
-    for region in trace.regions:
-        part = _part_of(region.path)
-        if part is not None and trace.round_at(region.start_us) is not None:
-            spans[part].setdefault(_cell(region.path, region.start_us, trace), region)
-    return spans
-
-
-def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], rates: Rates) -> Json:
-    busy_us, idle_us = _typical_us(cells.values()), median(map(_idle_us, cells.values()))
-    flops = fmean(sum(kernel.flops for kernel in group) for group in cells.values())
-    product_flops = fmean(sum(kernel.flops for kernel in _products(group)) for group in cells.values())
-    known = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in cells.values())
-    layers: dict[str, list[float]] = defaultdict(list)
-    for (_, layer), group in cells.items():
-        layers[layer].append(total_us(group))
-    of_layer = [fmean(times) / 1e6 for times in layers.values()]
-    return {
-        "part": part,
-        "launches": fmean(len(group) for group in cells.values()),
-        "device_seconds": busy_us / 1e6,
-        "host_seconds": median(region.us for region in spans.values()) / 1e6 if spans else None,
-        "flops": flops,
-        "bytes": known,
-        "bound": rates.bound(product_flops, known, busy_us, idle_us),
-        "spread_over_layers": {
-            "stddev_seconds": pstdev(of_layer), "min_seconds": min(of_layer), "max_seconds": max(of_layer)
-        },
-    }  # fmt: skip
-
-
-def _idle_us(kernels: Sequence[TracedKernel]) -> float:
-    """From the first start to the last end, less what was busy; kernels of one part run one after the other."""
-    span_us = max(kernel.end_us for kernel in kernels) - min(kernel.start_us for kernel in kernels)
-    return max(span_us - total_us(kernels), 0.0)
-
-
-def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell, Region]]) -> list[Json]:
-    """When the host and the device worked on the layer of median time, from its first moment on.
-
-    Host: each part's region; in the backward pass, which has none, the calls that launch. On a CPU both are one.
-    """
-    chosen = sorted(layers, key=lambda cell: (total_us(layers[cell]), cell))[len(layers) // 2]
-    lanes: list[tuple[str, str, Span]] = []
-    for part, groups in cells.items():
-        kernels = groups.get(chosen, [])
-        region = spans.get(part, {}).get(chosen)
-        launches = [kernel.launch for kernel in kernels if kernel.launch is not None]
-        lanes += [("host", part, span) for span in ([region] if region else launches)]
-        lanes += [("device", part, kernel) for kernel in kernels]
-    start_us = min(span.start_us for _, _, span in lanes)
-    return [
-        {"side": side, "part": part, "start_seconds": (span.start_us - start_us) / 1e6, "seconds": span.us / 1e6}
-        for side, part, span in sorted(lanes, key=lambda lane: (lane[0], lane[2].start_us))
-    ]
-
-
-def _softmax_over_products(cells: dict[str, Layers]) -> Json:
-    softmax = cells["softmax"].values()
-    products = [_products(group) for part in LAYER_PRODUCTS for group in cells[part].values()]
-    flops = sum(kernel.flops for group in products for kernel in group)
-    softmax_flops = sum(kernel.flops for group in softmax for kernel in group)
-    return {
-        # Both products together take as long as two typical ones.
-        "softmax_over_products_time": _typical_us(softmax) / (len(LAYER_PRODUCTS) * _typical_us(products))
-        if softmax and any(products)
-        else None,
-        "softmax_over_products_flops": softmax_flops / flops if softmax and flops else None,
-    }
-
-
-def _products(kernels: Sequence[TracedKernel]) -> list[TracedKernel]:
-    return [kernel for kernel in kernels if kernel.kind == "matrix product"]
-
-
-def _typical_us(groups: Iterable[Sequence[TracedKernel]]) -> float:
-    return median(map(total_us, groups))
-
+Kernels = Sequence[TracedKernel]
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6
-
 
 _SHARES = {"launches": NUMBER, "share_of_kernel_time": NUMBER, "share_of_wall": NUMBER}
 _CALLS = {"calls": NUMBER, "total_seconds": NUMBER, "mean_seconds": NUMBER, "stddev_seconds": NUMBER}
@@ -238,34 +64,6 @@ KERNEL_VALUES = {
 """What a reader of a stored kernel pass takes for granted."""
 
 
-@dataclass(frozen=True)
-class _Rounds:
-    """How many rounds were traced, and the mean kernel and wall time of one."""
-
-    count: int
-    kernel_us: float
-    wall_us: float
-
-    def shares(self, kernels: Sequence[TracedKernel]) -> Json:
-        of_round_us = total_us(kernels) / self.count
-        return {
-            "launches": len(kernels) / self.count,
-            "seconds": of_round_us / 1e6,
-            "share_of_kernel_time": of_round_us / self.kernel_us if self.kernel_us else 0.0,
-            "share_of_wall": of_round_us / self.wall_us if self.wall_us else 0.0,
-        }
-
-    def calls(self, kernels: Sequence[TracedKernel]) -> Json:
-        """Calls and total of one round, mean and standard deviation of one call; counts that differ give a fraction."""
-        times_us = [kernel.us for kernel in kernels]
-        return {
-            "calls": _whole(len(times_us) / self.count),
-            "total_seconds": sum(times_us) / self.count / 1e6,
-            "mean_seconds": fmean(times_us) / 1e6,
-            "stddev_seconds": pstdev(times_us) / 1e6,
-        }
-
-
 def kernel_values(
     trace: Trace, identity: Json, plain_seconds: float | None = None, matmul_flops_per_second: float | None = None
 ) -> Json:
@@ -274,37 +72,50 @@ def kernel_values(
     `plain_seconds` is the same round without a profiler.
     """
     kernels = [kernel for kernel in trace.kernels if trace.round_at(kernel.issued_us) is not None]
+    copies = [operation for operation in trace.memory_operations if trace.round_at(operation.issued_us) is not None]
     if not kernels:
         raise ValueError("no kernel ran inside a round")
     if not total_us(kernels) > 0 or not total_us(trace.rounds) > 0:
         raise ValueError("its kernels or its rounds take no time")
     count = len(trace.rounds)
     rounds = _Rounds(count, total_us(kernels) / count, total_us(trace.rounds) / count)
-    busy_spans = busy(kernels, trace)
+    busy = _merged([*kernels, *copies])
+    idle_us = [
+        later.start_us - earlier.end_us
+        for earlier, later in pairwise(busy)
+        if trace.round_at(earlier.end_us, later.start_us) is not None
+    ]
+    # On a CPU each operation is its own call, and no kernel is launched.
+    launched = [(kernel.launch, kernel) for kernel in kernels]
     of_round = [sum(span.holds(kernel.issued_us) for kernel in kernels) for span in trace.rounds]
-    of_kind = grouped(kernels, lambda kernel: kernel.kind)
-    launches = [(kernel.launch, kernel) for kernel in kernels]
+    products = _products(kernels)
+    is_compiled = "compiled" in (identity.get("attention"), identity.get("execution"))
+    unseen = "code that torch.compile generates for a CPU appears in no kernel, so launches and shares exclude it"
     return {
         "rounds": count,
         "on_gpu": trace.is_on_gpu,
-        "left_out": _left_out(trace, identity),
+        "left_out": unseen if is_compiled and not trace.is_on_gpu else None,
         "wall_seconds": rounds.wall_us / 1e6,
         "plain_wall_seconds": plain_seconds,
         "kernel_seconds": rounds.kernel_us / 1e6,
-        "busy_share": total_us(busy_spans) / count / rounds.wall_us,
+        "busy_share": total_us(busy) / count / rounds.wall_us,
         "launches": of_round[0],
         "launches_of_rounds": of_round,
-        "matrix_products": _matrix_products(kernels, identity, rounds),
+        "matrix_products": {
+            **rounds.shares(products),
+            "count": _whole(sum(map(_is_a_product, products)) / count),
+            "expected_count": expected_products(identity),
+        },
         "kinds": [
             {"kind": kind, **rounds.shares(group)}
-            for kind, group in sorted(of_kind.items(), key=lambda item: KINDS.index(item[0]))
+            for kind, group in sorted(_by("kind", kernels).items(), key=lambda item: KINDS.index(item[0]))
         ],
         **_top_kernels(kernels, rounds),
         "regions": _regions(kernels, rounds),
-        "memory_operations": _memory_operations(trace, rounds),
-        "idle_gaps": _spread(_gaps(busy_spans, trace)),
+        "memory_operations": _memory_operations(copies, rounds),
+        "idle_gaps": _spread(idle_us),
         "api_gaps": _spread(_api_gaps(trace)),
-        "launch_to_start": _spread([kernel.start_us - call.start_us for call, kernel in launches if call is not None]),
+        "launch_to_start": _spread([kernel.start_us - call.start_us for call, kernel in launched if call is not None]),
         "attention": attention_values(trace, kernels, matmul_flops_per_second),
     }
 
@@ -320,58 +131,87 @@ def expected_products(identity: Json) -> int | None:
     return (phase.forward_multiple or 0) * forward
 
 
-def _left_out(trace: Trace, identity: Json) -> str | None:
-    if trace.is_on_gpu or "compiled" not in (identity.get("attention"), identity.get("execution")):
-        return None
-    return "code that torch.compile generates for a CPU appears in no kernel, so launches and shares exclude it"
+@dataclass(frozen=True)
+class _Rounds:
+    """How many rounds were traced, and the mean kernel and wall time of one."""
 
+    count: int
+    kernel_us: float
+    wall_us: float
 
-def _matrix_products(kernels: Sequence[TracedKernel], identity: Json, rounds: _Rounds) -> Json:
-    """A product counts once, however many kernels it is split into."""
-    products = [kernel for kernel in kernels if kernel.kind == "matrix product"]
-    return {
-        **rounds.shares(products),
-        "count": _whole(sum(map(_is_a_product, products)) / rounds.count),
-        "expected_count": expected_products(identity),
-    }
+    def seconds(self, spans: Iterable[Span]) -> float:
+        return total_us(spans) / self.count / 1e6
+
+    def shares(self, kernels: Kernels) -> Json:
+        of_round_us = total_us(kernels) / self.count
+        return {
+            "launches": len(kernels) / self.count,
+            "seconds": of_round_us / 1e6,
+            "share_of_kernel_time": of_round_us / self.kernel_us if self.kernel_us else 0.0,
+            "share_of_wall": of_round_us / self.wall_us if self.wall_us else 0.0,
+        }
+
+    def calls(self, kernels: Kernels) -> Json:
+        """Calls and total of one round, mean and standard deviation of one call; counts that differ give a fraction."""
+        times_us = [kernel.us for kernel in kernels]
+        return {
+            "calls": _whole(len(times_us) / self.count),
+            "total_seconds": sum(times_us) / self.count / 1e6,
+            "mean_seconds": fmean(times_us) / 1e6,
+            "stddev_seconds": pstdev(times_us) / 1e6,
+        }
 
 
 def _whole(count: float) -> float:
     return int(count) if count.is_integer() else count
 
 
+def _by(attribute: str, kernels: Kernels) -> dict[str, list[TracedKernel]]:
+    return grouped(kernels, attrgetter(attribute))
+
+
+def _longest_first(attribute: str, kernels: Kernels) -> list[tuple[str, list[TracedKernel]]]:
+    return sorted(_by(attribute, kernels).items(), key=lambda item: -total_us(item[1]))
+
+
+def _products(kernels: Kernels) -> list[TracedKernel]:
+    return [kernel for kernel in kernels if kernel.kind == "matrix product"]
+
+
 def _is_a_product(kernel: TracedKernel) -> bool:
+    """Whether it counts as one: a product counts once, however many kernels it is split into."""
     if kernel.operator:
         return kernel.is_first_of_operation and kernel.operator in PRODUCTS
     return "splitk" not in kernel.name.lower() or "reduce" not in kernel.name.lower()
 
 
-def _top_kernels(kernels: Sequence[TracedKernel], rounds: _Rounds) -> Json:
-    groups = _longest_first(kernels, lambda kernel: kernel.name)
+def _top_kernels(kernels: Kernels, rounds: _Rounds) -> Json:
+    groups = _longest_first("name", kernels)
     left = [kernel for _, group in groups[TOP_KERNELS:] for kernel in group]
     return {
-        "kernels": [_kernel_row(name, group, rounds) for name, group in groups[:TOP_KERNELS]],
+        "kernels": [
+            {
+                "name": name,
+                "kind": group[0].kind,
+                **rounds.calls(group),
+                "share": total_us(group) / rounds.count / rounds.kernel_us,
+                "shapes": [
+                    {"shapes": shapes, **rounds.calls(alike)}
+                    for shapes, alike in _longest_first("shapes", group)[:TOP_SHAPES]
+                ],
+            }
+            for name, group in groups[:TOP_KERNELS]
+        ],
         "other_kernels": {
             "names": len(groups[TOP_KERNELS:]),
             "calls": len(left) / rounds.count,
-            "total_seconds": total_us(left) / rounds.count / 1e6,
+            "total_seconds": rounds.seconds(left),
             "share": total_us(left) / rounds.count / rounds.kernel_us,
         },
     }
 
 
-def _kernel_row(name: str, kernels: Sequence[TracedKernel], rounds: _Rounds) -> Json:
-    shapes = _longest_first(kernels, lambda kernel: kernel.shapes)
-    return {
-        "name": name,
-        "kind": kernels[0].kind,
-        **rounds.calls(kernels),
-        "share": total_us(kernels) / rounds.count / rounds.kernel_us,
-        "shapes": [{"shapes": shape, **rounds.calls(group)} for shape, group in shapes[:TOP_SHAPES]],
-    }
-
-
-def _regions(kernels: Sequence[TracedKernel], rounds: _Rounds) -> list[Json]:
+def _regions(kernels: Kernels, rounds: _Rounds) -> list[Json]:
     """A row for each region and direction, with everything inside it; shares are of the round and of its direction."""
     groups: dict[tuple[bool, str], list[TracedKernel]] = defaultdict(list)
     for kernel in kernels:
@@ -385,50 +225,34 @@ def _regions(kernels: Sequence[TracedKernel], rounds: _Rounds) -> list[Json]:
             "is_backward": back,
             **rounds.shares(group),
             "share_of_direction": total_us(group) / count / direction_us[back] if direction_us[back] else 0.0,
-            "seconds_by_kind": {
-                kind: total_us(alike) / count / 1e6
-                for kind, alike in sorted(grouped(group, lambda kernel: kernel.kind).items())
-            },
+            "seconds_by_kind": {kind: rounds.seconds(alike) for kind, alike in sorted(_by("kind", group).items())},
         }
         for (back, name), group in sorted(groups.items())
     ]
 
 
-def _memory_operations(trace: Trace, rounds: _Rounds) -> list[Json]:
+def _memory_operations(copies: Sequence[MemoryOperation], rounds: _Rounds) -> list[Json]:
     return [
         {
             "kind": kind,
             "count": len(group) / rounds.count,
             "bytes": sum(operation.bytes_moved for operation in group) // rounds.count,
-            "seconds": total_us(group) / rounds.count / 1e6,
+            "seconds": rounds.seconds(group),
             "share_of_wall": total_us(group) / rounds.count / rounds.wall_us,
         }
-        for kind, group in sorted(grouped(_copies(trace), lambda operation: operation.kind).items())
+        for kind, group in sorted(grouped(copies, lambda operation: operation.kind).items())
     ]
 
 
-def _copies(trace: Trace) -> list[MemoryOperation]:
-    return [operation for operation in trace.memory_operations if trace.round_at(operation.issued_us) is not None]
-
-
-def busy(kernels: Iterable[Span], trace: Trace) -> list[Span]:
-    """When the device was busy in the rounds: kernels and copies, overlaps counted once."""
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """The same time with overlaps counted once, in order."""
     merged: list[Span] = []
-    for span in sorted((*kernels, *_copies(trace)), key=lambda span: span.start_us):
+    for span in sorted(spans, key=lambda span: span.start_us):
         if merged and span.start_us <= merged[-1].end_us:
             merged[-1] = Span(merged[-1].start_us, max(merged[-1].end_us, span.end_us))
         else:
             merged.append(Span(span.start_us, span.end_us))
     return merged
-
-
-def _gaps(spans: Sequence[Span], trace: Trace) -> list[float]:
-    """Microseconds between the end of each span and the start of the next, within a round."""
-    return [
-        later.start_us - earlier.end_us
-        for earlier, later in pairwise(spans)
-        if trace.round_at(earlier.end_us, later.start_us) is not None
-    ]
 
 
 def _api_gaps(trace: Trace) -> list[float]:
@@ -456,16 +280,165 @@ def _spread(times_us: Sequence[float]) -> Json | None:
     }
 
 
-def _longest_first(
-    spans: Iterable[TracedKernel], key: Callable[[TracedKernel], str]
-) -> list[tuple[str, list[TracedKernel]]]:
-    return sorted(grouped(spans, key).items(), key=lambda item: -total_us(item[1]))
+# One attention layer by part: scores, mask, softmax, value product; the time of each and what bounds it.
+
+
+PARTS = ("scores", "mask", "softmax", "value_product")
+LAYER_PRODUCTS = ("scores", "value_product")
+
+WORTH_A_RATE_BYTES = 2**16
+"""Kernels that move less show the cost of a launch rather than the memory's rate."""
+
+Cell = tuple[int, str]
+"""One layer in one round."""
+Layers = dict[Cell, list[TracedKernel]]
+
+
+def attention_values(trace: Trace, kernels: Kernels, matmul_flops_per_second: float | None) -> Json | None:
+    """One typical layer of one round, in both directions: times are medians over layers and rounds.
+
+    None where attention is not made of these parts.
+    """
+    bytes_per_second = [
+        touched / kernel.us * 1e6
+        for kernel in kernels
+        if kernel.kind != "matrix product" and kernel.us
+        if (touched := kernel.bytes_touched or 0) >= WORTH_A_RATE_BYTES
+    ]
+    rates = Rates(matmul_flops_per_second, max(bytes_per_second, default=None))
+    directions = {name: _direction(trace, kernels, rates, name == "backward") for name in ("forward", "backward")}
+    return directions if any(directions.values()) else None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The machine's best: FLOP/s of a square product, bytes/s of the fastest kernel of this trace."""
+
+    flops_per_second: float | None
+    bytes_per_second: float | None
+
+    def bound(self, product_flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
+        """`launch` where the device waits longer than it works, else the slower of arithmetic and memory.
+
+        Arithmetic is that of matrix products; what has none is bound by memory.
+        """
+        if idle_us > busy_us:
+            return "launch"
+        if not product_flops:
+            return "memory"
+        if not self.flops_per_second or not self.bytes_per_second:
+            return None
+        return "compute" if product_flops / self.flops_per_second > bytes_touched / self.bytes_per_second else "memory"
+
+
+def _direction(trace: Trace, kernels: Kernels, rates: Rates, is_backward: bool) -> Json | None:
+    cells: dict[str, Layers] = {part: defaultdict(list) for part in PARTS}
+    layers: Layers = defaultdict(list)
+    for kernel in (kernel for kernel in kernels if kernel.is_backward is is_backward):
+        if part := _part_of(kernel.regions):
+            cells[part][_cell(kernel.regions, kernel.issued_us, trace)].append(kernel)
+    if not all(cells[part] for part in LAYER_PRODUCTS):
+        return None
+    for groups in cells.values():
+        for cell, group in groups.items():
+            layers[cell] += group
+    # When the host ran each part of each layer, in the rounds; the backward pass has no regions of its own.
+    spans: dict[str, dict[Cell, Region]] = {part: {} for part in PARTS}
+    for region in () if is_backward else trace.regions:
+        part = _part_of(region.path)
+        if part and trace.round_at(region.start_us) is not None:
+            spans[part].setdefault(_cell(region.path, region.start_us, trace), region)
+    others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]
+    return {
+        "layers": len({layer for _, layer in layers}),
+        "parts": [_part_row(part, cells[part], spans[part], rates) for part in PARTS if cells[part]],
+        "lanes": _lanes(cells, layers, spans),
+        **_softmax_over_products(cells),
+        "seconds": _typical_us(layers.values()) / 1e6,
+        "saved_without_gaps_seconds": median(map(_idle_us, layers.values())) / 1e6,
+        "saved_by_fusing_seconds": median(others) / 1e6,
+    }
+
+
+def _part_of(path: tuple[str, ...]) -> str | None:
+    return path[-1] if path and path[-1] in PARTS else None
+
+
+def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
+    number = trace.round_at(moment_us)
+    assert number is not None
+    return number, layer_of(path) or "alone"
+
+
+def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], rates: Rates) -> Json:
+    groups = cells.values()
+    busy_us, idle_us = _typical_us(groups), median(map(_idle_us, groups))
+    product_flops = fmean(sum(kernel.flops for kernel in _products(group)) for group in groups)
+    touched = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in groups)
+    layers: dict[str, list[float]] = defaultdict(list)
+    for (_, layer), group in cells.items():
+        layers[layer].append(total_us(group))
+    of_layer = [fmean(times) / 1e6 for times in layers.values()]
+    return {
+        "part": part,
+        "launches": fmean(len(group) for group in groups),
+        "device_seconds": busy_us / 1e6,
+        "host_seconds": median(region.us for region in spans.values()) / 1e6 if spans else None,
+        "flops": fmean(sum(kernel.flops for kernel in group) for group in groups),
+        "bytes": touched,
+        "bound": rates.bound(product_flops, touched, busy_us, idle_us),
+        "spread_over_layers": {
+            "stddev_seconds": pstdev(of_layer), "min_seconds": min(of_layer), "max_seconds": max(of_layer)
+        },
+    }  # fmt: skip
+
+
+def _typical_us(groups: Iterable[Kernels]) -> float:
+    return median(map(total_us, groups))
+
+
+def _idle_us(kernels: Kernels) -> float:
+    """Time from the first start to the last end, less what was busy; kernels of one part run one after the other."""
+    span_us = max(kernel.end_us for kernel in kernels) - min(kernel.start_us for kernel in kernels)
+    return max(span_us - total_us(kernels), 0.0)
+
+
+def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell, Region]]) -> list[Json]:
+    """When the host and the device worked on the layer of median time, from its first moment on.
+
+    Host: each part's region; in the backward pass, which has none, the calls that launch. On a CPU both are one.
+    """
+    chosen = sorted(layers, key=lambda cell: (total_us(layers[cell]), cell))[len(layers) // 2]
+    lanes: list[tuple[str, str, Span]] = []
+    for part, groups in cells.items():
+        kernels, region = groups.get(chosen, []), spans[part].get(chosen)
+        launches = [kernel.launch for kernel in kernels if kernel.launch is not None]
+        lanes += [("host", part, span) for span in ([region] if region else launches)]
+        lanes += [("device", part, kernel) for kernel in kernels]
+    start_us = min(span.start_us for _, _, span in lanes)
+    return [
+        {"side": side, "part": part, "start_seconds": (span.start_us - start_us) / 1e6, "seconds": span.us / 1e6}
+        for side, part, span in sorted(lanes, key=lambda lane: (lane[0], lane[2].start_us))
+    ]
+
+
+def _softmax_over_products(cells: dict[str, Layers]) -> Json:
+    softmax = cells["softmax"].values()
+    products = [_products(group) for part in LAYER_PRODUCTS for group in cells[part].values()]
+    flops = sum(kernel.flops for group in products for kernel in group)
+    softmax_flops = sum(kernel.flops for group in softmax for kernel in group)
+    # Both products together take as long as two typical ones.
+    is_timed = softmax and any(products)
+    times = _typical_us(softmax) / (len(LAYER_PRODUCTS) * _typical_us(products)) if is_timed else None
+    return {
+        "softmax_over_products_time": times,
+        "softmax_over_products_flops": softmax_flops / flops if softmax and flops else None,
+    }
 
 
 # What the first round of a process is spent on: its trace compared with that of a later round, by part.
 #
-# In: two Chrome traces as torch.profiler exports them (Kineto's schema). Out: seconds by part, which sum to the
-# first
+# In: two Chrome traces as torch.profiler exports them (Kineto's schema). Out: seconds by part, which sum to the first
 # round. Only the page faults of a CPU are estimated, from their number and cost, which are measured apart.
 
 
@@ -490,7 +463,7 @@ CALLS = {
 }
 LARGEST = 5
 TICK_SECONDS = 0.01
-"""Of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
+"""Tick of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
 
 
 @dataclass(frozen=True)
@@ -500,15 +473,6 @@ class TracedRound:
     events: Sequence[Json]
     page_faults: int
     system_seconds: float
-
-
-@dataclass
-class _Spent:
-    """Seconds of one traced round by part, and by the name of what took them."""
-
-    round_seconds: float = 0.0
-    by_part: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault: float | None) -> dict[str, float]:
@@ -521,10 +485,15 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
     """
     spent, usual = _spent(first), _spent(steady)
     parts = {part: max(0.0, spent.by_part[part] - usual.by_part[part]) for part in FIRST_ROUND_PARTS}
-    if seconds_per_fault is not None and not parts[COMPILATION]:
+    # Page faults happen inside the operators that first write to new pages: they are taken from these.
+    inside = parts[LIBRARY] + parts[OPERATORS]
+    if seconds_per_fault is not None and not parts[COMPILATION] and inside:
         fault_seconds = (first.page_faults - steady.page_faults) * seconds_per_fault
         kernel_seconds = first.system_seconds - steady.system_seconds + TICK_SECONDS
-        _give_to_allocator(parts, min(fault_seconds, kernel_seconds))
+        share = min(1.0, max(0.0, min(fault_seconds, kernel_seconds)) / inside)
+        parts[ALLOCATOR] += share * inside
+        for part in (LIBRARY, OPERATORS):
+            parts[part] *= 1 - share
     growth = spent.round_seconds - usual.round_seconds
     return {STEADY: usual.round_seconds, **parts, UNEXPLAINED: growth - sum(parts.values())}
 
@@ -537,13 +506,13 @@ def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
     return [{"name": name, "seconds": growth[name]} for name in largest]
 
 
-def _give_to_allocator(parts: dict[str, float], fault_seconds: float) -> None:
-    """Page faults happen inside the operators that first write to new pages; subtract them there."""
-    inside = parts[LIBRARY] + parts[OPERATORS]
-    share = min(1.0, max(0.0, fault_seconds) / inside) if inside else 0.0
-    parts[ALLOCATOR] += share * inside
-    for part in (LIBRARY, OPERATORS):
-        parts[part] *= 1 - share
+@dataclass
+class _Spent:
+    """Seconds of one traced round by part, and by the name of what took them."""
+
+    round_seconds: float
+    by_part: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 def _spent(traced: TracedRound) -> _Spent:

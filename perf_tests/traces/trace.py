@@ -1,13 +1,13 @@
-"""A Chrome trace as torch.profiler exports it (Kineto's schema), read into rounds, kernels, copies and calls.
+"""A profiler's trace, of PyTorch (Kineto's Chrome trace) or Nsight Systems (SQLite): rounds, kernels, copies and calls.
 
 Kernels are joined to the operation that launched them by Kineto's correlation number, and in the backward pass to the
-forward operation that they differentiate by autograd's sequence number."""
+forward operation that they differentiate by autograd's sequence number. Times are microseconds of one clock."""
 
 import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -16,18 +16,15 @@ from typing import Any
 
 from perf_tests.records.record import AMOUNT, ANYTHING, KEY, NUMBER, TEXT, Json, misshapen
 
-# A profiler's trace, of PyTorch or Nsight Systems: rounds, kernels with their launches, copies, calls of the host.
-#
-# Times are microseconds of one clock.
-
-
 PHASES = ("full_step", "forward", "backward")
 ELSEWHERE = "elsewhere"
-"""In no region but a phase."""
+"""Label of kernels in no region but a phase."""
 
 
 @dataclass(frozen=True)
 class Span:
+    """A stretch of time, ends included."""
+
     start_us: float
     end_us: float
 
@@ -40,6 +37,7 @@ class Span:
 
 
 def total_us(spans: Iterable[Span]) -> float:
+    """Their sum, overlaps counted as often as they are."""
     return sum(span.us for span in spans)
 
 
@@ -49,7 +47,7 @@ class TracedKernel(Span):
 
     name: str
     kind: str
-    """One of `KINDS` in kernel_kinds.py."""
+    """One of `KINDS`."""
     operator: str = ""
     """The PyTorch operation that launched it; empty if unknown."""
     shapes: str = ""
@@ -65,11 +63,14 @@ class TracedKernel(Span):
 
     @property
     def issued_us(self) -> float:
+        """When the host asked for it."""
         return self.start_us if self.launch is None else self.launch.start_us
 
 
 @dataclass(frozen=True)
 class MemoryOperation(Span):
+    """A copy, or a fill that is no kernel."""
+
     kind: str
     """`host-to-device`, `device-to-host`, `device-to-device` or `memset`."""
     bytes_moved: int
@@ -78,6 +79,8 @@ class MemoryOperation(Span):
 
 @dataclass(frozen=True)
 class Call(Span):
+    """A call of the host into the device's runtime."""
+
     name: str
     thread: object
 
@@ -112,7 +115,8 @@ def layer_of(path: tuple[str, ...]) -> str | None:
 
 
 def label(path: tuple[str, ...]) -> list[str]:
-    """`("forward", "block 3", "attention", "softmax")` to `["attention", "attention / softmax"]`."""
+    """Names of the regions that a kernel counts in: `attention` and `attention / softmax` of
+    `("forward", "block 3", "attention", "softmax")`."""
     names = [name for name in path if name not in PHASES and not name.startswith("block ")]
     if not names:
         return ["residual" if layer_of(path) else ELSEWHERE]
@@ -129,7 +133,7 @@ KINDS = (
 
 PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "mkldnn::_linear_pointwise", "aten::_scaled_mm")
 
-_COPIES = {"copy_", "clone", "cat", "contiguous", "_to_copy", "to", "_foreach_copy_"}
+_COPIES = ("copy_", "clone", "cat", "contiguous", "_to_copy", "to", "_foreach_copy_")
 _OPERATORS = {
     "reduction": {
         "sum", "mean", "max", "min", "amax", "amin", "argmax", "linalg_vector_norm", "norm", "var", "std", "prod",
@@ -151,9 +155,7 @@ _ELEMENT_BYTES = {
     "unsigned char": 1, "signed char": 1, "short": 2,
 }  # fmt: skip
 
-Dims = list[Any]
-
-# Of a kernel's own name, the first that matches. Products are kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's
+# By a kernel's own name, the first that matches. Products are kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's
 # templates; the reduction of a split product is part of it.
 _KERNELS = {
     "fused attention": r"flash|fmha|mem_eff|attention_kernel|triton_tem.*attention|sdpa",
@@ -167,14 +169,10 @@ _KERNELS = {
 
 
 def kind_of(kernel: str, operator: str = "", dtypes: tuple[str, ...] = ()) -> str:
-    """One of `KINDS`; `dtypes` are those of the operation's tensors, and `kernel` is its own name on a CPU."""
-    return (operator and _kind_of_operator(operator, dtypes)) or next(
-        (kind for kind, pattern in _KERNELS.items() if re.search(pattern, kernel, re.IGNORECASE)), "elementwise"
-    )
+    """One of `KINDS`; `dtypes` are those of the operation's tensors, and `kernel` is its own name on a CPU.
 
-
-def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
-    """None for elementwise and generated operations, whose names tell nothing."""
+    Names of elementwise and generated operations tell nothing: then the kernel's own name decides.
+    """
     name = operator.rpartition("::")[2]
     if operator in PRODUCTS:
         return "matrix product"
@@ -182,25 +180,22 @@ def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
         return "fused attention"
     if name in _COPIES:
         return "cast" if len(set(dtypes[:2])) == 2 and name != "cat" else "copy"
-    return next((kind for kind, names in _OPERATORS.items() if name in names), None)
+    of_operator = (kind for kind, names in _OPERATORS.items() if name in names)
+    of_kernel = (kind for kind, pattern in _KERNELS.items() if re.search(pattern, kernel, re.IGNORECASE))
+    return next(of_operator, None) or next(of_kernel, "elementwise")
 
 
-def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each tensor among the inputs; numbers, lists of numbers and lists of tensors are left out."""
+def tensors_of(dims: list[Any], dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each tensor among the inputs; numbers, lists and sizes that no address has are left out."""
     return [
         (tuple(shape), dtype)
         for shape, dtype in zip(dims, dtypes, strict=False)
-        if isinstance(dtype, str) and dtype in _ELEMENT_BYTES and _is_a_shape(shape)
+        if isinstance(dtype, str) and dtype in _ELEMENT_BYTES and isinstance(shape, list)
+        if all(isinstance(size, int) and size >= 0 for size in shape) and prod(shape) < 2**63
     ]
 
 
-def _is_a_shape(value: object) -> bool:
-    """Sizes of a tensor that an address can reach."""
-    sizes = value if isinstance(value, list) else [None]
-    return all(isinstance(size, int) and size >= 0 for size in sizes) and prod(sizes) < 2**63
-
-
-def flops_of(operator: str, dims: Dims, dtypes: list[str]) -> int:
+def flops_of(operator: str, dims: list[Any], dtypes: list[str]) -> int:
     """2mnk of a matrix product; one for each element of what an elementwise operation writes or a reduction reads."""
     shapes = [shape for shape, _ in tensors_of(dims, dtypes)]
     if operator in PRODUCTS:
@@ -210,7 +205,7 @@ def flops_of(operator: str, dims: Dims, dtypes: list[str]) -> int:
     return max(map(prod, shapes), default=0) if kind in ("elementwise", "reduction") else 0
 
 
-def bytes_of(operator: str, dims: Dims, dtypes: list[str]) -> int | None:
+def bytes_of(operator: str, dims: list[Any], dtypes: list[str]) -> int | None:
     """Every input read once and the output written once; None for look-ups of rows and lists of tensors."""
     tensors = tensors_of(dims, dtypes)
     kind = kind_of(operator, operator, tuple(dtype for _, dtype in tensors))
@@ -310,37 +305,32 @@ class _Reader:
     launches: dict[int, tuple[Call, _Frame]] = field(default_factory=dict)
 
     def read(self, event: Json) -> None:
+        start_us, end_us, name = event["ts"], _end_us(event), event["name"]
         stack = self.stacks.setdefault(event["tid"], [])
-        while stack and stack[-1].end_us <= event["ts"]:
+        while stack and stack[-1].end_us <= start_us:
             stack.pop()
-        parent = stack[-1] if stack else self._around(event["ts"])
-        frame = _Frame(_end_us(event), parent.regions, parent.is_backward, parent.operation)
-        if event["cat"] == "user_annotation":
-            self._read_annotation(event, frame)
-        elif event["cat"] == "cpu_op":
+        parent = stack[-1] if stack else self._around(start_us)
+        frame = _Frame(end_us, parent.regions, parent.is_backward, parent.operation)
+        if event["cat"] == "cpu_op":
             self._read_operation(event, frame)
-        else:
-            call = Call(event["ts"], _end_us(event), event["name"], event["tid"])
-            self.calls.append(call)
+        elif event["cat"] != "user_annotation":
+            self.calls.append(Call(start_us, end_us, name, event["tid"]))
             if "correlation" in event.get("args", {}):
-                self.launches[event["args"]["correlation"]] = (call, frame)
-        stack.append(frame)
-
-    def _around(self, moment_us: float) -> _Frame:
-        """For a thread without regions, such as autograd's: the regions in which the thread of the rounds waits."""
-        frames = self.stacks.get(self.thread_of_rounds, [])
-        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), _Frame(0.0))
-        return _Frame(float("inf"), innermost.regions, innermost.is_backward)
-
-    def _read_annotation(self, event: Json, frame: _Frame) -> None:
-        name = event["name"]
-        if name == ROUND:
+                self.launches[event["args"]["correlation"]] = (self.calls[-1], frame)
+        elif name == ROUND:
             self.thread_of_rounds = event["tid"]
-            self.rounds.append(Span(event["ts"], _end_us(event)))
+            self.rounds.append(Span(start_us, end_us))
         elif name != SET_UP and "#" not in name:  # PyTorch's own are like ProfilerStep#3
             frame.regions = (*frame.regions, name)
             frame.is_backward = frame.is_backward or name == "backward"
-            self.regions.append(Region(event["ts"], _end_us(event), frame.regions))
+            self.regions.append(Region(start_us, end_us, frame.regions))
+        stack.append(frame)
+
+    def _around(self, moment_us: float) -> _Frame:
+        """The frame of a thread without regions, such as autograd's: the regions in which the rounds' thread waits."""
+        frames = self.stacks.get(self.thread_of_rounds, [])
+        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), _Frame(0.0))
+        return _Frame(float("inf"), innermost.regions, innermost.is_backward)
 
     def _read_operation(self, event: Json, frame: _Frame) -> None:
         name, arguments = event["name"], event.get("args", {})
@@ -351,18 +341,15 @@ class _Reader:
             return
         if number >= 0 and not arguments.get("Fwd thread id"):
             self.regions_of_node[number] = frame.regions  # of several, the last one made the node
+        # Whether it counts as a whole rather than as the operations inside it.
+        computes = name not in _WRAPPERS and not name.startswith(("autograd::", "torch::autograd"))
+        if "::" not in name:
+            computes = _GENERATED.search(name) is not None
         # `where` calls scalar_tensor for a number: on a GPU it is its own launch.
-        if name == "aten::scalar_tensor" or (frame.operation is None and _computes(name)):
+        if name == "aten::scalar_tensor" or (frame.operation is None and computes):
             frame.operation = event
             if name not in _LAUNCHES_NOTHING:
                 self.operations.append((event, frame))
-
-
-def _computes(name: str) -> bool:
-    """Whether an operation counts as a whole rather than as the operations inside it."""
-    if "::" not in name:
-        return _GENERATED.search(name) is not None
-    return name not in _WRAPPERS and not name.startswith(("autograd::", "torch::autograd"))
 
 
 def read_chrome_trace(text: bytes) -> Trace:
@@ -388,18 +375,33 @@ def trace_of_events(events: list[Json]) -> Trace:
         reader.read(event)
     if not reader.rounds:
         raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
-    on_device = [event for event in events if event["cat"] == "kernel"]
+    on_device = sorted((event for event in events if event["cat"] == "kernel"), key=_place)
     copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
-    kernels = list(_device_kernels(on_device, reader))
+    if not on_device and (copies or reader.calls):  # of the CUDA runtime
+        raise NoDeviceEventsError
+    kernels, costed = [], set()
+    for event in on_device:
+        call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
+        kernel = _kernel(event, frame, frame.operation, call)
+        if id(frame.operation) in costed:  # a product may be split and then summed: its cost belongs to it once
+            kernel = replace(kernel, flops=0, bytes_touched=0, is_first_of_operation=False)
+        if frame.operation is not None:
+            costed.add(id(frame.operation))
+        kernels.append(kernel)
     if not on_device:
-        if copies or reader.calls:  # of the CUDA runtime
-            raise NoDeviceEventsError
         kernels = [_kernel(event, frame, event) for event, frame in reader.operations]
+    operations = []
+    for event in copies:
+        arguments = event.get("args", {})
+        call, _ = reader.launches.get(arguments.get("correlation"), (None, None))
+        kind = next((kind for mark, kind in _COPY_KINDS.items() if mark in event["name"]), "memset")
+        size, issued_us = int(arguments.get("bytes", 0)), event["ts"] if call is None else call.start_us
+        operations.append(MemoryOperation(event["ts"], _end_us(event), kind, size, issued_us))
     return Trace(
         is_on_gpu=bool(on_device),
         rounds=reader.rounds,
         kernels=sorted(kernels, key=lambda kernel: kernel.start_us),
-        memory_operations=[_memory_operation(event, reader) for event in copies],
+        memory_operations=operations,
         calls=reader.calls,
         regions=reader.regions,
     )
@@ -411,18 +413,6 @@ def _place(event: Json) -> tuple[float, float]:
 
 def _end_us(event: Json) -> float:
     return float(event["ts"]) + float(event.get("dur", 0))
-
-
-def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKernel]:
-    seen: set[int] = set()
-    for event in sorted(events, key=_place):
-        call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
-        kernel = _kernel(event, frame, frame.operation, call)
-        if id(frame.operation) in seen:  # a product may be split and then summed: its cost belongs to it once
-            kernel = replace(kernel, flops=0, bytes_touched=0, is_first_of_operation=False)
-        if frame.operation is not None:
-            seen.add(id(frame.operation))
-        yield kernel
 
 
 def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | None = None) -> TracedKernel:
@@ -442,20 +432,10 @@ def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | N
     return made(kind, operator, shapes, flops=flops, bytes_touched=touched)
 
 
-def _memory_operation(event: Json, reader: _Reader) -> MemoryOperation:
-    arguments = event.get("args", {})
-    call, _ = reader.launches.get(arguments.get("correlation"), (None, None))
-    kind = next((kind for mark, kind in _COPY_KINDS.items() if mark in event["name"]), "memset")
-    issued_us = event["ts"] if call is None else call.start_us
-    return MemoryOperation(event["ts"], _end_us(event), kind, int(arguments.get("bytes", 0)), issued_us)
-
-
 # Nsight Systems' SQLite export, read into the same trace as PyTorch's own.
 #
-# Schema: NVIDIA, "Nsight Systems Exporter", section "SQLite Schema Reference". An export has only the tables that
-# it
-# fills, and columns differ between versions, so both are looked up first. A kernel belongs to the ranges of the
-# thread
+# Schema: NVIDIA, "Nsight Systems Exporter", section "SQLite Schema Reference". An export has only the tables that it
+# fills, and columns differ between versions, so both are looked up first. A kernel belongs to the ranges of the thread
 # that launched it, at the moment of the launch: its time is the device's, projected on the range.
 
 
@@ -467,8 +447,7 @@ COPIES, MEMSETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 DOMAIN = "transformer-perf-tests"
 """The NVTX domain of the suite's own ranges."""
 
-_PUSH_POP = 59
-_DOMAIN_CREATED = 75
+_PUSH_POP, _DOMAIN_CREATED = 59, 75  # of NVTX_EVENTS.eventType
 # CUPTI, CUpti_ActivityMemcpyKind, as Kineto spells them.
 _NSYS_COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD"}
 # The upper bits of a thread's number are its process.
@@ -477,7 +456,7 @@ _AUTOGRAD_RANGE = re.compile(r"^(?P<name>.+?), .*\bseq = (?P<number>\d{1,18})\b"
 
 
 class RangeError(ValueError):
-    """No range has the given name; the message is one sentence."""
+    """No range has the given name; the message is one sentence without a period."""
 
 
 def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
@@ -486,27 +465,40 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
     Raises RangeError where no range has that name, ValueError with one sentence where there is nothing to read.
     """
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            events = list(_Database(database).events())
+        with _opened(path) as database:
+            events = list(database.events())
     except sqlite3.Error as error:
         raise ValueError(f"it is not a database of Nsight Systems: {error}") from error
     if not any(event["cat"] == "kernel" for event in events):
         raise ValueError(
             "it holds no kernels: nothing ran on a GPU while it captured, or CUDA was not traced (--trace=cuda,nvtx)"
         )
-    return _narrowed(events, range_name)
+    names = {event["name"] for event in events if event["cat"] == "user_annotation"}
+    if range_name is not None and range_name not in names:
+        known = ", ".join(sorted(names)) or "none"
+        raise RangeError(f"no range is named {range_name!r}; the report has {known}")
+    if ROUND not in names:  # of another program: all of its capture is one round
+        first, last = min(event["ts"] for event in events), max(event["ts"] + event["dur"] for event in events)
+        events.append({"cat": "user_annotation", "name": ROUND, "tid": None, "ts": first, "dur": last - first})
+    trace = trace_of_events(events)
+    return trace if range_name in (None, ROUND) else _projected(trace, str(range_name))
 
 
 def versions_of(path: Path) -> Json:
     """Versions of the program that wrote the database, from its metadata."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            reader = _Database(database)
-            tables = [table for table in reader.columns if table.startswith("META_DATA_")]
-            rows = [row for table in tables for row in reader.rows(table, "name", "value")]
+        with _opened(path) as database:
+            tables = [table for table in database.columns if table.startswith("META_DATA_")]
+            rows = [row for table in tables for row in database.rows(table, "name", "value")]
     except sqlite3.Error:
         return {}
     return {str(name): str(value) for name, value in rows if "VERSION" in str(name).upper()}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator["_Database"]:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        yield _Database(connection)
 
 
 class _Database:
@@ -543,8 +535,11 @@ class _Database:
 
     def _activities(self, table: str, owner: str, *columns: str) -> Iterator[tuple[Any, tuple[int, int], Any, Any]]:
         """(values of `columns`, start and end, thread or process, key that joins a launch with its kernel)."""
+        # Each process numbers its launches from 0; older exports do not name a kernel's process.
+        knows = "globalPid" in self.columns.get(KERNELS, ())
         for start, end, of, correlation, *values in self.rows(table, "start", "end", owner, "correlationId", *columns):
-            yield values, (start, end), of, (self._process(of), correlation)
+            process = of // _THREADS_OF_A_PROCESS if knows and isinstance(of, int) else 0
+            yield values, (start, end), of, (process, correlation)
 
     def _ranges(self) -> Iterator[Json]:
         """Ranges of the suite's domain and of autograd; without the suite's domain, all ranges."""
@@ -565,11 +560,6 @@ class _Database:
             elif not ours or domain in ours:
                 yield _event("user_annotation", text, start, end, thread)
 
-    def _process(self, number: object) -> int:
-        """Each process numbers its launches from 0; older exports do not name a kernel's process."""
-        knows = "globalPid" in self.columns.get(KERNELS, ())
-        return number // _THREADS_OF_A_PROCESS if knows and isinstance(number, int) else 0
-
     def _text(self, value: object) -> str:
         """Names are ids into the table of strings; older exports hold the text itself."""
         if isinstance(value, str):
@@ -588,18 +578,6 @@ def _event(cat: str, name: str, start_ns: int, end_ns: int, thread: object, **ar
         raise ValueError(f"it is damaged: of {name[:60]!r} start, end or bytes is wrong: {wrong}")
     times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
     return {"cat": cat, "name": name, "tid": thread, **times, "args": arguments}
-
-
-def _narrowed(events: list[Json], range_name: str | None) -> Trace:
-    names = {event["name"] for event in events if event["cat"] == "user_annotation"}
-    if range_name is not None and range_name not in names:
-        known = ", ".join(sorted(names)) or "none"
-        raise RangeError(f"no range is named {range_name!r}; the report has {known}")
-    if ROUND not in names:  # of another program: all of its capture is one round
-        first, last = min(event["ts"] for event in events), max(event["ts"] + event["dur"] for event in events)
-        events = [*events, {"cat": "user_annotation", "name": ROUND, "tid": None, "ts": first, "dur": last - first}]
-    trace = trace_of_events(events)
-    return trace if range_name in (None, ROUND) else _projected(trace, str(range_name))
 
 
 def _projected(trace: Trace, range_name: str) -> Trace:

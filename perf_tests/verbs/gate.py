@@ -4,11 +4,18 @@ import argparse
 from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
-from perf_tests.gate.verdicts import FILE_NAME, offer_among, offer_entries, read_accepted
+from perf_tests.gate.verdicts import FILE_NAME, read_accepted
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.record import code_of
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, write_named
-from perf_tests.report.gate_screens import as_json, markdown, report_lines, slowdowns_to_accept
+from perf_tests.report.gate_screens import (
+    as_json,
+    markdown,
+    offer_among,
+    offer_entries,
+    report_lines,
+    slowdowns_to_accept,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from perf_tests.audit.rounds import inconsistencies
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, Columns, column_table, duration, shown, table
+from perf_tests.records.format import DASH, Columns, column_table, duration, printable, shown, table
 from perf_tests.records.record import Json, misshapen, unpacked
 from perf_tests.records.store import read_record
 from perf_tests.report.screens import missing_parts
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1))
     else:
         for name, values in found.items():
-            print("\n".join([name, *detail_lines(values), ""]))
+            print("\n".join(map(printable, [name, *detail_lines(values), ""])))
     return FINDINGS if any(inconsistencies(values) for values in found.values()) else FINE
 
 

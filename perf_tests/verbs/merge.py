@@ -71,7 +71,7 @@ class Shard:
 
     @property
     def settings(self) -> Json:
-        """Without the share, and without the number of a GPU, which shards on one host differ in."""
+        """The run's settings without the share and the number of a GPU, which shards on one host differ in."""
         settings = self.suite["settings"]
         return {**settings, "shard": None, "device": str(settings.get("device")).partition(":")[0]}
 

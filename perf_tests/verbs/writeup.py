@@ -7,9 +7,9 @@ from pathlib import Path
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.record import without_path
 from perf_tests.records.store import check_folder, tell_left_out, write_named
-from perf_tests.report.cs336_parts.page import as_data, markdown_page
-from perf_tests.report.cs336_parts.played import Played
-from perf_tests.report.cs336_parts.sources import ROOT, Sources
+from perf_tests.report.cs336 import as_data, html_page, markdown_page
+from perf_tests.report.cs336_counted import counted_figures
+from perf_tests.report.cs336_sources import ROOT, Sources
 
 SUFFIXES = (".md", ".html")
 
@@ -28,8 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not (root / "published").is_dir():
         raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:
-        sources = Sources(root, _played())
-        text = _text(sources, output, arguments.json)
+        sources = Sources(root, counted_figures())
+        if arguments.json:
+            text = json.dumps(as_data(sources), indent=1) + "\n"
+        else:
+            text = html_page(sources) if (output or "").endswith(".html") else markdown_page(sources)
     except (OSError, ValueError, IndexError, KeyError) as error:
         raise RefusalError(f"The files below {root} do not hold what the answers need: {_said(error)}.") from error
     tell_left_out(sources.left_out, ())
@@ -43,27 +46,3 @@ def run(arguments: argparse.Namespace) -> int:
 def _said(error: Exception) -> str:
     named = getattr(error, "filename", None)
     return f"{named}: {without_path(error)}" if named else str(error).removesuffix(".")
-
-
-def _played() -> Played:
-    """Steps played and exercises computed, which needs torch."""
-    from numerics_tests import exercises
-    from perf_tests.report.cs336_parts import writeup_peaks
-
-    return Played(
-        peaks=tuple(writeup_peaks.peaks_beside()),
-        first_steps=tuple(writeup_peaks.first_steps()),
-        orders=tuple(writeup_peaks.order_peaks()),
-        blocks=tuple(writeup_peaks.blocks()),
-        exercises=exercises.tables(),
-    )
-
-
-def _text(sources: Sources, output: str | None, as_json: bool) -> str:
-    if as_json:
-        return json.dumps(as_data(sources), indent=1) + "\n"
-    if output is None or not output.endswith(".html"):
-        return markdown_page(sources)
-    from perf_tests.report.cs336_parts.html_page import html_page  # no other output takes the report's pieces
-
-    return html_page(sources)

@@ -34,7 +34,8 @@ def written(folder: Path, *records: Json) -> list[str]:
 
 
 def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_path: Path) -> None:
-    paths = written(tmp_path, SECOND, FIRST)
+    later, earlier = {**SECOND, "datetime": "2030-01-02"}, {**FIRST, "datetime": "2030-01-01"}
+    paths = written(tmp_path, later, earlier)
     before = [Path(path).read_bytes() for path in paths]
     assert main(["merge", *paths]) == 0
     merged = json.loads((tmp_path / "machine/0003_abc.json").read_bytes())
@@ -43,6 +44,7 @@ def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_pa
     assert [row["fullname"] for row in merged["benchmarks"]] == [FULL_STEP, FORWARD]
     assert [row["id"] for row in (*merged["outcomes"], *merged["passes"])] == [BACKWARD, KERNELS]
     assert merged["suite"]["settings"]["shard"] is merged["suite"]["places"] is None
+    assert merged["datetime"] == "2030-01-02", "as new as its newest shard, or a newer run would come before it"
     assert merged["suite"]["merged_from"] == ["machine/0002_abc", "machine/0001_abc"]
     assert [Path(path).read_bytes() for path in paths] == before
 
@@ -139,18 +141,8 @@ def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.C
 def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path) -> None:
     """As the first records of one commit on two machines of a CI are."""
     first, second = (written(tmp_path / name, with_suite(FIRST, run=name)) for name in ("ours", "theirs"))
-    assert (
-        main(
-            [
-                "merge",
-                *second,
-                *written(tmp_path / "other", with_suite(SECOND, run="other")),
-                "-o",
-                str(tmp_path / "merged.json"),
-            ]
-        )
-        == 0
-    )
+    others = written(tmp_path / "other", with_suite(SECOND, run="other"))
+    assert main(["merge", *second, *others, "-o", str(tmp_path / "merged.json")]) == 0
     found = each_run_once([read_record(tmp_path / "merged.json"), *map(read_record, map(Path, (*first, *second)))])
     assert [stored.path for stored in found] == [tmp_path / "merged.json", Path(first[0])]
 

@@ -103,6 +103,16 @@ def test_an_import_from_a_higher_or_the_same_floor_is_found() -> None:
     ]
 
 
+AT_LOAD = [
+    (module, name)
+    for module, path in MODULES.items()
+    for statement in ast.parse(path.read_text()).body
+    if isinstance(statement, ast.Import | ast.ImportFrom)
+    for name in imported(statement)
+]
+"""What a file imports as it is loaded; a late import, within a function, closes no circle."""
+
+
 def files_in_a_circle(imports: Iterable[tuple[str, str]]) -> set[str]:
     """Modules that import one another: what is left once those that import none of the rest are taken away."""
     left = {module: set[str]() for module in MODULES}
@@ -115,9 +125,9 @@ def files_in_a_circle(imports: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def test_no_files_import_one_another() -> None:
-    assert files_in_a_circle(IMPORTS) == set()
+    assert files_in_a_circle(AT_LOAD) == set()
     two = ("perf_tests.gate.samples", "perf_tests.gate.statistics")
-    assert files_in_a_circle([*IMPORTS, two, (two[1], two[0])]) >= set(two)
+    assert files_in_a_circle([*AT_LOAD, two, (two[1], two[0])]) >= set(two)
 
 
 def test_every_folder_and_lone_file_is_a_room_on_one_floor() -> None:

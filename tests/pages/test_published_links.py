@@ -5,17 +5,16 @@ from statistics import median
 
 import pytest
 
-from claims import published_links
-from claims.published_links import CLAIMS, errors, sizes_left_out, steps_left_out, tables, worst_source
 from perf_tests.records.published import PUBLISHED
 from tests.support.documents import page
+from tests.support.published_links import LEFT_OUT, errors, sizes_left_out, steps_left_out, tables, worst_source
 
 HEADS = ("the time of an all-reduce", "an all-reduce of 100 MB", "the exchange of a DDP step", "1 GB between two GPUs")
 
 
-@pytest.mark.parametrize("claim, head", list(zip(CLAIMS, HEADS, strict=True)))
+@pytest.mark.parametrize("claim, head", list(zip(LEFT_OUT, HEADS, strict=True)))
 def test_the_page_shows_the_errors_of_each_prediction(claim: str, head: str) -> None:
-    left_out, limit = CLAIMS[claim]
+    left_out, limit = LEFT_OUT[claim]
     found = left_out()
     held = errors(found)
     (row,) = (line for line in page("ranks").splitlines() if line.startswith(f"| {head}"))
@@ -58,7 +57,7 @@ def test_a_figure_has_no_part_in_its_own_prediction(
     assert callable(left_out)
     before = left_out()
     replaced(tmp_path, table, old, new)
-    monkeypatch.setattr(published_links, "PUBLISHED", tmp_path)
+    monkeypatch.setattr("tests.support.published_links.PUBLISHED", tmp_path)
     (changed,) = [(one, other) for one, other in zip(before, left_out(), strict=True) if one.seconds != other.seconds]
     assert changed[1].seconds == pytest.approx(2 * changed[0].seconds)
     assert changed[1].predicted_seconds == changed[0].predicted_seconds

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numerics_tests.rank_pool import POOL, Task
+from numerics_tests.harness.rank_pool import POOL, Task
 from tests.support.documents import ROOT
 
 LATE_SECONDS, SLOW_SECONDS = 0.3, 0.05

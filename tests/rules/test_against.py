@@ -3,14 +3,11 @@
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
 from perf_tests.bench.options import OTHER_VALUES, OtherOption
-from perf_tests.bench.recording import Line
 from perf_tests.cases.settings import Settings, read_settings
-from perf_tests.interleaved.measuring import Watch
 from perf_tests.phases import LanguageModelIdentity
 from tests.support.fake_cuda import FakeCuda
 
@@ -68,35 +65,6 @@ def test_another_option_changes_that_axis_of_base_alone(axis: str, value: str, c
     assert vars(base) == {**vars(head), **changed}
 
 
-def watched(line: Line | None, terminal: Mock) -> None:
-    watch = Watch(terminal, line, screen_pairs=6, seconds=900)
-    watch.pair_begins(1, 1, 30)
-    watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
-    watch.pair_begins(2, 8, 1)
-    watch.ends()
-
-
-def written(method: Mock) -> list[str]:
-    return [call.args[0] for call in method.call_args_list]
-
-
 @pytest.mark.parametrize("axis", OTHER_VALUES)
 def test_another_option_names_the_field_of_a_case_in_which_base_differs(axis: str) -> None:
     assert OtherOption(axis, "value").identity_field in {field.name for field in fields(LanguageModelIdentity)}
-
-
-def test_who_watches_sees_pair_case_and_time_left() -> None:
-    line = Mock()
-    watched(line, Mock())
-    shown = written(line.rewrite)
-    assert shown[0] == "launch pair 2 of 6  case 5 of 30  at most 15 min left  forward tiny-ctx8-fp32-naive"
-    assert shown[-1] == ""
-
-
-def test_a_log_gets_a_line_for_each_launch_pair_and_none_for_a_case() -> None:
-    terminal = Mock()
-    watched(None, terminal)
-    assert written(terminal.write_line) == [
-        "launch pair 2 of 6: 30 cases, 0 s so far",
-        "launch pair 3 of the undecided cases: 1 case, 0 s so far",
-    ]

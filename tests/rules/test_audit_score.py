@@ -121,14 +121,3 @@ def test_the_score_of_the_tables_that_are_judged_without_the_audits_code(name: s
     assert len(result.found) == breaking
     assert (result.missed, result.accused) == (set(), set())
     assert len(result.suspected) <= 0.02 * len(result.right)
-
-
-def test_what_is_missed_and_who_is_accused_on_the_held_out_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    table = [held_out_cell(mean_ms="0.5"), held_out_cell(d_model="128")]
-    blind = Audit(kind="attention timing", places=[], findings=[], not_judged=[])
-    assert audit_score.held_out_score("flash_attention", blind, table).missed == {"line 2"}
-    audit_score.print_held_out("flash_attention", blind, table)
-    said = capsys.readouterr().out
-    assert "0 of 1 found" in said
-    assert "missed 1: naive fp32 forward on A100-40GB" in said
-    assert "0 of 1 called impossible or inconsistent" in said

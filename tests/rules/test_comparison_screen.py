@@ -163,12 +163,6 @@ def test_colour_is_for_terminals_whose_users_want_it(
     assert painted(ScreenLine("same")) == "same"
 
 
-def test_a_name_cannot_move_the_cursor() -> None:
-    hostile = "test_forward[\x1b[2J\x07\n]"
-    rows = compare(record([timed(hostile), timed("\x1b[1mgone")]), record([timed(hostile)]))
-    assert all(line.text.isprintable() for line in comparison_lines(rows, 120))
-
-
 def test_nothing_to_compare_is_nothing_to_say() -> None:
     assert comparison_lines([], 120) == []
     new_alone = comparison_lines(compare(record(), record([timed(FORWARD)])), 120)

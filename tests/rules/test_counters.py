@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from claims.predicted_cpu_peak import PHASES as PEAK_PHASES
-from claims.predicted_cpu_peak import above_standing
-from claims.predicted_cpu_peak import rounds as whole_rounds
 from model.attention import ATTENTION, naive_attention
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
@@ -25,7 +22,9 @@ from perf_tests.phases import FIRST_STEP, LANGUAGE_MODEL, PHASES, phases_of
 from perf_tests.predict.counters import Counters, NotCountedError, counters_of, needed_bytes
 from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, TEMPORARIES, WORKSPACES
 from perf_tests.predict.fake_run import attention_passes, passes
-from tests.support.allocator_peak import allocator_peak_bytes
+from tests.support.allocator_peak import PHASES as PEAK_PHASES
+from tests.support.allocator_peak import above_standing, allocator_peak_bytes
+from tests.support.allocator_peak import rounds as whole_rounds
 from tests.support.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 from tests.support.played_step import played_step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from claims.expedition import __main__ as expedition
-from claims.expedition.files import load_state
+from claims.expedition.__main__ import load_state
 from claims.expedition.slices import SLICES, Step
 from perf_tests.records.record import Json, identity_of
 from perf_tests.records.store import read_record

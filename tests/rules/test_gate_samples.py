@@ -4,12 +4,15 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perf_tests.gate import samples
-from perf_tests.gate.samples import Rules, SamplesFile, read_samples
+from perf_tests.gate.samples import Rules, SamplesFile, read_samples, rules_from_settings
 from perf_tests.records.record import Json
 from tests.support.simulated_launches import SimulatedCase, header, line
 
@@ -60,14 +63,11 @@ def test_samples_are_read_back_as_they_were_written(path: Path, kept: Callable[[
     assert found.end == "budget"
 
 
-def test_a_torn_last_line_is_left_out(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b'{"stage": 2, "pa')
-    assert len(read_samples(path).measurements) == 2
-
-
-def test_samples_are_never_overwritten(path: Path) -> None:
+def test_samples_are_never_overwritten_and_a_torn_last_line_is_left_out(path: Path) -> None:
     with pytest.raises(FileExistsError):
         SamplesFile(path, HEADER)
+    path.write_bytes(path.read_bytes() + b'{"stage": 2, "pa')
+    assert len(read_samples(path).measurements) == 2
 
 
 def test_a_wrong_line_is_refused_before_it_is_written(tmp_path: Path) -> None:
@@ -109,11 +109,25 @@ def test_a_damaged_line_is_named_with_what_is_wrong(path: Path, change: Json, wo
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["[1]", "7", "{", '"x"', "[" * 100_000])
+@pytest.mark.parametrize("text", ["[1]", "7", "{", '"x"', "[" * 100_000], ids=range(5))
 def test_a_line_that_is_no_object_is_refused(path: Path, text: str) -> None:
     path.write_text(path.read_text() + text + "\n")
     with pytest.raises(ValueError, match="damaged"):
         read_samples(path)
+
+
+@given(st.data())
+def test_whatever_a_byte_of_a_file_becomes_it_is_read_or_refused_in_a_sentence(data: st.DataObject) -> None:
+    content = bytearray(b"".join(json.dumps(row).encode() + b"\n" for row in (HEADER, entry(0), *EVENTS)))
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with TemporaryDirectory() as folder:
+        (path := Path(folder, "samples.jsonl")).write_bytes(content)
+        said = ""
+        try:
+            assert len(read_samples(path).measurements) <= 1
+        except ValueError as error:
+            said = str(error)
+        assert said == "" or (said.startswith(str(path)), said[-1]) == (True, ".")
 
 
 WRONG = {"kind": "other", "format_version": 2, "base": {}, "machine_info": None, "settings": [], "accepted": {}}
@@ -162,3 +176,35 @@ def test_what_grows_beyond_every_run_is_refused(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(samples, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="larger than 100 bytes"):
         read_samples(compressed(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"alpha": 0.7}, "alpha is 0.7"),
+        ({"second_share": 0.5}, "second_share is 0.5"),
+        ({"margin": 0.05}, "margin 0.05"),
+        ({"screen_above": 0.03}, "screen_above is 0.03"),
+        ({"far": 0.0}, "far 0.0"),
+        ({"far_spreads": 0.9}, "far_spreads 0.9"),
+        ({"first_look": 2}, "first_look is 2; it must be 3 or more, or null"),
+        ({"screen_pairs": 2}, "screen_pairs is 2"),
+        ({"screen_pairs": 6.5}, "screen_pairs is 6.5"),
+        ({"confirm_looks": [10, 18, 300]}, "at most 40"),
+        ({"confirm_looks": [2, 18, 30]}, "from 3 or more"),
+        ({"confirm_looks": [10, 10, 30]}, "must rise"),
+        ({"confirm_looks": []}, "must rise"),
+        ({"confirm_looks": [10, 18.5, 30]}, "18.5"),
+        ({"confirm_looks": 7}, "not a number"),
+        ({"look_shares": [0.5, 0.5, 0.5]}, "add up to 1"),
+        ({"look_shares": [0.5, 0.5]}, "one for each look"),
+        ({"look_shares": [-1, 1, 0.5, 0.5]}, "positive"),
+        ({"clock": "sundial"}, "sundial"),
+        ({"undecided": "maybe"}, "maybe"),
+        ({"alpha": "small"}, "not a number"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_in_a_sentence(change: Json, words: str) -> None:
+    with pytest.raises(ValueError, match="gate's") as raised:
+        rules_from_settings(Rules().settings() | change)
+    assert words in str(raised.value)

@@ -5,9 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from perf_tests.gate import statistics as gate
+from perf_tests.gate.samples import Measurement
 
 DRAW = np.random.default_rng(11)
 
@@ -22,9 +27,25 @@ def test_the_centre_is_the_median_of_all_means_of_two() -> None:
     assert gate.hodges_lehmann(np.array([1.0, 2.0, 10.0])) == 3.75  # 1, 1.5, 2, 5.5, 6, 10
 
 
-def test_one_value_in_five_may_be_anything() -> None:
-    values = np.array([0.0, 0.1, 0.2, 0.3, 1e9])
-    assert 0 <= gate.hodges_lehmann(values) <= 0.3
+def measurement(base: ArrayLike, head: ArrayLike) -> Measurement:
+    base, head = np.array(base), np.array(head)
+    return Measurement(1, 0, "a", ("ABBA",) * len(base), base, head, None, None)
+
+
+@given(arrays(np.float64, (2, 5, 2), elements=st.floats(1e-4, 1e4)), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_the_pair_value_is_the_log_ratio_of_head_to_base_in_any_unit(times: gate.Floats, unit: float) -> None:
+    base, head = unit * times
+    assert gate.pair_value(measurement(base, 1.1 * base), "wall") == pytest.approx(np.log(1.1))
+    swapped = gate.pair_value(measurement(head, base), "wall")
+    assert gate.pair_value(measurement(base, head), "wall") == pytest.approx(-swapped, abs=1e-9)
+
+
+def test_a_steady_drift_cancels_in_a_quadruple_and_one_wild_value_in_five_does_nothing() -> None:
+    """ABBA on a logarithmic slope: base takes the outer turns, head the inner ones."""
+    slope = np.exp(0.1 * np.arange(4))
+    drifting = measurement([[slope[0], slope[3]]], [[slope[1], slope[2]]])
+    assert gate.pair_value(drifting, "wall") == pytest.approx(0)
+    assert 0 <= gate.hodges_lehmann(np.array([0.0, 0.1, 0.2, 0.3, 1e9])) <= 0.3
 
 
 def test_means_and_p_values_are_those_of_scipy() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from claims.gate_words import MODES, faults_of, judged
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.verdicts import Acceptance, CaseResult, Effect, Verdict
+from tests.support.gate_words import MODES, faults_of, judged
 
 RULES = Rules()
 EFFECT = Effect(0.1, 0.05, 0.15, 10)

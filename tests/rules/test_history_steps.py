@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from claims.history_steps import invented, recorded, relabelled
 from perf_tests.history.commits import machines_of
 from perf_tests.history.steps import steps_of
 from perf_tests.records.store import StoredRecord
-from tests.support.launches_over_commits import COUNT, launch, with_step
-from tests.support.synthetic import write_record
+from tests.support.invented_history import invented, relabelled
+from tests.support.launches_over_commits import COUNT, with_step
 
 
 def test_a_single_newest_commit_is_enough_where_it_was_launched_three_times() -> None:
@@ -38,18 +37,3 @@ def test_planted_steps_are_found_and_none_where_none_is() -> None:
 def test_launches_without_a_change_have_no_step_in_any_order() -> None:
     stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(with_step(0.0))]
     assert relabelled(machines_of(stored)[0], np.random.default_rng(3), orders=20) == (0, 20 * COUNT)
-
-
-def test_recording_launches_resumes_where_it_stopped(tmp_path: Path) -> None:
-    """The third of five fails; the next command records three more."""
-    ends = iter([0, 0, 1, 0, 0, 0])
-
-    def launched(folder: Path) -> int:
-        if not (exit_code := next(ends)):
-            write_record(folder / f"machine/{len(list(folder.glob('*/*')))}.json", launch(1, 1.0))
-        return exit_code
-
-    assert not recorded(tmp_path, 5, launched)
-    assert recorded(tmp_path, 5, launched)
-    assert len(list(tmp_path.glob("*/*.json"))) == 5
-    assert next(ends, None) is None

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.predict.ledger import (
+from perf_tests.predict.ledger import counted_grid
+from perf_tests.records.ledger import (
     COLUMNS,
     COUNTERS,
     LedgerBook,
     LedgerKey,
-    counted_grid,
     ledger_file,
     moved,
     read_ledger,

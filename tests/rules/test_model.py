@@ -7,7 +7,7 @@ from torch import Tensor
 from model.sizes import ModelConfig
 from model.training import cross_entropy
 from model.transformer import TransformerLM, blocks_per_checkpoint
-from numerics_tests.oracles import transformer_logits
+from numerics_tests.harness.oracles import transformer_logits
 from tests.support.example_cases import TOY, build, random_tokens
 from tests.support.saved_tensors import saved_for_backward, storage_bytes
 

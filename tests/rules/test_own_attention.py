@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from claims.wrong_attention import EXAMPLE, FAULTS, refusal, refusal_of_fault
 from model.attention import AttentionFunction
 from model.precision import PRECISIONS
 from perf_tests.bench.models import load_attentions, refusal_of, refusals
@@ -30,6 +29,7 @@ from perf_tests.user_code.attention import (
 from perf_tests.user_code.guard import OwnModelError
 from perf_tests.user_code.named import from_its_repository
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, language_model_case
+from tests.support.wrong_attention import EXAMPLE, FAULTS, refusal, refusal_of_fault
 
 FLASH = f"{EXAMPLE}:flash_attention"
 FOUR_HEADS = replace(TOY, d_model=32, num_heads=4)

@@ -7,7 +7,7 @@ import torch
 
 from model.parallel import PARALLEL
 from model.sizes import SIZES
-from numerics_tests.rank_pool import POOL, Task
+from numerics_tests.harness.rank_pool import POOL, Task
 from perf_tests.bench.ranks import Exchange
 from perf_tests.cases.attention import CollectiveCase, in_round_units
 from perf_tests.cases.selected import is_inside

@@ -11,10 +11,9 @@ import pytest
 
 from claims.expedition import __main__ as expedition
 from claims.expedition import slices
-from claims.expedition.checks import queue
-from claims.expedition.claims import CLAIMS
-from claims.expedition.files import FolderLimits, StateTooLargeError, load_state, save_state
-from claims.expedition.page import page
+from claims.expedition.__main__ import FolderLimits, StateTooLargeError, load_state, save_state
+from claims.expedition.on_device import queue
+from claims.expedition.page import CLAIMS, page
 from claims.expedition.slices import SLICES, suite
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.records.journal import Journal

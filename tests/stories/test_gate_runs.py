@@ -1,13 +1,13 @@
 """The gate as a user starts it, on a repository of its own with a planted change between base and head."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from perf_tests.gate.samples import ExactFinding, GateSamples, Uncounted, read_s
 from perf_tests.gate.verdicts import OF_TWO_BUILDS
 from perf_tests.interleaved.run import build_here
 from perf_tests.interleaved.sides import TREES
+from tests.support.fake_sides import workers_in
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git, make_repository
 from tests.support.launch import ROOT, Launch, start_command
@@ -63,7 +64,7 @@ def leftovers(clone: Path) -> list[Path]:
     return list((clone.parent / "tmp").glob(f"{TREES}*"))
 
 
-def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
+def test_a_planted_slowdown_is_found_counted_and_offered_and_fails_the_run(clone: Path) -> None:
     change(clone, *TWICE_THE_WORK)
     ended = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v")
     assert ended.exit_code == 1, ended.output + ended.errors
@@ -78,19 +79,13 @@ def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert all(line["cores"] for line in lines if "orders" in line), "on a CPU both sides share cores"
     assert leftovers(clone) == []
-    assert git(clone, "worktree", "list").count("\n") == 0
-    assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
-
-
-def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path) -> None:
-    change(clone, "    scores_BHTT = q_BHTK @", "    q_BHTK.new_zeros(1)\n    scores_BHTT = q_BHTK @")
-    ended = gate(clone, "--attention=naive", "--against=HEAD", "--gate-minutes=0.01")
-    assert ended.exit_code == 1, ended.output + ended.errors
-    assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
+    assert re.search(r"MORE: .*: .*kernel_launches rose from 12 to \d+", ended.output)
     (offered,) = (ended.storage / "gate").glob("*_accept.toml")
     assert str(offered) in ended.output
-    assert '"kernel_launches" = 13' in offered.read_text()
-    assert samples_of(ended).of(Uncounted) == []
+    assert '"kernel_launches" = ' in offered.read_text()
+    assert samples.of(Uncounted) == []
+    assert git(clone, "worktree", "list").count("\n") == 0
+    assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
 
 
 def test_base_under_another_interpreter_is_named_with_its_build_and_counts_without_failing(clone: Path) -> None:
@@ -123,28 +118,37 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
     assert verdict in replayed.stdout
 
 
-def test_a_base_without_a_model_has_only_new_cases(clone: Path) -> None:
+def without_a_model(clone: Path) -> None:
     kept = clone.parent / "kept"
     shutil.move(clone / "model", kept)
     commit(clone)
     shutil.move(kept, clone / "model")
-    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
-    assert ended.exit_code == 0, ended.output + ended.errors
-    assert f"{NAIVE} NEW" in ended.output
-    assert "it has no model/" in ended.output
 
 
-def test_a_base_with_another_interface_has_only_new_cases_with_the_reason(clone: Path) -> None:
+def with_another_interface(clone: Path) -> None:
     change(clone, "def naive_attention(", "def plain_attention(")
     change(clone, "ATTENTION = {", "ATTENTION = {} or {")
     change(clone, "naive_attention", "plain_attention")
     change(clone, "ModelConfig", "Shape", "sizes")
     commit(clone)
     git(clone, "checkout", "-q", "HEAD~1", "--", "model")
+
+
+@pytest.mark.parametrize(
+    ("make_base", "why"),
+    [
+        (without_a_model, "it has no model/"),
+        (with_another_interface, "cannot be used by these benchmarks: ImportError"),
+    ],
+)
+def test_a_base_that_the_benchmarks_cannot_measure_has_only_new_cases_with_the_reason(
+    clone: Path, make_base: Callable[[Path], None], why: str
+) -> None:
+    make_base(clone)
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
     assert ended.exit_code == 0, ended.output + ended.errors
     assert f"{NAIVE} NEW" in ended.output
-    assert "cannot be used by these benchmarks: ImportError" in ended.output
+    assert why in ended.output
 
 
 def test_this_tree_is_still_judged_against_the_oldest_base(tmp_path: Path) -> None:
@@ -196,19 +200,6 @@ def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
     assert len(samples.measurements) == 1
     assert leftovers(clone) == []
     assert workers_in(clone.parent / "tmp") == []
-
-
-def workers_in(folder: Path) -> list[str]:
-    """Processes whose working folder is below `folder`."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            here = os.readlink(process / "cwd")
-        except OSError:
-            continue
-        if here.startswith(str(folder)):
-            found.append(here)
-    return found
 
 
 def test_an_accepted_file_that_is_damaged_is_refused(clone: Path) -> None:

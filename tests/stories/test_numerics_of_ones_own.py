@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from claims.wrong_attention import EXAMPLE, FAULTS
 from examples.averaging import __file__ as AVERAGING
 from tests.support.forked_python import forked_python
 from tests.support.launch import start_command
+from tests.support.wrong_attention import EXAMPLE, FAULTS
 
 PEEKING = """
 from examples.averaging import Averaging

@@ -8,12 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import RunVerdict, conclude
 from perf_tests.interleaved.run import OtherPython, OtherPythonError, build_here, other_python
-from perf_tests.report.gate_screens import limits_to_accept, report_lines
 from tests.support.forked_python import forked_python
-from tests.support.simulated_launches import SimulatedCase, gate_run
 
 
 def program(folder: Path, script: str) -> str:
@@ -57,15 +53,3 @@ def test_a_link_to_an_interpreter_is_kept_because_it_names_the_environment(tmp_p
     (tmp_path / "link").symlink_to(target)
     found = other_python(str(tmp_path / "link"), "cpu")
     assert found == OtherPython(str(tmp_path / "link"), "Python 3.12.1 with torch 2.11.0")
-
-
-def test_counters_of_two_builds_are_shown_and_fail_nothing() -> None:
-    samples = gate_run([SimulatedCase("a")], Rules(), seed=1)
-    samples.add({"event": "exact", "case": "a", "counter": "kernel_launches", "old": 12, "new": 13})
-    assert conclude(samples, Rules()).verdict == RunVerdict.FAILED
-    samples.header["base"]["build"] = "Python 3.12.1 with torch 2.11.0"
-    result = conclude(samples, Rules())
-    lines = "\n".join(report_lines(result, samples.header, Rules()))
-    assert result.verdict == RunVerdict.PASSED
-    assert "kernel_launches rose from 12 to 13 (+8.33%) (accepted: each side counts what its own build runs)." in lines
-    assert limits_to_accept(result, samples.header) == []

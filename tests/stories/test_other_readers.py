@@ -16,7 +16,6 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.records.columns import COLUMNS
-from tests.pages.test_cases_table import stored
 from tests.support.launch import ROOT
 from tests.support.launches_over_commits import COUNT, launch, with_step
 from tests.support.synthetic import record, timed, timed_attention, untimed, write_record
@@ -52,7 +51,8 @@ print(json.dumps({"columns": list(frame), "numbers": numbers, "batch": frame.bat
 @needs_readers
 @pytest.mark.parametrize("chosen_format", ["csv", "jsonl", "parquet"])
 def test_pandas_reads_the_table_of_cases_with_numbers_as_numbers(chosen_format: str, tmp_path: Path) -> None:
-    stored(tmp_path, record([timed(seconds=(0.1, 0.3)), timed_attention((0.5, 0.5))], [untimed("lost")]))
+    data = record([timed(seconds=(0.1, 0.3)), timed_attention((0.5, 0.5))], [untimed("lost")])
+    write_record(tmp_path / "machine/0001_x.json", data)
     words = (f"--storage={tmp_path}", f"--format={chosen_format}", "-o", str(tmp_path / "out"))
     said("python", "-m", "perf_tests", "tables", *words)
     read = json.loads(said("python", "-c", READ, str(tmp_path / f"out/cases.{chosen_format}")))

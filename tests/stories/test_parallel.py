@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from model.parallel import PARALLEL
-from numerics_tests.rank_pool import POOL, Task
+from numerics_tests.harness.rank_pool import POOL, Task
 from tests.support.documents import ROOT
 
 

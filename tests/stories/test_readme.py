@@ -12,25 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from claims import (
-    against_llama,
-    audit_score,
-    fewer_rounds,
-    gate_cost,
-    gate_false_alarms,
-    gate_simulation,
-    passes_beside_timing,
-    predicted_cpu_peak,
-    predicted_memory,
-    predicted_times,
-    published_links,
-    quick,
-    ranks_against_loop,
-    sources_left_out,
-    suite_against_loop,
-    wrong_attention,
-)
-from claims.published_attention import LONG
+from claims.published_times import LONG
+from claims.table import CLAIMS
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import consistency as attention_growth
 from perf_tests.audit import consistency as compilation
@@ -64,7 +47,7 @@ from tests.support.launch import launch_all
 
 TYPED_FROM = [*PAGES, ROOT / "WRITEUP.md"]
 COMMANDS = list(dict.fromkeys(command for path in TYPED_FROM for command in commands(path.read_text())))
-PYTEST, MAKE, VERB, PROOF = "pytest ", "make ", "python -m perf_tests ", "python -m claims."
+PYTEST, MAKE, VERB, CLAIM = "pytest ", "make ", "python -m perf_tests ", "python -m claims "
 
 
 def commands_that_begin(beginning: str) -> list[str]:
@@ -102,59 +85,10 @@ def test_each_verb_takes_what_is_typed(command: str) -> None:
     parser.parse_args([word.strip("[]") for word in words if word != "..."])
 
 
-@pytest.mark.parametrize("command", commands_that_begin(PROOF))
-def test_each_proof_exists(command: str) -> None:
-    assert importlib.util.find_spec(shlex.split(command)[2]) is not None
-
-
-@pytest.mark.parametrize(
-    "proof, limit",
-    [
-        ("suite_against_loop", f"within {100 * (suite_against_loop.LIMITS[1] - 1):.0f} %"),
-        ("ranks_against_loop", f"within {100 * (ranks_against_loop.LIMITS[1] - 1):.0f} %"),
-        ("against_llama", f"within {100 * (against_llama.MARGIN - 1):.0f} %"),
-        ("gate_simulation", f"at most {100 * gate_simulation.RULES.alpha:.0f} %"),
-        (
-            "gate_simulation",
-            "slowdowns of 2, 3 and 5 % are detected with {:.0f}, {:.0f} and {:.0f} % power".format(
-                *(100 * power for power in gate_simulation.SIMULATED_POWER.values())
-            ),
-        ),
-        (
-            "fewer_rounds",
-            f"with {fewer_rounds.FEW[0]} quadruples a launch, pairs scatter by more than {fewer_rounds.MOST_GROWTH}",
-        ),
-        ("gate_false_alarms", f"at most {100 * gate_false_alarms.FAMILY_WISE_RATE:.0f} %"),
-        ("gate_power", f"a 5 % slowdown is detected with {100 * gate_simulation.CLAIMED_POWER[0.05]:.0f} % power"),
-        ("gate_power", f"3 % with {100 * gate_simulation.CLAIMED_POWER[0.03]:.0f} %"),
-        ("gate_cost", f"less than {gate_cost.LIMIT_SECONDS / 60:.0f} minutes"),
-        ("gate_cost", f"{gate_simulation.CLAIMED_CLEARED:.0%} of them cleared"),
-        ("passes_beside_timing", "within {} to {}".format(*passes_beside_timing.LIMITS)),
-        ("predicted_memory", f"within {predicted_memory.CELL_LIMIT:.0%} and {predicted_memory.MEDIAN_LIMIT:.0%}"),
-        (
-            "predicted_times",
-            f"within {predicted_times.MEAN_ERROR_LIMIT:.0%} and {predicted_times.MEDIAN_ERROR_LIMIT:.0%}",
-        ),
-        ("published_links", f"messages and DDP steps within {published_links.STEP_LIMIT:.0%}"),
-        ("published_links", f"machines within {published_links.MACHINE_LIMIT:.0%}"),
-        ("sources_left_out", f"within {sources_left_out.DEVICE_ERROR_LIMIT:.0%}"),
-        ("predicted_cpu_peak", f"within {predicted_cpu_peak.LIMIT:.1%}"),
-        ("wrong_attention", f"{len(wrong_attention.FAULTS)} wrong attention kernels"),
-        ("wrong_attention", f"over {wrong_attention.SEEDS} seeds"),
-    ],
-)
-def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
-    (line,) = (line for line in page("claims").splitlines() if f"proofs.{proof} " in line)
-    assert limit.replace(" %", "%") in line.replace(" %", "%")
-
-
-@pytest.mark.parametrize("name", quick.CLAIMS)
-def test_each_claim_of_being_quick_is_said_with_the_limits_that_are_checked(name: str) -> None:
-    claim = quick.CLAIMS[name]
-    (line,) = (line for line in page("claims").splitlines() if f"proofs.quick {name} " in line)
-    assert line.partition("# ")[2] == claim.sentence
-    for limit in claim.limits:
-        assert f"{limit:g} " in claim.sentence or f"{limit:.0%}".replace("%", " %") in claim.sentence
+@pytest.mark.parametrize("command", commands_that_begin(CLAIM))
+def test_each_claim_that_is_typed_exists(command: str) -> None:
+    names = [word for word in shlex.split(command)[3:] if not word.startswith("-") and not word.isdecimal()]
+    assert set(names) <= CLAIMS.keys()
 
 
 def test_the_margins_of_impossible_are_those_that_the_rules_take() -> None:
@@ -175,7 +109,7 @@ def test_what_the_audit_holds_figures_to_is_described_by_its_own_numbers() -> No
     assert attention_growth.LONG_SQUARE == 8 * 4096**2
     assert "batch x length^2 of eight sequences of 4096" in text
     assert f"parts of {WINDOW:,} figures".replace(",", " ") in text
-    assert f"up to {audit_score.MOST_SUSPECTED_SHARE:.0%} suspicious" in README
+    assert f"up to {CLAIMS['audit'].limits['correct cells suspected, worst table'].high:.0%} suspicious" in README
 
 
 def test_the_gate_is_described_with_its_own_numbers() -> None:
@@ -207,7 +141,7 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     assert is_shortened(shown, said)
 
 
-@pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (PROOF, 6)])
+@pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (CLAIM, 6)])
 def test_there_are_commands_to_test(beginning: str, fewest: int) -> None:
     assert len(commands_that_begin(beginning)) >= fewest
 
@@ -309,6 +243,7 @@ def test_the_page_on_predictions_states_the_figures_that_they_take() -> None:
     shares = ceilings.FP32_EFFICIENCY, ceilings.FP32_EFFICIENCY_WITH_64_LANES
     assert "reach {:g} of the peak, {:g} on cards with 64".format(*shares) in text
     assert f"reach {ceilings.TENSOR_EFFICIENCY:g} of the peak and streams {ceilings.MEMORY_EFFICIENCY:g} of" in text
-    long, limit = LONG, sources_left_out.ATTENTION_ERROR_LIMIT
+    left_out = CLAIMS["times-left-out"].limits
+    long, limit = LONG, left_out[f"attention alone forward from {LONG} tokens, median error"].high
     assert f"alone from {long} tokens is predicted within {100 * limit:.0f} % in the median" in text
     assert f"an empty kernel takes {ceilings.KERNEL_SECONDS * 1e6:g} us" in text

@@ -17,7 +17,7 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.passes.memory import MemoryWorker
 from perf_tests.predict.counters import counters_of
 from perf_tests.records.record import Json
-from tests.rules.test_memory_snapshot import assert_opens
+from tests.rules.test_memory_watch import assert_opens
 from tests.support.launch import MODELS, ROOT, Launch, launch, launched_once
 
 ONLY_MEMORY = ("-k=memory_of", "--threads=1")

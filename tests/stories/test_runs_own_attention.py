@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from claims.wrong_attention import EXAMPLE, FAULTS
 from tests.support.launch import Launch, launch
+from tests.support.wrong_attention import EXAMPLE, FAULTS
 
 ARGUMENTS = ("--phase=forward,backward", "--kernels", "--memory", "-k", "ctx8 or (attention_forward and seq16)")
 

@@ -2,13 +2,13 @@
 
 import shlex
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from perf_tests.records.journal import read_journal
+from tests.support.forked_python import forked_python
 from tests.support.launch import (
     ALL_THREE,
     MODELS,
@@ -99,7 +99,7 @@ def test_a_case_in_which_the_process_was_killed_twice_is_the_users_to_decide(kil
 def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
     command = interrupted.output.partition("resume with `")[2].partition("`")[0]
     pytest_name, *arguments = shlex.split(command)
-    completed = finish(start_command((sys.executable, "-m", pytest_name, *arguments)), interrupted.storage)
+    completed = finish(start_command((forked_python(), "-m", pytest_name, *arguments)), interrupted.storage)
     assert completed.exit_code == 0
     assert completed.measured.keys() == ALL_THREE
     assert completed.journals == []

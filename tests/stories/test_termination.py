@@ -20,9 +20,12 @@ from tests.support.launch import ROOT, inherited
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    """It never answers."""
-    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(600)\n")
-    worker = start_worker("hangs", tmp_path, os.environ)
+    """It never answers, and ends with this process whatever ends that."""
+    program = (
+        "import time\nfrom perf_tests.bench.workers import end_with_starter\nend_with_starter()\ntime.sleep(600)\n"
+    )
+    (tmp_path / "hangs.py").write_text(program)
+    worker = start_worker("hangs", tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)})
     yield worker
     worker.end()
 
@@ -96,12 +99,13 @@ def test_a_worker_leaves_its_end_to_the_run_that_started_it(worker: WorkerProces
 
 
 STARTER = """
-import os, time
+import os, sys
 from pathlib import Path
 from perf_tests.bench.workers import start_worker
 start_worker("busy", Path.cwd(), os.environ)
-time.sleep(600)
+sys.stdin.read()
 """
+"""Ends with the test, which holds its standard input open, whatever ends that."""
 
 BUSY = """
 import os
@@ -118,10 +122,13 @@ while True:
 def test_a_worker_at_work_and_its_forks_end_at_once_when_the_run_is_killed(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
     variables = inherited(PYTHONPATH=str(ROOT))
-    starter = subprocess.Popen([sys.executable, "-c", STARTER], cwd=tmp_path, env=variables)
-    assert wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2, seconds=60)
-    starter.kill()
-    starter.wait()
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER], cwd=tmp_path, env=variables, stdin=subprocess.PIPE
+    ) as starter:
+        try:
+            assert wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2, seconds=60)
+        finally:
+            starter.kill()
     workers = [int(path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
     assert wait_until(lambda: not any(map(is_running, workers)), seconds=5)
 

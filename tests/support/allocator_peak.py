@@ -1,8 +1,24 @@
-"""Peak of one call as the allocator sees it, which predictions are held to."""
+"""Peaks as the CPU allocator sees them, which predictions are held to: of one call, and of a round of each phase."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
+
+from model.attention import ATTENTION
+from model.precision import PRECISIONS
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.passes.memory_watch import traced_allocator
+from perf_tests.phases import FIRST_STEP, FULL_STEP
+from perf_tests.predict.counters import Counters, counters_of
+from perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
+
+PEAK_LIMIT = 0.001
+"""Share by which a predicted peak may be off: tensors of a few bytes are not counted."""
+
+PHASES = ("inference", "forward", "backward", "forward_backward", FIRST_STEP, FULL_STEP)
 
 
 def allocator_peak_bytes(function: Callable[[], object]) -> int:
@@ -12,3 +28,50 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
     allocates for itself, as a matrix product's packing buffers, does not pass through the allocator.
     """
     return traced_allocator(function)[0].peak()
+
+
+def rounds(training: Training, tokens_BT: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """A round of each phase, its set-up included."""
+
+    def inference() -> None:
+        with torch.no_grad():
+            training.forward(tokens_BT)
+
+    def backward() -> None:
+        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
+
+    def forward_backward() -> None:
+        logits_BTV = training.forward(tokens_BT)
+        training.backward(training.loss(logits_BTV, tokens_BT))
+
+    plays: tuple[Callable[[], object], ...] = (
+        inference,
+        lambda: training.forward(tokens_BT),
+        backward,
+        forward_backward,
+        lambda: training.step(tokens_BT, tokens_BT),
+        lambda: training.step(tokens_BT, tokens_BT),
+    )
+    return dict(zip(PHASES, plays, strict=True))
+
+
+def above_standing(counters: Counters) -> int:
+    """The peak without weights, inputs and optimizer state, which the profiler does not see either."""
+    standing = counters.parts[0].bytes_by_category
+    return counters.peak_bytes - sum(standing.get(category, 0) for category in (PARAMETERS, INPUTS, OPTIMIZER_STATE))
+
+
+def predicted_and_measured(case: LanguageModelCase) -> dict[str, tuple[int, int]]:
+    """Peak bytes of each phase of a case, (predicted, the allocator's), beyond what stands before the round."""
+    torch.manual_seed(0)
+    model = TransformerLM(case.config, ATTENTION[case.attention].build(), case.checkpoint)
+    training = Training(model, PRECISIONS[case.precision], torch.device("cpu"), case.optimizer or "default")
+    tokens_BT = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length))
+    plays, found = rounds(training, tokens_BT), {}
+    for phase in PHASES:
+        if phase == FULL_STEP:
+            training.create_optimizer_state()
+        predicted = above_standing(counters_of(replace(case, phase=phase)))
+        found[phase] = predicted, allocator_peak_bytes(plays[phase])
+        training.release()
+    return found

@@ -250,6 +250,18 @@ def predict(words: list[str]) -> int:
             os.environ["XDG_CACHE_HOME"] = before
 
 
+def ranked() -> bytes:
+    """Rows of one device, of two ranks and of a collective alone in two sizes."""
+    sent = {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}}
+    shared = synthetic.timed(
+        synthetic.BACKWARD, parallel="ddp", world=2, nodes=1, backend="gloo", scaling="strong", sent_by_part=sent,
+        rank_seconds=[[1.0, 1.1], [1.2, 1.3]], exposed_communication_seconds=0.1, sent_bytes=12345,
+        exposed_communication_interval=[0.05, 0.15], rank_peak_allocated_bytes=[2**20, 2**21],
+    )  # fmt: skip
+    alone = [synthetic.timed_collective(size, [seconds]) for size, seconds in ((1000, 0.1), (4000, 0.2))]
+    return encoded(synthetic.record([synthetic.timed(), shared, *alone]))
+
+
 RECORD = ("record.json", record, damage.json_damaged)
 READERS: dict[str, Reader] = {
     "record": Reader("report {file} -o {folder}/out", *RECORD),
@@ -261,6 +273,7 @@ READERS: dict[str, Reader] = {
     "record-compare": Reader("compare {file} {folder}/good", *RECORD, beside=lambda: {"good": record()}),
     "record-compare-now": Reader("compare {folder}/good {file}", *RECORD, beside=lambda: {"good": record()}),
     "record-kernels": Reader("kernels {file}", *RECORD),
+    "record-scaling": Reader("scaling {file}", "record.json", ranked, damage.json_damaged),
     "record-audit": Reader("audit {file} --all", *RECORD),
     "gate": Reader("gate {folder}/base {folder}/head", "base/1.json", lambda: launch(1), damage.json_damaged,
                    beside=launches),

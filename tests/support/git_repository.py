@@ -1,4 +1,4 @@
-"""A repository of its own that holds the suite, and git in it, for proofs and tests."""
+"""A repository of its own that holds the suite, and git in it, for claims and tests."""
 
 import shutil
 import subprocess

@@ -14,7 +14,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import RMSNorm, TransformerLM
-from numerics_tests import tiny
+from numerics_tests.harness import tiny
 from perf_tests.hardware.clock import CollectiveCounter
 from perf_tests.hardware.limits import Message
 

@@ -2,80 +2,95 @@
 
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from perf_tests.__main__ import main
 from perf_tests.records.record import Json
-from tests.support.synthetic import record, write_record
-
-HOSTILE = "<!-- ]]></script><script>pwned()</script><img src=x onerror=pwned()> \" ' & %{x} é \u202e \ud800"
+from tests.support.synthetic import record, timed, with_passes, write_record
 
 
-class Reader(HTMLParser):
-    """What a browser would make of the page: elements with their attributes, and the text outside of scripts."""
+class Page(HTMLParser):
+    """What a browser makes of a page: elements, texts by section, tables as rows of texts, the data of its figures."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
+        self.source = text
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.texts: dict[str, str] = {"": ""}
         self.scripts: list[str] = []
-        self.inside = ""
+        self.rows: list[list[str]] = []
+        self.section = self.tag = ""
         self.feed(text)
+        self.data = json.loads(self.scripts[0])
+        for trace in (trace for figure in self.data["figures"] for trace in figure["data"]):
+            trace |= self.data["looks"][trace["look"]]
+            trace["tags"] = [self.data["tags"][number] for number in trace["tags"]]
+            trace.setdefault("x", [trace.get("x_from", 0) + place for place in range(len(trace["y"]))])
+        self.figures: dict[str, list[Json]] = {figure["name"]: figure["data"] for figure in self.data["figures"]}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.inside = tag
-        self.elements.append((tag, dict(attrs)))
+        attributes = {name: value or "" for name, value in attrs}
+        self.tag = tag
+        self.elements.append((tag, attributes))
+        name = attributes.get("id", "")
+        if tag == "section":
+            self.section = name
+            self.texts[name] = ""
+        if name.startswith("table-"):
+            self.rows = self.tables.setdefault(name.removeprefix("table-"), [])
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
-        self.inside = ""
+        self.tag = ""
+        self.rows = [] if tag == "table" else self.rows
 
     def handle_data(self, data: str) -> None:
-        (self.scripts if self.inside == "script" else self.text).append(data)
+        if self.tag == "script":
+            self.scripts.append(data)
+        elif self.tag != "style":
+            self.texts[self.section] += data
+            if self.rows and self.rows[-1]:
+                self.rows[-1][-1] += data
 
-    def having(self, attribute: str) -> Iterator[dict[str, str | None]]:
-        return (attributes for _, attributes in self.elements if attribute in attributes)
+    @property
+    def sections(self) -> list[str]:
+        return [attributes["id"] for tag, attributes in self.elements if tag == "section"]
+
+    def having(self, attribute: str) -> list[str]:
+        return [attributes[attribute] for _, attributes in self.elements if attribute in attributes]
+
+    def column(self, table: str, name: str) -> list[str]:
+        head, *rows = self.tables[table]
+        return [row[head.index(name)] for row in rows]
+
+    def traces(self, figure: str) -> dict[str, Any]:
+        return {trace["name"]: trace for trace in self.figures[figure]}
+
+    @property
+    def counts(self) -> list[str]:
+        return re.findall("<dd>([^<]*)</dd>", self.source)
 
 
-def store(storage: Path, *records: Json | str) -> Path:
+def written(folder: Path, *words: str, code: int = 0) -> Page:
+    assert main(["report", f"--storage={folder}/records", f"--output={folder}/page.html", *words]) == code
+    return Page((folder / "page.html").read_text())
+
+
+def page_over(folder: Path, *records: Json | str, code: int = 0) -> Page:
     for number, data in enumerate(records, 1):
-        write_record(storage / "machine" / f"{number:04}_run.json", data)
-    return storage
+        write_record(folder / f"records/machine/{number:04}_run.json", data)
+    return written(folder, code=code)
 
 
-def written(storage: Path, *words: str, code: int = 0) -> str:
-    out = storage.parent / "page.html"
-    assert main(["report", f"--storage={storage}", f"--output={out}", *words]) == code
-    return out.read_text()
+def page_with(folder: Path, *passes: Json) -> Page:
+    return page_over(folder, with_passes(record([timed()]), *passes))
 
 
-def page_over(tmp_path: Path, *records: Json | str, code: int = 0) -> str:
-    return written(store(tmp_path / "records", *records), code=code)
-
-
-def stored_in(text: str) -> Any:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
-    assert found
-    return json.loads(found[1])
-
-
-def figures(text: str) -> dict[str, Any]:
-    stored = stored_in(text)
-    for figure in stored["figures"]:
-        for trace in figure["data"]:
-            trace |= stored["looks"][trace.pop("look")]
-            trace["tags"] = [stored["tags"][number] for number in trace["tags"]]
-            if "x_from" in trace:
-                first = trace.pop("x_from")
-                trace["x"] = [first + place for place in range(len(trace["y"]))]
-    return {figure["name"]: figure for figure in stored["figures"]}
-
-
-def sections(text: str) -> list[str]:
-    return re.findall(r'<section id="([^"]+)"', text)
-
-
-def of_commit(commit: str, **changes: Any) -> Json:
-    return {**record(**changes), "commit_info": {"id": commit * 40, "dirty": False}}
+def of_commit(commit: str, written: str, *rows: Json, **changes: Any) -> Json:
+    return {**record(rows, written=written, **changes), "commit_info": {"id": commit * 40, "dirty": False}}

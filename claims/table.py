@@ -1,0 +1,173 @@
+"""The claims: what the suite says of itself, the limits that its figures must keep, and what measures them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from claims import against_loop, audit_score, cost, gate_elsewhere, gate_worth, predicted_times
+
+Figures = Mapping[str, float]
+"""What was measured, by name; a figure that cannot be had on this machine is not in it."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A figure keeps it from `low` to `high`, both included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def allows(self, figure: float) -> bool:
+        return self.low <= figure <= self.high
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
+        if math.isinf(self.low):
+            return f"at most {self.high:g}"
+        return f"at least {self.low:g}" if math.isinf(self.high) else f"{self.low:g} to {self.high:g}"
+
+
+def at_most(high: float) -> Limit:
+    return Limit(high=high)
+
+
+def at_least(low: float) -> Limit:
+    return Limit(low=low)
+
+
+NONE = Limit(0, 0)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`sentence` holds where each figure of `measured`, by the names of `limits`, keeps its limit."""
+
+    sentence: str
+    limits: dict[str, Limit]
+    measured: Callable[[], Figures]
+    minutes: float
+    """About what trying it takes on two cores."""
+    needs_quiet_clock: bool = True
+    """False for what measures no time, or so little of it that a busy machine changes nothing."""
+
+
+THE_LOOPS = {"suite over loop, lower end": at_least(0.98), "suite over loop, upper end": at_most(1.02)}
+BESIDE_THE_LOOP = {**THE_LOOPS, "shortest phase, ms": at_least(10)}
+"""The interval of the ratio, and rounds that are long enough to show one."""
+
+CLAIMS = {
+    "audit": Claim(
+        "the audit finds published figures that break physics and accuses no correct one",
+        {
+            "cells that break physics, missed": NONE,
+            "known cases missed": NONE,
+            "correct cells accused": NONE,
+            "correct cells suspected, worst table": at_most(0.02),
+        },
+        audit_score.audit, 0.1, needs_quiet_clock=False,
+    ),
+    "times": Claim(
+        "published times are predicted on hosts whose launches are known",
+        {
+            "mean error of the table of 48": at_most(0.05),
+            "median error of the others": at_most(0.15),
+            "others in their range": at_least(0.8),
+        },
+        predicted_times.known_hosts, 1, needs_quiet_clock=False,
+    ),
+    "times-left-out": Claim(
+        "and of each source by constants that are fitted to the others alone",
+        {
+            "constants in use, furthest from their fit": at_most(0.05),
+            "counts in range other than stated": NONE,
+            "bound by arithmetic, median error": at_most(0.1),
+            "bound by bandwidth, median error": at_most(0.1),
+            "bound by the device, in range": at_least(0.9),
+            "bound by launches, in range": at_least(0.8),
+            "widest range": at_most(2.5025),
+            "updates by a loop, median error": at_most(0.4),
+            "attention alone forward from 4096 tokens, median error": at_most(0.2),
+            "attention alone backward from 4096 tokens, median error": at_most(0.2),
+        },
+        predicted_times.left_out, 2, needs_quiet_clock=False,
+    ),
+    "gate": Claim(
+        "by its kept runs, the gate's false alarms are rare, and it finds slowdowns of 3 % and 5 %, unbiased and soon",
+        {
+            "chance of so many false alarms at a rate of 1 %": at_least(0.05),
+            "real slowdowns missed": NONE,
+            "found of what a run says that it detects, upper end": at_least(0.8),
+            "found of 3%": at_least(0.8),
+            "bias at 3%": Limit(-0.005, 0.005),
+            "found of 5%": at_least(0.95),
+            "bias at 5%": Limit(-0.005, 0.005),
+            "seconds of screening": at_most(180),
+            "cleared by screening": at_least(0.95),
+        },
+        gate_worth.worth, 0.5, needs_quiet_clock=False,
+    ),
+    "collecting": Claim(
+        "collecting the whole grid takes little more than importing torch and pytest",
+        {"collecting over importing, upper end": at_most(1.5)}, cost.collecting_over_importing, 2,
+    ),
+    "rounds": Claim(
+        "a run spends its time in warm-up and measured rounds with their set-up",
+        {"share outside of rounds": at_most(0.2)}, cost.outside_rounds, 7,
+    ),
+    "prediction": Claim("one prediction is quick", {"seconds": at_most(5)}, cost.prediction, 0.5),
+    "memory-pass": Claim("so is the memory pass of the default grid", {"seconds": at_most(180)}, cost.memory_pass, 3),
+    "ledger": Claim("and the count of the whole ledger", {"seconds": at_most(180)}, cost.ledger, 3),
+    "page": Claim(
+        "a page over 300 cases, each with every extra pass, is quick and small",
+        {"seconds": at_most(10), "MB": at_most(8)}, cost.page_of_one_run, 0.5,
+    ),
+    "pages": Claim(
+        "a page over 200 runs is quick and takes little memory",
+        {"seconds": at_most(30), "GiB": at_most(1)}, cost.page_of_many_runs, 1,
+    ),
+    "browser": Claim(
+        "a browser shows the page of one run at once, and that of 2000 runs stays small",
+        {"MB of one run": at_most(1.8), "MB of 2000 runs": at_most(12), "first paint of one run, s": at_most(1)},
+        cost.page_in_browser, 3,
+    ),
+    "regions": Claim(
+        "unobserved regions cost nearly nothing", {"share of a pass": at_most(0.01)}, cost.share_of_regions, 0.1
+    ),
+    "loop": Claim(
+        "a phase's time is a hand-written loop's, and a round costs little beside it",
+        {**BESIDE_THE_LOOP, "own cost of a round, us": at_most(50)}, against_loop.phases, 4,
+    ),
+    "loop-hf": Claim(
+        "so is that of a model of transformers: needs '.[hf]'", BESIDE_THE_LOOP, against_loop.model_of_transformers, 2
+    ),
+    "loop-ddp": Claim("and that of a DDP step on two ranks", THE_LOOPS, against_loop.ddp_step, 3),
+    "rank-clock": Claim(
+        "the clock of several ranks adds little to a figure",
+        {"added to a figure, us": at_most(10)}, against_loop.rank_clock, 0.2,
+    ),
+    "llama": Claim(
+        # "No slower" is shown up to a margin: Piaggio et al., "Reporting of noninferiority trials", JAMA, 2012.
+        "sdpa is no slower than transformers' Llama of the same shape: needs '.[hf]'",
+        {"ours over Llama, upper end": at_most(1.02)}, against_loop.llama, 10,
+    ),
+    "kernels-beside-timing": Claim(
+        "timings with and without the kernel pass agree",
+        {"with over without, lower end": at_least(0.98), "with over without, upper end": at_most(1.02)},
+        cost.timings_beside_the_kernel_pass, 20,
+    ),
+    "gate-elsewhere": Claim(
+        "in another repository unchanged code passes, and a tenth more work is found by counters and by time",
+        {
+            "exit code of unchanged code": NONE,
+            "cases in which counters miss more work": NONE,
+            "cases in which time misses more work": NONE,
+        },
+        gate_elsewhere.elsewhere, 20,
+    ),
+    "bisect": Claim(
+        "of 16 commits, bisect names the one that is 10 % slower",
+        {"searches that name another commit": NONE}, gate_elsewhere.bisect, 120,
+    ),
+}  # fmt: skip
+"""Claims by name: first what measures no time, then what is soon tried."""

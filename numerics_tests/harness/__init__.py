@@ -1,0 +1,1 @@
+"""What the tests are made of: claims and the faults they must catch, inputs, oracles, bounds, checks."""

@@ -1,0 +1,233 @@
+"""A claim: a test that takes the implementation it judges as an argument.
+
+pytest runs it on the real implementations, the kill matrix runs the very same function on planted faults: wrong
+versions of a function (`Fault`), or of a line of `model/` (`SourceFault`).
+"""
+
+import importlib
+import pkgutil
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+
+SUITE = Path(__file__).parents[1]
+MODEL = Path(__file__).parents[2] / "model"
+
+PROFILES = {
+    # The first call into PyTorch is slow, which says nothing about a property: no deadline anywhere.
+    "quick": settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]),
+    "ci": settings(
+        deadline=None,
+        max_examples=60,
+        derandomize=True,
+        database=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    ),
+    "deep": settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow]),
+}
+"""How many examples Hypothesis draws: `ci` always the same ones, `deep` at night."""
+
+DEFAULT_PROFILE = "quick"
+
+
+def load_profile(name: str) -> None:
+    """Register our profiles and load `name`; raises UsageError that lists the known ones."""
+    for known, profile in PROFILES.items():
+        settings.register_profile(known, profile)
+    if name not in PROFILES:
+        raise pytest.UsageError(f"Hypothesis profile {name!r} is not known; choose {', '.join(PROFILES)}.")
+    settings.load_profile(name)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What must hold for every correct implementation and for no faulty one."""
+
+    name: str
+    argument: str
+    """Name of the parameter that takes the implementation."""
+    references: Mapping[str, Any]
+    """The implementations for which it must hold; empty where a fixture called `argument` gives them."""
+    strategies: Mapping[str, SearchStrategy[Any]]
+    check: Callable[..., None]
+    cost: int
+    """Runs 1/cost of the profile's examples: 2 or 4 where an example builds a model or is a long loop."""
+    of_any_model: bool = False
+    """Whether it holds for every language model, and not for the suite's alone."""
+
+    @property
+    def area(self) -> str:
+        """The test file without `test_`."""
+        return self.check.__module__.rpartition(".test_")[2]
+
+    def examples(self, profile: settings) -> int:
+        """Number of examples under `profile`."""
+        return max(2, profile.max_examples // self.cost)
+
+    @property
+    def checked(self) -> Callable[..., None]:
+        """The check; its failure notes the lines that repeat it in a Python prompt at the repository root."""
+
+        @wraps(self.check)
+        def checked(**arguments: object) -> None:
+            try:
+                self.check(**arguments)
+            except AssertionError as error:
+                error.add_note(self._lines_to_paste(arguments))
+                raise
+
+        return checked
+
+    def _lines_to_paste(self, arguments: Mapping[str, object]) -> str:
+        known = {id(value): f"claim.references[{name!r}]" for name, value in self.references.items()}
+        # A fixture's implementation has no name here; the test's id says which it is.
+        written = {self.argument: known.get(id(arguments[self.argument]), "implementation")}
+        for name, value in arguments.items():
+            written.setdefault(name, f"torch.{value!r}" if isinstance(value, torch.device) else repr(value))
+        call = ", ".join(f"{name}={text}" for name, text in written.items())
+        lines = (
+            "import torch",
+            "from numerics_tests.harness.claims import all_claims",
+            "from numerics_tests.harness.strategies import *",
+            f"claim = all_claims()[{self.name!r}]",
+            f"claim.check({call})",
+        )
+        return "\n".join(("Paste:", *(f"    {line}" for line in lines)))
+
+    def judge(self, implementation: object, device: torch.device) -> None:
+        """Raise what the claim raises for `implementation`.
+
+        Draws as many examples as `ci` under every profile, because these must be enough to see a fault: with those of
+        `quick`, one fault in twenty survives one seed in six. Always the same ones, unshrunk and from no database.
+        """
+        arguments = {self.argument: implementation, "device": device}
+        if not self.strategies:
+            self.check(**arguments)
+            return
+        hurried = settings(
+            max_examples=self.examples(PROFILES["ci"]),
+            phases=[Phase.generate],
+            database=None,
+            derandomize=True,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        hurried(given(**self.strategies)(self.check))(**arguments)
+
+
+CLAIMS: dict[str, Claim] = {}
+"""Every claim by the name of its test function, filled as the test files are imported."""
+
+
+def claim(
+    argument: str,
+    references: Mapping[str, Any] | None = None,
+    cost: int = 1,
+    of_any_model: bool = False,
+    **strategies: SearchStrategy[Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test function a claim over `references`, or over the fixture called `argument` where there are none.
+
+    pytest's hook in conftest spreads the test over them.
+    """
+
+    def register(check: Callable[..., None]) -> Callable[..., None]:
+        made = Claim(check.__name__, argument, references or {}, strategies, check, cost, of_any_model)
+        assert made.name not in CLAIMS, f"two claims are called {made.name}"
+        CLAIMS[made.name] = made
+        test = made.checked
+        if strategies:
+            test = settings(max_examples=made.examples(settings()))(given(**strategies)(test))
+        return test
+
+    return register
+
+
+def all_claims() -> dict[str, Claim]:
+    """`CLAIMS` with every test file imported, also those that pytest has not collected."""
+    for module in pkgutil.iter_modules([str(SUITE)]):
+        # The kill matrix itself asks for this, and makes no claims.
+        if module.name.startswith("test_") and module.name != "test_kill_matrix":
+            importlib.import_module(f"numerics_tests.{module.name}")
+    return CLAIMS
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A wrong implementation, and the claim that must notice."""
+
+    name: str
+    caught_by: str
+    """Name of the claim's test function, without `test_`."""
+    implementation: Any
+
+    @property
+    def claim(self) -> Claim:
+        return CLAIMS[f"test_{self.caught_by}"]
+
+
+@dataclass(frozen=True)
+class SourceFault:
+    """A change to the source of `model/`: `old` becomes `new` in the file `path`, and `caught_by` must notice."""
+
+    name: str
+    caught_by: str
+    path: str
+    old: str
+    new: str
+    reference: str | None = None
+    """The one implementation that it changes; None where it may change each that the claim judges."""
+
+    def source(self) -> str:
+        """The file with the fault; raises ValueError unless `old` stands in it exactly once."""
+        text = (MODEL / self.path).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.name!r}: model/{self.path} holds {self.old!r} {text.count(self.old)} times; quote what it "
+                "holds once."
+            )
+        return text.replace(self.old, self.new)
+
+    def judge(self, device: torch.device) -> None:
+        """Raise what the claim raises for the faulty model, over every implementation that the fault may change."""
+        with self._imported() as claim:
+            # A claim without references of its own judges every attention.
+            names = claim.references or importlib.import_module("numerics_tests.test_attention").EAGER
+            for implementation in names.values() if self.reference is None else (names[self.reference],):
+                claim.judge(implementation, device)
+
+    @contextmanager
+    def _imported(self) -> Iterator[Claim]:
+        """The claim out of a second import of the suite, over a copy of `model/` with the fault."""
+        name = f"test_{self.caught_by}"
+        module = CLAIMS[name].check.__module__
+        kept = {known: sys.modules.pop(known) for known in list(sys.modules) if _is_imported_anew(known)}
+        with TemporaryDirectory() as folder:
+            shutil.copytree(MODEL, Path(folder) / "model", ignore=shutil.ignore_patterns("__pycache__"))
+            (Path(folder) / "model" / self.path).write_text(self.source())
+            sys.path.insert(0, folder)
+            try:
+                importlib.import_module(module)
+                yield sys.modules[__name__].CLAIMS[name]
+            finally:
+                sys.path.remove(folder)
+                for known in [known for known in sys.modules if _is_imported_anew(known)]:
+                    del sys.modules[known]
+                sys.modules.update(kept)
+
+
+def _is_imported_anew(module: str) -> bool:
+    """Whether a second import makes it anew; the processes of ranks are shared."""
+    return module.partition(".")[0] in ("model", "numerics_tests") and module != "numerics_tests.harness.rank_pool"

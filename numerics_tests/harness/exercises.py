@@ -1,0 +1,211 @@
+"""The course's exercises on precision: the facts that tests assert, and the tables in which the write-up prints them.
+
+Stanford CS336, assignment 2, sections "Mixed Precision" and "Accumulation".
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.transformer import RMSNorm
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.strategies import Recipe
+from numerics_tests.machine import cuda_autocast
+from numerics_tests.machine.formats import BF16, FP16, FP32, LOW, Format
+from numerics_tests.machine.sums import running_sums
+
+Rows = tuple[tuple[str, ...], ...]
+"""Texts; the header first."""
+
+CPU = torch.device("cpu")
+A_HUNDREDTH = Fraction(1, 100)
+ADDITIONS = 1000
+
+LOOPS = {
+    # name: (accumulator, addend as it is added, what a thousand additions give)
+    "fp32": (torch.float32, torch.tensor(0.01), 10.000133514404297),
+    "fp16": (torch.float16, torch.tensor(0.01, dtype=torch.float16), 9.953125),
+    "fp32-of-fp16": (torch.float32, torch.tensor(0.01, dtype=torch.float16), 10.00213623046875),
+    "fp32-of-fp16-cast": (torch.float32, torch.tensor(0.01, dtype=torch.float16).float(), 10.00213623046875),
+}
+"""The four loops, and the totals that many write-ups print."""
+
+
+def thousand_additions(accumulator: torch.dtype, addend: Tensor, device: torch.device) -> float:
+    """The last of a thousand running sums."""
+    return running_sums(addend.to(device), ADDITIONS, accumulator)[-1]
+
+
+def error_of_the_number(addend: Tensor) -> Fraction:
+    """The error of a thousand times 0.01 as it is stored, added exactly."""
+    return ADDITIONS * (Fraction(addend.item()) - A_HUNDREDTH)
+
+
+def error_of_the_additions(total: float, addend: Tensor) -> Fraction:
+    """What rounding after each addition changes."""
+    return Fraction(total) - ADDITIONS * Fraction(addend.item())
+
+
+def accumulation() -> Rows:
+    rows = []
+    for name, (accumulator, addend, _) in LOOPS.items():
+        total = thousand_additions(accumulator, addend, CPU)
+        errors = error_of_the_number(addend), error_of_the_additions(total, addend)
+        rows.append((name, f"{total:.10g}", *(f"{float(error):+.3g}" for error in errors)))
+    return ("Loop", "total", "error of the number", "error of the additions"), *rows
+
+
+def partial_sums() -> Rows:
+    """The first five sums of float16's 0.01, in float16 and in float32."""
+    addend = torch.tensor(0.01, dtype=torch.float16)
+    sums = [running_sums(addend, 5, dtype) for dtype in (torch.float16, torch.float32)]
+    rows = [
+        (f"{place}", *(f"{total:.10f}" for total in totals)) for place, totals in enumerate(zip(*sums, strict=True), 1)
+    ]
+    return ("Additions", "fp16", "fp32 of fp16"), *rows
+
+
+def stored_hundredth(a_format: Format) -> Fraction:
+    return Fraction(torch.tensor(0.01, dtype=a_format.dtype).item())
+
+
+def stored() -> Rows:
+    values = {a_format.name: stored_hundredth(a_format) for a_format in (FP32, FP16, BF16)}
+    rows = [(name, f"{float(value):.10f}", f"{float(value / A_HUNDREDTH - 1):+.2e}") for name, value in values.items()]
+    return ("Format", "stored", "relative error"), *rows
+
+
+def stops_at(addend: float, precision: int) -> float:
+    """The first power of two 2^e with addend <= 2^(e - p): there half a unit is at least the addend.
+
+    Round to nearest, ties to even: at 2^e the distance to the next number is 2^(e - p + 1), and 2^e is even.
+    """
+    total = 2.0**-149  # the smallest float32, so below where any sum stops
+    while addend > total * 2.0**-precision:
+        total *= 2
+    return total
+
+
+def stagnation() -> Rows:
+    rows = []
+    for a_format in (FP16, BF16):
+        addends = (torch.tensor(addend, dtype=a_format.dtype).item() for addend in (0.01, 1.0))
+        rows.append((a_format.name, *(f"{stops_at(addend, a_format.precision):g}" for addend in addends)))
+    return ("Format", "sum of hundredths", "sum of ones"), *rows
+
+
+class ToyModel(nn.Module):
+    """fc1, ReLU, norm, fc2; it keeps the dtype of each result."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(4, 10, bias=False)
+        self.norm = norm
+        self.fc2 = nn.Linear(10, 3, bias=False)
+        self.seen: dict[str, torch.dtype] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.fc1(x)
+        normed = self.norm(F.relu(hidden))
+        logits: Tensor = self.fc2(normed)
+        self.seen = {"fc1": hidden.dtype, "norm": normed.dtype, "logits": logits.dtype}
+        return logits
+
+
+def cross_entropy(logits_BV: Tensor) -> Tensor:
+    return F.cross_entropy(logits_BV, torch.zeros(len(logits_BV), dtype=torch.int64, device=logits_BV.device))
+
+
+def toy_dtypes(
+    loss: Callable[[Tensor], Tensor], norm: str, low: torch.dtype, device: torch.device
+) -> dict[str, torch.dtype]:
+    """The dtype of each part under autocast, of the loss inside and outside of it, and of weights and gradients."""
+    torch.manual_seed(0)
+    model = ToyModel(nn.LayerNorm(10) if norm == "layer" else nn.RMSNorm(10, eps=1e-5)).to(device)
+    x = torch.randn(5, 4, device=device)
+    with torch.autocast(device.type, dtype=low):
+        logits = model(x)
+        inside = loss(logits)
+    outside = loss(logits)
+    gradients = torch.autograd.grad(inside, list(model.parameters()))
+    (of_parameters,) = {parameter.dtype for parameter in model.parameters()}
+    (of_gradients,) = {gradient.dtype for gradient in gradients}
+    losses = {"loss": inside.dtype, "loss outside": outside.dtype}
+    return {"parameters": of_parameters, **model.seen, **losses, "gradients": of_gradients}
+
+
+def toy_model_dtypes() -> Rows:
+    """The dtypes with LayerNorm and cross-entropy, by the rules of CUDA and of a CPU."""
+    columns = {}
+    for rules in reversed(cuda_autocast.RULES):
+        for a_format in LOW:
+            with cuda_autocast.in_force(rules, CPU):
+                columns[f"{rules}, {a_format.name}"] = toy_dtypes(cross_entropy, "layer", a_format.dtype, CPU)
+    parts = next(iter(columns.values()))
+    rows = [(part, *(str(of[part]).removeprefix("torch.") for of in columns.values())) for part in parts]
+    return ("Part", *columns), *rows
+
+
+def model_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    norm = RMSNorm(x.shape[-1], eps)
+    # Not a copy of the forward pass: the module of the model, called with this very weight, so gradients reach it.
+    return torch.func.functional_call(norm, {"weight_D": weight}, (x,))
+
+
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    return torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def inverse_rms_of_a_thousand() -> Rows:
+    values = {
+        a_format.name: inverse_rms(torch.tensor([1e3], dtype=a_format.dtype), 0.0).item() for a_format in (*LOW, FP32)
+    }
+    return ("Format", "of 1000"), *((name, f"{value:.4g}") for name, value in values.items())
+
+
+def rms_norm_in_its_own_format(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """What the model would compute without its cast to float32."""
+    return weight.to(x.dtype) * (x * inverse_rms(x, eps))
+
+
+def thousands(a_format: Format, device: torch.device) -> Tensor:
+    """Rows about 1000, whose squares are beyond float16."""
+    return (1000 + 300 * Recipe((16, 64), torch.float64).exact()).to(device, a_format.dtype)
+
+
+def tiny_row(device: torch.device) -> Tensor:
+    """2^-13, whose square is below half of float16's smallest number."""
+    return torch.full((1, 8), 2.0**-13, dtype=torch.float16, device=device)
+
+
+def norms() -> Rows:
+    """RMSNorm in its own format and in float32, beside float64."""
+    inputs = {f"about 1000, {a_format.name}": (thousands(a_format, CPU), 1e-5) for a_format in LOW}
+    inputs[f"2^-13, {FP16.name}"] = (tiny_row(CPU), 1e-9)
+    rows = []
+    for name, (x, eps) in inputs.items():
+        weight = torch.ones(x.shape[-1])
+        exact = oracles.rms_norm(x, weight, eps)
+        bound = bounds.rms_norm(exact, x.dtype)
+        row = [name]
+        for result in (rms_norm_in_its_own_format(x, weight, eps), model_rms_norm(x, weight, eps)):
+            is_within = bool(((result.double() - exact).abs() <= bound).all())
+            words = "within its bound" if is_within else "beyond its bound"
+            row.append("infinite" if not result.isfinite().all() else words if result.any() else "all zero")
+        rows.append(tuple(row))
+    return ("Input", "in its own format", "in float32, as the model"), *rows
+
+
+def tables() -> dict[str, Rows]:
+    return {
+        "accumulation": accumulation(),
+        "partial_sums": partial_sums(),
+        "stored": stored(),
+        "stagnation": stagnation(),
+        "toy_model": toy_model_dtypes(),
+        "norms": norms(),
+        "inverse_rms": inverse_rms_of_a_thousand(),
+    }

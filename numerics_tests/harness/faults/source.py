@@ -1,0 +1,155 @@
+"""Faults in the source of `model/`, and in how ranks share a step: what a slip of the pen there would be."""
+
+from numerics_tests.harness.claims import SourceFault
+
+CLIP = """                nn.utils.clip_grad_norm_(
+                    self.model.parameters(), MAX_GRADIENT_NORM, foreach=self.optimizer_implementation != "loop"
+                )"""
+CLIP_EACH_ALONE = """                for parameter in self.model.parameters():
+                    nn.utils.clip_grad_norm_([parameter], MAX_GRADIENT_NORM)"""
+BACKWARD = "            self.scaler.scale(loss).backward()"
+BACKWARD_UNDER_AUTOCAST = """            with self.precision.autocast(self.device):
+                self.scaler.scale(loss).backward()"""
+BACKWARD_TO_BFLOAT16 = f"""{BACKWARD}
+            if self.precision.autocast_dtype is not None:
+                for parameter in self.model.parameters():
+                    parameter.grad = parameter.grad.to(self.precision.autocast_dtype).float()"""
+VISIBLE = "return position_T[:, None] >= position_T[None, :]"
+IN_A_WINDOW = f"{VISIBLE} & (position_T[:, None] - position_T[None, :] < 64)"
+FUSED = "F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)"
+OF_ONE_BLOCK = "F.scaled_dot_product_attention(q_BHTK, k_BHTK[..., :128, :], v_BHTK[..., :128, :], is_causal=True)"
+WITH_A_HEAD = "return sdpa_attention(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]"
+TOKENS_AS_HEADS = "return sdpa_attention(q_BHTK[:, :, None], k_BHTK[:, :, None], v_BHTK[:, :, None])[:, :, 0]"
+GROUPS = "range(0, len(self.blocks), self.blocks_per_checkpoint)"
+WHOLE_GROUPS = "range(0, len(self.blocks) - self.blocks_per_checkpoint + 1, self.blocks_per_checkpoint)"
+LINEAR = "return nn.functional.linear(x, self.weight_OI)"
+SPLIT_LINEAR = """halves = (slice(0, None, 2), slice(1, None, 2))
+        return sum(nn.functional.linear(x[..., half], self.weight_OI[:, half]) for half in halves)"""
+RESIDUAL, NARROW_RESIDUAL = "= x_BTD + attended_BTD", "= (x_BTD + attended_BTD).to(attended_BTD.dtype)"
+
+TABLE = "precisions_are_what_their_names_say"
+SOURCE_FAULTS = (
+    SourceFault("update clips each tensor alone", "update_clips_to_norm_one_and_steps", "training.py", CLIP,
+                CLIP_EACH_ALONE),
+    SourceFault("fp16 without loss scaling", TABLE, "precision.py",
+                '"fp16", autocast_dtype=torch.float16, scales_loss=True', '"fp16", autocast_dtype=torch.float16'),
+    SourceFault("fp32 with TF32 products", TABLE, "precision.py", 'Precision("fp32")',
+                'Precision("fp32", float32_matmul_precision="high")'),
+    SourceFault("bf16 that casts to float16", TABLE, "precision.py", '"bf16", autocast_dtype=torch.bfloat16',
+                '"bf16", autocast_dtype=torch.float16'),
+    SourceFault("scale that doubles after 20 steps", TABLE, "training.py", "enabled=precision.scales_loss",
+                "enabled=precision.scales_loss, growth_interval=20"),
+    SourceFault("fused attention takes tokens for heads", "attention_is_within_its_bound_without_heads",
+                "attention.py", WITH_A_HEAD, TOKENS_AS_HEADS),
+    SourceFault("last checkpoint dropped", "checkpointing_changes_no_bit", "transformer.py", GROUPS, WHOLE_GROUPS),
+    SourceFault("attention that looks back 64 tokens", "attention_is_within_its_bound_across_blocks", "attention.py",
+                VISIBLE, IN_A_WINDOW),
+    SourceFault("fused attention over its first 128 keys", "attention_is_within_its_bound_across_blocks",
+                "attention.py", FUSED, OF_ONE_BLOCK),
+    SourceFault("mask of -1e4", "mask_beats_any_score", "attention.py", 'float("-inf")', "-1e4"),
+    SourceFault("mask of -6e4", "mask_beats_any_score", "attention.py", 'float("-inf")', "-6e4"),
+    SourceFault("gradients rounded to the autocast dtype", "autocast_keeps_float32_where_it_sums", "training.py",
+                BACKWARD, BACKWARD_TO_BFLOAT16),
+    SourceFault("residual stream in the autocast dtype", "autocast_keeps_float32_where_it_sums", "transformer.py",
+                RESIDUAL, NARROW_RESIDUAL),
+    SourceFault("backward pass under autocast", "autocast_ends_before_the_backward_pass", "training.py", BACKWARD,
+                BACKWARD_UNDER_AUTOCAST),
+    SourceFault("halves of a product added in 16 bits", "linear_rounds_once", "transformer.py", LINEAR, SPLIT_LINEAR),
+    SourceFault("clipping left to torch's choice", "update_issues_the_kernels_of_its_optimizer", "training.py",
+                'foreach=self.optimizer_implementation != "loop"', "foreach=None"),
+    SourceFault("weights too wide", "weights_are_drawn_as_wide_as_their_matrix_needs", "transformer.py",
+                "std=(2 /", "std=(3 /"),
+    SourceFault("loss without its cast", "loss_is_float32_and_not_negative", "training.py",
+                "logits_BTV = logits_BTV.float()", "pass"),
+    SourceFault("norm without its cast", "rms_norm_survives_squares_that_overflow", "transformer.py",
+                "x_BTD.float()", "x_BTD"),
+    SourceFault("norm that stays in float32", "rms_norm_of_the_model_rounds_once", "transformer.py",
+                ".to(x_BTD.dtype)", ""),
+    SourceFault("learning rate left at 0", "creating_the_optimizer_state_changes_nothing_else", "training.py",
+                'group["lr"] = learning_rate', "pass"),
+)  # fmt: skip
+
+CLIP_ITS_SLICE = """                gradients = [parameter.grad for parameter in self.model.parameters()]
+                slices = [getattr(gradient, "to_local", gradient.detach)() for gradient in gradients]
+                norm = torch.stack([part.norm() for part in slices]).norm()
+                for part in slices:
+                    part.mul_((MAX_GRADIENT_NORM / (norm + 1e-6)).clamp(max=1.0))"""
+SHARE = "batch.chunk(ranks.size)[ranks.number]"
+ALL_REDUCE, LARGEST = "dist.all_reduce(gradient, group", "dist.all_reduce(gradient, op=dist.ReduceOp.MAX, group"
+EACH = "for gradient in gradients(model):"
+FLAT = "flat = torch.cat([gradient.flatten() for gradient in gradients(model)])"
+HAVE_GRADIENTS = "for parameter in model.parameters() if parameter.grad is not None"
+COPIED = "(*model.parameters(), *model.buffers())"
+SHARDED_ADAMW = """ZeroRedundancyOptimizer(
+        model.parameters(),"""
+ADAMW_OF_MATRICES = """ZeroRedundancyOptimizer(
+        [parameter for parameter in model.parameters() if parameter.dim() > 1],"""
+KEPT_BACK = "after_backward, training.after_backward = training.after_backward, ignore_backward"
+
+WHOLE, CHUNKS = "gradient_of_ranks_is_that_of_the_whole_batch", "two_ranks_give_the_mean_of_their_chunks_to_the_bit"
+BOUND, DTYPES = "ranks_add_within_the_bound_of_their_dtype", "dtypes_are_those_declared"
+SAME, THREE_STEPS = "weights_are_the_same_on_all_ranks_after_three_steps", "three_steps_move_weights_as_in_one_process"
+RESHARDING, APART = "resharding_changes_no_bit_on_two_ranks", "gradients_stay_apart_without_synchronization"
+PARALLEL = "parallel.py"
+
+RANK_FAULTS = (
+    SourceFault("every rank takes the first share", WHOLE, PARALLEL, SHARE, "batch.chunk(ranks.size)[0]"),
+    SourceFault("a share too many", WHOLE, PARALLEL, SHARE, "batch.chunk(ranks.size + 1)[ranks.number]"),
+    SourceFault("size of the world for that of the group", CHUNKS, PARALLEL, "dist.get_world_size(self.group)",
+                "dist.get_world_size()"),
+    SourceFault("sum for mean", CHUNKS, PARALLEL, "            gradient /= ranks.size", "            pass"),
+    SourceFault("mean of two ranks for any", BOUND, PARALLEL, "flat /= ranks.size", "flat /= 2", "ddp-flat"),
+    SourceFault("largest for sum", CHUNKS, PARALLEL, ALL_REDUCE, LARGEST),
+    SourceFault("first gradient left out", CHUNKS, PARALLEL, EACH, "for gradient in gradients(model)[1:]:"),
+    SourceFault("gradients of vectors left out", CHUNKS, PARALLEL, HAVE_GRADIENTS,
+                "for parameter in model.parameters() if parameter.dim() > 1"),
+    SourceFault("mean not copied back", CHUNKS, PARALLEL, "gradient.copy_(part.view_as(gradient))",
+                "part.view_as(gradient)", "ddp-flat"),
+    SourceFault("mean copied into a cleared gradient", CHUNKS, PARALLEL, "gradient.copy_(part.view_as(gradient))",
+                "gradient += part.view_as(gradient)", "ddp-flat"),
+    SourceFault("flat gradients in bfloat16", DTYPES, PARALLEL, FLAT, f"{FLAT}.bfloat16()", "ddp-flat"),
+    SourceFault("flat gradients through bfloat16", CHUNKS, PARALLEL, FLAT, f"{FLAT}.bfloat16().float()", "ddp-flat"),
+    SourceFault("averaging forgotten", CHUNKS, "training.py", "            self.after_backward()\n", ""),
+    SourceFault("each rank starts from its own weights", SAME, PARALLEL, COPIED, "model.buffers()"),
+    SourceFault("start copied into nothing", SAME, PARALLEL, "tensor.detach(), group",
+                "tensor.detach().clone(), group"),
+    SourceFault("bucket size ignored", "bucket_size_changes_no_bit_on_two_ranks", PARALLEL,
+                "bucket_cap_mb=ranks.bucket_mb", "bucket_cap_mb=25"),
+    SourceFault("moments kept on every rank", "moments_are_kept_as_often_as_declared", PARALLEL,
+                "training.optimizer = sharded = Zero", "sharded = Zero", "zero1"),
+    SourceFault("sharded optimizer with a learning rate of its own", THREE_STEPS, PARALLEL,
+                "optimizer_class=torch.optim.AdamW,", "optimizer_class=torch.optim.AdamW, lr=1e-4,", "zero1"),
+    SourceFault("sharded optimizer of matrices alone", THREE_STEPS, PARALLEL, SHARDED_ADAMW,
+                ADAMW_OF_MATRICES, "zero1"),
+    SourceFault("sharded optimizer without averaging", CHUNKS, PARALLEL, "training = ddp(model, ranks, train)",
+                "training = train(model)", "zero1"),
+    SourceFault("slices added in bfloat16", DTYPES, PARALLEL, "policy or MixedPrecisionPolicy()",
+                "policy or MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)", "fsdp2"),
+    SourceFault("bfloat16 declared, float32 sent", "sums_in_bfloat16_are_bfloat16_numbers", PARALLEL,
+                "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)", "MixedPrecisionPolicy()"),
+    SourceFault("bfloat16 declared, float16 sent", DTYPES, PARALLEL, "(reduce_dtype=torch.bfloat16)",
+                "(reduce_dtype=torch.float16)", "fsdp2-bf16"),
+    SourceFault("float32 declared, bfloat16 sent", DTYPES, PARALLEL, 'torch.bfloat16 if variant == "fsdp2-bf16" else ',
+                "", "fsdp2-bf16"),
+    SourceFault("blocks never resharded", RESHARDING, PARALLEL, "reshard_after_forward=ranks.reshard",
+                "reshard_after_forward=False"),
+    SourceFault("blocks gathered all at once", RESHARDING, PARALLEL, "for block in blocks(model):", "for block in ():"),
+    SourceFault("each rank clips by its slice's norm", "clipping_norm_is_that_of_all_ranks", "training.py", CLIP,
+                CLIP_ITS_SLICE, "fsdp2"),
+    SourceFault("buckets sent without synchronization", APART, PARALLEL, "with training.model.no_sync():",
+                "with torch.enable_grad():", "ddp"),
+    SourceFault("gradients averaged without synchronization", APART, PARALLEL, KEPT_BACK,
+                "after_backward = training.after_backward"),
+    SourceFault("synchronization never resumed", CHUNKS, PARALLEL,
+                "        training.after_backward = after_backward", "        pass"),
+    SourceFault("gradients without exchange added to the next", "a_step_without_exchange_leaves_no_trace",
+                "resident.py", "parameter.unsharded_accumulated_grad = None", "pass", "fsdp2-bf16"),
+    SourceFault("no root without weights of its own", "a_root_without_weights_of_its_own_keeps_nothing", "resident.py",
+                " if group is not None else ()", ""),
+    SourceFault("buffers sent in every forward pass", "a_step_sends_only_what_its_variant_needs", PARALLEL,
+                ", **KEEPS_BUFFERS", "", "ddp"),
+    SourceFault("sharded optimizer that is never fused", "each_rank_steps_with_the_implementation_asked_for", PARALLEL,
+                'fused=training.optimizer_implementation == "fused",', "", "zero1"),
+    SourceFault("blocks of the first list", "blocks_are_those_of_the_longest_list", PARALLEL,
+                "max(lists, key=len, default=[])", "(lists or [[]])[0]"),
+)  # fmt: skip

@@ -1,0 +1,253 @@
+"""Faults in the optimizer, in clipping, in loss scaling and in the step as a whole."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import AttentionFunction
+from model.precision import Precision
+from model.training import MAX_GRADIENT_NORM, Mark, Training, ignore_mark
+from model.transformer import RMSNorm, TransformerLM
+from numerics_tests.harness import tiny
+from numerics_tests.harness.claims import Fault
+from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
+from numerics_tests.test_loss_scaling import scaled_backward
+from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, torch_clip
+
+ROUND_NOTHING: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731, a named default
+
+
+def adamw(
+    corrected: bool = True,
+    eps_inside: bool = False,
+    coupled: bool = False,
+    betas: tuple[float, float] = BETAS,
+    keep_second: Callable[[Tensor], Tensor] = ROUND_NOTHING,
+) -> Callable[[Tensor, list[Tensor]], Tensor]:
+    """AdamW in float64, so that the planted change is the only error."""
+
+    def steps(parameter: Tensor, gradients: list[Tensor]) -> Tensor:
+        p = parameter.double()
+        m, v = torch.zeros_like(p), torch.zeros_like(p)
+        for step, gradient in enumerate(gradients, start=1):
+            g = gradient.double() + (DECAY * p if coupled else 0)
+            p = p if coupled else p * (1 - RATE * DECAY)
+            m = betas[0] * m + (1 - betas[0]) * g
+            v = keep_second(betas[1] * v + (1 - betas[1]) * g.square())
+            c1, c2 = ((1 - beta**step) if corrected else 1.0 for beta in betas)
+            root = (v / c2 + EPS).sqrt() if eps_inside else (v / c2).sqrt() + EPS
+            p = p - RATE * (m / c1) / root
+        return p.float()
+
+    return steps
+
+
+def clip_each_alone(gradients: list[Tensor], largest: float) -> Tensor:
+    return torch.stack([torch_clip([gradient], largest) for gradient in gradients]).norm()
+
+
+def clip_by_the_largest(gradients: list[Tensor], largest: float) -> Tensor:
+    norm = torch.stack([gradient.abs().max() for gradient in gradients]).max()
+    for gradient in gradients:
+        gradient.mul_(min(1.0, float(largest / (norm + 1e-6))))
+    return norm
+
+
+def always_rescale(gradients: list[Tensor], largest: float) -> Tensor:
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    for gradient in gradients:
+        gradient.mul_(largest / (norm + 1e-6))
+    return norm
+
+
+class ClipBeforeUnscale(Training):
+    def update(self) -> None:
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class NeverClips(Training):
+    def update(self) -> None:
+        self.scaler.unscale_(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class NoPowerOfTwo(Training):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=50_001.0, enabled=self.precision.scales_loss)
+
+
+class StepsOnOverflow(Training):
+    def update(self) -> None:
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
+        self.optimizer.step()
+        self.scaler.update()
+
+
+class NeverLowersTheScale(Training):
+    def update(self) -> None:
+        scale = self.scaler.get_scale()
+        super().update()
+        self.scaler.update(scale)
+
+
+class Weights16(Training):
+    """bfloat16 weights without a float32 master copy."""
+
+    def __init__(self, model: nn.Module, precision: Precision, device: torch.device) -> None:
+        super().__init__(model.bfloat16(), precision, device)
+
+
+class NeverClears(Training):
+    def clear_gradients(self) -> None:
+        pass
+
+
+class NeverUpdates(Training):
+    """A detached step: the optimizer holds copies, so the model does not change."""
+
+    def update(self) -> None:
+        before = [parameter.detach().clone() for parameter in self.model.parameters()]
+        super().update()
+        with torch.no_grad():
+            for parameter, kept in zip(self.model.parameters(), before, strict=True):
+                parameter.copy_(kept)
+
+
+class FreshNoise(Training):
+    """Stochastic rounding without a seed: no two runs agree."""
+
+    def step(self, tokens_BT: Tensor, targets_BT: Tensor, mark: Mark = ignore_mark) -> Tensor:
+        loss = super().step(tokens_BT, targets_BT, mark)
+        noise = torch.Generator().manual_seed(torch.seed())
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(1e-6 * torch.randn(parameter.shape, generator=noise).to(parameter.device))
+        return loss
+
+
+def built(
+    change: Callable[[TransformerLM], object], attention: AttentionFunction | None = None
+) -> Callable[[torch.device, int], TransformerLM]:
+    """A model builder with one change to the finished model."""
+
+    def build(device: torch.device, seed: int) -> TransformerLM:
+        model = tiny.model(device, seed, attention) if attention else tiny.model(device, seed)
+        change(model)
+        return model
+
+    return build
+
+
+def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[torch.device, int], TransformerLM]:
+    """A model builder that applies `change` to the output of the submodule `name`."""
+    return built(lambda model: model.get_submodule(name).register_forward_hook(lambda _, __, output: change(output)))
+
+
+def wrong_eps(model: TransformerLM) -> None:
+    for module in model.modules():
+        if isinstance(module, RMSNorm):
+            module.eps = 1e-3
+
+
+def nothing(model: TransformerLM) -> None:
+    pass
+
+
+def half_detached(x: Tensor) -> Tensor:
+    return (x + x.detach()) / 2
+
+
+def accumulate(
+    weigh: Callable[[int, int, int], float], clear: bool = False
+) -> Callable[[Training, list[Tensor]], None]:
+    """Microbatches weighted by `weigh(its tokens, all tokens, number of microbatches)`."""
+
+    def fill(training: Training, microbatches: list[Tensor]) -> None:
+        total = sum(tokens.numel() for tokens in microbatches)
+        for tokens in microbatches:
+            if clear:
+                training.clear_gradients()
+            loss = training.loss(training.forward(tokens), tiny.targets_of(tokens))
+            training.backward(loss * weigh(tokens.numel(), total, len(microbatches)))
+
+    return fill
+
+
+def updated_in_16_bits(master: Tensor, change: float, steps: int, low: torch.dtype) -> tuple[Tensor, Tensor]:
+    copy = master.to(low)
+    for _ in range(steps):
+        copy = copy - change
+    return master - steps * change, copy
+
+
+def rounded_to_nearest(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x.bfloat16()
+
+
+def rounded_by_a_coin(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Up or down with probability 1/2 each, regardless of the nearer neighbour."""
+    up = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int32) * 0xFFFF
+    return ((x.view(torch.int32) + up) & -0x10000).view(torch.float32).bfloat16()
+
+
+ADAMW, CLIP = "adamw_is_within_its_bound", "clipping_scales_to_the_norm"
+INVISIBLE, OVERFLOW = "scaling_by_a_power_of_two_is_invisible", "overflow_skips_the_step_and_halves_the_scale"
+LOGITS, GRADIENTS = "logits_err_at_most_twice_the_plain_formula", "gradients_err_at_most_twice_the_plain_formula"
+MICROBATCHES = "microbatches_accumulate_to_the_whole_batch"
+SLOPE, LATER = "gradient_is_the_slope_in_a_random_direction", "logits_do_not_depend_on_later_tokens"
+FAULTS = (
+    Fault("AdamW without bias correction", ADAMW, adamw(corrected=False)),
+    Fault("AdamW with eps inside the root", ADAMW, adamw(eps_inside=True)),
+    Fault("AdamW with coupled decay", ADAMW, adamw(coupled=True)),
+    Fault("AdamW with exchanged betas", ADAMW, adamw(betas=(0.999, 0.9))),
+    Fault("AdamW with a bfloat16 second moment", ADAMW, adamw(keep_second=lambda v: v.bfloat16().double())),
+    Fault(
+        "first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient", adamw(corrected=False)
+    ),
+    Fault("decay through the gradient", "adamw_without_gradient_only_decays", adamw(coupled=True)),
+    Fault("AdamW in float64", "foreach_is_the_loop_to_the_bit", adamw()),
+    Fault("clipping of each tensor alone", CLIP, clip_each_alone),
+    Fault("clipping by the largest element", CLIP, clip_by_the_largest),
+    Fault("clipping that always rescales", "clipping_leaves_small_gradients_alone", always_rescale),
+    Fault("clipping forgotten", "update_clips_to_norm_one_and_steps", NeverClips),
+    Fault("clipping before unscaling", INVISIBLE, ClipBeforeUnscale),
+    Fault("scale that is no power of two", INVISIBLE, NoPowerOfTwo),
+    Fault("step in spite of an overflow", OVERFLOW, StepsOnOverflow),
+    Fault("scale that never falls", OVERFLOW, NeverLowersTheScale),
+    Fault(
+        "loss scaling lost",
+        "scaling_saves_gradients_that_float16_would_lose",
+        lambda x, weight, upstream: scaled_backward(x, weight, upstream, scale=1.0),
+    ),
+    Fault("head in bfloat16", LOGITS, with_output("head", lambda x: x.bfloat16().float())),
+    Fault("eps of 1e-3 in every norm", LOGITS, built(wrong_eps)),
+    Fault("attention without scale in the model", LOGITS, built(nothing, unscaled)),
+    Fault("keys in reverse order", LOGITS, with_output("blocks.0.attention.key", lambda x: x.flip(1))),
+    Fault("attention branch detached", GRADIENTS, with_output("blocks.0.attention", half_detached)),
+    Fault("embedding detached by half", GRADIENTS, with_output("embedding", half_detached)),
+    Fault("feed-forward branch detached", SLOPE, with_output("blocks.1.feed_forward", half_detached)),
+    Fault("mask off by one in the model", LATER, built(nothing, mask_off_by_one)),
+    Fault("norm over the whole sequence", LATER, with_output("norm", lambda x: x - 1e-3 * x.mean(1, keepdim=True))),
+    Fault(
+        "statistics of the batch",
+        "sequence_alone_is_as_exact_as_in_a_batch",
+        with_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1)),
+    ),
+    Fault("weights kept in bfloat16", "step_keeps_parameters_gradients_and_moments_in_float32", Weights16),
+    Fault("gradients never cleared", "step_forgets_earlier_gradients_and_repeats", NeverClears),
+    Fault("noise without a seed", "step_forgets_earlier_gradients_and_repeats", FreshNoise),
+    Fault("mean of microbatch means", MICROBATCHES, accumulate(lambda own, total, count: 1 / count)),
+    Fault("microbatches not divided", MICROBATCHES, accumulate(lambda own, total, count: 1.0)),
+    Fault("gradients cleared between microbatches", MICROBATCHES, accumulate(lambda o, t, c: o / t, clear=True)),
+    Fault("copy updated instead of its master", "copy_follows_its_master", updated_in_16_bits),
+    Fault("rounding to nearest", "stochastic_rounding_is_right_on_average", rounded_to_nearest),
+    Fault("rounding by a coin", "stochastic_rounding_is_right_on_average", rounded_by_a_coin),
+    Fault("step that leaves the weights alone", "autocast_trains_like_float32", NeverUpdates),
+)

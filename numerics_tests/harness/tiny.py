@@ -1,0 +1,133 @@
+"""A language model small enough to train in milliseconds, or the user's in its place, and what its tests share."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from model.attention import AttentionFunction, naive_attention
+from model.precision import PRECISIONS, Precision
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from numerics_tests.harness import oracles
+from perf_tests.cases.options import typed_or
+from perf_tests.user_code.attention import function_of, is_own
+from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.model import OwnModel, configured_shape, is_configuration
+
+# No two dimensions of a tensor are equal (3 rows of 12 tokens, 2 heads of width 8), so none can be taken for another.
+CONFIG = ModelConfig(d_model=16, d_ff=32, num_layers=2, num_heads=2, vocab_size=29, context_length=12)
+SHAPE = (CONFIG.num_layers, CONFIG.num_heads)
+BATCH = 3
+
+MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
+TRAININGS: dict[str, MakeTraining] = {"model": Training}
+"""The references of claims on a training step."""
+
+
+@dataclass
+class Given:
+    """What the user gives in place of the suite's own: functions with --attention, or a model with --model."""
+
+    attentions: tuple[str, ...] = ()
+    """Names or files, as typed."""
+    model: OwnModel | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.attentions or self.model)
+
+    def build(self, config: ModelConfig) -> nn.Module:
+        """The model in evaluation mode, because no step repeats with dropout. Raises OwnModelError."""
+        assert self.model is not None
+        if is_configuration(self.model.name):
+            config = configured_shape(self.model, config.context_length)
+        return self.model.build(config).eval()
+
+    def take(self, config: pytest.Config) -> None:
+        """Read the options; raises pytest.UsageError for what cannot be imported or built, and for both at once."""
+        self.attentions = typed_or(config, "--attention", ())
+        name = typed_or(config, "--model", None)
+        self.model = None if name is None else OwnModel(name, typed_or(config, "--model-arg", ()))
+        if self.attentions and self.model:
+            raise pytest.UsageError("numerics_tests takes --attention or --model, not both; run it once for each.")
+        try:
+            for attention in filter(is_own, self.attentions):
+                function_of(attention)
+            if self.model:
+                self.build(CONFIG)
+        except OwnModelError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+GIVEN = Given()
+
+
+def model(
+    device: torch.device,
+    seed: int = 0,
+    attention: AttentionFunction = naive_attention,
+    config: ModelConfig = CONFIG,
+    checkpoint: str = "none",
+) -> TransformerLM:
+    """A model with parameters drawn from `seed`, the same on every device; the one of --model where that is given."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed is slow, see TorchGenerator in conftest
+        if GIVEN.model is not None:
+            return GIVEN.build(config).to(device)  # type: ignore[return-value]  # the claims that run on it call it alone
+        made = TransformerLM(config, attention, checkpoint)
+        with torch.no_grad():
+            for name, parameter in made.named_parameters():
+                if name.endswith("weight_D"):
+                    parameter.uniform_(0.5, 1.5)  # a norm's weights of 1 would hide whether they are applied
+    return made.to(device)
+
+
+def training(device: torch.device, precision: str = "fp32", seed: int = 0, **settings: Any) -> Training:
+    """A tiny model in training; `settings` are further arguments of `Training`."""
+    return Training(model(device, seed), PRECISIONS[precision], device, **settings)
+
+
+def tokens(device: torch.device, seed: int = 0, batch: int = BATCH) -> Tensor:
+    """Random int64 tokens (batch, 12)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(CONFIG.vocab_size, (batch, CONFIG.context_length), generator=generator).to(device)
+
+
+def targets_of(tokens_BT: Tensor) -> Tensor:
+    """The next token of each; of the last one, the first."""
+    return tokens_BT.roll(-1, -1)
+
+
+def filled_gradients(of: Training, tokens_BT: Tensor) -> dict[str, Tensor]:
+    """The gradients by name after one backward pass over cleared ones."""
+    of.clear_gradients()
+    of.backward(of.loss(of.forward(tokens_BT), targets_of(tokens_BT)))
+    return gradients(of.model)
+
+
+def gradients(of: nn.Module) -> dict[str, Tensor]:
+    """Every gradient by name; raises ValueError for a parameter that got none."""
+    found = {}
+    for name, parameter in of.named_parameters():
+        if parameter.grad is None:
+            raise ValueError(f"{name} has no gradient.")
+        found[name] = parameter.grad
+    return found
+
+
+def exact_logits(of: nn.Module, state: Mapping[str, Tensor], tokens_BT: Tensor) -> Tensor:
+    """Logits by the oracle with the parameters `state` in float64; of a user's model by its own code on them."""
+    if GIVEN.model is None:
+        return oracles.transformer_logits(state, tokens_BT, *SHAPE)
+    logits: Tensor = torch.func.functional_call(deepcopy(of).double(), dict(state), (tokens_BT,))
+    return logits
+
+
+def in_float64(of: nn.Module) -> dict[str, Tensor]:
+    """Its parameters as float64 leaves, for the oracles."""
+    return {name: parameter.detach().double().requires_grad_() for name, parameter in of.named_parameters()}

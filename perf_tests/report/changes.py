@@ -1,0 +1,448 @@
+"""What the page sets beside each other: two commits of a machine, each case over all of them, and two machines.
+
+Of two commits, launches are pooled. Verdicts are the gate's, where both have launches enough for it, else there are the
+steps that the history finds. Two machines have ratios without a verdict.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from math import prod
+
+from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.gate.verdicts import LOST, Verdict
+from perf_tests.history.commits import Code, Launch
+from perf_tests.history.series import Era, Series
+from perf_tests.history.steps import LEAST_LAUNCHES
+from perf_tests.records.columns import Cell, case_name
+from perf_tests.records.format import DASH, Columns, T, order, shown, significant
+from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
+from perf_tests.records.store import Status, StoredRecord, compare, read_record
+from perf_tests.report.blocks import (
+    Block,
+    CellOfRow,
+    CommitChoice,
+    Figure,
+    Figures,
+    Link,
+    Point,
+    Row,
+    Rows,
+    Said,
+    Tags,
+    markers,
+    rounded,
+    sparkline,
+    tags_of,
+)
+from perf_tests.report.comparison import why_without_ratio
+from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
+from perf_tests.report.plots import RecordedRun, pass_name
+
+MOST_JUDGED = 10
+"""Pairs of commits; the gate takes a tenth of a second for each."""
+LAUNCHES_OF_A_COMMIT = 20
+"""The newest ones judged: more sharpen a verdict little, and older ones describe the machine of another day."""
+WORST = 10
+"""Cases on the first screen."""
+LONGEST_SUBJECT = 60
+"""Characters of a commit's subject."""
+
+
+class Kind(StrEnum):
+    """What a change counts as; lost: gone or failed. In the order of a table."""
+
+    LOST = "lost"
+    SLOWER = "slower"
+    OTHER = "other"
+    FASTER = "faster"
+
+
+COUNTED = {Kind.SLOWER: "slower", Kind.FASTER: "faster", Kind.LOST: "gone or failed"}
+"""What the first screen counts."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One case on both sides; `ratio` is head over base."""
+
+    case: str
+    kind: Kind
+    verdict: str
+    base_seconds: float | None = None
+    head_seconds: float | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Places of two commits in their era, and what is known of head against base."""
+
+    base: int
+    head: int
+    changes: list[Change]
+    """Lost cases, then the slowest first."""
+    notes: list[str]
+    is_judged: bool
+    """Whether by the gate; else by the history's steps."""
+    can_tell: bool
+    """Whether there are launches enough for any verdict or step."""
+
+    @property
+    def counts(self) -> Counter[Kind]:
+        return Counter(row.kind for row in self.changes)
+
+
+def pairs_of(era: Era, unreadable: list[str]) -> list[Pair]:
+    """The pair to show first, and all others that the gate judges; empty where a single commit timed anything.
+
+    The gate's are of commits with launches enough: the newest head first, its nearest base first. What cannot be read
+    again is added to `unreadable`.
+    """
+    codes = era.codes
+    clean = [place for place, code in enumerate(codes) if code.commit and not code.launches[0].is_dirty]
+    enough = [
+        (base, head)
+        for head, base in combinations(reversed(clean), 2)
+        if len(_timed(codes[head])) >= FEWEST_HEAD_LAUNCHES and len(_timed(codes[base])) >= FEWEST_BASE_LAUNCHES
+    ]
+    if enough:
+        return [_judged(era, base, head, unreadable) for base, head in enough[:MOST_JUDGED]]
+    timed = era.timed_places
+    return [_by_steps(era, timed[0], timed[-1])] if len(timed) > 1 else []
+
+
+def _timed(code: Code) -> list[Launch]:
+    return [launch for launch in code.launches if launch.has_cases]
+
+
+def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
+    from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable  # loads scipy
+    from perf_tests.report.gate_screens import condition_lines, verdict_sentence
+
+    before, now = (_records(era.codes[place], unreadable) for place in (base, head))
+    reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
+    if reason:
+        other = _by_steps(era, base, head)
+        return Pair(base, head, other.changes, [f"No verdict: {reason}", *other.notes], False, other.can_tell)
+    result = conclude_recorded(before, now, RULES)
+    notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
+    if result.contaminated:
+        other = _by_steps(era, base, head)
+        return Pair(base, head, other.changes, [*notes, *other.notes], False, False)
+    kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
+    changes = [
+        Change(
+            row.id, kinds.get(row.verdict, Kind.OTHER), f"{row.verdict}{' (accepted)' if row.accepted else ''}",
+            row.base_seconds, row.head_seconds, None if row.effect is None else 1 + row.effect.effect,
+            None if row.effect is None else (1 + row.effect.low, 1 + row.effect.high), row.explanation,
+        )
+        for row in result.cases
+    ]  # fmt: skip
+    return Pair(base, head, _sorted(changes), notes, True, True)
+
+
+def _records(code: Code, unreadable: list[str]) -> list[StoredRecord]:
+    """Read the newest records again, because the rounds of hundreds of launches are too many to keep."""
+    found = []
+    for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]:
+        try:
+            record = read_record(launch.path)
+        except ValueError as error:
+            unreadable.append(str(error))
+        else:
+            found.append(StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)}))
+    return found
+
+
+def _by_steps(era: Era, base: int, head: int) -> Pair:
+    """Medians of the pooled launches, and the steps between the two commits, without the gate."""
+    places = {id(code): place for place, code in enumerate(era.codes)}
+    launches = era.codes[head].launches
+    axes = {field for launch in launches for figure in launch.figures.values() for field in figure.identity}
+    cases = {case for launch in launches for case in (*launch.figures, *launch.outcomes)}
+    found: list[Change] = []
+    outside = 0
+    for one in era.series:
+        seconds = {places[id(point.code)]: point.seconds for point in one.points}
+        if base not in seconds and head not in seconds:
+            continue
+        # Head's launches should have a case if they have it, or each of its axes' values in other cases.
+        if one.case not in cases and not axes.issuperset(one.identity):
+            outside += 1
+            continue
+        steps = [step for step in one.steps if base < places[id(one.code_of(step))] <= head]
+        before, now = seconds.get(base), seconds.get(head)
+        if now is None:
+            lost = [launch.outcomes[one.case] for launch in launches if one.case in launch.outcomes]
+            verdict, why = _lost_words(lost[-1] if lost else None)
+            found.append(Change(one.case, Kind.LOST, verdict, before, None, why=why))
+        elif before is None:
+            found.append(Change(one.case, Kind.OTHER, Verdict.NEW, None, now, why="base does not have it"))
+        else:
+            slower = prod(1 + step.effect for step in steps) > 1
+            kind = Kind.OTHER if not steps else Kind.SLOWER if slower else Kind.FASTER
+            said = {Kind.SLOWER: "step up", Kind.FASTER: "step down"}.get(kind, "no step")
+            why = "; ".join(since(one, step) for step in steps)
+            found.append(Change(one.case, kind, said, before, now, now / before, why=why))
+    # A case with another identity on either side is neither gone nor new.
+    counts = Counter(row.case for row in found)
+    kept = [row for row in found if counts[row.case] == 1 or (row.base_seconds and row.head_seconds)]
+    twins = counts.keys() - {row.case for row in kept}
+    kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
+    notes = [_why_no_verdict(era, base, head)]
+    if outside:
+        notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
+    total = sum(len(code.launches) for code in era.codes)
+    can_tell = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
+    return Pair(base, head, _sorted(kept), notes, False, can_tell)
+
+
+def _why_no_verdict(era: Era, base: int, head: int) -> str:
+    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
+    shown = (
+        "Shown are the steps that the history finds between the two commits, which need "
+        f"{LEAST_LAUNCHES} launches on either side."
+    )
+    if of_base >= FEWEST_BASE_LAUNCHES and of_head >= FEWEST_HEAD_LAUNCHES:
+        return shown
+    return (
+        f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it needs "
+        f"at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {shown}"
+    )
+
+
+def _lost_words(outcome: str | None) -> tuple[str, str]:
+    """Verdict and reason of a case without a time at head: what became of it there, None where head lacks it."""
+    if outcome is None:
+        return Verdict.GONE, "head does not have it"
+    return LOST[outcome], f"head {OUTCOMES[outcome]}"
+
+
+def _sorted(changes: Iterable[Change]) -> list[Change]:
+    return sorted(changes, key=lambda row: (list(Kind).index(row.kind), -(row.ratio or 0.0), row.case))
+
+
+# What the page shows of two commits.
+
+HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "95 % interval", "why")
+
+
+def changed(era: Era, anchor: str, name: str, pair: Pair) -> Iterator[Block]:
+    """Two choices of a commit, and the table of the pair to show first; `anchor` is that of the era's history."""
+    options = [
+        (place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
+        for place, code in reversed(list(enumerate(era.codes)))
+    ]
+    yield CommitChoice(anchor, options, (("base", pair.base), ("head", pair.head)))
+    to = _anchors(era, anchor)
+    rows = [Row([_named(row.case, to), *_cells(row)]) for row in pair.changes]
+    title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
+    yield Rows(name, title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+
+
+def sentence(era: Era, pair: Pair) -> str:
+    """What the first screen says of two commits."""
+    counts = pair.counts
+    head, base = (_commit_words(era, place) for place in (pair.head, pair.base))
+    of = f"of {how_many(len(pair.changes), 'case')}"
+    if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
+        return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
+    if not pair.can_tell and not counts[Kind.LOST]:
+        return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are no verdict."
+    found = [f"{counts[kind]} {words}" for kind, words in COUNTED.items() if counts[kind]]
+    said = f"{', '.join(found)} {of}" if found else f"no change was found in any {of}"
+    later = len(era.codes) - 1 - pair.head
+    rest = f" {later} newer commit{'s have' if later > 1 else ' has'} too few launches for the gate." if later else ""
+    return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
+
+
+def worst(era: Era, anchor: str, pair: Pair) -> Rows:
+    """The first rows of the pair's table, each with how its time went over all commits."""
+    to, series = _anchors(era, anchor), {one.case: one for one in reversed(era.series)}
+    rows = [
+        Row([
+            _named(row.case, to), row.verdict, "" if row.ratio is None else f"{row.ratio - 1:+.1%}",
+            _spark(series[row.case]) if row.case in series else "", row.why,
+        ])
+        for row in pair.changes[:WORST]
+    ]  # fmt: skip
+    return Rows("worst", worst_words(len(rows)), ("Case", "verdict", "change", "trend", "why"), 1, rows)
+
+
+def worst_words(count: int) -> str:
+    return "The worst case" if count == 1 else f"The worst {count} cases"
+
+
+def short_subject(code: Code) -> str:
+    return code.subject if len(code.subject) <= LONGEST_SUBJECT else f"{code.subject[: LONGEST_SUBJECT - 1].rstrip()}…"
+
+
+def _commit_words(era: Era, place: int) -> str:
+    code = era.codes[place]
+    return f"{code.name} ({code.date[:10]}) {short_subject(code)}".rstrip()
+
+
+def _cells(row: Change) -> tuple[str, ...]:
+    """Texts under `HEADER`, without the case."""
+    times = ("" if s is None else significant(s * 1e3) for s in (row.base_seconds, row.head_seconds))
+    interval = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+    return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", interval, row.why)
+
+
+def _anchors(era: Era, anchor: str) -> dict[str, str]:
+    """Each case's row in the history, by its id; of two identities, that of the newest code."""
+    found: dict[str, str] = {}
+    for place, one in enumerate(era.series):
+        found.setdefault(one.case, f"{anchor}-c{place}")
+    return found
+
+
+def _named(case: str, to: Mapping[str, str]) -> str | Link:
+    return Link(case_name(case), to[case]) if case in to else case_name(case)
+
+
+# What it shows of each case over the commits: steps, exact counters, and how its time went.
+
+POINT_NOTE = (
+    "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"
+)
+TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)", "newest (ms)",
+         "95 % interval (ms)", "newest / first")  # fmt: skip
+
+
+def over_commits(era: Era, anchor: str) -> Iterator[Block]:
+    """Steps, counters that changed, a figure that the page's program draws from `era_data`, and all trends.
+
+    Nothing where one commit is all there is.
+    """
+    if len(era.timed_places) < 2:
+        return
+    to = {id(one): f"{anchor}-c{place}" for place, one in enumerate(era.series)}
+    steps, counters = steps_in(era), counter_changes_in(era)
+    if steps:
+        yield _found(f"{anchor}-steps", "Steps: commits at which a time moved", STEP_COLUMNS, steps, to)
+    else:
+        yield Said("No step was found in any case.")
+    if counters:
+        title = "Exact counters: commits at which one changed"
+        yield _found(f"{anchor}-counters", title, COUNTER_COLUMNS, counters, to)
+    title, note = "Time over commits, one case at a time", f"{POINT_NOTE}; dotted: steps"
+    yield Figures([Figure(anchor, title, "", "", (), [note], over_commits=True)])
+    rows = []
+    for one in era.series:
+        seconds, last = [point.seconds for point in one.points], one.points[-1]
+        figures = (seconds[0], min(seconds), max(seconds), seconds[-1])
+        interval = " to ".join(significant(end * 1e3) for end in last.interval) if last.interval else DASH
+        cells: list[CellOfRow] = [Link(case_name(one.case), to[id(one)]), _spark(one), str(len(seconds))]
+        cells += [significant(value * 1e3) for value in figures]
+        rows.append(Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
+    notes = [*conditions(era), POINT_NOTE]
+    yield Rows(f"{anchor}-cases", "Every case over the commits, measured", TREND, 1, rows, notes)
+
+
+def _found(
+    name: str, title: str, columns: Columns[tuple[Series, T]], found: Sequence[tuple[Series, T]], to: Mapping[int, str]
+) -> Rows:
+    """The columns of the screen, each case a link to its figure."""
+    header = tuple({"case": "Case", "counter": "Case", "name": "counter"}.get(column, column) for column in columns)
+    named, *others = columns.values()
+    rows = [Row([Link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
+    return Rows(name, title, header, 1, rows)
+
+
+def _spark(one: Series) -> CellOfRow:
+    values = [point.seconds for point in one.points]
+    first, last = (significant(value * 1e3) for value in (values[0], values[-1]))
+    words = f"{how_many(len(values), 'commit')}, from {first} to {last} ms"
+    return sparkline(values, words, [step.start for step in one.steps])
+
+
+def tags_of_series(one: Series) -> Tags:
+    return tags_of(Cell(one.case, dict(one.identity), {}))
+
+
+def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:
+    """What the page's program shows of an era: a history has thousands of points, so each is three numbers."""
+    places = {id(code): place for place, code in enumerate(era.codes)}
+    cases = []
+    for one in era.series:
+        at = [places[id(point.code)] for point in one.points]
+        intervals = {n: list(map(rounded, point.interval)) for n, point in enumerate(one.points) if point.interval}
+        cases.append({
+            "name": case_name(one.case),
+            "at": None if at == list(range(len(places))) else at,
+            "seconds": [rounded(point.seconds) for point in one.points],
+            "intervals": intervals,
+            "steps": [[step.start, rounded(step.effect), since(one, step)] for step in one.steps],
+        })  # fmt: skip
+    lost = [
+        (place, case_name(case), *_lost_words(outcome))
+        for place, code in enumerate(era.codes)
+        for launch in code.launches
+        for case, outcome in launch.outcomes.items()
+    ]
+    return {
+        "anchor": anchor,
+        "codes": [[code.name, code.date[:10], short_subject(code), len(code.launches)] for code in era.codes],
+        "cases": cases,
+        "lost": list(map(list, dict.fromkeys(lost))),
+        "pairs": [
+            {"base": pair.base, "head": pair.head, "notes": pair.notes,
+             "rows": [[case_name(row.case), *_cells(row)] for row in pair.changes]}
+            for pair in pairs
+        ],
+    }  # fmt: skip
+
+
+# Two machines beside each other.
+
+NO_VERDICT = "two machines, builds or settings: ratios without a verdict"
+
+
+def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
+    """Every case of either run, the slowest first: both medians and the ratio, or why it has none; devices may differ.
+
+    Nothing where no case has a ratio.
+    """
+    rows = compare(_as_record(before), _as_record(now))
+    rows.sort(key=lambda row: (row.ratio is None, -(row.ratio or 0.0), list(Status).index(row.status)))
+    cells = {cell.id: cell for cell in now.cells}
+    points = []
+    for row in rows:
+        if row.ratio is not None and row.before_seconds is not None:
+            cell = cells[row.id]
+            point = Point(row.before_seconds * 1e3, row.ratio, case_name(row.id), tags_of(cell))
+            points.append((pass_name(cell), point))
+    if not points:
+        return
+    points.sort(key=lambda named: (named[0], order(named[1].x)))
+    name, title = f"run{before.number}-run{now.number}", f"{now.title} over {before.title}"
+    yield Figures([Figure(
+        name, title, f"run {before.number} (ms)", "ratio", markers(points), [NO_VERDICT, now.conditions],
+        x_log=True, line_at=(1.0, "parity"),
+    )])  # fmt: skip
+    texts = []
+    for row in rows:
+        times = (DASH if s is None else significant(s * 1e3) for s in (row.before_seconds, row.now_seconds))
+        why = why_without_ratio(row) if row.ratio is None else ""
+        texts.append(Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
+    header = ("Case", f"run {before.number}, median (ms)", f"run {now.number}, median (ms)", "ratio", "why")
+    notes = [NO_VERDICT, *(f"run {one.number}: {one.conditions}" for one in (before, now))]
+    yield Rows(name, title, header, 1, texts, notes)
+
+
+def _as_record(one: RecordedRun) -> Json:
+    """What `compare` asks of a record, without the fields in which two machines differ."""
+    rows: Json = {"benchmarks": [], "outcomes": []}
+    for cell in one.cells:
+        identity = {**cell.identity, "device": None, "optimizer": None}
+        if cell.is_timed:
+            rows["benchmarks"].append({"fullname": cell.id, "extra_info": identity, "stats": {"data": cell.rounds}})
+        else:
+            rows["outcomes"].append({"id": cell.id, **identity, "outcome": cell.outcome, "reason": cell.reason})
+    return rows

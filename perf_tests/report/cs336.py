@@ -1,0 +1,258 @@
+"""The course's questions answered: one page as Markdown, as HTML and as data; the same from the same files.
+
+The questions are data, in `cs336.toml`: what is asked, the command that measures it, one sentence why, and which
+figures of ours and of five public write-ups stand beside each other. No script is in the HTML, which opens from disk.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table
+from perf_tests.records.record import Json
+from perf_tests.report.cs336_ours import HERE, OURS
+from perf_tests.report.cs336_published import SENTENCES, THEIRS, table, write_ups
+from perf_tests.report.cs336_sources import SIZES, Figure, Sources
+
+TITLE = "Write-up"
+QUESTIONS = Path(__file__).with_suffix(".toml")
+NOT_RECORDED = "not recorded"
+UNKNOWN = "Not recorded on this machine; the command records it."
+READERS = {**OURS, **THEIRS}
+OWN_STYLE = """
+.command { margin: 4px 0; padding: 6px 10px; background: var(--panel); border-radius: 4px; overflow-wrap: anywhere; }
+.command span { white-space: nowrap; }
+.unknown { color: var(--faint); }
+.scroll { max-height: none; }
+th { min-width: 6.5rem; }
+details { margin: 12px 0; }
+li { margin: 2px 0; }
+"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of the assignment; `here` and `published` say where figures come from, as `cs336.toml` does."""
+
+    section: str
+    problem: str
+    asked: str
+    command: str
+    """Measures the cases of the answer and no others."""
+    why: str
+    rows: tuple[str, ...]
+    """The names of a row's labels."""
+    here: Sequence[Mapping[str, Any]]
+    published: Sequence[Mapping[str, Any]] = ()
+    said: str = ""
+
+    def entry(self, sources: Sources) -> "Entry":
+        """Read the figures; one without a text is none."""
+        here, published = (
+            [figure for source in of for figure in _figures(sources, self.rows, **source) if figure.text]
+            for of in (self.here, self.published)
+        )
+        return Entry(self, here, published, SENTENCES[self.said](here, published) if self.said else "")
+
+
+def _figures(sources: Sources, labels: Sequence[str], **options: Any) -> Iterable[Figure]:
+    """Read one source of a question, whose `from` names a reader or a published table."""
+    named = options.pop("from")
+    return READERS[named](sources, labels, **options) if named in READERS else table(sources, labels, named, **options)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A question with our figures, those of others, and a sentence that is made of them."""
+
+    question: Question
+    here: Sequence[Figure]
+    published: Sequence[Figure]
+    said: str = ""
+
+    @cached_property
+    def table(self) -> Table | None:
+        """Lay out our columns first, some of them others' too where a label says whose a row is; None if empty."""
+        if not (self.here or self.published):
+            return None
+        ours = distinct(figure.column for figure in self.here) or [HERE]
+        theirs = [column for column in distinct(figure.column for figure in self.published) if column not in ours]
+        texts: dict[tuple[str, ...], dict[str, list[str]]] = {}
+        for figure in (*self.here, *self.published):
+            texts.setdefault(figure.row, {}).setdefault(figure.column, []).append(figure.text)
+        rows = []
+        for row, of in sorted(texts.items(), key=lambda item: tuple(map(_place, item[0]))):
+            cells = [" / ".join(distinct(of.get(column, [DASH]))) for column in (*ours, *theirs)]
+            if not of.keys() & set(ours):
+                cells[0] = NOT_RECORDED  # said once in a row without any figure of ours
+            rows.append((*row, *cells))
+        header = (*self.question.rows, *ours, *theirs)
+        return Table("figures", "", header, len(self.question.rows), tuple(rows), ())
+
+    @property
+    def files(self) -> list[str]:
+        """Where the figures come from, each file once."""
+        named = (figure.file for figure in (*self.here, *self.published) if figure.file)
+        return distinct(file for files in named for file in files.split(", "))
+
+    @property
+    def sentences(self) -> list[str]:
+        """One made of the figures, and one why."""
+        return [*filter(None, [self.said]), self.question.why]
+
+    @property
+    def origin(self) -> list[str]:
+        return [f"From {', '.join(self.files)}."] if self.files else []
+
+
+def _place(label: str) -> tuple[int, float, str]:
+    """Sizes by size, numbers by value, and words in the order of their first row."""
+    if label in SIZES:
+        return 0, SIZES.index(label), ""
+    try:
+        return 1, float(label.partition(" ")[0]), label
+    except ValueError:
+        return 2, 0.0, ""
+
+
+@cache
+def questions() -> tuple[Question, ...]:
+    """Every question in the order of the page."""
+    sections = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))["section"]
+    return tuple(
+        Question(**{"section": section["title"], "problem": section["problem"], **asked, "rows": tuple(asked["rows"])})
+        for section in sections
+        for asked in section["question"]
+    )
+
+
+def entries(sources: Sources) -> list[Entry]:
+    return [question.entry(sources) for question in questions()]
+
+
+def as_data(sources: Sources) -> list[Json]:
+    return [
+        {
+            "section": entry.question.section, "problem": entry.question.problem, "question": entry.question.asked,
+            "command": entry.question.command,
+            "labels": entry.question.rows, "here": [asdict(figure) for figure in entry.here],
+            "published": [asdict(figure) for figure in entry.published], "said": entry.said,
+            "why": entry.question.why, "files": entry.files,
+        }
+        for entry in entries(sources)
+    ]  # fmt: skip
+
+
+def markdown_page(sources: Sources) -> str:
+    found = entries(sources)
+    lines = [f"# {TITLE}\n", *(f"{wrapped(line)}\n" for line in _introduction(found))]
+    lines.append(_markdown_table(_whose_figures(sources)))
+    for title, of in groupby(found, lambda entry: entry.question.section):
+        lines.append(f"## {title}\n")
+        for entry in of:
+            lines += [f"### {entry.question.asked}\n", f"    {entry.question.command}\n"]
+            lines.append(_markdown_table(entry.table) if entry.table else f"{UNKNOWN}\n")
+            lines += [f"{wrapped(note)}\n" for note in (*entry.sentences, *entry.origin)]
+    return "\n".join(lines)
+
+
+def html_page(sources: Sources) -> str:
+    """Return the page in the report page's style, with its tables and its escaping."""
+    from perf_tests.report.page import style  # late: no other output takes the report's page
+
+    found = entries(sources)
+    sections = {title: list(of) for title, of in groupby(found, lambda entry: entry.question.section)}
+    links = "".join(f'<a href="#{_anchor(title)}">{_text(title)}</a>' for title in sections)
+    body = "".join(map(_paragraph, _introduction(found))) + _table(_whose_figures(sources), "where")
+    for title, of in sections.items():
+        anchors = [f"{_anchor(title)}-{number}" for number in range(1, len(of) + 1)]
+        listed = "".join(
+            f'<li><a href="#{anchor}">{_text(entry.question.asked)}</a></li>'
+            for anchor, entry in zip(anchors, of, strict=True)
+        )
+        body += f'<section id="{_anchor(title)}"><h2>{_text(title)}</h2><details><summary>{len(of)} questions</summary>'
+        body += f"<ul>{listed}</ul></details>{''.join(map(_html_entry, of, anchors))}</section>"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{TITLE}</title><style>{style()}{OWN_STYLE}</style></head><body>"
+        f"<header><h1>{TITLE}</h1><nav>{links}</nav></header><main>{body}</main></body></html>\n"
+    )
+
+
+def _html_entry(entry: Entry, anchor: str) -> str:
+    shown = _table(entry.table, anchor) if entry.table else _paragraph(UNKNOWN, "unknown")
+    command = " ".join(f"<span>{_text(word)}</span>" for word in entry.question.command.split())
+    return (
+        f'<section id="{anchor}"><h3>{_text(entry.question.asked)}</h3><p class="command"><code>{command}</code></p>'
+        f"{shown}{''.join(map(_paragraph, entry.sentences))}"
+        f"{''.join(_paragraph(line, 'note') for line in entry.origin)}</section>"
+    )
+
+
+def _macros() -> Any:
+    from perf_tests.report.page import macros  # late, as above
+
+    return macros()
+
+
+def _paragraph(content: str, kind: str = "") -> str:
+    return str(_macros().paragraph(content, kind))
+
+
+def _text(content: str) -> str:
+    return str(_macros().cell(content))
+
+
+def _table(shown: Table, name: str) -> str:
+    from perf_tests.report.blocks import Rows
+
+    return str(_macros().table(Rows.of(shown, name)))
+
+
+def _anchor(title: str) -> str:
+    """The name of a section in links and in the names of its CSV files."""
+    return title.lower().replace(" ", "-")
+
+
+def _introduction(found: Sequence[Entry]) -> list[str]:
+    """What the page holds, in sentences."""
+    ours = sum(bool(entry.here) for entry in found)
+    known = sum(entry.table is not None for entry in found)
+    return [
+        f"The questions of the course assignment (Stanford CS336, assignment 2) and of five public write-ups: "
+        f"{known} of {len(found)} are answered, {ours} with figures of this suite.",
+        "Written by python -m perf_tests writeup from the files that each answer names. Figures headed here are those "
+        "of the records below, exact counters of an imaginary GPU, closed forms, or computed for this page; figures of "
+        "others are as their sources print them, GB and GiB included. The command above a table measures its cases.",
+    ]
+
+
+def _whose_figures(sources: Sources) -> Table:
+    """The records of this machine, and the five write-ups."""
+    rows = [("here", *line.partition(": ")[::2]) for line in sources.machines] + write_ups(sources)
+    return Table("where", "Whose figures these are", ("Figures", "Source", "Machine"), 3, tuple(rows), ())
+
+
+def _markdown_table(table: Table) -> str:
+    return "\n".join(pipe_table(table.header, table.rows, table.label_columns)) + "\n"
+
+
+def wrapped(text: str, width: int = 120) -> str:
+    """Lines broken at spaces; one that would begin as a list item or a heading keeps its neighbour."""
+    lines, line = [], ""
+    for word in re.split(r" +", in_markdown(text)):
+        starts_markup = re.match(r"[-+*#>]|\d+[.)]$", word)
+        if line and len(line) + 1 + len(word) > width and not starts_markup:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return "\n".join([*lines, line])

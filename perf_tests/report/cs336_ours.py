@@ -1,0 +1,503 @@
+"""Our own figures in answers to the course's questions, under the names by which `cs336.toml` asks for them.
+
+They are read from records, from the ledger of exact counters, from closed forms, and from what is counted for the page.
+A column is a header and the name of a figure: one of this file, else a field, shown in the unit that ends its header.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby, islice, pairwise, product
+from operator import attrgetter
+from statistics import fmean, median, stdev
+from typing import Any
+
+from perf_tests.hardware.limits import FLOAT32_BYTES
+from perf_tests.records.columns import PASSES, SHORT_OUTCOMES, Cell, inside, rows_in, seconds_of, without_phase
+from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
+from perf_tests.records.record import Json
+from perf_tests.report.cs336_sources import (
+    ATTENTION_BATCH,
+    E2E,
+    LEDGER,
+    MEMORY,
+    SIZES,
+    Figure,
+    Fits,
+    PeakBeside,
+    Shape,
+    Sources,
+    in_unit,
+    kernel_name,
+    percent,
+)
+from perf_tests.report.tables import first_round_parts, milliseconds, part_name, ratio, series_name
+
+HERE = "here"
+CONTEXTS = (128, 256, 512, 1024)
+COURSE_SIZE = "2.7B"
+"""The size whose memory the course asks for."""
+FP32, BF16 = "fp32", "bf16"
+COUNTING = LEDGER.rpartition("/")[0]
+"""The source of figures that are counted for the page."""
+COUNTS = ("calls", "launches")
+"""Fields that are whole numbers, zero where they are missing."""
+MODEL_CASE = "{size}-ctx{context}-{precision}-naive"
+ATTENTION_CASE = "d{width}-seq{length}-fp32-{attention}"
+DIRECTIONS = ("forward", "backward", "update")
+GAPS = {"idle_gaps": "gap between kernels", "api_gaps": "gap between CUDA API calls"}
+
+Labels = Sequence[str]
+"""What the labels of a row are, such as `Size`."""
+FAMILIES: dict[str, Fits] = {
+    # The model op by op at the course's batch
+    "reference": lambda cell: (
+        (cell.implementation, cell.label("batch_size"), cell.is_attention) == ("naive", "4", False)
+    ),
+    "models": lambda cell: not cell.is_attention,
+    "attention": attrgetter("is_attention"),
+    "all": bool,
+}
+
+
+# Figures of records
+
+
+def cases(
+    sources: Sources, labels: Labels, of: str, columns: Mapping[str, str], items: str = "",
+    most: int | None = None, only: Sequence[str] = (), rows: Labels = (), digits: int = 4, smallest: bool = False,
+    or_lost: bool = False, **fitting: Any,
+) -> Iterator[Figure]:  # fmt: skip
+    """Lay out a row for each case, timed or of an extra pass, or for each of the first `most` items that it lists.
+
+    `only` chooses series by their warm-up rounds; `smallest` chooses the smallest case of each phase.
+    """
+    fits = _fitting(**fitting)
+    found = sources.timed(fits) if of == "timed" else sources.passed(of, fits, or_lost)
+    if of == "kernels":
+        found.sort(key=lambda one: (one.cell.number("d_model") or 0.0, one.cell.number("context_length") or 0.0))
+    if smallest:
+        first = {one.cell.phase: one for one in reversed(found)}
+        found = [first[phase] for phase in fitting["phase"] if phase in first]
+    for one in found:
+        names = _names_of(one.cell)
+        listed = LISTS[items](one.cell) if items in LISTS else rows_in(one.cell.info, items) if items else [{}]
+        for item in islice((item for item in listed if not only or item["rounds"] in only), most):
+            row = tuple(str({**item, **names}.get(label.lower())) for label in rows or labels)
+            for header, name in columns.items():
+                column = header.format(item=item, **names)
+                yield Figure(row, column, _text(one.cell, item, bool(items), name, column, digits), one.file)
+
+
+def _text(cell: Cell, item: Json, is_item: bool, name: str, column: str, digits: int) -> str:
+    if is_item and name in OF_ITEM:
+        return OF_ITEM[name](item)
+    if not is_item and name in OF_CASE:
+        return OF_CASE[name](cell)
+    value = item.get(name) if is_item else cell.number(name)
+    if name.startswith("share"):
+        return percent(value)
+    return f"{finite(value) or 0:g}" if name in COUNTS else in_unit(value, column, digits)
+
+
+def _fitting(
+    family: str = "reference", phase: Sequence[str] = (), precision: Sequence[str] = (FP32,),
+    attention: Sequence[str] = (),
+) -> Fits:  # fmt: skip
+    """Choose cases with one of the values of each axis; an empty list takes any."""
+    return lambda cell: (
+        FAMILIES[family](cell)
+        and (not precision or cell.label("precision") in precision)
+        and (not phase or cell.phase in phase)
+        and (not attention or cell.implementation in attention)
+    )
+
+
+def _names_of(cell: Cell) -> dict[str, str]:
+    """Name what a case is, by labels in lower case and by what a header may name besides."""
+    size, context = cell.label("size"), cell.label("context_length")
+    return {
+        "size": size, "context": context, "width": cell.label("head_dim"), "length": cell.label("sequence_length"),
+        "phase": cell.phase, "pass": cell.phase, "precision": cell.label("precision"), "case": f"{size} {context}",
+        "configuration": without_phase(cell), "attention": cell.implementation,
+    }  # fmt: skip
+
+
+def _row_of(cell: Cell, labels: Labels) -> tuple[str, ...]:
+    return tuple(_names_of(cell)[label.lower()] for label in labels)
+
+
+def pairs(
+    sources: Sources, labels: Labels, axis: str, base: str, other: str, column: str, times: str = "", **fitting: Any
+) -> Iterator[Figure]:
+    """Divide the times of each pair of one record; `times` heads columns of both before it."""
+    found = sources.pairs(axis, base, other, _fitting(**fitting))
+    for pair in found if times else ():
+        for one in pair:
+            head = times.format(**_names_of(one.cell))
+            yield Figure(_row_of(one.cell, labels), head, milliseconds(one.cell), one.file)
+    for one, two in found:
+        yield Figure(_row_of(one.cell, labels), column, ratio(one.cell, two.cell), one.file)
+
+
+def growth_with_context(sources: Sources, labels: Labels) -> Iterator[Figure]:
+    """Divide a forward pass by that of the shortest context of the same record and size."""
+    found = [one for one in sources.timed(_fitting(phase=["forward"])) if one.cell.is_timed]
+    found.sort(key=lambda one: (one.cell.label("size"), one.file, int(one.cell.label("context_length"))))
+    for _, of in groupby(found, key=lambda one: (one.cell.label("size"), one.file)):
+        first, *others = of
+        for one in others:
+            column = f"here: over context {first.cell.label('context_length')}"
+            yield Figure(_row_of(one.cell, labels), column, ratio(one.cell, first.cell), one.file)
+
+
+def forward_alone_and_inside(sources: Sources, labels: Labels) -> Iterator[Figure]:
+    """Set a forward pass beside that of the full step of the same record."""
+    whole = sources.timed(_fitting(phase=["full_step"]))
+    steps = {(*_row_of(one.cell, labels), one.file): one.cell for one in whole}
+    for one in sources.timed(_fitting(phase=["forward"])):
+        row = _row_of(one.cell, labels)
+        rounds = _part_seconds(steps[*row, one.file], "forward") if (*row, one.file) in steps else []
+        if rounds and one.cell.is_timed:
+            alone, within = one.cell.median_seconds, median(rounds)
+            yield Figure(row, "here: alone (ms)", significant(alone * 1e3), one.file)
+            yield Figure(row, "here: inside the step (ms)", significant(within * 1e3), one.file)
+            yield Figure(row, "here: inside / alone", significant(within / alone, 3), one.file)
+
+
+def optimizer_by_precision(sources: Sources, labels: Labels) -> Iterator[Figure]:
+    """Return medians inside of full steps of one record, and their ratio."""
+    fits = _fitting(phase=["full_step"], precision=[FP32, BF16])
+    for pair in sources.pairs("precision", FP32, BF16, fits):
+        rounds = [_part_seconds(one.cell, "optimizer") for one in pair]
+        if all(rounds):
+            fp32, bf16 = (median(of) * 1e3 for of in rounds)
+            row, file = _row_of(pair[0].cell, labels), pair[0].file
+            yield Figure(row, "here: fp32 (ms)", significant(fp32), file)
+            yield Figure(row, "here: bf16 (ms)", significant(bf16), file)
+            yield Figure(row, "here: fp32 / bf16", significant(fp32 / bf16, 3), file)
+
+
+def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
+    """Return the extra time of a first round by what it is spent on, without parts that no case has."""
+    found = [
+        Figure(
+            (without_phase(cell), cell.phase), f"here: {part_name(name)} (ms)", significant(seconds * 1e3, 3), one.file
+        )
+        for one in sources.passed("warmup")
+        for cell in [one.cell]
+        for name, seconds in first_round_parts(cell.info).items()
+        if not name.startswith("steady")
+    ]
+    shown = {figure.column for figure in found if figure.text not in ("0", "-0")}
+    return [figure for figure in found if figure.column in shown]
+
+
+def attention_exponents(sources: Sources, _: Labels) -> Iterator[Figure]:
+    """Return the power of the length with which times grow."""
+    timed = [(one.cell, one.file) for one in sources.timed(_fitting("attention")) if one.cell.is_timed]
+    return exponents(
+        (
+            f"here: {cell.implementation} {cell.phase}", int(cell.label("head_dim")),
+            int(cell.label("sequence_length")), cell.mean_seconds, file,
+        )
+        for cell, file in timed
+    )  # fmt: skip
+
+
+def exponents(points: Iterable[tuple[str, int, int, float, str]]) -> Iterator[Figure]:
+    """Return log(time ratio) / log(length ratio) of neighbours among (column, width, length, time, file)."""
+    for (column, width), of in groupby(sorted(points), key=lambda point: point[:2]):
+        for (_, _, short, before, _), (_, _, long, after, file) in pairwise(of):
+            if long > short:
+                power = math.log(after / before) / math.log(long / short)
+                yield Figure((str(width), f"{short} to {long}"), column, f"{power:.2f}", file)
+
+
+def _part_seconds(cell: Cell, *names: str) -> list[float]:
+    """Seconds of those parts in each round of a full step; empty where one is missing."""
+    parts = [seconds_of(inside(cell.info, "part_seconds"), name) for name in names]
+    return [sum(of) for of in zip(*parts, strict=False)] if all(parts) else []
+
+
+def _part_median(*names: str) -> Callable[[Cell], str]:
+    return lambda cell: in_unit(median(rounds), unit="ms") if (rounds := _part_seconds(cell, *names)) else ""
+
+
+def _layer_milliseconds(cell: Cell) -> str:
+    layers = cell.number("num_layers")
+    return significant(cell.mean_seconds * 1e3 / layers, 3) if cell.is_timed and layers else ""
+
+
+def _over(cell: Cell, above: str, below: str) -> float | None:
+    """One number of the case over another; None where either is missing or zero."""
+    over, under = cell.number(above), cell.number(below)
+    return over / under if over and under else None
+
+
+def _measured_peak(cell: Cell) -> str:
+    """MiB in as many digits as tell a measured from a predicted peak, or the outcome that the case has instead."""
+    peak = cell.number("peak_allocated_bytes")
+    return SHORT_OUTCOMES[cell.outcome] if cell.outcome else in_unit(peak, digits=5, unit="MiB")
+
+
+def _residual_tensor(cell: Cell) -> str:
+    value = cell.number("residual_tensor_bytes")
+    return "" if value is None else f"{value / MIB:g}"
+
+
+def _saved_bytes(cell: Cell) -> dict[str, float]:
+    """Bytes that the first block saves, by part."""
+    rows = (row for row in rows_in(cell.info, "saved_bytes_by_part") if row.get("block") == "block 0")
+    return {str(row.get("part")): finite(row.get("saved_bytes")) or 0.0 for row in rows}
+
+
+def _first_over_others(series: Json) -> str:
+    rounds = seconds_of(series, "seconds")
+    return significant(rounds[0] / median(rounds[1:]), 3) if len(rounds) > 1 else ""
+
+
+def _mean_of_series(series: Json) -> str:
+    seconds = seconds_of(series, "seconds")
+    return with_spread(fmean(seconds) * 1e3, stdev(seconds) * 1e3) if len(seconds) > 1 else ""
+
+
+def _series(cell: Cell) -> list[Json]:
+    """Series of rounds; `rounds` names how many warmed it up, and whether they left out the timed phase."""
+    return [{**row, "rounds": series_name(row)} for row in rows_in(cell.info, "series")]
+
+
+def _kernels(cell: Cell) -> list[Json]:
+    return [{**row, "kernel": kernel_name(row), "whose": HERE} for row in rows_in(cell.info, "kernels")]
+
+
+def _regions(cell: Cell) -> list[Json]:
+    """Regions of the model with their direction, in the order of a step."""
+    found = []
+    for row in rows_in(cell.info, "regions"):
+        direction = "backward" if row.get("is_backward") is True else "forward"
+        is_update = str(row.get("region")).startswith("optimizer")
+        found.append({**row, "direction": "update" if is_update else direction})
+    return sorted(found, key=lambda row: DIRECTIONS.index(row["direction"]))
+
+
+def _kinds_of_regions(cell: Cell) -> Iterator[Json]:
+    """List kinds of kernels in each region, with the share of the region's own kernel time."""
+    for row in _regions(cell):
+        whole = finite(row.get("seconds"))
+        for kind, seconds in inside(row, "seconds_by_kind").items():
+            known = finite(seconds)
+            if whole and known is not None:
+                yield {**row, "kind": kind, "share": known / whole}
+
+
+def _saved_parts(cell: Cell) -> Iterator[Json]:
+    """List parts of the first block, those that save most first."""
+    parts = sorted(_saved_bytes(cell).items(), key=lambda part: part[1], reverse=True)
+    whole = sum(amount for _, amount in parts) or math.inf
+    return ({"part": name, "bytes": amount, "share": amount / whole} for name, amount in parts)
+
+
+OF_CASE: dict[str, Callable[[Cell], str]] = {
+    "milliseconds": milliseconds,
+    "median_milliseconds": lambda cell: (
+        significant(cell.median_seconds * 1e3) if cell.number("first_round_seconds") else ""
+    ),
+    "layer_milliseconds": _layer_milliseconds,
+    "optimizer_milliseconds": _part_median("optimizer"),
+    "backward_and_optimizer_milliseconds": _part_median("backward", "optimizer"),
+    "scatter": lambda cell: percent(cell.std_seconds / cell.mean_seconds) if cell.std_seconds else "",
+    "share_of_best_product": lambda cell: percent(cell.number("share_of_matmul_ceiling"), 0),
+    "first_round_over_others": lambda cell: next(
+        (_first_over_others(series) for series in _series(cell) if series["rounds"] == "0"), ""
+    ),
+    "profiled_over_timed": lambda cell: in_unit(_over(cell, "wall_seconds", "plain_wall_seconds"), digits=3),
+    "measured_over_predicted": lambda cell: (
+        "" if (over := _over(cell, "peak_allocated_bytes", "predicted_peak_bytes")) is None else f"{over:.5f}"
+    ),
+    "top_kernel": lambda cell: next((row["kernel"] for row in _kernels(cell)), ""),
+    "share_of_copies": lambda cell: percent(
+        sum(finite(row.get("share_of_wall")) or 0.0 for row in rows_in(cell.info, "memory_operations"))
+    ),
+    "softmax_over_products_time": lambda cell: in_unit(
+        inside(cell.info, "attention", "forward").get("softmax_over_products_time"), digits=3
+    ),
+    "softmax_over_products_flops": lambda cell: percent(
+        inside(cell.info, "attention", "forward").get("softmax_over_products_flops")
+    ),
+    "measured_peak": _measured_peak,
+    "residual_tensor": _residual_tensor,
+    "saved_by_block": lambda cell: in_unit(sum(saved.values()), unit="MiB") if (saved := _saved_bytes(cell)) else "",
+}
+"""Figures of a case, beside the fields of its identity and its row."""
+
+OF_ITEM: dict[str, Callable[[Json], str]] = {
+    "mean_of_series": _mean_of_series,
+    "first_over_others": _first_over_others,
+}
+
+LISTS: dict[str, Callable[[Cell], Iterable[Json]]] = {
+    "series": _series,
+    "series_without_timed_phase": lambda cell: (row for row in _series(cell) if "without" in row["rounds"]),
+    "kernels": _kernels,
+    "kernels_besides_products": lambda cell: (
+        row for row in _kernels(cell) if row.get("kind") != "matrix product" and "gemm" not in row["kernel"]
+    ),
+    "gaps": lambda cell: ({"gap": name, **inside(cell.info, field)} for field, name in GAPS.items()),
+    "matrix_products": lambda cell: [inside(cell.info, "matrix_products")],
+    "attention_parts": lambda cell: rows_in(cell.info, "attention", "forward", "parts"),
+    "outer_regions": lambda cell: (row for row in _regions(cell) if " / " not in str(row.get("region"))),
+    "update_regions": lambda cell: (row for row in _regions(cell) if row["direction"] == "update"),
+    "kinds_of_regions": _kinds_of_regions,
+    "kinds_of_pass": lambda cell: (
+        {**row, "direction": cell.phase, "region": "whole pass"} for row in rows_in(cell.info, "kinds")
+    ),
+    "categories_at_peak": lambda cell: (
+        {"name": name, "bytes": held} for name, held in inside(cell.info, "peak_by_category_bytes").items()
+    ),
+    "saved_parts": _saved_parts,
+}
+"""What a case lists, beside the lists of its pass under their own names."""
+
+
+# Exact counters, closed forms, and what is counted for the page
+
+
+def ledger(
+    sources: Sources, labels: Labels, counter: str, column: str, case: str = MODEL_CASE, of: str = "{phase}",
+    unit: str = "", digits: int = 0, **axes: Sequence[object],
+) -> Iterator[Figure]:  # fmt: skip
+    """Read a counter for each combination of the axes, whose names stand in braces; `of` is the phase counted.
+
+    A counter without a unit is whole, its thousands apart, unless `digits` are asked for.
+    """
+    axes = {"size": SIZES, "context": (128,), "precision": (FP32,), **axes}
+    is_whole = not (digits or unit or column.endswith(")"))
+    for values in product(*axes.values()):
+        names = dict(zip(axes, map(str, values), strict=True))
+        value = sources.counter(of.format(**names), case.format(**names), counter)
+        row = tuple(names["phase" if label == "Pass" else label.lower()] for label in labels)
+        text = f"{value:,}" if is_whole else in_unit(value, column, digits or 4, unit)
+        yield Figure(row, column.format(**names), text, sources.ledger_name)
+
+
+def launches_of_casts(sources: Sources, _: Labels) -> Iterator[Figure]:
+    """Launches of a forward pass in both precisions: each cast that autocast adds is one."""
+    for size in sources.shapes:
+        ids = [MODEL_CASE.format(size=size, context=128, precision=name) for name in (FP32, BF16)]
+        fp32, bf16 = (sources.counter("forward", case, "kernel_launches") for case in ids)
+        texts = {"launches, fp32": f"{fp32:,}", "launches, bf16": f"{bf16:,}", "added": f"{bf16 / fp32 - 1:+.0%}"}
+        yield from (Figure((size,), f"here: {head}", text, sources.ledger_name) for head, text in texts.items())
+
+
+def memory_added_by_mixed(sources: Sources, _: Labels) -> Iterator[Figure]:
+    """Peaks in mixed precision less those in fp32, by context."""
+    for context in CONTEXTS:
+        ids = [MODEL_CASE.format(size=COURSE_SIZE, context=context, precision=name) for name in (BF16, FP32)]
+        for phase, words in (("inference", "without gradients"), ("forward", "with gradients")):
+            mixed, full = (sources.counter(phase, case, "peak_bytes") for case in ids)
+            column = f"here: added, {words} (GiB)"
+            yield Figure((COURSE_SIZE, str(context)), column, f"{(mixed - full) / GIB:+.2f}", sources.ledger_name)
+
+
+def scores_saved(sources: Sources, _: Labels) -> Iterator[Figure]:
+    for name in ("naive", "sdpa"):
+        squares, grows = squares_saved(sources, name)
+        yield Figure((name,), "here: matrices of scores saved", f"{squares:.2f}", sources.ledger_name)
+        yield Figure((name,), "here: growth at twice the length", f"{grows:.2f}", sources.ledger_name)
+
+
+def squares_saved(sources: Sources, attention: str) -> tuple[float, float]:
+    """Return (k of the k L^2 + c L d numbers that attention saves, from two lengths; growth from one to the other)."""
+    short, long = 8192, 16384
+    ids = [ATTENTION_CASE.format(width=64, length=length, attention=attention) for length in (short, long)]
+    small, large = (
+        sources.counter("attention_backward", case, "saved_bytes") / (ATTENTION_BATCH * FLOAT32_BYTES) for case in ids
+    )
+    # Subtracting twice the short one removes the linear part.
+    return abs(large - 2 * small) / (long**2 - 2 * short**2), large / small
+
+
+def closed_forms(
+    sources: Sources, labels: Labels, columns: Mapping[str, str], size: Sequence[str] = SIZES
+) -> Iterator[Figure]:
+    """Figures of each size, and at each context where that is a label."""
+    for (name, shape), context in product(sources.shapes.items(), CONTEXTS if "Context" in labels else (0,)):
+        for column, form in columns.items() if name in size else ():
+            text = CLOSED_FORMS[form](shape, context)
+            yield Figure((name, str(context))[: len(labels)], column, text, f"published/{E2E}")
+
+
+def crossover(shape: Shape) -> float:
+    """The context at which one layer's scores are as large as its feed-forward tensor."""
+    return shape.d_ff / shape.num_heads
+
+
+def _batch(numbers: int) -> str:
+    """MiB of a batch of four with so many float32 numbers each."""
+    return f"{4 * numbers * FLOAT32_BYTES / MIB:g}"
+
+
+def _block_gradients(shape: Shape, _: int) -> str:
+    """MiB of 4 d^2 + 3 d d_ff + 2 d float32 numbers."""
+    d_model = shape.d_model
+    return in_unit(FLOAT32_BYTES * (4 * d_model**2 + 3 * d_model * shape.d_ff + 2 * d_model), unit="MiB")
+
+
+CLOSED_FORMS: dict[str, Callable[[Shape, int], str]] = {
+    "layers": lambda shape, _: str(shape.num_layers),
+    "residual_stream": lambda shape, context: _batch(context * shape.d_model),
+    "scores": lambda shape, context: _batch(shape.num_heads * context**2),
+    "feed_forward": lambda shape, context: _batch(context * shape.d_ff),
+    "crossover": lambda shape, _: f"{crossover(shape):g}",
+    "block_gradients": _block_gradients,
+}
+
+
+def one_matrix_of_scores(_: Sources, __: Labels, length: Sequence[int]) -> Iterator[Figure]:
+    for one in length:
+        size = significant(ATTENTION_BATCH * one**2 * FLOAT32_BYTES / GIB, 3)
+        yield Figure((str(one),), "here: one matrix of scores (GiB)", size)
+
+
+def counted(sources: Sources, _: Labels, name: str) -> Sequence[Figure]:
+    """Figures that are counted or computed for the page; none where that was not done."""
+    return sources.counted.figures.get(name, ())
+
+
+def _peaks(sources: Sources, mode: str, precision: str) -> Iterator[tuple[PeakBeside, tuple[str, ...]]]:
+    """Published peaks of the course's size, fp32 or mixed where asked for, with their rows."""
+    for peak in sources.counted.peaks:
+        name, _, value = peak.mode.partition("=")
+        is_asked = not precision or (peak.precision == FP32) == (precision == FP32)
+        if (name, peak.size) == (mode, COURSE_SIZE) and is_asked:
+            yield peak, (peak.size, str(peak.context), value or precision)
+
+
+def predicted_peaks(
+    sources: Sources, labels: Labels, mode: str, precision: str = "", digits: int = 1
+) -> Iterator[Figure]:
+    """Show what is predicted under the conditions of each published code, in the unit of the source."""
+    files = f"{COUNTING}, published/memory_conditions.csv"
+    for peak, row in _peaks(sources, mode, precision):
+        column = f"here: predicted for {peak.source} ({peak.unit})"
+        yield Figure(row[: len(labels)], column, f"{peak.predicted:.{digits}f}", files)
+
+
+def printed_peaks(sources: Sources, labels: Labels, mode: str, precision: str = "") -> Iterator[Figure]:
+    """Show what the sources of `predicted_peaks` print."""
+    for peak, row in _peaks(sources, mode, precision):
+        column = f"{peak.source}{', fp16' * (peak.precision == 'fp16_amp')} ({peak.unit})"
+        yield Figure(row[: len(labels)], column, peak.published or "not reported", f"published/{MEMORY}")
+
+
+OURS: dict[str, Callable[..., Iterable[Figure]]] = {
+    **{of: partial(cases, of=of) for of in ("timed", *PASSES)},
+    **{reader.__name__: reader
+    for reader in (
+        pairs, growth_with_context, forward_alone_and_inside, optimizer_by_precision, first_round_extra,
+        attention_exponents, ledger, launches_of_casts, memory_added_by_mixed, scores_saved, closed_forms,
+        one_matrix_of_scores, counted, predicted_peaks, printed_peaks,
+    )},
+}  # fmt: skip
+"""What `from` names: figures from the sources, the labels of a row, and further options."""

@@ -1,1 +1,0 @@
-"""Questions about Transformer training, answered from records."""

@@ -1,0 +1,540 @@
+"""`report [RUN ...]`: one page of recorded runs that opens from disk; without RUN, of all stored runs."""
+
+import argparse
+import json
+import lzma
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from perf_tests.audit.rounds import FLAGS
+from perf_tests.history.commits import Launch, Machine, machines_of, moment, read_log
+from perf_tests.history.series import Era, newest_first
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
+from perf_tests.records.format import DASH, MIB, Table, printable, significant
+from perf_tests.records.format import shown as in_form
+from perf_tests.records.record import OUTCOMES, how_many, without_nan
+from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
+from perf_tests.report.blocks import (
+    Block,
+    Figure,
+    Figures,
+    Link,
+    Numbers,
+    Row,
+    Rows,
+    Said,
+    Tags,
+    choices_of,
+    sparkline,
+    stored_data,
+    tags_of,
+)
+from perf_tests.report.changes import (
+    COUNTED,
+    WORST,
+    Kind,
+    Pair,
+    changed,
+    era_data,
+    over_commits,
+    pairs_of,
+    sentence,
+    side_by_side,
+    tags_of_series,
+    worst,
+    worst_words,
+)
+from perf_tests.report.plots import (
+    RecordedRun,
+    attention_growth,
+    attention_lanes,
+    attention_layer,
+    backward_over_forward,
+    context_scaling,
+    first_rounds,
+    kernel_shares,
+    memory_categories,
+    passes_of,
+    peaks,
+    roofline,
+    size_scaling,
+    speed_up,
+    timelines,
+    warmup_series,
+)
+from perf_tests.report.tables import (
+    CONTEXT,
+    HEAD_DIM,
+    IMPLEMENTATION,
+    MEMORY_TABLES,
+    MODEL_LABELS,
+    PHASE,
+    PRECISION,
+    RATIO_NOTE,
+    SEQUENCE,
+    SIZE,
+    SPREAD_NOTE,
+    WARMUP_TABLES,
+    attention_memory_table,
+    attention_part_table,
+    attention_table,
+    kernel_table,
+    memory_table,
+    milliseconds,
+    precision_table,
+    ratio,
+    share_table,
+    timing_table,
+)
+
+HERE = Path(__file__).parent
+TITLE = "Recorded runs"
+MOST_IN_FULL = 10
+"""Named runs shown in full, the newest: each is a screenful of tables for every case."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
+    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="report.html")
+    parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page: named runs in full, the newest ten; without names, the newest of each machine.
+
+    All others go into their machine's history.
+    """
+    left_out: list[str] = []
+    try:
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
+    except ValueError as error:
+        raise RefusalError(error) from error
+    launches = sorted((launch for machine in machines for launch in machine.launches), key=_moment)
+    numbers = {launch.path: number for number, launch in enumerate(launches, 1)}
+    chosen = launches[-MOST_IN_FULL:]
+    if not arguments.runs:
+        chosen = sorted((launch for machine in machines for launch in _newest(machine)), key=_moment)
+    full = each_readable(announced(launch.path for launch in chosen), left_out)
+    shown = [RecordedRun.of(record, numbers[record.path]) for record in full]
+    tell_left_out(left_out, arguments.runs)
+    if not shown:
+        return UNREADABLE
+    eras = newest_first(machines, read_log(arguments.storage))
+    write_named(arguments.output, page_of(Report(eras, numbers, shown, left_out)).encode())
+    if arguments.json:
+        said = {"page": arguments.output, "runs": len(numbers), "machines": len(machines), "left_out": left_out}
+        print(json.dumps(said))
+    else:
+        print(f"Wrote {arguments.output}: {len(numbers)} run(s) of {len(machines)} machine(s).")
+    return FINDINGS if left_out else FINE
+
+
+def _moment(launch: Launch) -> tuple[float, str]:
+    return moment(launch.written), launch.name
+
+
+def _newest(machine: Machine) -> list[Launch]:
+    """The machine's newest launch, and its newest with cases."""
+    newest = max(machine.launches, key=_moment)
+    with_cases = [launch for launch in machine.launches if launch.has_cases]
+    return [newest] if newest in with_cases or not with_cases else [max(with_cases, key=_moment), newest]
+
+
+class Report:
+    """What the page is about: `eras` newest first, numbers of runs by date from 1 on, the runs shown in full.
+
+    The newest run of the first era is among those. `left_out` says what could not be read.
+    """
+
+    def __init__(
+        self, eras: Sequence[Era], numbers: Mapping[Path, int], shown: Sequence[RecordedRun], left_out: Sequence[str]
+    ) -> None:
+        self.eras, self.numbers, self.shown, self.left_out = eras, numbers, shown, [*left_out]
+        self.pairs: list[list[Pair]] = [pairs_of(era, self.left_out) for era in eras]
+
+
+# The sections of the page. A new one is one line here and a function below that gives its blocks.
+
+Blocks = Iterable[Block]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what `blocks` makes of each of its subjects; a subject without blocks has no section.
+
+    `{number}` and `{name}` in its anchor and title are the subject's.
+    """
+
+    anchor: str
+    title: str
+    subjects: "Callable[[Report], Iterable[tuple[int | str, str, Any]]]"
+    blocks: Callable[[Report, Any], Blocks]
+    level: int = 2
+
+
+def whole_page(report: Report) -> Iterator[tuple[str, str, Report]]:
+    yield "", "", report
+
+
+def each_era(report: Report) -> Iterator[tuple[int, str, int]]:
+    """Machines by their names, with what else tells one apart from another of that name."""
+    names = [machine_name(era.machine.record) for era in report.eras]
+    for place, (era, name) in enumerate(zip(report.eras, names, strict=True)):
+        if names.count(name) > 1:
+            sentinel = "" if era.has_sentinel else ", before a product was timed beside the cases"
+            name = f"{machine_line(era.machine.record)}{sentinel}"
+        yield place + 1, name, place
+
+
+def each_run(report: Report) -> Iterator[tuple[int, str, RecordedRun]]:
+    for one in reversed(report.shown):
+        yield one.number, one.name, one
+
+
+def neighbours(report: Report) -> Iterator[tuple[str, str, tuple[RecordedRun, RecordedRun]]]:
+    """The newest run of each machine beside that of the next one."""
+    newest = {one.conditions: one for one in report.shown}
+    for before, now in pairwise(newest.values()):
+        yield f"{before.number}-run{now.number}", f"run {before.number} and run {now.number}", (before, now)
+
+
+TableOf = Callable[[Sequence[Cell]], Table | None]
+
+
+def part(
+    name: str, title: str, figures: Sequence[Callable[[RecordedRun], list[Figure]]] = (),
+    tables: Sequence[TableOf] = (), passed: str = "", pass_tables: Sequence[TableOf] = (),
+) -> Section:  # fmt: skip
+    """A subsection of a run: figures, tables of its cases, tables of what the pass `passed` found."""
+
+    def blocks(_: Report, one: RecordedRun) -> Iterator[Block]:
+        yield from _drawn(figure for of in figures for figure in of(one))
+        # The reasons for cases without a timing, of which there may be thousands, stand below the run's first table.
+        said = frozenset(lost_lines(one.cells))
+        for builders, cells, without in ((tables, one.cells, said), (pass_tables, one.passed(passed), frozenset())):
+            for table in (found for build in builders if (found := build(cells)) is not None):
+                notes = [*(note for note in table.notes if note not in without), one.conditions]
+                yield Rows.of(table, f"run{one.number}-{table.name}", notes)
+
+    return Section(f"run{{number}}-{name}", title, each_run, blocks, level=3)
+
+
+def passes_table(cells: Sequence[Cell]) -> Table | None:
+    """Backward over forward of each model."""
+    pairs = passes_of(cell for cell in cells if not cell.is_attention)
+    if not pairs:
+        return None
+    rows = tuple((*(label.of(forward) for label in MODEL_LABELS), ratio(back, forward)) for back, forward in pairs)
+    header = (*(label.name for label in MODEL_LABELS), "backward / forward")
+    return Table("passes", "Backward over forward", header, len(MODEL_LABELS), rows, (RATIO_NOTE,))
+
+
+def answer(report: Report, _: Report) -> Iterator[Block]:
+    """One sentence, four numbers and the worst cases, of the machine that ran last."""
+    era = report.eras[0]
+    pair = report.pairs[0][0] if report.pairs[0] else None
+    names = {launch.name for code in era.codes for launch in code.launches}
+    runs = [one for one in report.shown if one.name in names] or report.shown[:1]
+    newest = next((one for one in reversed(runs) if one.cells), runs[-1])
+    flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged"
+    if pair is None:
+        yield Said(_one_commit(era, newest), "answer")
+        failed = str(sum(bool(cell.outcome) for cell in newest.cells)), "without timing"
+        yield Numbers([(DASH, COUNTED[Kind.SLOWER]), (DASH, COUNTED[Kind.FASTER]), failed, flagged])
+        if newest.cells:
+            yield _furthest(newest)
+    else:
+        yield Said(sentence(era, pair), "answer")
+        counts = [
+            (str(pair.counts[kind]) if kind == Kind.LOST or pair.can_tell else DASH, words)
+            for kind, words in COUNTED.items()
+        ]
+        yield Numbers([*counts, flagged])
+        yield worst(era, "since1", pair)
+    others = len(report.eras) - 1
+    where = f"{newest.conditions}."
+    if others:
+        where += f" Shown apart below: {how_many(others, 'other machine')}, by build and settings."
+    yield from (Said(line, "note") for line in (*_flag_sentences(newest), where))
+
+
+def _one_commit(era: Era, newest: RecordedRun) -> str:
+    if not newest.cells:
+        return "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
+    launched = (one for one in era.codes if any(launch.name == newest.name for launch in one.launches))
+    code = next(launched, era.codes[-1])
+    timed = sum(cell.is_timed for cell in newest.cells)
+    launches = how_many(sum(launch.has_cases for launch in code.launches), "launch")
+    return (
+        f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time at {code.name}, "
+        f"in {launches}; "
+        "no other commit has times on this machine, so nothing can be slower or faster yet."
+    )
+
+
+def _furthest(one: RecordedRun) -> Rows:
+    """Cases without a timing, then flagged ones, then those furthest above their least time."""
+    cells = sorted(
+        one.cells, key=lambda cell: (not cell.outcome, not cell.flags, cell.number("roofline_fraction") or 1.0)
+    )
+    to = _anchors(one)
+    rows = []
+    for cell in cells[:WORST]:
+        name = Link(case_name(cell.id), to[cell.id])
+        if cell.outcome:
+            rows.append(Row([name, OUTCOMES[cell.outcome], DASH, DASH, "", cell.reason]))
+            continue
+        figures = significant(cell.median_seconds * 1e3), in_form(cell.number("roofline_fraction"), ".0%")
+        rounds = sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
+        rows.append(Row([name, "flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]))
+    header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
+    title = f"{worst_words(len(rows))}: without a time, flagged, or furthest above the least time (trend: rounds)"
+    return Rows("worst", title, header, 1, rows)
+
+
+def what_changed(report: Report, place: int) -> Blocks:
+    if not report.pairs[place]:
+        return ()
+    number = place + 1
+    return changed(report.eras[place], f"since{number}", f"changed{number}-cases", report.pairs[place][0])
+
+
+def since_when(report: Report, place: int) -> Blocks:
+    return over_commits(report.eras[place], f"since{place + 1}")
+
+
+Column = Callable[[Cell], str | None]
+"""A figure of a timed case as text, None for an unknown one; a column without any is left out."""
+
+
+def number(name: str, form: str) -> Column:
+    return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
+
+
+def scaled(name: str, factor: float, digits: int = 4) -> Column:
+    return lambda cell: None if (value := cell.number(name)) is None else significant(value * factor, digits)
+
+
+def _interval(cell: Cell) -> str | None:
+    found = cell.rounds.median_interval(0.95)
+    return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
+
+
+TIMINGS: dict[str, Column] = {
+    "median (ms)": lambda cell: significant(cell.median_seconds * 1e3),
+    "95 % interval (ms)": _interval,
+    "mean ± std (ms)": milliseconds,
+    "rounds": lambda cell: str(len(cell.rounds)),
+    "tokens/s": number("tokens_per_second", ",.0f"),
+    "TFLOP/s": scaled("tflops_per_second", 1.0, 3),
+    "launches": number("kernel_launches", ",.0f"),
+    "flags": lambda cell: ", ".join(cell.flags) or None,
+}
+INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
+
+LIMITS: dict[str, Column] = {
+    "median, measured (ms)": lambda cell: significant(cell.median_seconds * 1e3),
+    "least time, computed (ms)": scaled("roofline_seconds", 1e3),
+    "least / median": number("roofline_fraction", ".0%"),
+    "of product ceiling": number("share_of_matmul_ceiling", ".0%"),
+    "MFU": number("mfu", ".1%"),
+    "bound by": lambda cell: str(cell.info.get("bound") or "") or None,
+    "peak, measured (MiB)": scaled("peak_allocated_bytes", 1 / MIB),
+    "peak, predicted (MiB)": scaled("predicted_peak_bytes", 1 / MIB),
+}
+KNOWN_LIMITS = ("roofline_fraction", "share_of_matmul_ceiling", "mfu")
+LIMIT_NOTE = (
+    "least time, computed: arithmetic and memory traffic of a case's kernels at rates measured on this machine, "
+    "above the median where caches serve what it counts as memory traffic; "
+    "product ceiling: the best square product measured here"
+)
+
+
+def limits(_: Report, one: RecordedRun) -> Iterator[Block]:
+    """The roofline, and a table of the cases whose record knows a limit."""
+    yield from _drawn(roofline(one))
+    known = [
+        cell for cell in one.cells if cell.is_timed and any(cell.number(name) is not None for name in KNOWN_LIMITS)
+    ]
+    yield from _case_tables(one, ("limits-models", "limits-attention"), known, LIMITS, [LIMIT_NOTE, one.conditions])
+
+
+def heading(_: Report, one: RecordedRun) -> Iterator[Block]:
+    yield Said(f"{one.conditions}; {date_of(one.record)}")
+    if one.collectives:
+        rows = how_many(one.collectives, "measurement")
+        said = f"{rows} of collectives alone, of data between ranks without a model"
+        yield Said(f"Not shown here: {said}. Read them with `python -m perf_tests scaling RECORD`.", "note")
+
+
+def timings(_: Report, one: RecordedRun) -> Iterator[Block]:
+    """Every case of a run on a line, with the columns that the filters compare."""
+    said = [one.conditions, rounds_line(one.cells), SPREAD_NOTE, INTERVAL_NOTE, *_flag_sentences(one)]
+    yield from _case_tables(one, ("models", "alone"), one.cells, TIMINGS, said, _anchors(one))
+
+
+def _case_tables(
+    one: RecordedRun, names: tuple[str, str], cells: Sequence[Cell], columns: Mapping[str, Column],
+    said: Sequence[str], anchors: Mapping[str, str] | None = None,
+) -> Iterator[Rows]:  # fmt: skip
+    """A table of models and one of attention alone: each case's labels, and its figures or why it has none."""
+    for alone, name, title in zip((False, True), names, ("Language models", "Attention alone"), strict=True):
+        found = [cell for cell in cells if cell.is_attention == alone]
+        if not found:
+            continue
+        places = (HEAD_DIM, SEQUENCE) if alone else (SIZE, CONTEXT)
+        labels = (*places, PHASE, PRECISION, IMPLEMENTATION)
+        timed = [cell for cell in found if cell.is_timed]
+        used = {column: of for column, of in columns.items() if any(of(cell) is not None for cell in timed)}
+        rows = []
+        for cell in found:
+            texts = [label.of(cell) for label in labels]
+            anchor = (anchors or {}).get(cell.id, "")
+            if cell.is_timed:
+                rows.append(Row([*texts, *(of(cell) or DASH for of in used.values())], anchor))
+            else:
+                rows.append(Row(texts, anchor, (OUTCOMES[cell.outcome], cell.reason)))
+        header = [*(label.name for label in labels), *(used or ("outcome",))]
+        yield Rows(f"run{one.number}-{name}", title, header, len(labels), rows, said)
+
+
+def _anchors(one: RecordedRun) -> dict[str, str]:
+    return {cell.id: f"run{one.number}-c{place}" for place, cell in enumerate(one.cells)}
+
+
+def _flag_sentences(one: RecordedRun) -> list[str]:
+    """What each flag of this run means."""
+    return [f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in one.cells)]
+
+
+def what_ran(report: Report, _: Report) -> Iterator[Block]:
+    rows = []
+    for place, era in enumerate(report.eras, 1):
+        for code, launch in ((one, launch) for one in era.codes for launch in one.launches):
+            texts = (
+                launch.name, f"{place}", launch.written[:16].replace("T", " "), code.name,
+                f"{len(launch.figures)}", f"{len(launch.outcomes)}", code.subject,
+            )  # fmt: skip
+            rows.append((report.numbers[launch.path], texts))
+    header = ("Run", "Record", "Machine", "Written", "Commit", "measured", "without timing", "subject")
+    lines = [f"machine {place}: {machine_line(era.machine.record)}" for place, era in enumerate(report.eras, 1)]
+    if len(report.eras) > 1:
+        count = len(report.eras)
+        lines.append(f"{count} machines, builds or settings are shown separately: their times are not comparable")
+    in_order = [Row([str(place), *texts]) for place, texts in sorted(rows)]
+    yield Rows("runs", "Recorded runs", header, 5, in_order, lines)
+    yield from (Said(f"Left out: {line}", "warning") for line in report.left_out)
+
+
+def _drawn(figures: Iterable[Figure]) -> list[Block]:
+    found = list(figures)
+    return [Figures(found)] if found else []
+
+
+SECTIONS = (
+    Section("answer", "Is anything slower?", whole_page, answer),
+    Section("changed{number}", "What changed: {name}", each_era, what_changed),
+    Section("run{number}-roofline", "How close to the limits: run {number}", each_run, limits),
+    Section("since{number}", "Since when: {name}", each_era, since_when),
+    Section("run{number}", "Run {number}: {name}", each_run, heading),
+    Section("run{number}-timings", "Timings", each_run, timings, level=3),
+    part("by-size", "By size and context", tables=[timing_table]),
+    part("context", "Scaling over context", [context_scaling]),
+    part("size", "Scaling over size", [size_scaling]),
+    part("precision", "Precision", [speed_up], [precision_table]),
+    part("passes", "Backward over forward", [backward_over_forward], [passes_table]),
+    part("memory", "Memory", [peaks, memory_categories, timelines], [memory_table], "memory", MEMORY_TABLES),
+    part("attention", "Attention alone", [attention_growth], [attention_table, attention_memory_table]),
+    part("kernels", "Where the device time goes", [kernel_shares], (), "kernels", [share_table, kernel_table]),
+    part("kernels-layer", "One attention layer", [attention_lanes, attention_layer], (), "kernels",
+         [attention_part_table]),
+    part("warmup", "Warm-up", [warmup_series, first_rounds], (), "warmup", WARMUP_TABLES),
+    Section("run{number}", "Side by side: {name}", neighbours, lambda _, two: side_by_side(*two)),
+    Section("runs", "What ran and where", whole_page, what_ran),
+)  # fmt: skip
+"""The page from top to bottom. Neighbours of the same subjects go together: all sections of a run, then of the next."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A section of one subject, as the template takes it."""
+
+    anchor: str
+    title: str
+    level: int
+    blocks: list[Block]
+
+
+def sections_of(report: Report) -> Iterator[Shown]:
+    """Every section that has something to show, in the order of the page."""
+    for subjects, sections in groupby(SECTIONS, key=lambda section: section.subjects):
+        together = list(sections)
+        for own_number, name, subject in subjects(report):
+            for section in together:
+                anchor, title = (
+                    words.format(number=own_number, name=name) for words in (section.anchor, section.title)
+                )
+                if blocks := list(section.blocks(report, subject)):
+                    yield Shown(anchor, title, section.level, blocks)
+
+
+def page_of(report: Report) -> str:
+    """The whole page: its text, the data of its figures, and the programs that draw and filter them."""
+    sections = list(sections_of(report))
+    figures = [
+        figure
+        for section in sections
+        for block in section.blocks
+        if isinstance(block, Figures)
+        for figure in block.figures
+        if not figure.over_commits
+    ]
+    cells = [cell for one in report.shown for cell in one.cells]
+    cases: dict[str, Tags] = {case_name(cell.id): tags_of(cell) for cell in cells}
+    cases |= {case_name(one.case): tags_of_series(one) for era in report.eras for one in era.series}
+    eras = [
+        era_data(era, f"since{place}", pairs)
+        for place, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
+        if pairs
+    ]
+    document: str = macros().document(
+        title=TITLE, sections=sections, choices=choices_of(cells), style=style(),
+        data=without_nan({**stored_data(figures, cases), "eras": eras}),
+        drawing=Markup(plotly()) if figures or eras else "",
+        program=Markup((HERE / "page.js").read_text(encoding="utf-8")),
+    )  # fmt: skip
+    return str(document)
+
+
+def style() -> Markup:
+    """The page's CSS, as it stands in a `style` element."""
+    return Markup((HERE / "page.css").read_text(encoding="utf-8"))
+
+
+def plotly() -> str:
+    """The smallest of Plotly's published bundles that draws every figure: it knows scatter, bar and pie."""
+    return lzma.decompress((HERE / "plotly" / "plotly-basic.min.js.xz").read_bytes()).decode()
+
+
+@cache
+def macros() -> Any:
+    """The macros of `page.html.jinja`.
+
+    Every text that they are given is escaped, control characters and lone surrogates as spaces; JSON holds no
+    character that could end its element.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # no other verb's help waits for it
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment.get_template("page.html.jinja").module

@@ -1,0 +1,597 @@
+"""Every figure of one recorded run: growth over size and length, ratios, memory, kernels, warm-up, the roofline."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from perf_tests.phases import FIRST_STEP
+from perf_tests.records.columns import (
+    PASSES,
+    Cell,
+    case_name,
+    cells_of,
+    collectives_of,
+    inside,
+    last_phases,
+    lost_lines,
+    machine_line,
+    name_of,
+    pairs_along,
+    pass_cells,
+    phase_order,
+    rounds_line,
+    rows_in,
+    seconds_of,
+    without_phase,
+)
+from perf_tests.records.format import MIB, distinct, finite
+from perf_tests.records.record import OUTCOMES, Json, thinned
+from perf_tests.records.store import StoredRecord, ratio_interval
+from perf_tests.report.blocks import SYMBOLS, Figure, Point, Series, bars, markers, place_of, tags_of, tags_with
+from perf_tests.report.tables import (
+    BASE_PRECISION,
+    FIRST_ROUND_NOTE,
+    MEMORY_NOTE,
+    TRACED_NOTE,
+    WARMUP_NOTE,
+    first_round_parts,
+    part_name,
+    series_name,
+)
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """One record in full, without what no page shows."""
+
+    number: int
+    name: str
+    record: Json
+    """The record without `benchmarks`, `outcomes` and `passes`."""
+    cells: list[Cell]
+    collectives: int
+    """Rows of collectives alone."""
+    passes: dict[str, list[Cell]]
+
+    @classmethod
+    def of(cls, stored: StoredRecord, number: int) -> "RecordedRun":
+        data = stored.data
+        facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
+        passes = {name: found for name in PASSES if (found := pass_cells(data, name))}
+        return cls(number, stored.name, facts, cells_of(data), len(collectives_of(data)), passes)
+
+    @property
+    def conditions(self) -> str:
+        return machine_line(self.record)
+
+    @property
+    def title(self) -> str:
+        return f"run {self.number}, {self.name}"
+
+    def passed(self, name: str) -> list[Cell]:
+        return self.passes.get(name, [])
+
+    def figures(
+        self, name: str, title: str, axes: tuple[str, str], series: Sequence[Series], notes: Sequence[str], **more: Any
+    ) -> list[Figure]:
+        """One figure above the conditions of this run; none without points."""
+        drawn = [one for one in series if one.points]
+        if not drawn:
+            return []
+        return [Figure(f"run{self.number}-{name}", title, *axes, drawn, [*notes, self.conditions], **more)]
+
+    def phase_bars(
+        self, name: str, titles: tuple[str, str], found: Iterable[tuple[Cell, str, float]],
+        colour: Callable[[str], int], notes: Sequence[str], beside: Sequence[Series] = (),
+    ) -> list[Figure]:  # fmt: skip
+        """One figure of `bars`, phases in the order of a step; `titles` are its own and the heights'."""
+        rows = list(found)
+        phases = distinct(cell.phase for cell, _, _ in sorted(rows, key=lambda row: phase_order(row[0])))
+        series = [*bars(rows, colour), *beside]
+        return self.figures(name, titles[0], ("phase", titles[1]), series, notes, picks_one=True, x_values=phases)
+
+
+def pass_name(cell: Cell) -> str:
+    """The phase, marked where attention is alone."""
+    return f"{'attention ' if cell.is_attention else ''}{cell.phase}"
+
+
+# Growth: time and memory over context, model size and sequence length, and what bounds the time.
+
+CROSSES = ("x", "x-open", "x-thin-open", "x-open-dot")
+"""Marks of cases without a timing, by width and precision."""
+
+CROSSES_ABOVE = 2.0
+"""Height of cases without a figure over the largest one."""
+
+Y = Callable[[Cell], tuple[float, ...]]
+"""A figure, with the ends of its interval where it has one; empty for an unknown one."""
+MEDIAN = "median of the rounds (ms)"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What cases grow along, and the two names that tell their lines apart: colour and marker, then dash."""
+
+    field: str
+    title: str
+    names: Callable[[Cell], tuple[str, str]]
+
+    def place(self, cell: Cell) -> float:
+        return cell.number(self.field) or 0.0
+
+
+CONTEXT = Axis(
+    "context_length", "tokens in a sequence",
+    lambda cell: (cell.label("size"), f"{cell.label('precision')} {cell.implementation}"),
+)  # fmt: skip
+PARAMETERS = Axis(
+    "parameters", "parameters",
+    lambda cell: (f"context {cell.label('context_length')}", f"{cell.label('precision')} {cell.implementation}"),
+)  # fmt: skip
+LENGTH = Axis(
+    "sequence_length", "sequence length (tokens)",
+    lambda cell: (cell.implementation, f"d {cell.label('head_dim')} {cell.label('precision')}"),
+)  # fmt: skip
+
+
+def context_scaling(run: RecordedRun) -> list[Figure]:
+    """Time over context, one figure for each phase, a line for each size, precision and implementation."""
+    return _model_growth(run, "context", CONTEXT)
+
+
+def size_scaling(run: RecordedRun) -> list[Figure]:
+    """Time over parameters, one figure for each phase, a line for each context, precision and implementation."""
+    return _model_growth(run, "size", PARAMETERS)
+
+
+def _model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
+    cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention]
+    return _growth(run, cells, axis, _milliseconds, name, f"{{}}: time over {axis.title}", MEDIAN, fewest=2)
+
+
+def attention_growth(run: RecordedRun) -> list[Figure]:
+    """Attention's time, peak, and memory before the backward pass over sequence length, one figure for each pass."""
+    peak, before = (partial(_mebibytes, field=f"{name}_bytes") for name in ("peak_allocated", "memory_before_backward"))
+    passed = run.passed("memory")
+    # A forward pass alone ends in the moment before the backward pass, too.
+    backward = [cell for cell in passed if cell.phase == "backward"] or passed
+    figures = []
+    for cells, y, name, what, y_title in (
+        (run.cells, _milliseconds, "time", "time", MEDIAN),
+        (run.cells if any(map(peak, run.cells)) else passed, peak, "memory", "peak memory",
+         "peak of allocated memory (MiB)"),
+        (backward, before, "before-backward", "memory before the backward pass",
+         "held before the backward pass (MiB)"),
+    ):  # fmt: skip
+        alone = [cell for cell in cells if cell.is_attention]
+        title = f"Attention alone, {{}}: {what} over length"
+        figures += _growth(run, alone, LENGTH, y, f"attention-{name}", title, y_title)
+    return figures
+
+
+def _milliseconds(cell: Cell) -> tuple[float, ...]:
+    known = (cell.median_seconds, *(cell.rounds.median_interval(0.95) or ())) if cell.is_timed else ()
+    return tuple(seconds * 1e3 for seconds in known)
+
+
+def _mebibytes(cell: Cell, field: str) -> tuple[float, ...]:
+    amount = cell.number(field)
+    return (amount / MIB,) if amount else ()
+
+
+def _product_seconds(cell: Cell) -> float | None:
+    """Time of the counted products at the measured rate, where the case does what was counted."""
+    names = ("model_flops", "matmul_ceiling_tflops_per_second", "share_of_matmul_ceiling")
+    flops, rate, share = map(cell.number, names)
+    return flops / (rate * 1e12) if flops and rate and share is not None else None
+
+
+FLOORS: dict[str, tuple[str, str, Callable[[Cell], float | None]]] = {
+    "roofline": ("thin dashes", "minimum time by arithmetic and memory traffic",
+                 lambda cell: cell.number("roofline_seconds")),
+    "launch floor": ("thin dots", "time of the host to launch its kernels",
+                     lambda cell: cell.number("launching_seconds")),
+    "matmul ceiling": ("thin dashes and dots", "its products at the best rate measured here", _product_seconds),
+}  # fmt: skip
+"""Minimum times of a case: how each is drawn, in the order of `DASHES` and the colour of the line that it bounds; what
+it means; its seconds as far as the case's record has them.
+"""
+
+
+def _growth(
+    run: RecordedRun, cells: Sequence[Cell], axis: Axis, y: Y, name: str, title: str, y_title: str, fewest: int = 1
+) -> list[Figure]:
+    """One figure for each phase, which goes into its title; none where no line has `fewest` places."""
+    figures = []
+    for phase, of_phase in groupby(sorted(filter(axis.place, cells), key=phase_order), key=lambda cell: cell.phase):
+        chosen = list(of_phase)
+        grown = sorted(chosen, key=axis.place)
+        firsts, seconds = (distinct(axis.names(cell)[i] for cell in chosen) for i in (0, 1))
+        looks = {pair: (firsts.index(pair[0]), seconds.index(pair[1])) for pair in map(axis.names, chosen)}
+        lines = []
+        for pair, look in looks.items():
+            points = [
+                Point(axis.place(cell), found[0], case_name(cell.id), tags_of(cell), *found[1:])
+                for cell in grown
+                if axis.names(cell) == pair and (found := y(cell))
+            ]
+            lines.append(Series(", ".join(pair), points, *look, tied_to=", ".join(pair)))
+        if max(len({point.x for point in line.points}) for line in lines) < fewest:
+            continue
+        floors = _floors(grown, axis, looks) if y is _milliseconds else []
+        drawn = {series.name.partition(" of ")[0] for series in floors}
+        meanings = (f"{how}: {meaning} ({floor})" for floor, (how, meaning, _) in FLOORS.items() if floor in drawn)
+        top = CROSSES_ABOVE * max(point.y for line in lines for point in line.points)
+        figures += run.figures(
+            f"{name}-{phase}", title.format(phase), (axis.title, y_title),
+            [*floors, *lines, *_crosses(grown, axis, looks, top)], ["; ".join(meanings), rounds_line(chosen)],
+            x_log=True, y_log=True,
+            x_values=() if axis is PARAMETERS else sorted({int(axis.place(cell)) for cell in chosen}),
+        )  # fmt: skip
+    return figures
+
+
+Looks = dict[tuple[str, str], tuple[int, int]]
+"""Colour and dash of each pair of names."""
+
+
+def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
+    """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
+    series: list[Series] = []
+    for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
+        lines: dict[tuple[str, str], list[Point]] = {}
+        for cell in grown:
+            if (seconds := seconds_of_cell(cell) or 0.0) > 0:
+                point = Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell))
+                lines.setdefault(axis.names(cell), []).append(point)
+        series += [
+            Series(f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
+                   is_background=True, is_in_legend=False, tied_to=", ".join(names))
+            for names, points in lines.items()
+        ]  # fmt: skip
+    return series
+
+
+def _crosses(grown: Sequence[Cell], axis: Axis, looks: Looks, top: float) -> list[Series]:
+    """The cases without a figure, above all others, in their line's colour."""
+    series = []
+    for names, (colour, dash) in looks.items():
+        lost = [cell for cell in grown if axis.names(cell) == names and cell.outcome]
+        if lost:
+            said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
+            reasons = zip(lost, lost_lines(lost), strict=True)
+            points = [Point(axis.place(cell), top, reason, tags_of(cell)) for cell, reason in reasons]
+            symbol = CROSSES[dash % len(CROSSES)]
+            series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))
+    return series
+
+
+# Ratios of two cases of one run: lower precisions, backward over forward.
+
+RATIO_NOTE = "ratio of medians with its 95 % interval within this launch"
+
+
+def speed_up(run: RecordedRun) -> list[Figure]:
+    """The speed of each other precision as fp32 over it, by size and context; parity is drawn."""
+    models = (cell for cell in run.cells if cell.is_timed and not cell.is_attention)
+    pairs = pairs_along(models, "precision", BASE_PRECISION)
+    named = [(f"{other.label('precision')}, {other.phase}", (base, other)) for base, other in pairs]
+    axes = "size, context", "fp32 / other"
+    return _ratios(run, "precision", "Speed-up over fp32", axes, named, (1.0, "parity"))
+
+
+def backward_over_forward(run: RecordedRun) -> list[Figure]:
+    """Backward over forward; a model's arithmetic gives 2."""
+    figures = []
+    for alone, name, place, line in (
+        (False, "model", "size, context", (2.0, "twice the arithmetic")),
+        (True, "attention", "d, sequence", None),
+    ):
+        pairs = passes_of(cell for cell in run.cells if cell.is_attention == alone)
+        named = [(f"{back.label('precision')} {back.implementation}", (back, forward)) for back, forward in pairs]
+        title, axes = f"Backward / forward, {name}", (place, "backward / forward")
+        figures += _ratios(run, f"{name}-backward", title, axes, named, line)
+    return figures
+
+
+def passes_of(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
+    """(backward, forward) of each configuration that has both."""
+    return pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
+
+
+def _ratios(
+    run: RecordedRun, name: str, title: str, axes: tuple[str, str], named: Sequence[tuple[str, tuple[Cell, Cell]]],
+    line: tuple[float, str] | None,
+) -> list[Figure]:  # fmt: skip
+    """A marker for each (name, (over, under)), with the interval of the ratio of both medians."""
+    points = []
+    for own, (over, under) in named:
+        ends = ratio_interval(over.rounds, under.rounds) or (None, None)
+        tags = tags_of(under if over.phase == under.phase else over)
+        ratio = over.median_seconds / under.median_seconds
+        points.append((own, Point(place_of(over), ratio, case_name(under.id), tags, *ends)))
+    notes = [RATIO_NOTE, rounds_line([cell for _, pair in named for cell in pair])]
+    places = distinct(place_of(over) for _, (over, _) in named)
+    return run.figures(name, title, axes, markers(points), notes, line_at=line, x_values=places)
+
+
+# Peak memory by phase and category beside its prediction, and memory over the time of a round.
+
+TIMELINE_VALUES = 20_000
+"""Values in all timelines of a page; more would make it slow to open, and no screen is that wide."""
+FEWEST_MOMENTS = 30
+
+CATEGORIES = (
+    "parameters", "optimizer state", "gradients", "activations", "temporaries", "inputs", "autocast's weight copies",
+)  # fmt: skip
+"""Parts of memory in stacking order."""
+
+PARTS_APART = 0.08
+"""Share of the width; names of parts that begin closer together share a mark."""
+
+PARTS_ABOVE = 1.04
+"""Height of the parts' names over the highest moment."""
+
+MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
+
+
+def peaks(run: RecordedRun) -> list[Figure]:
+    """A marker for each phase by size and context: filled for a measured peak, open for a predicted one."""
+    timed, passed = (
+        [cell for cell in cells if not cell.is_attention and (cell.number(MEASURED) or cell.number(PREDICTED))]
+        for cells in (run.cells, run.passed("memory"))
+    )
+    # On a CPU only the memory pass has measured peaks, not the timings.
+    cells = timed if any(cell.number(MEASURED) for cell in timed) or not passed else passed
+    is_measured, is_predicted = (any(cell.number(field) for cell in cells) for field in (MEASURED, PREDICTED))
+    names = [f"{cell.phase}, {cell.label('precision')} {cell.implementation}" for cell in cells]
+    series = []
+    for colour, name in enumerate(distinct(names)):
+        chosen = [cell for cell, own in zip(cells, names, strict=True) if own == name]
+        for field, own, symbol in ((MEASURED, name, ""), (PREDICTED, f"{name}, predicted", "circle-open")):
+            points = [
+                Point(place_of(cell), amount / MIB, f"{case_name(cell.id)}: {own}", tags_of(cell))
+                for cell in chosen
+                if (amount := cell.number(field))
+            ]
+            is_listed = field == MEASURED or not any(cell.number(MEASURED) for cell in chosen)
+            series.append(Series(own, points, colour, mode="markers", symbol=symbol, is_in_legend=is_listed))
+    circle = ["circle: the predicted peak, around the measured one where there is one"] if is_predicted else []
+    title = f"Peak of allocated memory, {'measured' if is_measured else 'predicted: none is measured'}"
+    return run.figures(
+        "memory", title, ("size, context", "MiB"), series, [*circle, rounds_line(cells)],
+        y_log=True, x_values=distinct(map(place_of, cells)),
+    )  # fmt: skip
+
+
+def memory_categories(run: RecordedRun) -> list[Figure]:
+    """Peaks by phase, stacked by category, circles at predicted ones; a reader picks the configuration."""
+    known = [(cell, held) for cell in run.passed("memory") if (held := inside(cell.info, "peak_by_category_bytes"))]
+    groups = distinct(without_phase(cell) for cell, _ in known)
+    known.sort(key=lambda row: (groups.index(without_phase(row[0])), phase_order(row[0])))
+    names = _stacked({name for _, held in known for name in held})
+    amounts = [
+        (cell, name, amount / MIB) for name in names for cell, held in known if (amount := finite(held.get(name)))
+    ]
+    predicted = [(cell, "predicted peak", amount / MIB) for cell, _ in known if (amount := cell.number(PREDICTED))]
+    circle: Json = {"mode": "markers", "look": "points", "symbol": "circle-open", "is_background": True}
+    circles = [replace(one, **circle) for one in bars(predicted, lambda _: 0)]
+    titles, notes = ("What is held at the peak, by phase", "MiB"), ["circle: the predicted peak", MEMORY_NOTE]
+    return run.phase_bars("memory-categories", titles, amounts, _place_in_stack, notes, circles)
+
+
+def _stacked(names: Iterable[str]) -> list[str]:
+    """The categories that stay longest at the bottom, unknown ones on top."""
+    return sorted(names, key=lambda name: (_place_in_stack(name), name))
+
+
+def _place_in_stack(name: str) -> int:
+    """The category's place, which is also its colour, the same in every figure."""
+    return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
+
+
+def timelines(run: RecordedRun) -> list[Figure]:
+    """Memory after each allocation of a configuration's last phase and of its first step, stacked by category.
+
+    A reader picks the case.
+    """
+    passed = run.passed("memory")
+    firsts = [cell for cell in passed if cell.phase == FIRST_STEP]
+    cells = [*last_phases([cell for cell in passed if cell.phase != FIRST_STEP]), *firsts]
+    known = []
+    for cell in cells:
+        found: dict[str, list[float]] = {}
+        for name, held in inside(cell.info, "timeline", "category_bytes").items():
+            amounts = [finite(amount) for amount in held] if isinstance(held, list) else []
+            found[name] = [amount for amount in amounts if amount is not None and amount >= 0]
+        lengths = {len(held) for held in found.values()}
+        if len(lengths) == 1 and max(lengths) > 1:  # else a damaged row
+            known.append((cell, found))
+    moments = max(FEWEST_MOMENTS, TIMELINE_VALUES // max(sum(len(found) for _, found in known), 1))
+    series = [one for cell, found in known for one in _timeline(cell, found, moments)]
+    notes = ["downsampled, peaks kept; dashed: predicted peak of the whole round", MEMORY_NOTE]
+    if any(cell.phase == FIRST_STEP for cell, _ in known):
+        notes.insert(0, "first_step: the step that makes the optimizer's state, which every later one finds")
+    titles = "Memory over the time of a round", ("blocks that came and went", "MiB")
+    return run.figures("timeline", *titles, series, notes, picks_one=True)
+
+
+def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list[Series]:
+    """One case: an area for each category, the predicted peak, and the names of the parts where they begin."""
+    totals = list(map(sum, zip(*categories.values(), strict=True)))
+    moments = thinned(totals, most)
+    group, tags = name_of(cell), tags_of(cell)
+    series = [
+        Series(
+            name, [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
+            _place_in_stack(name), mode="lines", look="area", group=group,
+        )
+        for name in _stacked(categories)
+        if any(held := categories[name])
+    ]  # fmt: skip
+    if predicted := cell.number(PREDICTED):
+        ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
+        series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))
+    names: dict[float, list[str]] = {}
+    for part in rows_in(cell.info, "timeline", "parts"):
+        first, before = finite(part.get("first")), max(names, default=-math.inf)
+        if first is not None and 0 <= first < len(totals):
+            place = before if abs(first - before) < PARTS_APART * len(totals) else first
+            names.setdefault(place, []).append(str(part.get("name")))
+    height, look = max(totals) * PARTS_ABOVE / MIB, "triangle-down-open"
+    parts = [Point(first, height, ", ".join(of), tags) for first, of in names.items()]
+    mode = "markers+text"
+    return [
+        *series,
+        Series("parts", parts, mode=mode, symbol=look, is_background=True, is_in_legend=False, group=group),
+    ]
+
+
+# Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes.
+
+
+def kernel_shares(run: RecordedRun) -> list[Figure]:
+    """Each kind's share of the kernel time, a bar for each phase; a reader picks the configuration."""
+    shares = [
+        (cell, str(row.get("kind")), share * 100)
+        for cell in run.passed("kernels")
+        for row in rows_in(cell.info, "kinds")
+        if (share := finite(row.get("share_of_kernel_time"))) is not None
+    ]
+    titles, kinds = ("Kernel time by kind", "share of kernel time (%)"), distinct(kind for _, kind, _ in shares)
+    return run.phase_bars("kernels", titles, shares, kinds.index, [TRACED_NOTE])
+
+
+def attention_lanes(run: RecordedRun) -> list[Figure]:
+    """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
+    series = [
+        replace(part, look="lane", group=f"{name_of(cell)}, {way}")
+        for cell in last_phases(run.passed("kernels"))
+        for way in ("forward", "backward")
+        for part in markers(_lane_points(cell, way))
+    ]
+    note = "host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"
+    return run.figures(
+        "lanes", "One attention layer over time", ("time (us)", ""), series, [note, TRACED_NOTE],
+        picks_one=True, x_values=("device", "host"),
+    )  # fmt: skip
+
+
+def _lane_points(cell: Cell, way: str) -> Iterator[tuple[str, Point]]:
+    for row in rows_in(cell.info, "attention", way, "lanes"):
+        start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
+        if start is not None and seconds is not None and seconds >= 0:
+            part, side = str(row.get("part")), str(row.get("side"))
+            low, high = start * 1e6, (start + seconds) * 1e6
+            yield part, Point(side, high - low, part, tags_of(cell), low, high)
+
+
+def attention_layer(run: RecordedRun) -> list[Figure]:
+    """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
+    series = []
+    for cell in last_phases(run.passed("kernels")):
+        points = [
+            (side, Point(f"{part.get('part')}, {way}", seconds * 1e6, side, tags_of(cell)))
+            for side in ("device", "host")
+            for way in ("forward", "backward")
+            for part in rows_in(cell.info, "attention", way, "parts")
+            if (seconds := finite(part.get(f"{side}_seconds")) or 0.0) > 0
+        ]
+        series += [replace(one, group=name_of(cell)) for one in markers(points)]
+    parts = distinct(str(point.x) for one in series for point in one.points)
+    return run.figures(
+        "layer", "One attention layer: the device's time and the host's", ("part", "time (us)"), series, [TRACED_NOTE],
+        y_log=True, picks_one=True, x_values=parts,
+    )  # fmt: skip
+
+
+def warmup_series(run: RecordedRun) -> list[Figure]:
+    """Time of each round since its process began, a line for each process; a reader picks the case."""
+    series = []
+    for cell in run.passed("warmup"):
+        for place, row in enumerate(rows_in(cell.info, "series")):
+            warm, measured = seconds_of(row, "warmup_seconds"), seconds_of(row, "seconds")
+            name = f"after {series_name(row)}"
+            # Warm-up rounds that leave out the timed phase are counted but not drawn: they are of another kind.
+            drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
+            first = len(warm) + len(measured) - len(drawn) + 1
+            points = [Point(number, value * 1e3, name, tags_of(cell)) for number, value in enumerate(drawn, first)]
+            series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
+    note = "the first rounds of a line are its warm-up, as many as its name says"
+    return run.figures(
+        "warmup", "Rounds of fresh processes", ("round of the process", "time (ms)"), series, [note, WARMUP_NOTE],
+        y_log=True, picks_one=True,
+    )  # fmt: skip
+
+
+def first_rounds(run: RecordedRun) -> list[Figure]:
+    """The parts of a process' first round, a stacked bar for each phase; a reader picks the configuration."""
+    parts = [
+        (cell, part_name(name), seconds * 1e3)
+        for cell in sorted(run.passed("warmup"), key=phase_order)
+        for name, seconds in first_round_parts(cell.info).items()
+    ]
+    titles = "What the first round of a process is spent on", "time (ms)"
+    names, drawn = distinct(name for _, name, _ in parts), (row for row in parts if row[2] > 0)
+    return run.phase_bars("first-rounds", titles, drawn, names.index, [FIRST_ROUND_NOTE])
+
+
+# How close each case came to what this machine can do.
+
+
+def roofline(run: RecordedRun) -> list[Figure]:
+    """TFLOP/s over FLOP per byte, where a record counts both; a precision's points have the colour of its roof."""
+    known = []
+    for cell in run.cells:
+        flops = cell.number("executed_flops") or cell.number("model_flops") or 0.0
+        moved = cell.number("bytes_touched") or 0.0
+        if cell.is_timed and flops > 0 and moved > 0:
+            known.append((cell, flops / moved, flops))
+    if not known:
+        return []
+    cells = [cell for cell, *_ in known]
+    precisions, kinds = distinct(cell.label("precision") for cell in cells), distinct(map(pass_name, cells))
+    points: dict[tuple[str, str], list[Point]] = {}
+    for cell, intensity, flops in known:
+        low, high = cell.rounds.median_interval(0.95) or (None, None)
+        ends = (flops / high / 1e12, flops / low / 1e12) if low and high else (None, None)
+        point = Point(intensity, flops / cell.median_seconds / 1e12, case_name(cell.id), tags_of(cell), *ends)
+        points.setdefault((pass_name(cell), cell.label("precision")), []).append(point)
+    marks = [
+        Series(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
+               symbol=SYMBOLS[kinds.index(kind) % len(SYMBOLS)])
+        for (kind, precision), found in points.items()
+    ]  # fmt: skip
+    roofs = _roofs(cells, precisions, [intensity for _, intensity, _ in known])
+    notes = ["lines: the best square product and the best memory traffic measured here"] if roofs else []
+    return run.figures(
+        "roofline", "Roofline: rate over arithmetic intensity", ("FLOP per byte", "TFLOP/s"),
+        [*roofs, *marks], [*notes, rounds_line(cells)], x_log=True, y_log=True,
+    )  # fmt: skip
+
+
+def _roofs(cells: Sequence[Cell], precisions: Sequence[str], intensities: Sequence[float]) -> list[Series]:
+    """A roof for each precision whose products were timed: the memory's slope up to their best rate.
+
+    Only the level part where the record lacks this machine's memory bandwidth.
+    """
+    best: dict[str, float] = {}
+    for cell in cells:
+        precision, rate = cell.label("precision"), cell.number("matmul_ceiling_tflops_per_second") or 0.0
+        if rate > 0:
+            best[precision] = max(rate, best.get(precision, 0.0))
+    bandwidth = max((cell.number("memory_ceiling_gigabytes_per_second") or 0.0 for cell in cells), default=0.0)
+    traffic = bandwidth / 1e3 if bandwidth > 0 else math.inf
+    low, high = min(intensities), max(intensities)
+    series = []
+    for dash, (precision, rate) in enumerate(best.items(), 1):
+        corners = sorted({low, high, *([rate / traffic] if low < rate / traffic < high else [])})
+        name = f"best here, {precision}"
+        points = [Point(x, min(rate, x * traffic), name, tags_with(precision=precision)) for x in corners]
+        colour = precisions.index(precision)
+        series.append(Series(name, points, colour, dash, mode="lines", is_background=True, tied_to=name))
+    return series

@@ -1,0 +1,1 @@
+"""Tests that take long, once a week."""

@@ -1,0 +1,65 @@
+"""Exact counters are exact: the same whatever the process's hash seed, and of ranks the same counted and formed."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from model.sizes import SIZES
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.limits import sent_bytes, step_messages
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.fake_run import attention_passes, passes, updates
+from perf_tests.predict.ledger import counted_grid
+from perf_tests.predict.ranks import NEED_CONTENT, NORM_OF_EACH, counted_messages, parameter_shapes
+from tests.support.launches import ROOT
+
+CASES = ("small-ctx128-fp32-naive", "small-ctx128-bf16-naive", "small-ctx128-bf16-sdpa", "d64-seq1024-fp32-naive")
+LAYERS, PROCESSES, REPETITIONS = 4, 10, 10
+
+WORLDS, MANY = (2, 8, 64), 1024
+SMALLEST = ("tiny", "small-2layers")
+
+
+def digest() -> str:
+    """All counters of the cases, without earlier caches."""
+    for remembered in (passes, updates, attention_passes):
+        remembered.cache_clear()
+    chosen = [case for name, cases in counted_grid().items() if name in CASES for case in cases]
+    shallow = [
+        replace(case, config=replace(case.config, num_layers=LAYERS)) if isinstance(case, LanguageModelCase) else case
+        for case in chosen
+    ]
+    return hashlib.sha256(repr([counters_of(case) for case in shallow]).encode()).hexdigest()
+
+
+def test_counters_are_the_same_in_a_hundred_repetitions_with_ten_hash_seeds() -> None:
+    found = set()
+    program = f"from {__name__} import digest\nfor _ in range({REPETITIONS}): print(digest())"
+    for seed in range(1, PROCESSES + 1):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        found.update(ended.stdout.split())
+    assert len(found) == 1
+
+
+def rank_cases() -> Iterator[tuple[str, str, int]]:
+    """(size, way to share, ranks): FSDP2 is counted on tensors without content, DDP where its content is small."""
+    for size in SIZES:
+        for variant in ("fsdp2", "fsdp2-bf16", *(NEED_CONTENT if size in (*SMALLEST, "small") else ())):
+            yield from ((size, variant, world) for world in WORLDS)
+            if size in SMALLEST or (size == "small" and variant in NEED_CONTENT):
+                yield size, variant, MANY
+
+
+@pytest.mark.parametrize("size, variant, world", list(rank_cases()))
+def test_messages_of_ranks_are_formed_as_they_are_counted(size: str, variant: str, world: int) -> None:
+    counted = counted_messages(variant, SIZES[size], world)
+    formed = step_messages(variant, parameter_shapes(SIZES[size]), world, norm_of_each=NORM_OF_EACH)
+    assert sorted(counted) == sorted(formed)
+    assert sent_bytes(counted, world) == sent_bytes(formed, world)

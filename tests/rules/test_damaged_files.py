@@ -1,0 +1,72 @@
+"""Any damaged file ends in one sentence and an exit code, and nothing is written, whichever verb reads it.
+
+A nightly test tries thousands of them.
+"""
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from claims.expedition.__main__ import STATE, load_state
+from perf_tests.phases import FINDINGS, FINE
+from tests.support.file_readers import READERS, Reader
+from tests.support.fuzzing import Tally, fuzz, take
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_ends_in_a_sentence_and_its_exit_code(name: str) -> None:
+    tally = fuzz(READERS[name], examples=5)
+    assert tally.files == 5
+    assert tally.wrong == {}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_file_that_is_damaged_is_a_valid_one(name: str) -> None:
+    """Where a reader refuses it as it is, damage shows nothing."""
+    reader, tally = READERS[name], Tally()
+    take(reader, reader.pack(reader.content()), tally)
+    assert tally.codes.keys() <= {FINE, FINDINGS}
+    assert tally.wrong == {}
+
+
+def planted(words: list[str]) -> int:
+    """A verb that writes and then refuses its file, or fails."""
+    folder = Path(words[0])
+    if (folder / "x").read_bytes() != b"refuse":
+        raise KeyError("planted")
+    (folder / "left").touch()
+    print(folder)
+    return 3
+
+
+@pytest.mark.parametrize(("content", "wrong"), [(b"refuse", "wrote and exited with 3"), (b"fail", "KeyError at ")])
+def test_a_verb_that_fails_on_a_file_or_writes_beside_it_is_found(content: bytes, wrong: str) -> None:
+    tally = Tally()
+    take(Reader("{folder}", "x", bytes, lambda _, content: content, verb=planted, writes="out"), content, tally)
+    assert [found[: len(wrong)] for found in tally.wrong] == [wrong]
+
+
+FILE, LINK, DEVICE, SPARSE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.GNUTYPE_SPARSE
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("a", LINK), ("a", DEVICE), ("a", SPARSE)],
+)
+def test_an_expedition_unpacks_nothing_but_files_below_its_folder(name: str, kind: bytes, tmp_path: Path) -> None:
+    member, buffer = tarfile.TarInfo(name), io.BytesIO()
+    member.type, member.linkname = kind, "/etc/passwd"
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(member)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / STATE).write_bytes(lzma.compress(buffer.getvalue()))
+    if name == "/out":  # the leading slash is dropped
+        load_state(tmp_path / "state", tmp_path / "in")
+    else:
+        with pytest.raises(ValueError, match=r"cannot be read: .*; take the folder of the slice before"):
+            load_state(tmp_path / "state", tmp_path / "in")
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir()}
+    assert left <= {f"in/{STATE}", "state/out"}

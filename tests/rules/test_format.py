@@ -1,0 +1,199 @@
+"""Figures and tables as text: what is read back is what was shown, and a name is never more than text."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perf_tests.records.format import (
+    DASH,
+    Columns,
+    Table,
+    column_table,
+    distinct,
+    duration,
+    duration_range,
+    figure_in,
+    finite,
+    in_markdown,
+    latex,
+    markdown,
+    mean_in,
+    no_formula,
+    one_line,
+    order,
+    percent_in,
+    printable,
+    ratio_spread,
+    shown,
+    significant,
+    table,
+    typst,
+    with_spread,
+)
+
+POSITIVE = st.floats(1e-9, 1e9)
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def seconds_in(text: str) -> float:
+    figure, unit = text.rsplit(" ", 1)
+    return float(figure) * UNITS[unit]
+
+
+@given(POSITIVE)
+def test_a_duration_reads_back_to_four_digits_in_the_largest_unit_that_it_fills(seconds: float) -> None:
+    text = duration(seconds)
+    assert seconds_in(text) == pytest.approx(seconds, rel=5e-4)
+    assert seconds_in(duration(seconds_in(text))) == pytest.approx(seconds_in(text))
+    figure, unit = text.split()
+    assert unit == "ns" or float(figure) >= 1
+
+
+@given(POSITIVE, POSITIVE)
+def test_a_range_reads_back_to_three_digits_in_one_unit(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    first, last, unit = re.fullmatch(r"(\S+) to (\S+) (\S+)", duration_range(low, high)).groups()  # type: ignore[union-attr]
+    assert float(last) * UNITS[unit] == pytest.approx(high, rel=5e-3, abs=5e-10)
+    assert float(first) * UNITS[unit] == pytest.approx(low, rel=5e-3, abs=0.5 * UNITS[unit] if low < high else None)
+
+
+@given(POSITIVE | st.floats(-1e9, -1e-9), st.integers(1, 9))
+def test_a_significant_figure_reads_back_in_its_digits_and_never_as_a_power_of_ten(value: float, digits: int) -> None:
+    text = significant(value, digits)
+    assert float(text) == pytest.approx(value, rel=0.5 * 10 ** (1 - digits))
+    assert "e" not in text
+    assert significant(float(text), digits) == text
+
+
+@given(POSITIVE, st.floats(1e-6, 1e6))
+def test_a_figure_and_its_spread_end_at_one_place_two_digits_into_the_spread(value: float, spread: float) -> None:
+    mean, deviation = with_spread(value, spread).split(" ± ")
+    assert float(deviation) == pytest.approx(spread, rel=0.051)
+    assert abs(float(mean) - value) <= 0.051 * spread + 1e-9 * value
+    assert len(mean.partition(".")[2]) == len(deviation.partition(".")[2])
+
+
+FIGURES = {
+    "875 ± 12": (875.0398, 12.0133), "1670 ± 120": (1665.15, 123.4), "1.00 ± 0.10": (1.0, 0.0996),
+    "50000.0000 ± 0.0010": (50_000.0, 0.001), "12345": (12_345.0, 0.0), "0.001234": (0.0012345, None),
+    "2.500": (2.5, None), "1.000": (1.0, math.inf), "0": (0.0, None), "nan": (math.nan, 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FIGURES)
+def test_a_figure_ends_where_its_spread_does(text: str) -> None:
+    assert with_spread(*FIGURES[text]) == text
+
+
+def test_the_spread_of_a_ratio_is_that_of_both_sides() -> None:
+    assert ratio_spread(2.0, 0.3, 10.0, 0.4, 10.0) == pytest.approx(2.0 * 0.05)
+    assert ratio_spread(2.0, None, 10.0, 0.2, 5.0) == pytest.approx(2.0 * 0.04)
+
+
+STRANGE: tuple[object, ...] = (None, "1", True, False, [1], {}, math.nan, math.inf, -math.inf, 10**400)
+
+
+@pytest.mark.parametrize("value", STRANGE)
+def test_what_is_no_finite_number_is_a_dash(value: object) -> None:
+    assert finite(value) is None
+    row = {"x": value, "mean_seconds": value}
+    assert {figure_in(row, "x"), percent_in(row, "x"), mean_in(row, "x", 1.0), shown(finite(value), "g")} == {DASH}
+    assert duration(None) == DASH
+
+
+def test_a_mean_without_a_spread_is_shown_alone() -> None:
+    assert mean_in({"mean_seconds": 0.0125, "std": 0.001}, "std", 1e3) == "12.5 ± 1.0"
+    assert mean_in({"mean_seconds": 0.0125, "std": "?"}, "std", 1e3) == "12.50"
+    assert (percent_in({"x": 0.125}, "x"), percent_in({"x": 0.0}, "x")) == ("12.5", "0.0")
+
+
+def test_numbers_sort_before_words_and_each_value_is_kept_once() -> None:
+    assert sorted(["b", 10, None, 9.5, "a"], key=order) == [9.5, 10, None, "a", "b"]
+    assert distinct("banana") == ["b", "a", "n"]
+
+
+def test_columns_are_aligned_whatever_their_width() -> None:
+    lines = table(("case", "a", "words"), [("x", "12345", "one"), ("a long name", "1", "twenty")], left=("words",))
+    assert lines == ["case             a  words ", "x            12345  one   ", "a long name      1  twenty"]
+    columns: Columns[int] = {"n": str, "double": lambda row: str(2 * row)}
+    assert column_table(columns, [1, 20]) == ["n   double", "1        2", "20      40"]
+
+
+# Text.
+
+
+CHARACTERS = "abc \n\t\x1b\x07\ud800\u2028|&%$#_{}\\<>[]()\"'`~^*!@=+-±é"
+MARKUP = st.lists(st.sampled_from([*CHARACTERS, "\\input", "<script>", "**"]), max_size=12).map("".join)
+
+
+def one_row(text: str) -> Table:
+    return Table("some_name", text, ("A", text), 1, ((text, "1"), ("x", text)), (text,))
+
+
+@given(MARKUP)
+def test_no_text_moves_a_cursor_or_becomes_a_formula(text: str) -> None:
+    assert printable(text).isprintable()
+    assert len(printable(text)) == len(text)
+    assert one_line(text) == " ".join(one_line(text).split())
+    assert no_formula(DASH) == DASH
+    written = io.StringIO()
+    csv.writer(written).writerow([no_formula(text), -1.5])
+    assert [row[-1] for row in csv.reader(io.StringIO(written.getvalue(), newline=""))][-1] == "-1.5"
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_what_a_spreadsheet_takes_for_a_formula_is_quoted(start: str) -> None:
+    assert no_formula(f"{start}1") == f"'{start}1"
+    assert no_formula(f"1{start}") == f"1{start}"
+
+
+def unescaped(text: str) -> str:
+    return re.sub(r"\\.", "", text)
+
+
+@given(MARKUP)
+def test_a_name_opens_nothing_in_markdown(text: str) -> None:
+    lines = [line for line in markdown([one_row(text)]).splitlines() if line.startswith("|")]
+    assert {unescaped(line).count("|") for line in lines} == {3}
+    assert not set("<>`[]*_$#~!@{}&") & set(unescaped(in_markdown(text)))
+    assert re.sub(r"\\(.)", r"\1", in_markdown(text)) == one_line(text)
+
+
+@given(MARKUP)
+def test_a_name_is_no_command_in_latex(text: str) -> None:
+    rows = [line for line in latex([one_row(text)]).splitlines() if line.endswith(r" \\")]
+    assert len(rows) == 3
+    for row in rows:
+        assert row.startswith("{}")
+        known = re.sub(r"\\text[a-z]+\{\}|\$\\pm\$|\\[{}$&#%_]", "", row.removesuffix(r" \\").removeprefix("{}"))
+        assert known.count("&") == 1
+        assert not set(known) & set('\\{}$#%_~^<>|"')
+
+
+@given(MARKUP)
+def test_a_name_stays_one_string_in_typst(text: str) -> None:
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', typst([one_row(text)]))
+    assert outside == re.sub(r'"(?:[^"\\]|\\.)*"', '""', typst([one_row("plain")]))
+
+
+@pytest.mark.parametrize(
+    "write, alignment, name",
+    [
+        (markdown, "| :--- | ---: |", "**ä**"),
+        (latex, "{lr}", "tab:some-name"),
+        (typst, "(left, right,)", "tab-some-name"),
+    ],
+)
+def test_each_format_has_labels_to_the_left_and_names_its_table(
+    write: Callable[[list[Table]], str], alignment: str, name: str
+) -> None:
+    text = write([one_row("ä")])
+    assert text.encode()
+    assert alignment in text
+    assert name in text

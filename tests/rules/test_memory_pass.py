@@ -1,0 +1,136 @@
+"""The row of a memory pass: plain values that agree with each other, and a timeline that keeps its peak."""
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from model.precision import PRECISIONS
+from model.training import Training
+from perf_tests.passes.memory import (
+    MOST_MOMENTS,
+    MemoryMeasure,
+    Standing,
+    saved_by_part,
+    timeline,
+    with_prediction,
+    workspace_bytes_of,
+)
+from perf_tests.passes.memory_watch import Held, PartChanges
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.counting import Change, StorageBlock
+from perf_tests.records.record import Json
+from tests.rules.test_memory_watch import assert_consistent, assert_opens
+from tests.support.example_cases import CPU, attention_case, build, language_model_case, random_tokens
+from tests.support.traced_rounds import rounds
+
+
+def block(count: int, category: str = "temporaries") -> StorageBlock:
+    return StorageBlock(count, "aten.add", "model/x.py:1", category, on_host=False)
+
+
+@pytest.mark.parametrize("count", [1, 400, 5000])
+def test_a_timeline_is_bounded_and_keeps_its_peak(count: int) -> None:
+    stands = Change(block(100, "parameters"), True)
+    blocks = [block(999 if place == count // 2 else 10) for place in range(count)]
+    changes = [Change(one, comes) for one in blocks for comes in (True, False)]
+    found = timeline(Held((stands, *changes), 1, (PartChanges("forward", 1, 1 + 2 * count),), Counter(), {}))
+    temporaries = found["category_bytes"]["temporaries"]
+    assert len(temporaries) <= MOST_MOMENTS
+    assert max(temporaries) == 999
+    assert set(found["category_bytes"]["parameters"]) == {100}
+    assert found["parts"] == [{"name": "forward", "first": 0, "last": len(temporaries) - 1}]
+
+
+def test_a_timeline_keeps_what_was_held_where_parts_meet() -> None:
+    changes = tuple(Change(block(10 + place % 7), True) for place in range(3000))
+    parts = PartChanges("forward", 0, 1003), PartChanges("backward", 1003, 3000)
+    found = timeline(Held(changes, 0, parts, Counter(), {}))
+    forward, backward = found["parts"]
+    held = found["category_bytes"]["temporaries"]
+    assert forward["last"] == backward["first"]
+    assert held[backward["first"]] == sum(change.bytes for change in changes[:1003])
+    assert len(held) <= MOST_MOMENTS
+
+
+def test_saved_bytes_are_by_block_and_innermost_part() -> None:
+    saved = Counter({
+        ("forward", "block 3", "attention", "softmax"): 5, ("forward", "block 3", "norm"): 7, ("forward", "block 3"): 2,
+        ("forward", "head"): 1, ("loss",): 4,
+    })  # fmt: skip
+    assert [tuple(row.values()) for row in saved_by_part(saved)] == [
+        ("block 3", "softmax", 5), ("block 3", "norm", 7), ("block 3", "residual", 2), (None, "head", 1),
+        (None, "loss", 4),
+    ]  # fmt: skip
+
+
+def test_the_residual_is_one_tensor_in_float32_and_unknown_of_somebody_elses_model() -> None:
+    assert language_model_case().residual_tensor_bytes == 2 * 8 * 16 * 4
+    assert attention_case(head_dim=16, sequence_length=256).residual_tensor_bytes == 8 * 256 * 16 * 4
+    assert language_model_case(model="theirs:build").residual_tensor_bytes is None
+
+
+VALUES: Json = {
+    "peak_allocated_bytes": 1020, "flags": [],
+    "parts": [{"phase": "forward", "peak_allocated_bytes": 1020, "peak_reserved_bytes": None}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "share, workspace_bytes, is_flagged", [(1.0, 0, False), (1.009, 0, False), (1.02, 0, True), (0.98, 0, True),
+                                           (1.02, 10**9, False), (0.98, 10**9, True)],
+)  # fmt: skip
+def test_a_peak_1_percent_beyond_workspaces_is_flagged(share: float, workspace_bytes: int, is_flagged: bool) -> None:
+    counters = counters_of(language_model_case())
+    values = {**VALUES, "peak_allocated_bytes": round(share * counters.peak_bytes)}
+    found = with_prediction(values, counters, None, workspace_bytes)
+    assert found["flags"] == (["peak_off"] if is_flagged else [])
+    assert found["prediction_error"] == pytest.approx(share - 1, abs=1e-3)
+    assert found["parts"][0]["predicted_peak_bytes"] == counters.parts[0].peak_bytes
+
+
+def test_without_counters_a_row_says_why() -> None:
+    found = with_prediction(VALUES, None, "nobody knows.", 0)
+    assert (found["prediction_reason"], found["flags"]) == ("nobody knows.", [])
+    assert found["predicted_peak_bytes"] is found["prediction_error"] is None
+    assert found["parts"][0]["predicted_peak_bytes"] is None
+
+
+def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
+    naive = language_model_case()
+    assert workspace_bytes_of(naive, threads=2) == 0
+    assert workspace_bytes_of(replace(naive, precision="bf16"), threads=2) == 4 * 2**20
+    assert workspace_bytes_of(attention_case(attention="sdpa"), threads=1) == 2 * 2**20
+    assert workspace_bytes_of(replace(naive, device="cuda", precision="bf16"), threads=1) == 0  # they are predicted
+
+
+def examined(snapshot: Path) -> Json:
+    """A backward pass of the toy model, examined in this very process; other tests' tensors may stand beside."""
+    training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
+    target, setup = rounds(training, tokens)["backward"]
+    case = language_model_case(phase="backward")
+    measure = MemoryMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
+    measure(target, setup=setup)
+    return measure.values
+
+
+def test_a_snapshot_is_written_whole_opens_and_holds_the_blocks_of_the_round(tmp_path: Path) -> None:
+    values = examined(tmp_path / "it.pickle")
+    assert values["snapshot"] == f"{tmp_path.name}/it.pickle"
+    assert [path.name for path in tmp_path.iterdir()] == ["it.pickle"]
+    written = (tmp_path / "it.pickle").read_bytes()
+    assert_opens(written)
+    snapshot = pickle.loads(written)
+    assert_consistent(snapshot)
+    lines = {frame["filename"] for event in snapshot["device_traces"][0] for frame in event["frames"]}
+    assert any(name.endswith("model/transformer.py") for name in lines)
+
+
+def test_a_snapshot_that_cannot_be_written_costs_the_snapshot_and_not_the_row(tmp_path: Path) -> None:
+    values = examined(tmp_path / "missing" / "it.pickle")
+    assert values["peak_allocated_bytes"] > 0
+    assert values["snapshot"] is None
+    assert values["snapshot_reason"].count("No such file or directory") == 1
+    assert values["snapshot_reason"].endswith("free disk space and run again.")

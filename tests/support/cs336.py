@@ -1,0 +1,91 @@
+"""What answers the course's questions in a test: the repository's tables beside records that are made up."""
+
+from pathlib import Path
+
+from perf_tests.records.record import Json
+from perf_tests.report.cs336 import Entry, questions
+from perf_tests.report.cs336_sources import LEDGER, ROOT, Counted, Figure, PeakBeside, Sources
+from tests.support.synthetic import (
+    BACKWARD,
+    FORWARD,
+    FULL_STEP,
+    record,
+    remembered,
+    timed,
+    timed_attention,
+    traced,
+    warmed,
+    write_record,
+)
+
+TIMES = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
+COUNTED = Counted(
+    {
+        "first_steps": [Figure(("medium", "128", "fp32"), "here: batch 2, first (GB)", "7.0")],
+        "orders_of_clearing": [Figure(("2.7B", "128"), "here: before-step (GB)", "27.0")],
+        "lines_of_the_residual_stream": [Figure(("2.7B", "128", "model/transformer.py:100"), "here: made", "3")],
+        "norms": [Figure(("about 1000",), "here: low", "all zero"), Figure(("about 1000",), "here: high", "within")],
+    },
+    [PeakBeside("write-up 003", "2.7B", 128, "fp32", "full_step_peak", "60.0", "GB", 60.25)],
+)
+
+
+def checkout(root: Path) -> Path:
+    """Link the repository's tables into an empty folder, which has no records then."""
+    for name in ("published", LEDGER):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(ROOT / name)
+    return root
+
+
+def with_record(root: Path, data: Json, machine: str = "some-machine", number: int = 1) -> Sources:
+    """Lay a record beside the tables, and beside others with another number."""
+    write_record(root / ".benchmarks" / machine / f"{number:04}_run.json", data)
+    return Sources(root, COUNTED)
+
+
+def entry(sources: Sources, words: str) -> Entry:
+    """Answer the one question with these words."""
+    (asked,) = (one for one in questions() if words in one.asked)
+    return asked.entry(sources)
+
+
+def here(sources: Sources, words: str) -> dict[tuple[str, ...], dict[str, str]]:
+    """Our figures in that answer, by row and column."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for figure in entry(sources, words).here:
+        found.setdefault(figure.row, {})[figure.column] = figure.text
+    return found
+
+
+def everything() -> Json:
+    """A record of every case and pass that a question asks for, of a size of the course."""
+    course: Json = {"size": "small", "context_length": 128, "num_layers": 12, "d_model": 768}
+    rows = [
+        timed(
+            f"{phase}-{name}-{execution}", [seconds * factor for seconds in TIMES], phase=phase, precision=name,
+            execution=execution, first_round_seconds=2.5, tflops_per_second=0.5,
+            part_seconds={"forward": [2.0] * 6, "backward": [1.5] * 6, "optimizer": [0.25 * factor] * 6}, **course,
+        )
+        for phase, factor in (("forward", 1.0), ("backward", 2.0), ("forward_backward", 3.0), ("full_step", 4.0))
+        for name in ("fp32", "bf16")
+        for execution in ("eager", "compiled")
+    ]  # fmt: skip
+    rows += [timed("forward-256", TIMES, **{**course, "context_length": 256})]
+    rows += [
+        timed_attention([seconds * factor * length for seconds in TIMES], phase=f"attention_{phase}", attention=name,
+                        head_dim=16, sequence_length=length, first_round_seconds=9.0)
+        for phase, factor in (("forward", 1.0), ("backward", 2.0))
+        for name in ("naive", "compiled", "sdpa")
+        for length in (256, 1024)
+    ]  # fmt: skip
+    of_step = traced(FULL_STEP, phase="full_step", **course)
+    region = {"launches": 4, "share_of_kernel_time": 0.5, "seconds": 2.0, "is_backward": True}
+    of_step["values"]["regions"] = [
+        {"region": "feed_forward", "seconds_by_kind": {"elementwise": 0.46, "matrix product": 1.54}, **region},
+        {"region": "optimizer", "seconds_by_kind": {"elementwise": 2.0}, **region},
+    ]
+    of_forward = traced(FORWARD, **course)
+    of_forward["values"]["idle_gaps"] = {"median_seconds": 3e-6}
+    passes = [of_forward, traced(BACKWARD, phase="backward", **course), of_step, remembered(**course), warmed(**course)]
+    return {**record(rows), "passes": passes}

@@ -1,0 +1,41 @@
+"""Trees whose worker is `fake_worker`, and what processes and folders of a gate are left."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from perf_tests.records.record import Json
+from tests.support.launch import ROOT
+
+CASES = ("one", "two", "three")
+
+
+def tree(folder: Path, behaviour: Json) -> Path:
+    """A side whose worker behaves so."""
+    room = folder / "perf_tests/interleaved"
+    room.mkdir(parents=True)
+    for package in (room, room.parent):
+        (package / "__init__.py").touch()
+    shutil.copy(ROOT / "tests/support/fake_worker.py", room / "worker.py")
+    cases = {case: {"phase": "forward"} for case in CASES}
+    (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def workers_in(folder: Path) -> list[str]:
+    """Processes whose working folder is below `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            here = os.readlink(process / "cwd")
+        except OSError:
+            continue
+        if here.startswith(str(folder)):
+            found.append(here)
+    return found
