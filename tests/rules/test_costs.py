@@ -39,10 +39,9 @@ COSTS: dict[str, tuple[Callable[[], object], KernelCost]] = {
 }
 
 
-@pytest.mark.parametrize("name", COSTS)
-def test_an_operation_costs_what_it_computes_reads_and_writes(name: str) -> None:
-    function, cost = COSTS[name]
-    assert kernels_of(function) == {cost: 1}
+def test_an_operation_costs_what_it_computes_reads_and_writes() -> None:
+    for name, (function, cost) in COSTS.items():
+        assert kernels_of(function) == {cost: 1}, name
 
 
 def test_the_rate_is_that_of_the_factors() -> None:
@@ -75,22 +74,13 @@ def test_fused_attention_skips_what_the_causal_mask_hides(is_causal: bool, pairs
     assert sum(kernel.flops for kernel in backward) == 5 * square_product
 
 
-@pytest.mark.parametrize(
-    "elements, depth, launches",
-    [
-        ([1] * 110, 1, 1),  # as many small tensors as one launch takes
-        ([1] * 111, 1, 2),
-        ([1] * 64, 2, 1),
-        ([1] * 37, 4, 2),
-        ([320 * 65536], 1, 1),  # as many blocks as one launch takes
-        ([320 * 65536 + 1], 1, 2),
-        ([321 * 65536, 1, 1], 1, 2),
-        ([0, 0], 1, 0),
-        ([], 1, 0),
-    ],
-)
-def test_lists_of_tensors_are_cut_into_launches_as_cuda_does(elements: list[int], depth: int, launches: int) -> None:
-    assert multi_tensor_launches(elements, depth) == launches
+def test_lists_of_tensors_are_cut_into_launches_as_cuda_does() -> None:
+    """A launch takes 110 tensors of a list, 64 of two, 36 of four, and 320 blocks of 65,536 elements."""
+    for elements, depth, launches in (
+        ([1] * 110, 1, 1), ([1] * 111, 1, 2), ([1] * 64, 2, 1), ([1] * 37, 4, 2), ([320 * 65536], 1, 1),
+        ([320 * 65536 + 1], 1, 2), ([321 * 65536, 1, 1], 1, 2), ([0, 0], 1, 0), ([], 1, 0),
+    ):  # fmt: skip
+        assert multi_tensor_launches(elements, depth) == launches, (len(elements), depth)
 
 
 def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a_gpu() -> None:
@@ -149,17 +139,13 @@ DTYPES: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype]] = {
 }
 
 
-@pytest.mark.parametrize("name", DTYPES)
-def test_under_autocast_each_operation_has_cudas_dtype(name: str) -> None:
-    function, dtype = DTYPES[name]
+def test_under_autocast_each_operation_has_cudas_dtype_and_without_it_nothing_is_cast() -> None:
     x = torch.ones(4, 4, dtype=HALF)
-    with CudaRules(), torch.autocast("cpu", dtype=HALF):
-        assert function(x).dtype == dtype
-
-
-def test_without_autocast_nothing_is_cast() -> None:
     with CudaRules():
-        assert torch.ones(4, dtype=HALF).exp().dtype == HALF
+        with torch.autocast("cpu", dtype=HALF):
+            found = {name: function(x).dtype for name, (function, _) in DTYPES.items()}
+        assert x.exp().dtype == HALF
+    assert found == {name: dtype for name, (_, dtype) in DTYPES.items()}
 
 
 @pytest.mark.parametrize("dtype, rows", [(HALF, 100), (FLOAT, 128)])

@@ -1,5 +1,6 @@
 """A training step on fake tensors is counted as on real ones, and few layers tell of many."""
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import Mock
@@ -11,9 +12,10 @@ from model.sizes import SIZES, ModelConfig
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import torch_private
+from perf_tests.hardware.limits import KernelCost
 from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict import fake_run as fake_training
-from perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, PartCounters
+from perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
 from perf_tests.predict.fake_run import NotOfEqualLayersError, extrapolated
 from tests.support.example_cases import language_model_case
 
@@ -102,6 +104,20 @@ def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     assert shallow["backward"].held_at_peak[ACTIVATIONS] == 0
     assert deep["backward"].held_at_peak[GRADIENTS] == 0
     assert fake_training.passes(case)["backward"].peak_bytes == deep["backward"].peak_bytes
+
+
+def logged(*changes: tuple[str, int], kernels: int = 1) -> PartCounters:
+    launched = Counter({KernelCost("aten.mm", 1, 1, "fp32"): kernels})
+    return PartCounters(launched, 0, Counter(), Counter(), Counter(), changes, Counter())
+
+
+def test_a_step_in_the_middle_of_two_logs_may_only_free_and_no_count_may_shrink_below_none() -> None:
+    few = logged((ACTIVATIONS, 1), (GRADIENTS, 2))
+    extrapolated(few, logged((ACTIVATIONS, 1), (INPUTS, -5), (GRADIENTS, 2)), 6)
+    with pytest.raises(NotOfEqualLayersError, match="in the middle"):
+        extrapolated(few, logged((ACTIVATIONS, 1), (INPUTS, 5), (GRADIENTS, 2)), 6)
+    with pytest.raises(NotOfEqualLayersError, match="negative"):
+        extrapolated(logged(kernels=5), logged(kernels=1), 6)
 
 
 def test_layers_that_are_not_equal_are_refused() -> None:
