@@ -4,12 +4,10 @@ import mmap
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
@@ -18,52 +16,15 @@ from perf_tests.bench.loop import Rounds
 from perf_tests.hardware.device import CpuDevice, page_faults, seconds_per_page_fault
 from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.passes.warmup import imports_as_ranges, traced_call
-from perf_tests.phases import LANGUAGE_MODEL, PHASES, phases_of
+from perf_tests.phases import LANGUAGE_MODEL, phases_of
 from perf_tests.predict.counters import counters_of
 from perf_tests.records.record import Json, without_nan
 from perf_tests.traces.kernels import TracedRound, first_round_parts
-from tests.support.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
+from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.synthetic_trace import row
-from tests.support.traced_rounds import Round, rounds, trace_bytes, traced_values
+from tests.support.traced_rounds import rounds, trace_bytes, traced_values
 
 ALL_PHASES = [phase.name for phase in phases_of(LANGUAGE_MODEL)]
-
-
-@pytest.mark.parametrize(
-    "phase, attention, precision",
-    [
-        *((phase, "naive", "bf16") for phase in ALL_PHASES),
-        *((phase, "sdpa", "fp32") for phase in ALL_PHASES),
-        ("full_step", "naive", "fp32"),
-        ("full_step", "sdpa", "bf16"),
-    ],
-)
-def test_the_launches_of_a_traced_phase_are_those_counted(phase: str, attention: str, precision: str) -> None:
-    training = Training(build(attention=attention), PRECISIONS[precision], CPU)
-    training.create_optimizer_state()
-    optimizer = "loop" if PHASES[phase].trains else None
-    case = language_model_case(phase=phase, attention=attention, precision=precision, optimizer=optimizer)
-    traced = traced_values(case, *rounds(training, random_tokens())[phase])
-    assert traced["launches"] == counters_of(case).kernel_launches
-
-
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("phase", ["attention_forward", "attention_backward"])
-def test_the_launches_of_traced_attention_are_those_counted(phase: str, attention: str) -> None:
-    case = attention_case(phase=phase, attention=attention, sequence_length=16, batch_size=2)
-    attend = ATTENTION[attention].build()
-    leaves = [torch.randn(2, 16, 16, requires_grad=True) for _ in range(3)]
-
-    def graph() -> tuple[Any, ...]:
-        for leaf in leaves:
-            leaf.grad = None
-        output_BTK = attend(*leaves)
-        return output_BTK, torch.ones_like(output_BTK)
-
-    forward: Round = (lambda: attend(*leaves), tuple)
-    backward: Round = (lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK), graph)
-    traced = traced_values(case, *(forward if phase == "attention_forward" else backward))
-    assert traced["launches"] == counters_of(case).kernel_launches
 
 
 def test_a_launch_more_than_counted_is_seen() -> None:
