@@ -16,15 +16,12 @@ from perf_tests.bench.loop import Rounds
 from perf_tests.hardware.device import CpuDevice, page_faults, seconds_per_page_fault
 from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.passes.warmup import imports_as_ranges, traced_call
-from perf_tests.phases import LANGUAGE_MODEL, phases_of
 from perf_tests.predict.counters import counters_of
 from perf_tests.records.record import Json, without_nan
 from perf_tests.traces.kernels import TracedRound, first_round_parts
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.synthetic_trace import row
 from tests.support.traced_rounds import rounds, trace_bytes, traced_values
-
-ALL_PHASES = [phase.name for phase in phases_of(LANGUAGE_MODEL)]
 
 
 def test_a_launch_more_than_counted_is_seen() -> None:
