@@ -123,8 +123,8 @@ def finish(session: pytest.Session) -> None:
 
 def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring: MeasuringSession) -> None:
     """What is measured at a time limit is compared; cases left are no success where the comparison may fail."""
-    limit: TimeLimit = session.config.pluginmanager.getplugin("time limit")
-    if limit.is_reached:
+    limit: TimeLimit | None = session.config.pluginmanager.getplugin("time limit")  # None where it refused the run
+    if limit is not None and limit.is_reached:
         selection, saving = measuring.contents.header["selection"], suite.saving
         left = len(set(selection) - measuring.contents.finished_ids)
         run.notes.append(
