@@ -81,7 +81,7 @@ def test_each_verb_takes_what_is_typed(command: str) -> None:
         return
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
-    importlib.import_module(f"perf_tests.verbs.{verb}").add_arguments(parser)
+    importlib.import_module(VERBS[verb]).add_arguments(parser)
     parser.parse_args([word.strip("[]") for word in words if word != "..."])
 
 
