@@ -192,6 +192,11 @@ def inherited_environment() -> dict[str, str]:
 def channel_of_worker() -> Channel:
     """Return the channel of a process that was started as `python -m MODULE SOCKET`, which ends with its starter."""
     end_with_starter()
+    # A process that the starter forked holds the pipe of `end_with_starter` open too, and may outlive it. This signal
+    # does not need the pipe, but comes when the starting *thread* ends and reaches this process alone: one that starts
+    # others with a pipe of their own would leave them running.
+    if hasattr(fcntl, "F_SETSIG"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return Channel(socket.socket(fileno=int(sys.argv[1])))
 
 
@@ -210,9 +215,6 @@ def end_with_starter() -> None:
     """
     if not hasattr(fcntl, "F_SETSIG"):
         return
-    # A process that the starter forked holds the pipe open too, and may outlive it; this signal does not need the pipe,
-    # but reaches this process alone, not what it forks.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     pipe = os.dup(0)
     with open(os.devnull) as nothing:  # what a benchmark reads
         os.dup2(nothing.fileno(), 0)

@@ -39,6 +39,33 @@ def termination(monkeypatch: pytest.MonkeyPatch) -> Iterator[Termination]:
     signal.signal(signal.SIGTERM, before)
 
 
+def test_a_process_ends_with_its_starter_and_not_with_the_thread_that_started_it() -> None:
+    """The kernel tells of a thread's end before it closes the process's pipes, and to the process alone, not its group:
+    a killed search of several threads left its gate running."""
+    program = (
+        "import time; from perf_tests.bench.workers import end_with_starter; "
+        "end_with_starter(); print(1, flush=True); time.sleep(600)"
+    )
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+        process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, process_group=0)
+        begun.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    with begun[0] as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == -signal.SIGKILL
+
+
 def test_sigterm_ends_the_wait_for_a_worker_once(worker: WorkerProcess, termination: Termination) -> None:
     cleaned_up = []
 
