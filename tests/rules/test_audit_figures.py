@@ -1,13 +1,11 @@
 """What labels mean, and the timings of pytest-benchmark files: records of this suite, and files of others."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from perf_tests.audit.figures import (
-    COMPILED,
-    IMPOSSIBLE,
-    TILED,
-    UNFUSED,
-    UNKNOWN,
     attention_of,
     covers_the_square,
     implementation_named,
@@ -15,8 +13,8 @@ from perf_tests.audit.figures import (
     labelled_precision,
     timings_of,
 )
+from perf_tests.audit.tables import audit_file
 from perf_tests.records.record import Json
-from tests.support.audited_tables import audited_record
 from tests.support.synthetic import record, timed, timed_attention
 
 PRECISIONS = {
@@ -25,53 +23,42 @@ PRECISIONS = {
     "float32 (high)": "tf32", "AMP bf16": "bf16", "bf16 weights, fp32 sums": "bf16", "fp8": None,
     "bf16 (fp8 products)": None, "fp16, fp16 accumulate": None, "int8": None, "bf16?": None,
 }  # fmt: skip
-
-
-def test_a_label_of_several_precisions_counts_as_the_fastest_and_an_uncertain_one_as_none() -> None:
-    assert {label: labelled_precision(label) for label in PRECISIONS} == PRECISIONS
-
-
 IMPLEMENTATIONS = {
-    "eager": UNFUSED, "naive eager": UNFUSED, "pytorch eager": UNFUSED, "compiled": COMPILED, "max-autotune": COMPILED,
-    "naive compiled": UNFUSED, "sdpa eager": TILED, "triton_fa2 compiled": TILED, "a new idea eager": UNKNOWN,
-    "naive eager ours checkpoint block": UNKNOWN, "kernels.py:flash eager": UNKNOWN,
+    "eager": "unfused", "naive eager": "unfused", "pytorch eager": "unfused", "compiled": "compiled",
+    "max-autotune": "compiled", "naive compiled": "unfused", "sdpa eager": "tiled", "triton_fa2 compiled": "tiled",
+    "a new idea eager": "unknown", "naive eager ours checkpoint block": "unknown", "kernels.py:flash eager": "unknown",
 }  # fmt: skip
+AXES = {
+    ("naive", "eager", "none"): "eager", ("compiled", "eager", "none"): "compiled",
+    ("naive", "compiled", "none"): "compiled", ("sdpa", "eager", "none"): "sdpa eager",
+    ("naive", "eager", "block"): "naive eager ours checkpoint block",
+}  # fmt: skip
+WHOLE_SQUARE = {"naive": True, "flash": True, "linear attention": False, "block-sparse": False, "mamba": False}
+ANOTHER_MODEL = {"gpt2-large": True, "Llama-3": True, "t5": True, "large": False, "2.7B": False}
 
 
-def test_how_attention_runs_is_told_by_the_words_of_its_implementation() -> None:
+def test_labels_are_read_as_their_words_say_and_for_the_figure_where_they_leave_something_open() -> None:
+    assert {label: labelled_precision(label) for label in PRECISIONS} == PRECISIONS
     assert {words: attention_of(words) for words in IMPLEMENTATIONS} == IMPLEMENTATIONS
+    assert {axes: implementation_named(*axes) for axes in AXES} == AXES
+    assert {name: covers_the_square(name) for name in WHOLE_SQUARE} == WHOLE_SQUARE
+    assert {name: is_another_model(name) for name in ANOTHER_MODEL} == ANOTHER_MODEL
 
 
-def test_an_implementation_at_the_defaults_has_everybodys_name() -> None:
-    names = ("naive", "eager", "none"), ("compiled", "eager", "none"), ("naive", "compiled", "none")
-    assert [implementation_named(*axes) for axes in names] == ["eager", "compiled", "compiled"]
-    assert implementation_named("sdpa", "eager", "none") == "sdpa eager"
-    assert implementation_named("naive", "eager", "block") == "naive eager ours checkpoint block"
-
-
-def test_names_of_what_computes_less_are_known() -> None:
-    less, whole = ("linear attention", "block-sparse", "mamba", "sliding window"), ("naive", "flash", "causal")
-    assert [covers_the_square(name) for name in (*less, *whole)] == [False] * 4 + [True] * 3
-    assert [is_another_model(name) for name in ("gpt2-large", "Llama-3", "t5", "large", "2.7B")] == [True] * 3 + [
-        False
-    ] * 2
-
-
-@pytest.mark.parametrize(
-    "gpu, honest, fast, limit",
-    [
-        ("NVIDIA A100-SXM4-80GB", timed(), timed(seconds=(1e-9,) * 10), "A100"),
-        (None, *(timed(matmul_ceiling_tflops_per_second=rate) for rate in (0.1, 1e-6)), "best product measured there"),
-    ],
-    ids=["a GPU's datasheet", "the ceiling that a CPU's run measured"],
-)
-def test_a_record_of_this_suite_is_held_to(gpu: str | None, honest: Json, fast: Json, limit: str) -> None:
+@pytest.mark.parametrize("gpu, honest, fast, limit", [
+    ("NVIDIA A100-SXM4-80GB", {}, {"seconds": (1e-9,) * 10}, "A100"),
+    (None, *({"matmul_ceiling_tflops_per_second": rate} for rate in (0.1, 1e-6)), "best product measured there"),
+])  # fmt: skip
+def test_a_record_is_held_to_a_gpus_datasheet_and_to_the_ceiling_that_a_cpus_run_measured(
+    gpu: str | None, honest: Json, fast: Json, limit: str, tmp_path: Path
+) -> None:
     """A model of two layers in 1 s is fine on any GPU; in a nanosecond on none."""
-    honest_run, fast_run = (record([row], gpu={"name": gpu} if gpu else None) for row in (honest, fast))
-    assert audited_record(honest_run).findings == []
-    (finding,) = audited_record(fast_run).findings
-    assert (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
-    assert limit in finding.limit
+    path = tmp_path / "run.json"
+    for changes, found in ((honest, []), (fast, [("impossible", "arithmetic")])):
+        path.write_text(json.dumps(record([timed(**changes)], gpu={"name": gpu} if gpu else None)))
+        findings = audit_file(path).findings
+        assert [(finding.verdict, finding.rule) for finding in findings] == found
+        assert all(limit in finding.limit for finding in findings)
 
 
 def test_a_row_is_read_by_the_median_of_its_rounds_and_its_axes() -> None:
@@ -83,7 +70,7 @@ def test_a_row_is_read_by_the_median_of_its_rounds_and_its_axes() -> None:
     assert [one.implementation for one in others] == ["sdpa eager", "compiled"]
 
 
-NOT_JUDGED = {
+NOT_JUDGED: dict[str, Json] = {
     "neither phase nor shape": {},
     "no formula knows": timed(model="a.py:build")["extra_info"],
     "shared by several ranks": timed(parallel="ddp")["extra_info"],
@@ -92,8 +79,8 @@ NOT_JUDGED = {
 }
 
 
-@pytest.mark.parametrize("reason", NOT_JUDGED)
-def test_a_row_without_a_shape_that_a_formula_knows_is_not_judged_and_says_why(reason: str) -> None:
-    row = {"name": "test_x", "stats": {"mean": 0.1}, "extra_info": NOT_JUDGED[reason]}
-    (said,) = audited_record({"machine_info": {"node": "x"}, "benchmarks": [row]}).reasons()
-    assert reason in said
+def test_a_row_without_a_shape_that_a_formula_knows_is_not_judged_and_says_why() -> None:
+    rows = [{"name": "test_x", "stats": {"mean": 0.1}, "extra_info": info} for info in NOT_JUDGED.values()]
+    read = timings_of({"machine_info": {"node": "x"}, "benchmarks": rows})
+    assert [one.work for one in read] == [None] * len(rows)
+    assert all(reason in one.without_work for reason, one in zip(NOT_JUDGED, read, strict=True))

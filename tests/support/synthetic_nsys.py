@@ -48,22 +48,19 @@ class Export:
         self.insert("NVTX_EVENTS", start, end, 59, None, None, thread, self.string(name), domain)
 
     def kernel(self, name: str, launched: int, start: int, end: int, thread: int = MAIN) -> None:
-        activity = (start, end, self.call(launched, thread), 7)
         names = (thread // 2**24 * 2**24, self.string(name), self.string(name[:9]), None)
+        activity = (start, end, self.call(launched, thread), 7)
         self.insert("CUPTI_ACTIVITY_KIND_KERNEL", *activity, *((name,) if self.old else names))
 
     def call(self, start: int, thread: int = MAIN) -> int:
         """The correlation of a call that takes 3 us with what it starts."""
-        correlation = next(self.correlations)
-        row = (start, start + 3000, 0, thread, correlation, self.string("cudaLaunchKernel_v7000"), 0)
-        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", *row)
+        row = (start, start + 3000, 0, thread, correlation := next(self.correlations))
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", *row, self.string("cudaLaunchKernel_v7000"), 0)
         return correlation
 
     def copy_to_device(self, launched: int, start: int, end: int, size: int) -> None:
-        self.database.execute(
-            "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY"
-            " (start INT, end INT, correlationId INT, globalPid INT, copyKind INT, bytes INT)"
-        )
+        columns = "start INT, end INT, correlationId INT, globalPid INT, copyKind INT, bytes INT"
+        self.database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({columns})")
         self.insert("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, self.call(launched), PROCESS * 2**24, 1, size)
 
     def finish(self) -> None:
@@ -84,22 +81,19 @@ def one_layer(path: Path, old: bool = False) -> Path:
     """A forward pass whose kernels run long after their launch, and a backward pass from autograd's thread."""
     export = Export(path, old)
     export.insert("NVTX_EVENTS", 0, None, 75, None, "transformer-perf-tests", MAIN, None, OURS)
-    export.range("warm-up", 0, 90_000)
-    export.kernel(SGEMM, 10_000, 20_000, 80_000)
-    export.range("round", 100_000, 1_000_000)
-    export.range("forward", 105_000, 200_000)
-    export.range("block 0", 110_000, 190_000)
-    export.range("attention", 112_000, 188_000)
-    export.range("scores", 115_000, 130_000)
+    for name, start, end in (
+        ("warm-up", 0, 90_000), ("round", 100_000, 1_000_000), ("forward", 105_000, 200_000),
+        ("block 0", 110_000, 190_000), ("attention", 112_000, 188_000), ("scores", 115_000, 130_000),
+        ("softmax", 135_000, 150_000), ("value_product", 155_000, 170_000), ("backward", 210_000, 900_000),
+    ):  # fmt: skip
+        export.range(name, start, end)
     export.range("somebody else's", 100_000, 1_000_000, domain=OTHERS)
-    export.kernel(SGEMM, 120_000, 300_000, 340_000)
-    export.range("softmax", 135_000, 150_000)
-    export.kernel(EXP, 140_000, 340_000, 400_000)
-    export.range("value_product", 155_000, 170_000)
-    export.kernel(SGEMM, 160_000, 400_000, 440_000)
-    export.range("backward", 210_000, 900_000)
-    export.kernel(SGEMM, 500_000, 510_000, 590_000, AUTOGRAD)
-    export.kernel(COPY, 600_000, 610_000, 630_000, AUTOGRAD)
+    for kernel in (
+        (SGEMM, 10_000, 20_000, 80_000), (SGEMM, 120_000, 300_000, 340_000), (EXP, 140_000, 340_000, 400_000),
+        (SGEMM, 160_000, 400_000, 440_000), (SGEMM, 500_000, 510_000, 590_000, AUTOGRAD),
+        (COPY, 600_000, 610_000, 630_000, AUTOGRAD),
+    ):  # fmt: skip
+        export.kernel(*kernel)
     export.database.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
     export.insert("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", "3.11.0")
     export.finish()

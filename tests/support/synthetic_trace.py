@@ -5,7 +5,8 @@ from typing import Any
 
 from perf_tests.records.record import Json
 
-HOST, BACKWARD_THREAD, DEVICE, STREAM = 100, 101, 0, 7
+HOST, BACKWARD_THREAD, STREAM = 100, 101, 7
+NUMBERS = ("correlation", "Sequence number")
 
 SHAPES: dict[str, tuple[list[list[int]], list[str]]] = {
     "aten::bmm": ([[4, 8, 16], [4, 16, 8]], ["float", "float"]),
@@ -20,45 +21,48 @@ class HandWritten:
     """Events in the order of writing; times in microseconds."""
 
     def __init__(self) -> None:
-        self.events: list[Json] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {}}]
-        self._correlation = 0
+        self.events: list[Json] = []
 
     def host(self, cat: str, name: str, start: float, end: float, tid: int = HOST, **args: Any) -> None:
         self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": end - start, "args": args}
+            {"ph": "X", "cat": cat, "name": name, "tid": tid, "ts": start, "dur": end - start, "args": args}
         )
 
     def annotation(self, name: str, start: float, end: float) -> None:
         """On the host, and as Kineto projects it on the device."""
         self.host("user_annotation", name, start, end)
-        projected = {"ph": "X", "cat": "gpu_user_annotation", "name": name, "pid": DEVICE, "tid": STREAM}
-        self.events.append({**projected, "ts": start + 50, "dur": end - start, "args": {}})
+        self.host("gpu_user_annotation", name, start + 50, end + 50, STREAM)
 
     def operation(
         self, name: str, start: float, end: float, tid: int = HOST, number: int | None = None, fwd: int = 0
     ) -> None:
         dims, dtypes = SHAPES.get(name, ([], []))
-        args: Json = {"Input Dims": dims, "Input type": dtypes, "External id": len(self.events)}
-        if number is not None:
-            args.update({"Sequence number": number, "Fwd thread id": fwd})
-        self.host("cpu_op", name, start, end, tid, **args)
+        numbers = {} if number is None else {"Sequence number": number, "Fwd thread id": fwd}
+        self.host("cpu_op", name, start, end, tid, **{"Input Dims": dims, "Input type": dtypes}, **numbers)
 
     def kernel(
         self, name: str, launched: float, start: float, end: float, tid: int = HOST, cat: str = "kernel", **args: Any
     ) -> None:
         """A call of the runtime that takes 4 us, and what it started on the device."""
-        self._correlation += 1
-        self.host("cuda_runtime", "a call", launched, launched + 4, tid, correlation=self._correlation)
-        event = {"ph": "X", "cat": cat, "name": name, "pid": DEVICE, "tid": STREAM, "ts": start, "dur": end - start}
-        self.events.append({**event, "args": {"correlation": self._correlation, "stream": STREAM, **args}})
+        correlation = len(self.events)
+        self.host("cuda_runtime", "a call", launched, launched + 4, tid, correlation=correlation)
+        self.host(cat, name, start, end, STREAM, correlation=correlation, **args)
 
     def without_device(self) -> "HandWritten":
         """As from a profiler that sees the calls of the host alone."""
         self.events = [event for event in self.events if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset")]
         return self
 
+    def twice(self) -> "HandWritten":
+        """The same again 2 ms later."""
+        for event in list(self.events):
+            numbers = {name: event["args"][name] + 1000 for name in NUMBERS if name in event["args"]}
+            self.events.append({**event, "ts": event["ts"] + 2000, "args": {**event["args"], **numbers}})
+        return self
+
     def text(self) -> bytes:
-        return json.dumps({"schemaVersion": 1, "traceEvents": self.events}).encode()
+        named = {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {}}
+        return json.dumps({"schemaVersion": 1, "traceEvents": [named, *self.events]}).encode()
 
 
 def row(rows: list[Json], **values: object) -> Json:
