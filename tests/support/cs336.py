@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from perf_tests.records.record import Json
-from perf_tests.report.cs336 import Entry, questions
 from perf_tests.report.cs336_sources import LEDGER, ROOT, Counted, Figure, PeakBeside, Sources
 from tests.support.synthetic import (
     BACKWARD,
@@ -42,20 +41,6 @@ def with_record(root: Path, data: Json, machine: str = "some-machine", number: i
     """Lay a record beside the tables, and beside others with another number."""
     write_record(root / ".benchmarks" / machine / f"{number:04}_run.json", data)
     return Sources(root, COUNTED)
-
-
-def entry(sources: Sources, words: str) -> Entry:
-    """Answer the one question with these words."""
-    (asked,) = (one for one in questions() if words in one.asked)
-    return asked.entry(sources)
-
-
-def here(sources: Sources, words: str) -> dict[tuple[str, ...], dict[str, str]]:
-    """Our figures in that answer, by row and column."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
-    for figure in entry(sources, words).here:
-        found.setdefault(figure.row, {})[figure.column] = figure.text
-    return found
 
 
 def everything() -> Json:
