@@ -24,15 +24,6 @@ QUESTIONS = Path(__file__).with_suffix(".toml")
 NOT_RECORDED = "not recorded"
 UNKNOWN = "Not recorded on this machine; the command records it."
 READERS = {**OURS, **THEIRS}
-OWN_STYLE = """
-.command { margin: 4px 0; padding: 6px 10px; background: var(--panel); border-radius: 4px; overflow-wrap: anywhere; }
-.command span { white-space: nowrap; }
-.unknown { color: var(--faint); }
-.scroll { max-height: none; }
-th { min-width: 6.5rem; }
-details { margin: 12px 0; }
-li { margin: 2px 0; }
-"""
 
 
 @dataclass(frozen=True)
@@ -163,63 +154,20 @@ def markdown_page(sources: Sources) -> str:
 
 def html_page(sources: Sources) -> str:
     """Return the page in the report page's style, with its tables and its escaping."""
-    from perf_tests.report.page import style  # late: no other output takes the report's page
-
-    found = entries(sources)
-    sections = {title: list(of) for title, of in groupby(found, lambda entry: entry.question.section)}
-    links = "".join(f'<a href="#{_anchor(title)}">{_text(title)}</a>' for title in sections)
-    body = "".join(map(_paragraph, _introduction(found))) + _table(_whose_figures(sources), "where")
-    for title, of in sections.items():
-        anchors = [f"{_anchor(title)}-{number}" for number in range(1, len(of) + 1)]
-        listed = "".join(
-            f'<li><a href="#{anchor}">{_text(entry.question.asked)}</a></li>'
-            for anchor, entry in zip(anchors, of, strict=True)
-        )
-        body += f'<section id="{_anchor(title)}"><h2>{_text(title)}</h2><details><summary>{len(of)} questions</summary>'
-        body += f"<ul>{listed}</ul></details>{''.join(map(_html_entry, of, anchors))}</section>"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{TITLE}</title><style>{style()}{OWN_STYLE}</style></head><body>"
-        f"<header><h1>{TITLE}</h1><nav>{links}</nav></header><main>{body}</main></body></html>\n"
-    )
-
-
-def _html_entry(entry: Entry, anchor: str) -> str:
-    shown = _table(entry.table, anchor) if entry.table else _paragraph(UNKNOWN, "unknown")
-    command = " ".join(f"<span>{_text(word)}</span>" for word in entry.question.command.split())
-    return (
-        f'<section id="{anchor}"><h3>{_text(entry.question.asked)}</h3><p class="command"><code>{command}</code></p>'
-        f"{shown}{''.join(map(_paragraph, entry.sentences))}"
-        f"{''.join(_paragraph(line, 'note') for line in entry.origin)}</section>"
-    )
-
-
-def _macros() -> Any:
-    from perf_tests.report.page import macros  # late, as above
-
-    return macros()
-
-
-def _paragraph(content: str, kind: str = "") -> str:
-    return str(_macros().paragraph(content, kind))
-
-
-def _text(content: str) -> str:
-    return str(_macros().cell(content))
-
-
-def _table(shown: Table, name: str) -> str:
     from perf_tests.report.blocks import Rows
+    from perf_tests.report.page import environment, style  # late: no other output takes the report's page
 
-    return str(_macros().table(Rows.of(shown, name)))
-
-
-def _anchor(title: str) -> str:
-    """The name of a section in links and in the names of its CSV files."""
-    return title.lower().replace(" ", "-")
+    found, sections = entries(sources), []
+    for title, of in groupby(found, lambda entry: entry.question.section):
+        anchor = title.lower().replace(" ", "-")  # in links and in the names of its CSV files
+        numbered = enumerate(of, start=1)
+        tables = [(one, Rows.of(one.table, f"{anchor}-{place}") if one.table else None) for place, one in numbered]
+        sections.append((title, anchor, tables))
+    page = environment().get_template(f"{QUESTIONS.stem}.html.jinja").render(
+        title=TITLE, style=style(), introduction=_introduction(found), unknown=UNKNOWN, sections=sections,
+        whose=Rows.of(_whose_figures(sources), "where"),
+    )  # fmt: skip
+    return f"{page}\n"
 
 
 def _introduction(found: Sequence[Entry]) -> list[str]:

@@ -525,7 +525,13 @@ def plotly() -> str:
 
 @cache
 def macros() -> Any:
-    """The macros of `page.html.jinja`.
+    """The macros of `page.html.jinja`."""
+    return environment().get_template("page.html.jinja").module
+
+
+@cache
+def environment() -> Any:
+    """Reads the templates beside this file.
 
     Every text that they are given is escaped, control characters and lone surrogates as spaces; JSON holds no
     character that could end its element.
@@ -537,4 +543,4 @@ def macros() -> Any:
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return environment.get_template("page.html.jinja").module
+    return environment
