@@ -3,8 +3,8 @@ attention by part; and what the first round of a process is spent on."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from statistics import fmean, median, pstdev
@@ -16,7 +16,6 @@ from perf_tests.traces.trace import (
     KINDS,
     PRODUCTS,
     ROUND,
-    MemoryOperation,
     Region,
     Span,
     Trace,
@@ -27,6 +26,7 @@ from perf_tests.traces.trace import (
 )
 
 Kernels = Sequence[TracedKernel]
+START, END = attrgetter("start_us"), attrgetter("end_us")
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6
@@ -80,13 +80,7 @@ def kernel_values(
     count = len(trace.rounds)
     rounds = _Rounds(count, total_us(kernels) / count, total_us(trace.rounds) / count)
     busy = _merged([*kernels, *copies])
-    idle_us = [
-        later.start_us - earlier.end_us
-        for earlier, later in pairwise(busy)
-        if trace.round_at(earlier.end_us, later.start_us) is not None
-    ]
-    # On a CPU each operation is its own call, and no kernel is launched.
-    launched = [(kernel.launch, kernel) for kernel in kernels]
+    calls = grouped(sorted(trace.calls, key=START), attrgetter("thread")).values()
     of_round = [sum(span.holds(kernel.issued_us) for kernel in kernels) for span in trace.rounds]
     products = _products(kernels)
     is_compiled = "compiled" in (identity.get("attention"), identity.get("execution"))
@@ -112,10 +106,20 @@ def kernel_values(
         ],
         **_top_kernels(kernels, rounds),
         "regions": _regions(kernels, rounds),
-        "memory_operations": _memory_operations(copies, rounds),
-        "idle_gaps": _spread(idle_us),
-        "api_gaps": _spread(_api_gaps(trace)),
-        "launch_to_start": _spread([kernel.start_us - call.start_us for call, kernel in launched if call is not None]),
+        "memory_operations": [
+            {
+                "kind": kind,
+                "count": len(group) / count,
+                "bytes": sum(copy.bytes_moved for copy in group) // count,
+                "seconds": rounds.seconds(group),
+                "share_of_wall": rounds.seconds(group) * 1e6 / rounds.wall_us,
+            }
+            for kind, group in sorted(grouped(copies, attrgetter("kind")).items())
+        ],
+        "idle_gaps": _spread(_gaps(trace, [busy], END)),
+        "api_gaps": _spread(_gaps(trace, calls, START)),
+        # On a CPU each operation is its own call, and no kernel is launched.
+        "launch_to_start": _spread([one.start_us - one.launch.start_us for one in kernels if one.launch]),
         "attention": attention_values(trace, kernels, matmul_flops_per_second),
     }
 
@@ -231,23 +235,10 @@ def _regions(kernels: Kernels, rounds: _Rounds) -> list[Json]:
     ]
 
 
-def _memory_operations(copies: Sequence[MemoryOperation], rounds: _Rounds) -> list[Json]:
-    return [
-        {
-            "kind": kind,
-            "count": len(group) / rounds.count,
-            "bytes": sum(operation.bytes_moved for operation in group) // rounds.count,
-            "seconds": rounds.seconds(group),
-            "share_of_wall": total_us(group) / rounds.count / rounds.wall_us,
-        }
-        for kind, group in sorted(grouped(copies, lambda operation: operation.kind).items())
-    ]
-
-
 def _merged(spans: Iterable[Span]) -> list[Span]:
     """The same time with overlaps counted once, in order."""
     merged: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.start_us):
+    for span in sorted(spans, key=START):
         if merged and span.start_us <= merged[-1].end_us:
             merged[-1] = Span(merged[-1].start_us, max(merged[-1].end_us, span.end_us))
         else:
@@ -255,14 +246,13 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _api_gaps(trace: Trace) -> list[float]:
-    """Microseconds between two calls of a host thread to the device's runtime."""
-    inside = [call for call in trace.calls if trace.round_at(call.start_us) is not None]
+def _gaps(trace: Trace, lanes: Iterable[Sequence[Span]], since: Callable[[Span], float]) -> list[float]:
+    """Microseconds between two spans of a lane, such as a thread's calls, that are in one round `since` the first's."""
     return [
         max(later.start_us - earlier.end_us, 0.0)
-        for calls in grouped(inside, lambda call: call.thread).values()
-        for earlier, later in pairwise(sorted(calls, key=lambda call: call.start_us))
-        if trace.round_at(earlier.start_us, later.start_us) is not None
+        for lane in lanes
+        for earlier, later in pairwise(lane)
+        if trace.round_at(since(earlier), later.start_us) is not None
     ]
 
 
@@ -292,6 +282,7 @@ WORTH_A_RATE_BYTES = 2**16
 Cell = tuple[int, str]
 """One layer in one round."""
 Layers = dict[Cell, list[TracedKernel]]
+Bound = Callable[[float, float, float, float], str | None]
 
 
 def attention_values(trace: Trace, kernels: Kernels, matmul_flops_per_second: float | None) -> Json | None:
@@ -305,33 +296,28 @@ def attention_values(trace: Trace, kernels: Kernels, matmul_flops_per_second: fl
         if kernel.kind != "matrix product" and kernel.us
         if (touched := kernel.bytes_touched or 0) >= WORTH_A_RATE_BYTES
     ]
-    rates = Rates(matmul_flops_per_second, max(bytes_per_second, default=None))
-    directions = {name: _direction(trace, kernels, rates, name == "backward") for name in ("forward", "backward")}
-    return directions if any(directions.values()) else None
+    best_bytes_per_second = max(bytes_per_second, default=None)
 
-
-@dataclass(frozen=True)
-class Rates:
-    """The machine's best: FLOP/s of a square product, bytes/s of the fastest kernel of this trace."""
-
-    flops_per_second: float | None
-    bytes_per_second: float | None
-
-    def bound(self, product_flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
+    def bound(product_flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
         """`launch` where the device waits longer than it works, else the slower of arithmetic and memory.
 
-        Arithmetic is that of matrix products; what has none is bound by memory.
+        Arithmetic is that of matrix products, at the rate of a square one; what has none is bound by memory, at the
+        rate of this trace's fastest kernel.
         """
         if idle_us > busy_us:
             return "launch"
         if not product_flops:
             return "memory"
-        if not self.flops_per_second or not self.bytes_per_second:
+        if not matmul_flops_per_second or not best_bytes_per_second:
             return None
-        return "compute" if product_flops / self.flops_per_second > bytes_touched / self.bytes_per_second else "memory"
+        is_arithmetic = product_flops / matmul_flops_per_second > bytes_touched / best_bytes_per_second
+        return "compute" if is_arithmetic else "memory"
+
+    directions = {name: _direction(trace, kernels, bound, name == "backward") for name in ("forward", "backward")}
+    return directions if any(directions.values()) else None
 
 
-def _direction(trace: Trace, kernels: Kernels, rates: Rates, is_backward: bool) -> Json | None:
+def _direction(trace: Trace, kernels: Kernels, bound: Bound, is_backward: bool) -> Json | None:
     cells: dict[str, Layers] = {part: defaultdict(list) for part in PARTS}
     layers: Layers = defaultdict(list)
     for kernel in (kernel for kernel in kernels if kernel.is_backward is is_backward):
@@ -348,12 +334,18 @@ def _direction(trace: Trace, kernels: Kernels, rates: Rates, is_backward: bool) 
         part = _part_of(region.path)
         if part and trace.round_at(region.start_us) is not None:
             spans[part].setdefault(_cell(region.path, region.start_us, trace), region)
+    softmax = cells["softmax"].values()
+    products = [_products(group) for part in LAYER_PRODUCTS for group in cells[part].values()]
+    flops, softmax_flops = (sum(kernel.flops for group in groups for kernel in group) for groups in (products, softmax))
+    # Both products together take as long as two typical ones.
+    is_timed = softmax and any(products)
     others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]
     return {
         "layers": len({layer for _, layer in layers}),
-        "parts": [_part_row(part, cells[part], spans[part], rates) for part in PARTS if cells[part]],
+        "parts": [_part_row(part, cells[part], spans[part], bound) for part in PARTS if cells[part]],
         "lanes": _lanes(cells, layers, spans),
-        **_softmax_over_products(cells),
+        "softmax_over_products_time": _typical_us(softmax) / (2 * _typical_us(products)) if is_timed else None,
+        "softmax_over_products_flops": softmax_flops / flops if softmax and flops else None,
         "seconds": _typical_us(layers.values()) / 1e6,
         "saved_without_gaps_seconds": median(map(_idle_us, layers.values())) / 1e6,
         "saved_by_fusing_seconds": median(others) / 1e6,
@@ -370,7 +362,7 @@ def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
     return number, layer_of(path) or "alone"
 
 
-def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], rates: Rates) -> Json:
+def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], bound: Bound) -> Json:
     groups = cells.values()
     busy_us, idle_us = _typical_us(groups), median(map(_idle_us, groups))
     product_flops = fmean(sum(kernel.flops for kernel in _products(group)) for group in groups)
@@ -386,7 +378,7 @@ def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], rates: Rates)
         "host_seconds": median(region.us for region in spans.values()) / 1e6 if spans else None,
         "flops": fmean(sum(kernel.flops for kernel in group) for group in groups),
         "bytes": touched,
-        "bound": rates.bound(product_flops, touched, busy_us, idle_us),
+        "bound": bound(product_flops, touched, busy_us, idle_us),
         "spread_over_layers": {
             "stddev_seconds": pstdev(of_layer), "min_seconds": min(of_layer), "max_seconds": max(of_layer)
         },
@@ -420,20 +412,6 @@ def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell,
         {"side": side, "part": part, "start_seconds": (span.start_us - start_us) / 1e6, "seconds": span.us / 1e6}
         for side, part, span in sorted(lanes, key=lambda lane: (lane[0], lane[2].start_us))
     ]
-
-
-def _softmax_over_products(cells: dict[str, Layers]) -> Json:
-    softmax = cells["softmax"].values()
-    products = [_products(group) for part in LAYER_PRODUCTS for group in cells[part].values()]
-    flops = sum(kernel.flops for group in products for kernel in group)
-    softmax_flops = sum(kernel.flops for group in softmax for kernel in group)
-    # Both products together take as long as two typical ones.
-    is_timed = softmax and any(products)
-    times = _typical_us(softmax) / (len(LAYER_PRODUCTS) * _typical_us(products)) if is_timed else None
-    return {
-        "softmax_over_products_time": times,
-        "softmax_over_products_flops": softmax_flops / flops if softmax and flops else None,
-    }
 
 
 # What the first round of a process is spent on: its trace compared with that of a later round, by part.
@@ -483,8 +461,8 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
     its faults cannot be told from the operators', so all stay where they happened. The rest may be negative, because
     host and device work at the same time. Raises ValueError for a trace without its round.
     """
-    spent, usual = _spent(first), _spent(steady)
-    parts = {part: max(0.0, spent.by_part[part] - usual.by_part[part]) for part in FIRST_ROUND_PARTS}
+    (seconds, spent, _), (usual_seconds, usual, _) = _spent(first), _spent(steady)
+    parts = {part: max(0.0, spent[part] - usual[part]) for part in FIRST_ROUND_PARTS}
     # Page faults happen inside the operators that first write to new pages: they are taken from these.
     inside = parts[LIBRARY] + parts[OPERATORS]
     if seconds_per_fault is not None and not parts[COMPILATION] and inside:
@@ -494,36 +472,26 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
         parts[ALLOCATOR] += share * inside
         for part in (LIBRARY, OPERATORS):
             parts[part] *= 1 - share
-    growth = spent.round_seconds - usual.round_seconds
-    return {STEADY: usual.round_seconds, **parts, UNEXPLAINED: growth - sum(parts.values())}
+    return {STEADY: usual_seconds, **parts, UNEXPLAINED: seconds - usual_seconds - sum(parts.values())}
 
 
 def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
     """The events whose own time, without the events inside them, grew most; at most five."""
-    spent, usual = _spent(first).by_name, _spent(steady).by_name
+    (_, _, spent), (_, _, usual) = _spent(first), _spent(steady)
     growth = {name: seconds - usual[name] for name, seconds in spent.items() if seconds > usual[name]}
     largest = sorted(growth, key=lambda name: -growth[name])[:LARGEST]
     return [{"name": name, "seconds": growth[name]} for name in largest]
 
 
-@dataclass
-class _Spent:
-    """Seconds of one traced round by part, and by the name of what took them."""
-
-    round_seconds: float
-    by_part: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-
-def _spent(traced: TracedRound) -> _Spent:
-    """Time of each event without that of the events inside it, by part."""
+def _spent(traced: TracedRound) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
+    """Seconds of the round, and of each event without the events inside it: by part, and by name."""
     events = [event for event in traced.events if event.get("ph") == "X" and event.get("cat") in HOST_EVENTS]
     found = next((event for event in events if event["name"] == ROUND), None)
     if found is None:
         raise ValueError("the trace has no round in it: nothing was traced, or the profiler dropped it.")
     start, stop = found["ts"], found["ts"] + found["dur"]
     inside = [event for event in events if start <= event["ts"] < stop and event is not found]
-    spent = _Spent(found["dur"] / 1e6)
+    by_part, by_name = defaultdict[str, float](float), defaultdict[str, float](float)
     open_events: dict[object, list[tuple[float, str | None, str]]] = defaultdict(list)
     for event in sorted(inside, key=lambda event: (event["ts"], -event["dur"])):
         stack = open_events[event["tid"]]
@@ -533,10 +501,10 @@ def _spent(traced: TracedRound) -> _Spent:
         part, seconds = _first_round_part_of(event, around[1]), event["dur"] / 1e6
         for of, name, own in ((part, event["name"], seconds), (*around[1:], -seconds)):
             if of is not None:
-                spent.by_part[of] += own
-                spent.by_name[name] += own
+                by_part[of] += own
+                by_name[name] += own
         stack.append((event["ts"] + event["dur"], part, event["name"]))
-    return spent
+    return found["dur"] / 1e6, by_part, by_name
 
 
 def _first_round_part_of(event: Json, around: str | None) -> str | None:
