@@ -23,31 +23,32 @@ from perf_tests.audit.figures import (
 )
 from perf_tests.audit.physics import OUTLIER_SHARE, gpu_of, is_impossible, least_kernel_seconds
 from perf_tests.hardware.limits import FLOAT32_BYTES, AttentionWork, ModelWork, Work
-from perf_tests.phases import PHASES, Phase, phase_named
+from perf_tests.phases import PHASES, phase_named
 from perf_tests.records.record import grouped
 
 
-def findings_between(timings: Sequence[Timing]) -> list[Finding]:
-    """What the timings of one table say of each other, rule by rule."""
-    table = Table(timings)
-    return [finding for rule in RULES for finding in rule(table)]
+class Table:
+    """The timings of a table, what they say of each other, and which of the steady ones belong together.
 
-
-class Neighbours:
-    """The timings around a finding, to name its cause by."""
+    Equal works are one object, because hashing one takes longer than all else.
+    """
 
     def __init__(self, timings: Sequence[Timing]) -> None:
-        self._by_place = {timing.place: timing for timing in timings}
+        works: dict[Work | None, Work | None] = {}
+        self._by_place = {one.place: one for one in timings}
+        self.timings = [
+            one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
+            for one in timings
+            # Of known work, and a figure that no slow round dominates.
+            if one.work and one.seconds and one.seconds > 0 and (one.std_seconds or 0) <= OUTLIER_SHARE * one.seconds
+        ]
 
-    @cached_property
-    def _with_backward(self) -> dict[Hashable, list[Timing]]:
-        """Steady timings in which a backward pass and what runs before or after it are one figure."""
-        rows = ((timing, phase_named(timing.phase)) for timing in _steady(self._by_place.values()))
-        several = (timing for timing, row in rows if row and "backward" in row.timed and len(row.main_parts) > 1)
-        return grouped(several, _CONFIGURATION)
+    def findings(self) -> list[Finding]:
+        """What the timings say of each other, rule by rule."""
+        return [finding for rule in RULES for finding in rule(self)]
 
     def explain(self, finding: Finding) -> Finding:
-        """The same finding, with the cause that other phases of its configuration suggest."""
+        """The same finding on one of the timings, with the cause that other phases of its configuration suggest."""
         accused = self._by_place[finding.places[0]]
         is_impossible = (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
         if not is_impossible or accused.phase != "forward" or accused.precision != "fp32":
@@ -63,22 +64,12 @@ class Neighbours:
         )
         return replace(finding, likely_cause=cause)
 
-
-_CONFIGURATION = attrgetter("series", "gpu", "work", "precision_label", "implementation")
-
-
-# What rules share: the steady timings of a table, and which of them belong together.
-
-
-class Table:
-    """The steady timings of a table. Equal works are one object, because hashing one takes longer than all else."""
-
-    def __init__(self, timings: Iterable[Timing]) -> None:
-        works: dict[Work | None, Work | None] = {}
-        self.timings = [
-            one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
-            for one in _steady(timings)
-        ]
+    @cached_property
+    def _with_backward(self) -> dict[Hashable, list[Timing]]:
+        """Timings in which a backward pass and what runs before or after it are one figure."""
+        rows = ((timing, phase_named(timing.phase)) for timing in self.timings)
+        several = (timing for timing, row in rows if row and "backward" in row.timed and len(row.main_parts) > 1)
+        return grouped(several, _CONFIGURATION)
 
     @cached_property
     def configurations(self) -> list[dict[str, list[Timing]]]:
@@ -94,13 +85,12 @@ class Table:
     @cached_property
     def compiled_pairs(self) -> list[list[tuple[Timing, Timing]]]:
         """Eager and compiled timings of each configuration that has both, by phase and optimizer."""
-        both = [timing for timing in self.timings if timing.implementation in ("eager", "compiled")]
         pairs = []
-        for group in grouped(both, lambda t: (_repository(t.series), t.gpu, id(t.work), t.precision_label)).values():
-            ways = grouped(group, attrgetter("implementation"))
-            step = attrgetter("phase", "optimizer")
-            eager, compiled = (grouped(ways.get(way, []), step) for way in ("eager", "compiled"))
-            pairs.append([(eager[one][0], compiled[one][0]) for one in compiled if one in eager])
+        of_ways = (timing for timing in self.timings if timing.implementation in ("eager", "compiled"))
+        for group in grouped(of_ways, lambda t: (_repository(t.series), t.gpu, id(t.work), t.precision_label)).values():
+            steps = grouped(group, attrgetter("phase", "optimizer")).values()
+            ways = [{one.implementation: one for one in reversed(step)} for step in steps]
+            pairs.append([(one["eager"], one["compiled"]) for one in ways if len(one) == 2])
         return [pair for pair in pairs if pair]
 
     @cached_property
@@ -110,23 +100,18 @@ class Table:
         of_a_batch = ("work.batch_size", "work.context_length")
         any_width = attrgetter("series", "gpu", "precision_label", "implementation", *of_a_batch)
         for group in grouped(self.forward_passes, any_width).values():
-            per_width = sorted({_model(timing).config.d_model: timing for timing in group}.items())
-            ordered = [timing for _, timing in per_width]
-            times = [_per_layer(timing) for timing in ordered]
-            flat = [
-                timing
-                for count, timing in enumerate(ordered, start=1)
-                if max(times[:count]) <= LAUNCH_BOUND_SPREAD * min(times[:count])
-            ]
+            per_width = {WIDTH(timing): timing for timing in group}
+            ordered = [per_width[width] for width in sorted(per_width)]
+            times = list(map(_per_layer, ordered))
+            spreads = (max(times[:count]) / min(times[:count]) for count in range(1, len(times) + 1))
+            flat = [timing for timing, spread in zip(ordered, spreads, strict=True) if spread <= LAUNCH_BOUND_SPREAD]
             if len(flat) >= 3:
                 groups.append(flat)
         return groups
 
 
-def _steady(timings: Iterable[Timing]) -> list[Timing]:
-    """The timings of known work whose figure no slow round dominates."""
-    timed = (timing for timing in timings if timing.work is not None and timing.seconds and timing.seconds > 0)
-    return [timing for timing in timed if (timing.std_seconds or 0) <= OUTLIER_SHARE * _time(timing)]
+WIDTH, LENGTH = attrgetter("work.config.d_model"), attrgetter("work.sequence_length")
+_CONFIGURATION = attrgetter("series", "gpu", "work", "precision_label", "implementation")
 
 
 def _time(timing: Timing) -> float:
@@ -170,18 +155,9 @@ def _share_of_fp32_peak(timing: Timing) -> float:
     return flops / _time(timing) / peak
 
 
-def _model(timing: Timing) -> ModelWork:
-    assert isinstance(timing.work, ModelWork)
-    return timing.work
-
-
 def _per_layer(timing: Timing) -> float:
-    return _time(timing) / _model(timing).config.num_layers
-
-
-def _alone(timing: Timing) -> AttentionWork:
-    assert isinstance(timing.work, AttentionWork)
-    return timing.work
+    assert isinstance(timing.work, ModelWork)
+    return _time(timing) / timing.work.config.num_layers
 
 
 def _square(timing: Timing) -> int:
@@ -226,12 +202,12 @@ def parts_and_whole(table: Table) -> Iterator[Finding]:
                 yield found(INCONSISTENT, "sum of parts", accused, shown, limit, why, cause)
 
 
-def _is_inside(part: Phase, whole: Phase) -> bool:
-    return part != whole and part.family == whole.family and set(part.timed) <= set(whole.timed)
-
-
 _INSIDE = {
-    whole.name: [part.name for part in PHASES.values() if _is_inside(part, whole)]
+    whole.name: [
+        part.name
+        for part in PHASES.values()
+        if part != whole and part.family == whole.family and {*part.timed} <= {*whole.timed}
+    ]
     for whole in PHASES.values()
     if len(whole.main_parts) > 1
 }
@@ -310,7 +286,7 @@ def attention_backward_over_forward(table: Table) -> Iterator[Finding]:
             elsewhere = median(others) if others else None
             # A mask made in the forward pass costs up to as many passes over one square as attention over each
             # sequence's.
-            for_mask = 1 + 1 / _alone(forward).batch_size
+            for_mask = 1 + LENGTH(forward) ** 2 / _square(forward)
             ratio, (least, most) = ratios[place], _ratio_between(backward, forward)
             shown, limit = f"backward / forward {ratio:.2f}", f"{low / for_mask:.2g} to {high:g}"
             is_spike = elsewhere is not None and least > max(high, SPIKE * elsewhere)
@@ -331,9 +307,8 @@ def exponent(table: Table) -> Iterator[Finding]:
     low, high = EXPONENT
     alone = [t for t in table.timings if t.is_eager and _square(t) >= LONG_SQUARE]
     for group in grouped(alone, lambda timing: (*_ANY_LENGTH(timing), timing.phase)).values():
-        for shorter, longer in pairwise(sorted(group, key=attrgetter("work.sequence_length"))):
-            is_twice = _alone(longer).sequence_length == 2 * _alone(shorter).sequence_length
-            if _square(shorter) < 4 * LONG_SQUARE or not is_twice:
+        for shorter, longer in pairwise(sorted(group, key=LENGTH)):
+            if _square(shorter) < 4 * LONG_SQUARE or LENGTH(longer) != 2 * LENGTH(shorter):
                 continue
             least, most = map(log2, _ratio_between(longer, shorter))
             if most < low or least > high:

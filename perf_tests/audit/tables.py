@@ -4,14 +4,14 @@ Labels and figures are read. Columns that comment on a row (`note`, `status`, `s
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
-from perf_tests.audit.consistency import Neighbours, findings_between
+from perf_tests.audit.consistency import Table
 from perf_tests.audit.figures import (
     NO_PRECISION,
     TILED,
@@ -82,17 +82,13 @@ class Audit:
     def findings_of(self, verdict: str) -> list[Finding]:
         return [finding for finding in self.findings if finding.verdict == verdict]
 
-    def reasons(self) -> dict[str, int]:
-        """Why figures were not judged, most frequent first."""
-        return dict(Counter(one.reason for one in self.not_judged).most_common())
-
 
 def audit_file(path: Path, gpu: Gpu | None = None) -> Audit:
     """The whole file at once. `gpu` is the card of rows that name none. Raises ValueError for an unreadable file."""
     parts = list(audits_of(path, gpu))
     places = [place for part in parts for place in part.places]
-    findings = [finding for part in parts for finding in part.findings]
-    return Audit(parts[0].kind, places, _gravest_first(findings), [one for part in parts for one in part.not_judged])
+    findings = _gravest_first(finding for part in parts for finding in part.findings)
+    return Audit(parts[0].kind, places, findings, [one for part in parts for one in part.not_judged])
 
 
 def audits_of(path: Path, gpu: Gpu | None = None, window: int = WINDOW) -> Iterator[Audit]:
@@ -125,25 +121,22 @@ def _audit(kind: str, figures: Sequence[Figure], unreadable: Sequence[NotJudged]
         *said_of_memories([figure for figure in figures if isinstance(figure, Memory)]),
         *said_of_kernels([figure for figure in figures if isinstance(figure, Kernel)]),
     ]
-    findings = _gravest_first([one for one in said if isinstance(one, Finding)])
+    findings = _gravest_first(one for one in said if isinstance(one, Finding))
     places = [figure.place for figure in figures] + [one.place for one in unreadable]
     return Audit(kind, places, findings, [*(one for one in said if isinstance(one, NotJudged)), *unreadable])
 
 
-def _said_of_timings(timings: Sequence[Timing]) -> list[Said]:
-    said: list[Said] = []
-    neighbours = Neighbours(timings)
+def _said_of_timings(timings: Sequence[Timing]) -> Iterator[Said]:
+    table = Table(timings)
     for timing in timings:
-        of_one = rule_out(timing)
+        yield from (table.explain(one) if isinstance(one, Finding) else one for one in rule_out(timing))
         if outlier := one_outlier(timing):
-            of_one.append(outlier)
-        said += [neighbours.explain(one) if isinstance(one, Finding) else one for one in of_one]
-    return said + findings_between(timings)
+            yield outlier
+    yield from table.findings()
 
 
-def _gravest_first(findings: Sequence[Finding]) -> list[Finding]:
-    order = list(VERDICTS)
-    return sorted(findings, key=lambda finding: order.index(finding.verdict))
+def _gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: list(VERDICTS).index(finding.verdict))
 
 
 # A line of each kind of table as a figure.
@@ -427,12 +420,6 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
                         yield NotJudged(f"{place}{heading}", error.reason, error.detail)
 
         yield kind, figures()
-
-
-def read_table(path: Path) -> tuple[str, list[Figure | NotJudged]]:
-    """The kind and all figures of a table at once."""
-    with open_figures(path) as (kind, figures):
-        return kind, list(figures)
 
 
 def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, str, list[str]]]]:

@@ -24,7 +24,6 @@ from perf_tests.report.cs336_sources import (
     SIZES,
     Figure,
     Fits,
-    PeakBeside,
     Shape,
     Sources,
     in_unit,
@@ -224,26 +223,10 @@ def _part_median(*names: str) -> Callable[[Cell], str]:
     return lambda cell: in_unit(median(rounds), unit="ms") if (rounds := _part_seconds(cell, *names)) else ""
 
 
-def _layer_milliseconds(cell: Cell) -> str:
-    layers = cell.number("num_layers")
-    return significant(cell.mean_seconds * 1e3 / layers, 3) if cell.is_timed and layers else ""
-
-
-def _over(cell: Cell, above: str, below: str) -> float | None:
-    """One number of the case over another; None where either is missing or zero."""
+def _over(cell: Cell, above: str, below: str, text: Callable[[float], str]) -> str:
+    """Format one number of the case over another; nothing where either is missing or zero."""
     over, under = cell.number(above), cell.number(below)
-    return over / under if over and under else None
-
-
-def _measured_peak(cell: Cell) -> str:
-    """MiB in as many digits as tell a measured from a predicted peak, or the outcome that the case has instead."""
-    peak = cell.number("peak_allocated_bytes")
-    return SHORT_OUTCOMES[cell.outcome] if cell.outcome else in_unit(peak, digits=5, unit="MiB")
-
-
-def _residual_tensor(cell: Cell) -> str:
-    value = cell.number("residual_tensor_bytes")
-    return "" if value is None else f"{value / MIB:g}"
+    return text(over / under) if over and under else ""
 
 
 def _saved_bytes(cell: Cell) -> dict[str, float]:
@@ -255,11 +238,6 @@ def _saved_bytes(cell: Cell) -> dict[str, float]:
 def _first_over_others(series: Json) -> str:
     rounds = seconds_of(series, "seconds")
     return significant(rounds[0] / median(rounds[1:]), 3) if len(rounds) > 1 else ""
-
-
-def _mean_of_series(series: Json) -> str:
-    seconds = seconds_of(series, "seconds")
-    return with_spread(fmean(seconds) * 1e3, stdev(seconds) * 1e3) if len(seconds) > 1 else ""
 
 
 def _series(cell: Cell) -> list[Json]:
@@ -303,7 +281,11 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     "median_milliseconds": lambda cell: (
         significant(cell.median_seconds * 1e3) if cell.number("first_round_seconds") else ""
     ),
-    "layer_milliseconds": _layer_milliseconds,
+    "layer_milliseconds": lambda cell: (
+        significant(cell.mean_seconds * 1e3 / layers, 3)
+        if cell.is_timed and (layers := cell.number("num_layers"))
+        else ""
+    ),
     "optimizer_milliseconds": _part_median("optimizer"),
     "backward_and_optimizer_milliseconds": _part_median("backward", "optimizer"),
     "scatter": lambda cell: percent(cell.std_seconds / cell.mean_seconds) if cell.std_seconds else "",
@@ -311,9 +293,11 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     "first_round_over_others": lambda cell: next(
         (_first_over_others(series) for series in _series(cell) if series["rounds"] == "0"), ""
     ),
-    "profiled_over_timed": lambda cell: in_unit(_over(cell, "wall_seconds", "plain_wall_seconds"), digits=3),
-    "measured_over_predicted": lambda cell: (
-        "" if (over := _over(cell, "peak_allocated_bytes", "predicted_peak_bytes")) is None else f"{over:.5f}"
+    "profiled_over_timed": lambda cell: _over(
+        cell, "wall_seconds", "plain_wall_seconds", lambda over: significant(over, 3)
+    ),
+    "measured_over_predicted": lambda cell: _over(
+        cell, "peak_allocated_bytes", "predicted_peak_bytes", lambda over: f"{over:.5f}"
     ),
     "top_kernel": lambda cell: next((row["kernel"] for row in _kernels(cell)), ""),
     "share_of_copies": lambda cell: percent(
@@ -325,14 +309,21 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     "softmax_over_products_flops": lambda cell: percent(
         inside(cell.info, "attention", "forward").get("softmax_over_products_flops")
     ),
-    "measured_peak": _measured_peak,
-    "residual_tensor": _residual_tensor,
+    # In as many digits as tell a measured from a predicted peak, or the outcome that the case has instead
+    "measured_peak": lambda cell: (
+        SHORT_OUTCOMES[cell.outcome] if cell.outcome else in_unit(cell.number("peak_allocated_bytes"), "(MiB)", 5)
+    ),
+    "residual_tensor": lambda cell: "" if (size := cell.number("residual_tensor_bytes")) is None else f"{size / MIB:g}",
     "saved_by_block": lambda cell: in_unit(sum(saved.values()), unit="MiB") if (saved := _saved_bytes(cell)) else "",
 }
 """Figures of a case, beside the fields of its identity and its row."""
 
 OF_ITEM: dict[str, Callable[[Json], str]] = {
-    "mean_of_series": _mean_of_series,
+    "mean_of_series": lambda series: (
+        with_spread(fmean(rounds) * 1e3, stdev(rounds) * 1e3)
+        if len(rounds := seconds_of(series, "seconds")) > 1
+        else ""
+    ),
     "first_over_others": _first_over_others,
 }
 
@@ -433,24 +424,20 @@ def crossover(shape: Shape) -> float:
     return shape.d_ff / shape.num_heads
 
 
-def _batch(numbers: int) -> str:
-    """MiB of a batch of four with so many float32 numbers each."""
-    return f"{4 * numbers * FLOAT32_BYTES / MIB:g}"
-
-
-def _block_gradients(shape: Shape, _: int) -> str:
-    """MiB of 4 d^2 + 3 d d_ff + 2 d float32 numbers."""
-    d_model = shape.d_model
-    return in_unit(FLOAT32_BYTES * (4 * d_model**2 + 3 * d_model * shape.d_ff + 2 * d_model), unit="MiB")
+def _mib(numbers: int, batch: int = 4) -> float:
+    """MiB of so many float32 numbers for each of a batch."""
+    return batch * numbers * FLOAT32_BYTES / MIB
 
 
 CLOSED_FORMS: dict[str, Callable[[Shape, int], str]] = {
     "layers": lambda shape, _: str(shape.num_layers),
-    "residual_stream": lambda shape, context: _batch(context * shape.d_model),
-    "scores": lambda shape, context: _batch(shape.num_heads * context**2),
-    "feed_forward": lambda shape, context: _batch(context * shape.d_ff),
+    "residual_stream": lambda shape, context: f"{_mib(context * shape.d_model):g}",
+    "scores": lambda shape, context: f"{_mib(shape.num_heads * context**2):g}",
+    "feed_forward": lambda shape, context: f"{_mib(context * shape.d_ff):g}",
     "crossover": lambda shape, _: f"{crossover(shape):g}",
-    "block_gradients": _block_gradients,
+    "block_gradients": lambda shape, _: significant(
+        _mib(4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff + 2 * shape.d_model, batch=1)
+    ),
 }
 
 
@@ -465,30 +452,26 @@ def counted(sources: Sources, _: Labels, name: str) -> Sequence[Figure]:
     return sources.counted.figures.get(name, ())
 
 
-def _peaks(sources: Sources, mode: str, precision: str) -> Iterator[tuple[PeakBeside, tuple[str, ...]]]:
-    """Published peaks of the course's size, fp32 or mixed where asked for, with their rows."""
+def peaks(
+    sources: Sources, labels: Labels, mode: str, precision: str = "", digits: int = 1, as_printed: bool = False
+) -> Iterator[Figure]:
+    """Show what is predicted under the conditions of each published code, in the unit of the source, or what it prints.
+
+    They are peaks of the course's size, fp32 or mixed where asked for.
+    """
     for peak in sources.counted.peaks:
         name, _, value = peak.mode.partition("=")
         is_asked = not precision or (peak.precision == FP32) == (precision == FP32)
-        if (name, peak.size) == (mode, COURSE_SIZE) and is_asked:
-            yield peak, (peak.size, str(peak.context), value or precision)
-
-
-def predicted_peaks(
-    sources: Sources, labels: Labels, mode: str, precision: str = "", digits: int = 1
-) -> Iterator[Figure]:
-    """Show what is predicted under the conditions of each published code, in the unit of the source."""
-    files = f"{COUNTING}, published/memory_conditions.csv"
-    for peak, row in _peaks(sources, mode, precision):
-        column = f"here: predicted for {peak.source} ({peak.unit})"
-        yield Figure(row[: len(labels)], column, f"{peak.predicted:.{digits}f}", files)
-
-
-def printed_peaks(sources: Sources, labels: Labels, mode: str, precision: str = "") -> Iterator[Figure]:
-    """Show what the sources of `predicted_peaks` print."""
-    for peak, row in _peaks(sources, mode, precision):
-        column = f"{peak.source}{', fp16' * (peak.precision == 'fp16_amp')} ({peak.unit})"
-        yield Figure(row[: len(labels)], column, peak.published or "not reported", f"published/{MEMORY}")
+        if (name, peak.size) != (mode, COURSE_SIZE) or not is_asked:
+            continue
+        row = (peak.size, str(peak.context), value or precision)[: len(labels)]
+        if as_printed:
+            column = f"{peak.source}{', fp16' * (peak.precision == 'fp16_amp')} ({peak.unit})"
+            yield Figure(row, column, peak.published or "not reported", f"published/{MEMORY}")
+        else:
+            files = f"{COUNTING}, published/memory_conditions.csv"
+            column = f"here: predicted for {peak.source} ({peak.unit})"
+            yield Figure(row, column, f"{peak.predicted:.{digits}f}", files)
 
 
 OURS: dict[str, Callable[..., Iterable[Figure]]] = {
@@ -497,7 +480,8 @@ OURS: dict[str, Callable[..., Iterable[Figure]]] = {
     for reader in (
         pairs, growth_with_context, forward_alone_and_inside, optimizer_by_precision, first_round_extra,
         attention_exponents, ledger, launches_of_casts, memory_added_by_mixed, scores_saved, closed_forms,
-        one_matrix_of_scores, counted, predicted_peaks, printed_peaks,
+        one_matrix_of_scores, counted,
     )},
+    "predicted_peaks": peaks, "printed_peaks": partial(peaks, as_printed=True),
 }  # fmt: skip
 """What `from` names: figures from the sources, the labels of a row, and further options."""

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -95,26 +96,15 @@ def ratios(
 ) -> list[Figure]:  # fmt: skip
     """Divide times at `base` by those at `other`, of rows of one source that differ along that column alone."""
     rows = printed(sources, file, whose, {**(where or {}), along: (base, other)})
-    return _ratios(rows, labels, file, along, base, other, column)
-
-
-def _ratios(
-    rows: Sequence[Printed], labels: Labels, file: str, along: str, base: str, other: str, column: str
-) -> list[Figure]:
     same = [name for name in rows[0] if name not in (along, "mean_ms", "std_ms", "precision_that_ran")] if rows else []
     groups: dict[tuple[str, ...], dict[str, Printed]] = {}
     for row in rows:
-        if row["mean_ms"] and float(row["mean_ms"]) > 0:
+        if _ms(row) > 0:
             groups.setdefault(tuple(row[name] for name in same), {}).setdefault(row[along], row)
+    both = ((of[base], of[other]) for of in groups.values() if {base, other} <= of.keys())
     return [
-        Figure(
-            _place(of[base], labels),
-            column.format_map(of[base]),
-            significant(float(of[base]["mean_ms"]) / float(of[other]["mean_ms"]), 3),
-            f"published/{file}",
-        )
-        for of in groups.values()
-        if {base, other} <= of.keys()
+        Figure(_place(one, labels), column.format_map(one), significant(_ms(one) / _ms(two), 3), f"published/{file}")
+        for one, two in both
     ]
 
 
@@ -122,14 +112,13 @@ def mixed_ratios(
     sources: Sources, labels: Labels, phase: str, said: str = "", with_times: bool = False
 ) -> Iterator[Figure]:
     """Divide fp32 by mixed precision of one source and card, after the times that a ratio is made of if asked."""
-    rows = printed(sources, E2E, where={"warm_eager": "yes", "phase": phase, "precision": (FP32, *MIXED)})
+    where: Where = {"warm_eager": "yes", "phase": phase}
     for mixed in MIXED:
         header = f"{{whose}}, fp32 / {mixed.removesuffix('?').removesuffix('_amp')}{said}"
-        found = _ratios(rows, labels, E2E, "precision", FP32, mixed, header)
+        found = ratios(sources, labels, E2E, "precision", FP32, mixed, header, where=where)
         places, columns = {figure.row for figure in found}, {figure.column for figure in found}
-        for row in rows if with_times else ():
-            is_known = _place(row, labels) in places and header.format_map(row) in columns
-            if is_known and row["precision"] in (FP32, mixed):
+        for row in printed(sources, E2E, where={**where, "precision": (FP32, mixed)}) if with_times else ():
+            if _place(row, labels) in places and header.format_map(row) in columns:
                 column = f"{row['whose']}, {row['precision']}{said} (ms)"
                 yield Figure(_place(row, labels), column, row["time"], f"published/{E2E}")
         yield from found
@@ -141,17 +130,17 @@ def published_rates(sources: Sources, labels: Labels) -> Iterator[Figure]:
     for row in printed(sources, E2E, where=where):
         if row["context"] and row["mean_ms"]:
             flops = sources.counter("forward", f"{row['size']}-ctx{row['context']}-fp32-naive", "model_flops")
-            rate = significant(flops / float(row["mean_ms"]) / 1e9, 3)
-            files = f"published/{E2E}, {sources.ledger_name}"
-            yield Figure(_place(row, labels), f"{row['whose']} (TFLOP/s)", rate, files)
+            column, files = f"{row['whose']} (TFLOP/s)", f"published/{E2E}, {sources.ledger_name}"
+            yield Figure(_place(row, labels), column, significant(flops / _ms(row) / 1e9, 3), files)
 
 
 def profiled_and_timed(sources: Sources, labels: Labels) -> Iterator[Figure]:
     """Return times under a profiler, which have one round, and those of the same model without."""
     rows = printed(sources, E2E, where={"warm_eager": "yes", "phase": "forward", "precision": "fp32"})
-    profiled = {(row["source"], row["gpu"], row["size"]) for row in rows if row["n_measured"] == "1"}
+    model = itemgetter("source", "gpu", "size")
+    profiled = {model(row) for row in rows if row["n_measured"] == "1"}
     for row in rows:
-        if (row["source"], row["gpu"], row["size"]) in profiled:
+        if model(row) in profiled:
             column = f"{row['whose']}, {'profiled' if row['n_measured'] == '1' else 'timed'} (ms)"
             yield Figure(_place(row, labels), column, row["time"], f"published/{E2E}")
 
@@ -161,12 +150,16 @@ def published_exponents(sources: Sources, _: Labels, **where: Any) -> Iterator[F
     file = "attention_timing.csv"
     return exponents(
         (
-            f"{row['whose']}, {row['phase'].partition('(')[0]}", int(row["d_model"]), int(row["seq_len"]),
-            float(row["mean_ms"]), f"published/{file}",
+            f"{row['whose']}, {row['phase'].partition('(')[0]}", int(row["d_model"]), int(row["seq_len"]), _ms(row),
+            f"published/{file}",
         )
         for row in printed(sources, file, where=where)
-        if row["mean_ms"] and float(row["mean_ms"]) > 0
+        if _ms(row) > 0
     )  # fmt: skip
+
+
+def _ms(row: Printed) -> float:
+    return float(row["mean_ms"] or 0)
 
 
 def median_ratios(sources: Sources, labels: Labels, **options: Any) -> Iterator[Figure]:
@@ -205,13 +198,13 @@ def _source_and_card(row: Printed) -> str:
 
 def _time(row: Printed) -> str:
     """The mean as printed, rounded to its spread where there is one; else the status."""
-    if not row["mean_ms"]:
-        return row["status"]
-    return with_spread(float(row["mean_ms"]), float(row["std_ms"])) if row["std_ms"] else row["mean_ms"]
+    if row["mean_ms"] and row["std_ms"]:
+        return with_spread(_ms(row), float(row["std_ms"]))
+    return row["mean_ms"] or row["status"]
 
 
 def _slow_over_usual(row: Printed) -> str:
-    usual, slow = one_slow_round(float(row["mean_ms"]), float(row["std_ms"]), int(row["n_measured"]))
+    usual, slow = one_slow_round(_ms(row), float(row["std_ms"]), int(row["n_measured"]))
     return significant(slow / usual, 3)
 
 
@@ -235,9 +228,9 @@ PRINTED: dict[str, Callable[[Printed], str]] = {
     "warm_eager": lambda row: "yes" if row["compiled"] == "no" and row["warmup"] not in ("0", "1") else "no",
     "warm": lambda row: "no" if row["warmup"] in ("0", "1") else "yes",
     "layer_milliseconds": lambda row: (
-        significant(float(row["mean_ms"]) / int(row["n_layers"]), 3) if row["mean_ms"] and row["n_layers"] else ""
+        significant(_ms(row) / int(row["n_layers"]), 3) if row["mean_ms"] and row["n_layers"] else ""
     ),
-    "scatter": lambda row: percent(float(row["std_ms"]) / float(row["mean_ms"])) if row["std_ms"] else "",
+    "scatter": lambda row: percent(float(row["std_ms"]) / _ms(row)) if row["std_ms"] else "",
     "slow_over_usual": _slow_over_usual,
     # Attention alone: a batch that is not ours, and what else was timed, `lm_head only + optimizer`
     "other_batch": lambda row: f", batch {row['batch']}" * (row["batch"] != str(ATTENTION_BATCH)),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.audit.consistency import findings_between
+from perf_tests.audit.consistency import Table
 from perf_tests.audit.figures import timings_of
 from perf_tests.bench.options import SavingOptions, regressions
 from perf_tests.bench.outcomes import outcome_of_report
@@ -105,7 +105,7 @@ def finish(session: pytest.Session) -> None:
         row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
     if links := links_of(record["benchmarks"]):
         record["links"] = [link.row for link in links]
-    findings = findings_between(timings_of(record))
+    findings = Table(timings_of(record)).findings()
     record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
     if _save(run, record, measuring, suite.saving) and suite.peers is not None:
         # A rank that dies from here on must not make torchrun measure a second record.

@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -37,58 +36,33 @@ def _gpu(text: str) -> object:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    tally = Tally()
-    show = _as_json if arguments.json else _each if arguments.all else _grouped
+    tally, before = Tally(), '{\n "findings": [\n'
+    not_judged: list[NotJudged] = []
     try:
         for file in announced([arguments.file]):
-            for line in show(audits_of(file, arguments.gpu), tally):
-                print(line)
+            for part in audits_of(file, arguments.gpu):
+                tally.add(part)
+                if arguments.json:  # line by line: a part's findings are let go before the next part is read
+                    not_judged += part.not_judged
+                    for finding in part.findings:
+                        print(f"{before}{json.dumps(asdict(finding))}")
+                        before = ","
+                elif arguments.all:
+                    for finding in part.findings:
+                        print(finding.sentence())
     except ValueError as error:
         raise RefusalError(error) from error
+    if arguments.json:
+        rest = {
+            "kind": tally.kind,
+            "figures": tally.figures,
+            "counts": dict(tally.counts),
+            "not_judged": [asdict(one) for one in not_judged],
+        }
+        print(f"{before.removesuffix(',')}],{json.dumps(rest, indent=1).removeprefix('{')}")
+    else:
+        print("\n".join([*([] if arguments.all else tally.shown_groups()), *tally.lines()]))
     return FINDINGS if tally.accuses else FINE
-
-
-def _grouped(parts: Iterator[Audit], tally: "Tally") -> Iterator[str]:
-    for part in parts:
-        tally.add(part)
-    order = list(VERDICTS)
-    groups = [group for group in tally.groups.values() if group.worst.verdict != NOTICE]
-    groups.sort(key=lambda group: (order.index(group.worst.verdict), -group.worst.excess))
-    for group in groups[:SHOWN_GROUPS]:
-        yield group.sentence()
-    if len(groups) > SHOWN_GROUPS:
-        yield f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
-    yield from tally.lines()
-
-
-def _each(parts: Iterator[Audit], tally: "Tally") -> Iterator[str]:
-    for part in parts:
-        tally.add(part)
-        for finding in part.findings:
-            yield finding.sentence()
-    yield from tally.lines()
-
-
-def _as_json(parts: Iterator[Audit], tally: "Tally") -> Iterator[str]:
-    """The document line by line: a part's findings are let go before the next part is read."""
-    not_judged = []
-    before = '{\n "findings": ['
-    for part in parts:
-        if not tally.parts:
-            yield before
-            before = ""
-        tally.add(part)
-        not_judged += part.not_judged
-        for finding in part.findings:
-            yield f"{before}{json.dumps(asdict(finding))}"
-            before = ","
-    rest = {
-        "kind": tally.kind,
-        "figures": tally.figures,
-        "counts": dict(tally.counts),
-        "not_judged": [asdict(one) for one in not_judged],
-    }
-    yield f"],{json.dumps(rest, indent=1).removeprefix('{')}"
 
 
 # What a file's audit came to, part by part: counts, and one line for findings that are alike.
@@ -149,6 +123,14 @@ class Tally:
             if key not in self.groups and len(self.groups) >= MOST_GROUPS:
                 key = (finding.verdict, finding.rule, "")
             self.groups.setdefault(key, Group(finding)).add(finding)
+
+    def shown_groups(self) -> list[str]:
+        """The worst of those alike, the gravest first."""
+        order = list(VERDICTS)
+        groups = [group for group in self.groups.values() if group.worst.verdict != NOTICE]
+        groups.sort(key=lambda group: (order.index(group.worst.verdict), -group.worst.excess))
+        more = f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
+        return [group.sentence() for group in groups[:SHOWN_GROUPS]] + [more] * (len(groups) > SHOWN_GROUPS)
 
     @property
     def accuses(self) -> bool:

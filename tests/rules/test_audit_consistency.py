@@ -6,11 +6,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from perf_tests.audit.consistency import findings_between
-from perf_tests.audit.figures import Timing, timings_of
-from perf_tests.audit.tables import read_table
+from perf_tests.audit.consistency import Table
+from perf_tests.audit.figures import timings_of
 from perf_tests.hardware.limits import SIZES
-from tests.support.audited_tables import Row, attention_row, audited, model_row, without, written
+from tests.support.audited_tables import Row, attention_row, audited, model_row, read_table, without, written
 from tests.support.synthetic import record, timed
 
 
@@ -73,8 +72,8 @@ def attention(batch: str, forward: str, other: str, phase: str = "backward", len
 
 def between(*rows: Row) -> set[str]:
     with TemporaryDirectory() as folder:
-        timings = [one for one in read_table(written(Path(folder), rows))[1] if isinstance(one, Timing)]
-    return {f"{finding.verdict}: {finding.rule}" for finding in findings_between(timings)}
+        timings = read_table(written(Path(folder), rows))[1]
+    return {f"{finding.verdict}: {finding.rule}" for finding in Table(timings).findings()}
 
 
 NARROW = attention_row(8192, d_model="16")
@@ -164,7 +163,7 @@ def test_a_pass_that_was_not_waited_for_is_told_by_the_time_that_the_step_has_mo
 def test_a_compiler_that_saved_memory_did_something(peak: int, is_found: bool) -> None:
     ways = product((("eager", 1000), ("compiled", peak)), ("forward", "backward"))
     rows = [timed(f"{p}-{way}", phase=p, execution=way, peak_allocated_bytes=amount) for (way, amount), p in ways]
-    found = findings_between(timings_of(record(rows)))
+    found = Table(timings_of(record(rows))).findings()
     assert [finding.rule for finding in found] == ["compiled did nothing"] * is_found
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from perf_tests.audit.tables import Audit, audit_file
+from perf_tests.audit.tables import Audit, audit_file, open_figures
 from perf_tests.hardware.limits import SIZES, ModelWork
 
 Row = dict[str, str]
@@ -68,6 +69,12 @@ def written(folder: Path, rows: Sequence[Row], name: str = "table.csv") -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return folder / name
+
+
+def read_table(path: Path) -> tuple[str, list[Any]]:
+    """The kind and all figures of a table at once."""
+    with open_figures(path) as (kind, figures):
+        return kind, list(figures)
 
 
 def audited(*rows: Row) -> Audit:
