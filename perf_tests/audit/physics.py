@@ -3,6 +3,7 @@ no profile whose calls, averages, totals and shares are not views of one time.""
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
@@ -71,12 +72,8 @@ def rule_out(timing: Timing) -> list[Said]:
     if reason := _why_not_judged(timing, gpu):
         return [NotJudged(timing.place, reason)]
     most_seconds = timing.seconds + timing.rounding_seconds
-    checks = (
-        _faster_than_arithmetic(timing, most_seconds, gpu),
-        _faster_than_kernels(timing, most_seconds, gpu),
-        _larger_than_card(timing, gpu),
-    )
-    return [finding for finding in checks if finding]
+    faster = (rule(timing, most_seconds, gpu) for rule in (_faster_than_arithmetic, _faster_than_kernels))
+    return [*filter(None, (*faster, _larger_than_card(timing, gpu)))]
 
 
 def is_impossible(timing: Timing) -> bool:
@@ -91,10 +88,9 @@ def gpu_of(row: LabelledFigure) -> Gpu | None:
 
 @lru_cache(maxsize=4096)
 def _gpu_named(text: str) -> Gpu | None:
-    try:
+    with suppress(ValueError):
         return strongest_named(text)
-    except ValueError:
-        return None
+    return None
 
 
 def _why_no_gpu(row: LabelledFigure) -> str:
@@ -123,33 +119,28 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
 
 def _faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
     """Matrix products above the peak rate of the labelled precision; near it where the peak is a datasheet's."""
-    measured = timing.matmul_flops_per_second
-    if measured:
+    if measured := timing.matmul_flops_per_second:
         peak = MEASURED_CEILING_MARGIN * measured
+        limit = f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
     else:
         assert gpu is not None
         assert timing.precision is not None
         peak = gpu.rates[timing.precision] * gpu.clock_margin
+        margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
+        inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
+        limit = f"{peak / gpu.clock_margin / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
     rate = _least_flops(timing) / seconds
     if rate <= NEAR_PEAK * peak:
         return None
     printed = (timing.seconds or seconds) * 1e3
     at_least = "at least " if seconds > 1.001 * printed / 1e3 else ""
     figure = f"{printed:.4g} ms is {at_least}{rate / 1e12:.4g} TFLOP/s"
-    if measured or gpu is None:
-        limit = f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
-    else:
-        margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
-        inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
-        limit = f"{peak / gpu.clock_margin / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
     cause = _likely_cause(timing, rate, peak, gpu)
     if rate > peak:
         why = "no machine exceeds its peak rate"
         return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, why, cause, rate / peak)
-    if gpu is not None and not measured:
-        why = f"{rate / peak:.0%} of the peak, more than training passes reach"
-        return found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
-    return None
+    why = f"{rate / peak:.0%} of the peak, more than training passes reach"
+    return None if measured else found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
 
 
 def _least_flops(timing: Timing) -> float:
@@ -311,9 +302,8 @@ def _below_weights(memory: Memory) -> Finding | None:
     trained = WEIGHTS_OF_ADAMW * weights
     if most + memory.rounding_bytes < weights:
         why = f"the weights in {'fp32' if per_weight == FLOAT32_BYTES else '16 bits'} are larger"
-        return _found_amount(
-            IMPOSSIBLE, "weights", memory, weights, why, "another model, a wrong unit, or half weights"
-        )
+        cause = "another model, a wrong unit, or half weights"
+        return _found_amount(IMPOSSIBLE, "weights", memory, weights, why, cause)
     if memory.mode.startswith("full_step_peak") and memory.optimizer in OF_ADAMW and most < 0.98 * trained:
         why = "weights, gradients and AdamW's two moments are larger"
         cause = "no optimizer state was ever made, as when gradients are cleared before the update"
@@ -325,11 +315,10 @@ def _flat_over_context(memory: Memory) -> Finding | None:
     """A step's peak below weights, moments and the tensors that its forward pass saves."""
     config, most = _config(memory), memory.most_bytes
     is_step = memory.mode == "full_step_peak" and memory.optimizer in OF_ADAMW
-    if config is None or not is_step or memory.is_compiled or memory.checkpoint != "none":
+    is_eager = memory.precision_label.startswith(("fp32", "tf32")) and not memory.is_compiled
+    if config is None or not is_step or not is_eager or memory.checkpoint != "none":
         return None
     if most is None or not memory.batch_size or not memory.length:
-        return None
-    if not memory.precision_label.startswith(("fp32", "tf32")):
         return None
     weights = FLOAT32_BYTES * config.parameters
     # Without the gradients, which the backward pass makes as it lets saved tensors go.
@@ -403,7 +392,10 @@ USUAL_BATCH_SIZE = 4
 def said_of_kernels(kernels: Sequence[Kernel]) -> Iterator[Said]:
     """Findings rule by rule, then the rows that have nothing to check them against."""
     by_profile = grouped(kernels, attrgetter("series", "gpu", "size", "context_length", "scope"))
-    profiles = [(group, _implied_seconds(group)) for group in by_profile.values()]
+    profiles = [
+        (group, {one.place: total / one.percent * 100 for one in group if one.percent and (total := _total(one))})
+        for group in by_profile.values()
+    ]
     for rule in (_not_positive, _calls_times_average):
         yield from filter(None, map(rule, kernels))
     for among in (_copied_cells, _shares_of_one_time, _shares_add_up, _missing_products):
@@ -423,21 +415,16 @@ def _total(kernel: Kernel) -> float | None:
     return kernel.calls * kernel.average_seconds
 
 
-def _implied_seconds(profile: Sequence[Kernel]) -> dict[str, float]:
-    """The GPU time of the whole profile by each row's time and share, where it has both, by the row's place."""
-    shared = ((kernel, _total(kernel)) for kernel in profile if kernel.percent)
-    return {kernel.place: total / (kernel.percent or 1) * 100 for kernel, total in shared if total}
-
-
 Implied = dict[str, float]
+"""The GPU time of the whole profile by each row's time and share, where it has both, by the row's place."""
 
 
 def _not_positive(kernel: Kernel) -> Finding | None:
     times = [time for time in (kernel.total_seconds, kernel.average_seconds) if time is not None]
     if all(time > 0 for time in times) and 0 <= (kernel.percent or 0) <= 100:
         return None
-    shown, why = "a time or share out of range", "a kernel takes time, and a share lies between 0 and 100 %"
-    return found(IMPOSSIBLE, "amount", [kernel], shown, "0", why, "a wrong sign or unit")
+    why = "a kernel takes time, and a share lies between 0 and 100 %"
+    return found(IMPOSSIBLE, "amount", [kernel], "a time or share out of range", "0", why, "a wrong sign or unit")
 
 
 def _calls_times_average(kernel: Kernel) -> Finding | None:

@@ -195,36 +195,35 @@ def tensors_of(dims: list[Any], dtypes: list[str]) -> list[tuple[tuple[int, ...]
     ]
 
 
-def flops_of(operator: str, dims: list[Any], dtypes: list[str]) -> int:
-    """2mnk of a matrix product; one for each element of what an elementwise operation writes or a reduction reads."""
-    shapes = [shape for shape, _ in tensors_of(dims, dtypes)]
-    if operator in PRODUCTS:
-        factors = shapes[-2:]
-        return 2 * prod(factors[0]) * factors[1][-1] if len(factors) == 2 and all(map(len, factors)) else 0
-    kind = kind_of(operator, operator, ())
-    return max(map(prod, shapes), default=0) if kind in ("elementwise", "reduction") else 0
+def cost_of(operator: str, tensors: Sequence[tuple[tuple[int, ...], str]]) -> tuple[int, int | None]:
+    """FLOPs: 2mnk of a product; one for each element that an elementwise operation writes or a reduction reads.
 
-
-def bytes_of(operator: str, dims: list[Any], dtypes: list[str]) -> int | None:
-    """Every input read once and the output written once; None for look-ups of rows and lists of tensors."""
-    tensors = tensors_of(dims, dtypes)
+    Bytes: every input read once and the output written once; None for look-ups of rows and lists of tensors.
+    """
     kind = kind_of(operator, operator, tuple(dtype for _, dtype in tensors))
-    if not tensors or kind in ("indexing", "fused attention") or operator == "aten::cat":
-        return None
+    if not tensors:
+        return 0, None
     sizes = [prod(shape) * _ELEMENT_BYTES[dtype] for shape, dtype in tensors]
-    element = _ELEMENT_BYTES[tensors[-1][1]]
     if kind == "matrix product":
-        if min([len(shape) for shape, _ in tensors[-2:]], default=0) < 2 or len(tensors) < 2:
-            return None
-        (*batch, rows, _), (*_, columns) = tensors[-2][0], tensors[-1][0]
-        return sizes[-2] + sizes[-1] + prod(batch) * rows * columns * element
-    if kind == "memset":
-        return sizes[0]
-    if kind in ("copy", "cast"):
-        return sum(sizes[:2]) if len(sizes) > 1 else 2 * sizes[0]
-    if kind == "reduction":
-        return sizes[0] + sizes[0] // max(tensors[0][0][-1] if tensors[0][0] else 1, 1)
-    return sum(sizes) + max(sizes)
+        if len(tensors) < 2 or not all(shape for shape, _ in tensors[-2:]):
+            return 0, None
+        (first, _), (second, dtype) = tensors[-2:]
+        flops = 2 * prod(first) * second[-1]
+        if min(len(first), len(second)) < 2:
+            return flops, None
+        return flops, sizes[-2] + sizes[-1] + prod(first[:-1]) * second[-1] * _ELEMENT_BYTES[dtype]
+    flops = max(prod(shape) for shape, _ in tensors) if kind in ("elementwise", "reduction") else 0
+    match kind:
+        case "indexing" | "fused attention":
+            return flops, None
+        case "memset":
+            return flops, sizes[0]
+        case "copy" | "cast":
+            return flops, None if operator == "aten::cat" else sum(sizes[:2]) if len(sizes) > 1 else 2 * sizes[0]
+        case "reduction":
+            last = tensors[0][0][-1] if tensors[0][0] else 1
+            return flops, sizes[0] + sizes[0] // max(last, 1)
+    return flops, sum(sizes) + max(sizes)
 
 
 ROUND, SET_UP = "round", "set-up"
@@ -424,11 +423,10 @@ def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | N
     if operation is None:
         return made(kind_of(name))
     operator, arguments = operation["name"], operation.get("args", {})
-    dims, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
-    tensors = tensors_of(dims, dtypes)
+    tensors = tensors_of(arguments.get("Input Dims", []), arguments.get("Input type", []))
     kind = kind_of(name, operator, tuple(dtype for _, dtype in tensors))
     shapes = " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors)
-    flops, touched = flops_of(operator, dims, dtypes), bytes_of(operator, dims, dtypes)
+    flops, touched = cost_of(operator, tensors)
     return made(kind, operator, shapes, flops=flops, bytes_touched=touched)
 
 

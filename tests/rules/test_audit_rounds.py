@@ -11,22 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perf_tests.audit.rounds import (
-    FEWEST_REST,
-    FLAGS,
-    LEVEL,
-    MOST_SLOW,
-    RowFacts,
-    has_trend,
-    inconsistencies,
-    outlier_places,
-    product_shares_that_do_not_fall,
-    raised,
-    slow_first_rounds,
-    steady_from,
-    student_tail,
-    suggested_warmup_rounds,
-)
+from perf_tests.audit import rounds as ours
 from perf_tests.records.record import Json
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import read_chrome_trace
@@ -88,9 +73,9 @@ FACTS: list[tuple[str, Json]] = [
 
 def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> None:
     honest: Json = {"rounds_seconds": HONEST}
-    found = [raised(RowFacts(**{**honest, **facts})) for _, facts in FACTS]
+    found = [ours.raised(ours.RowFacts(**{**honest, **facts})) for _, facts in FACTS]
     assert found == [[flag] if flag else [] for flag, _ in FACTS]
-    assert {flag for flag, _ in FACTS} == {"", *FLAGS}
+    assert {flag for flag, _ in FACTS} == {"", *ours.FLAGS}
 
 
 SERIES = 500
@@ -102,7 +87,7 @@ def noise(draw: random.Random, rounds: int, deviation: float = 0.02) -> list[flo
 
 def test_false_trends_are_rare() -> None:
     draw = random.Random(7)
-    assert sum(has_trend(noise(draw, 10, 0.2)) for _ in range(2000)) <= 40  # 1 % by the test's level, and 20 more
+    assert sum(ours.has_trend(noise(draw, 10, 0.2)) for _ in range(2000)) <= 40  # 1 % by the test's level, and 20 more
 
 
 @pytest.mark.parametrize("rounds", [10, 20])
@@ -112,31 +97,31 @@ def test_steady_rounds_are_taken_for_slow_ones_as_rarely_as_the_level_and_their_
     Of the C(n, k) choices, k + 1 put the first k of n above all others but one, the outlier that may be left out.
     """
     draw = random.Random(rounds)
-    most = min(rounds // 2, rounds - FEWEST_REST, MOST_SLOW)
+    most = min(rounds // 2, rounds - ours.FEWEST_REST, ours.MOST_SLOW)
     by_order = sum((count + 1) / math.comb(rounds, count) for count in range(1, most + 1))
     assert (
         0
-        < sum(slow_first_rounds([draw.paretovariate(3.0) for _ in range(rounds)]) > 0 for _ in range(SERIES))
+        < sum(ours.slow_first_rounds([draw.paretovariate(3.0) for _ in range(rounds)]) > 0 for _ in range(SERIES))
         <= (SERIES * by_order)
     )
     for deviation in (0.02, 0.1):  # the binomial's own scatter beside the level: three standard deviations
-        alarms = sum(slow_first_rounds(noise(draw, rounds, deviation)) > 0 for _ in range(SERIES))
-        assert alarms <= SERIES * LEVEL + 3 * math.sqrt(SERIES * LEVEL)
+        alarms = sum(ours.slow_first_rounds(noise(draw, rounds, deviation)) > 0 for _ in range(SERIES))
+        assert alarms <= SERIES * ours.LEVEL + 3 * math.sqrt(SERIES * ours.LEVEL)
 
 
 @pytest.mark.parametrize("slow", [[1.5], [6.0, 2.0], [3.0, 1.4, 1.3], [1.3, 1.6], [5.0, 4.0, 3.0, 2.0, 1.5]])
 def test_slow_first_rounds_are_counted(slow: list[float]) -> None:
     draw = random.Random(3)
-    assert {slow_first_rounds([*slow, *noise(draw, 15)]) for _ in range(50)} == {len(slow)}
+    assert {ours.slow_first_rounds([*slow, *noise(draw, 15)]) for _ in range(50)} == {len(slow)}
 
 
 def test_a_first_round_slower_by_less_than_a_twentieth_or_outdone_by_a_later_one_is_not_slow() -> None:
     quiet = [1.0, 1.0001, 0.9999, 1.0002, 0.9998, 1.0, 1.0001, 0.9999]
-    assert [slow_first_rounds([first, *quiet]) for first in (1.04, 1.06)] == [0, 1]
-    assert slow_first_rounds([2.0, *[1.0] * 8]) == 1  # where rounds agree exactly
+    assert [ours.slow_first_rounds([first, *quiet]) for first in (1.04, 1.06)] == [0, 1]
+    assert ours.slow_first_rounds([2.0, *[1.0] * 8]) == 1  # where rounds agree exactly
     rounds = [1.5, *noise(random.Random(4), 19, deviation=0.001)]
     rounds[12] = 1.6
-    assert slow_first_rounds(rounds) == 0
+    assert ours.slow_first_rounds(rounds) == 0
 
 
 CLIMBING = [value * (1 + 0.03 * place) for place, value in enumerate(noise(random.Random(8), 12))]
@@ -153,7 +138,7 @@ def test_rounds_are_steady_after_the_slow_ones_unless_they_move_on_or_are_too_fe
     rounds: list[float], steady: int | None, outliers: list[int]
 ) -> None:
     """An outlier in the middle is no warm-up, and hides none."""
-    assert (steady_from(rounds), outlier_places(rounds)) == (steady, outliers)
+    assert (ours.steady_from(rounds), ours.outlier_places(rounds)) == (steady, outliers)
 
 
 @pytest.mark.parametrize("rounds, configured, suggested", [
@@ -163,12 +148,12 @@ def test_rounds_are_steady_after_the_slow_ones_unless_they_move_on_or_are_too_fe
 def test_a_warm_up_was_short_if_rounds_begin_slow_or_get_faster_and_is_told_what_would_do(
     rounds: list[float], configured: int, suggested: int | None
 ) -> None:
-    assert suggested_warmup_rounds(rounds, configured) == suggested
+    assert ours.suggested_warmup_rounds(rounds, configured) == suggested
 
 
 @given(st.integers(1, 30), st.floats(0, 50) | st.just(math.inf))
 def test_the_tail_of_students_t_is_that_of_scipy(degrees: int, deviations: float) -> None:
-    assert student_tail(deviations, degrees) == pytest.approx(stats.t.sf(deviations, degrees), rel=1e-6, abs=1e-14)
+    assert ours.student_tail(deviations, degrees) == pytest.approx(stats.t.sf(deviations, degrees), rel=1e-6, abs=1e-14)
 
 
 COPIED = {"kind": "host-to-device", "count": 1, "bytes": 4096, "seconds": 1e-6, "share_of_wall": 0.001}
@@ -185,10 +170,10 @@ PLANTED: list[tuple[Callable[[Json], Any], str]] = [
 
 def test_each_contradiction_in_a_kernel_pass_is_told_once() -> None:
     values = kernel_values(read_chrome_trace(forward_and_backward().text()), {})
-    assert inconsistencies(values) == []
+    assert ours.inconsistencies(values) == []
     for plant, sentence in PLANTED:
         plant(broken := copy.deepcopy(values))
-        (told,) = inconsistencies(broken)
+        (told,) = ours.inconsistencies(broken)
         assert sentence in told
 
 
@@ -196,4 +181,4 @@ def test_each_contradiction_in_a_kernel_pass_is_told_once() -> None:
 def test_products_must_take_less_of_a_full_step_than_of_a_forward_pass(of_step: float, told: int) -> None:
     forward, full_step = ({"matrix_products": {"share_of_kernel_time": share}} for share in (0.66, of_step))
     step = passed(FULL_STEP, values=full_step, phase="full_step", optimizer="loop")
-    assert len(product_shares_that_do_not_fall([passed(FORWARD, values=forward), step])) == told
+    assert len(ours.product_shares_that_do_not_fall([passed(FORWARD, values=forward), step])) == told

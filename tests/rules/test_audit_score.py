@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from claims import audit_score
-from claims.held_out_attention import breaks_physics, least_bytes, least_flops
 from perf_tests.audit.tables import Audit, audit_file
 from perf_tests.records.published import PUBLISHED, published_rows
 
@@ -48,15 +47,14 @@ def test_every_known_case_is_found_and_held_out_tables_have_no_hand_in_them(audi
     assert sum(cell["compiled"] == cell["breaks_physics"] == "yes" for cell in judged) > 40
 
 
-def test_the_score_counts_what_is_missed_accused_and_suspected(audits: dict[str, Audit]) -> None:
+def test_the_score_counts_what_is_missed_and_accused_and_refuses_a_judgement_on_no_cell(
+    audits: dict[str, Audit],
+) -> None:
     audit = audits["e2e_timing"]
     first, *rest = audit.findings_of("impossible")
     assert len(scored(replace(audit, findings=rest)).missed) == 1
     right = min(scored(audit).right)
     assert scored(replace(audit, findings=[*audit.findings, replace(first, places=(right,))])).accused == {right}
-    deserved = next(one for one in audit.findings_of("suspicious") if one.rule == "compiled did nothing")
-    assert not scored(audit).suspected.intersection(deserved.places)
-    assert scored(replace(audit, findings=[replace(deserved, rule="another")])).suspected == set(deserved.places)
     judged = [{**audit_score.cells("judged_e2e_timing")[0], "mean_ms": "1"}]
     with pytest.raises(ValueError, match="1 judged cells are not in the table"):
         audit_score.score("e2e_timing", audit, audit_score.cells("e2e_timing"), judged)
@@ -66,25 +64,3 @@ def test_each_published_table_is_in_its_readme_and_rectangular() -> None:
     names = [path.name for path in PUBLISHED.glob("*.csv*")]
     assert [name for name in names if f"`{name}`" not in (PUBLISHED / "README.md").read_text()] == []
     assert not any(None in row or None in row.values() for name in names for row in published_rows(name))
-
-
-def held_out(**changes: str) -> dict[str, str]:
-    return {
-        "source": "somebody", "gpu": "A100-40GB", "gpu_basis": "stated", "batch": "1", "d_model": "64",
-        "seq_len": "16384", "causal_mask": "yes", "precision": "fp32", "compiled": "no", "attention": "naive",
-        "phase": "forward", "mean_ms": "10", **changes,
-    }  # fmt: skip
-
-
-def test_a_held_out_cell_is_judged_by_its_products_and_its_traffic() -> None:
-    """Two products of 2 x 16384 x 16384 x 64: 68.7 GFLOP, 3.52 ms at 19.5 TFLOP/s.
-
-    Scores of 1 GiB, written and read: 1.05 ms at 2.039 TB/s, where the products take 0.22 ms in bf16.
-    """
-    assert least_flops(held_out()) == 2 * 2 * 16384**2 * 64
-    assert least_flops(held_out(attention="triton_fa2", phase="backward")) == 5 * 16384**2 * 64
-    assert [breaks_physics(held_out(mean_ms=ms)) for ms in ("3.5", "3.6")] == [True, False]
-    long = held_out(seq_len="23170", precision="bf16", mean_ms="1.0")
-    assert least_bytes(long, 40 * 2**20) == pytest.approx(2 * 2**30, rel=1e-3)
-    others = {"mean_ms": "1.1"}, {"attention": "triton_fa2"}, {"compiled": "yes"}
-    assert [breaks_physics({**long, **change}) for change in ({}, *others)] == [True, False, False, False]

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from model.sizes import SIZES, ModelConfig
+from model.sizes import SIZES
 from numerics_tests.harness import exercises
 from perf_tests.cases.options import OPTIONS
-from perf_tests.predict.counters import counters_of
 from perf_tests.records.published import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, unpacked
 from perf_tests.report.cs336 import NOT_RECORDED, UNKNOWN, Entry, Question, entries, markdown_page, questions, wrapped
@@ -23,7 +22,6 @@ from perf_tests.report.cs336_ours import crossover, squares_saved
 from perf_tests.report.cs336_published import one_slow_round
 from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Shape, Sources
 from tests.support.cs336 import COUNTED, checkout, everything, with_record
-from tests.support.example_cases import language_model_case
 from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed
 
 QUESTION = Question("Times", "a_problem", "How long?", "pytest", "Because.", ("Size", "Context"), ())
@@ -239,27 +237,15 @@ def test_the_exercises_are_the_numerics_suites() -> None:
     assert {name: one.rows for name, one in asked.items()} == {name: (rows[0][0],) for name, rows in tables.items()}
 
 
-def shape_of(config: ModelConfig) -> Shape:
-    return Shape(config.d_model, config.d_ff, config.num_layers, config.num_heads)
-
-
 def test_closed_forms_are_those_of_shapes_ledger_and_one_slow_round() -> None:
     """Nine rounds of 22.7 ms and one of 137 ms have mean and deviation of 34.2 ± 34.4."""
     sources = Sources(ROOT)
-    assert sources.shapes == {name: shape_of(SIZES[name]) for name in ("small", "medium", "large", "xl", "2.7B")}
+    configs = {name: SIZES[name] for name in ("small", "medium", "large", "xl", "2.7B")}
+    assert sources.shapes == {name: Shape(*list(vars(config).values())[:4]) for name, config in configs.items()}
+    assert crossover(sources.shapes["small"]) == 3072 / 12
     squares = {name: squares_saved(sources, name)[0] for name in ("naive", "sdpa")}
     assert squares == pytest.approx({"naive": 2 + 1 / 32, "sdpa": 0}, abs=0.001)
     assert one_slow_round(34.2, 34.4, 10) == pytest.approx((22.7, 137), rel=0.01)
-
-
-@pytest.mark.parametrize("context, is_attention", [(8, False), (24, True)])
-def test_the_largest_tensor_changes_where_the_closed_form_says(context: int, is_attention: bool) -> None:
-    """A shape whose scores and feed-forward tensors are equal at a context of 16, and both larger than the logits."""
-    config = ModelConfig(d_model=16, d_ff=64, num_layers=1, num_heads=4, vocab_size=8, context_length=context)
-    assert crossover(shape_of(config)) == 16
-    largest = counters_of(language_model_case(config)).largest_allocations[0]
-    assert largest.bytes == 2 * 4 * (config.num_heads * context**2 if is_attention else context * config.d_ff)
-    assert ("attention" in largest.place) == is_attention
 
 
 FIRST = ("not stated", "forward_backward", "write-up 009, H100 (ms)", "2.0")

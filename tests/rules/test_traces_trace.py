@@ -13,12 +13,12 @@ from perf_tests.traces.trace import (
     RangeError,
     Span,
     Trace,
-    bytes_of,
-    flops_of,
+    cost_of,
     kind_of,
     label,
     read_chrome_trace,
     read_sqlite,
+    tensors_of,
     versions_of,
 )
 from tests.support.synthetic_nsys import AUTOGRAD, COPY, EXP, OTHERS, one_layer, one_round, without_table
@@ -163,7 +163,8 @@ COSTS: list[tuple[Any, ...]] = [
 
 
 def test_costs_come_from_shapes_and_dtypes() -> None:
-    assert [(flops_of(*of), bytes_of(*of)) for *of, _, _ in COSTS] == [(flops, size) for *_, flops, size in COSTS]
+    found = [cost_of(operator, tensors_of(dims, dtypes)) for operator, dims, dtypes, _, _ in COSTS]
+    assert found == [(flops, size) for *_, flops, size in COSTS]
 
 
 # Nsight Systems.
