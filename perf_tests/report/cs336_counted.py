@@ -4,8 +4,10 @@ What loads torch is imported where it is used: the page's other figures come fro
 """
 
 import inspect
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from model.sizes import SIZES
@@ -24,6 +26,8 @@ CONTEXTS = (128, 256, 512)
 FIRST_STEP_SIZE = "medium"
 BATCHES = (2, 4)
 """What one write-up configures, and what it states."""
+STEPS = {"first": "first_step", "later": "full_step"}
+"""Phases in which AdamW's state is born, and in which it is there."""
 LARGEST = 5
 """Blocks of memory of each context that are listed."""
 
@@ -40,64 +44,43 @@ def counted_figures() -> Counted:
         ]
         for name, (header, *rows) in tables().items()
     }
-    residual, largest = _lines()
-    steps = {
-        "orders_of_clearing": list(_orders_of_clearing()), "first_steps": list(_first_steps()),
-        "lines_of_the_residual_stream": residual, "lines_of_the_largest": largest,
-    }  # fmt: skip
-    return Counted({**exercises, **steps}, list(_peaks_beside()))
+    return Counted({**exercises, **_steps()}, list(_peaks_beside()))
 
 
-def _orders_of_clearing() -> Iterator[Figure]:
-    """Peaks of a step that is not the first, by the order in which gradients are cleared."""
-    from perf_tests.predict.counters import counters_of
-
-    for context in CONTEXTS:
-        for order in ZERO_GRAD:
-            peak_bytes = counters_of(replace(_step(COURSE_SIZE, context), zero_grad=order)).peak_bytes
-            for unit, size in (("GB", 1e9), ("GiB", GIB)):
-                row, text = (COURSE_SIZE, str(context)), f"{peak_bytes / size:.1f}"
-                yield Figure(row, f"here: {order} ({unit})", text, COUNTING)
-
-
-def _first_steps() -> Iterator[Figure]:
-    """Peaks of the step in which AdamW's state is born, and of later ones."""
-    from perf_tests.predict.counters import counters_of
-
-    for batch_size in BATCHES:
-        for context in CONTEXTS:
-            case = replace(_step(FIRST_STEP_SIZE, context), batch_size=batch_size)
-            for which, phase in (("first", "first_step"), ("later", "full_step")):
-                peak_bytes = counters_of(replace(case, phase=phase)).peak_bytes
-                row, column = (case.size, str(context), case.precision), f"here: batch {batch_size}, {which} (GB)"
-                yield Figure(row, column, f"{peak_bytes / 1e9:.1f}", COUNTING)
-
-
-def _lines() -> tuple[list[Figure], list[Figure]]:
-    """Equal blocks of memory that a line makes in a forward pass: those a block adds to the stream, and the largest."""
+def _steps() -> dict[str, list[Figure]]:
+    """Count peaks by the order of clearing and in first steps, and equal blocks of memory of a line's forward pass."""
     from model.transformer import Block
     from perf_tests.predict.counters import counters_of
     from perf_tests.predict.fake_run import passes
 
+    found: dict[str, list[Figure]] = defaultdict(list)
     source, first = inspect.getsourcelines(Block)
     lines_of_block = {f"model/transformer.py:{line}" for line in range(first, first + len(source))}
-    residual: list[Figure] = []
-    largest: list[Figure] = []
     for context in CONTEXTS:
-        case = replace(_step(COURSE_SIZE, context), phase="forward", optimizer=None)
-        residual_bytes = case.tokens * case.config.d_model * FLOAT32_BYTES
-        for (size_bytes, operator, line), count in sorted(passes(case)["forward"].allocations.items()):
-            if (size_bytes, operator) == (residual_bytes, "aten.add") and line in lines_of_block:
-                residual += _block(case, line, size_bytes, count)
-        for one in counters_of(case).largest_allocations[:LARGEST]:
-            largest += _block(case, one.place, one.bytes, one.count)
-    return residual, largest
-
-
-def _block(case: "LanguageModelCase", line: str, size_bytes: int, count: int) -> Iterator[Figure]:
-    row = (case.size, str(case.context_length), line)
-    yield Figure(row, "here: one (MiB)", significant(size_bytes / MIB), COUNTING)
-    yield Figure(row, "here: made", str(count), COUNTING)
+        step, row = _step(COURSE_SIZE, context), (COURSE_SIZE, str(context))
+        for order in ZERO_GRAD:
+            peak_bytes = counters_of(replace(step, zero_grad=order)).peak_bytes
+            found["orders_of_clearing"] += [
+                Figure(row, f"here: {order} ({unit})", f"{peak_bytes / size:.1f}", COUNTING)
+                for unit, size in (("GB", 1e9), ("GiB", GIB))
+            ]
+        forward = replace(step, phase="forward", optimizer=None)
+        residual = forward.tokens * forward.config.d_model * FLOAT32_BYTES, "aten.add"
+        blocks = [
+            ("lines_of_the_residual_stream", line, size_bytes, count)
+            for (size_bytes, operator, line), count in sorted(passes(forward)["forward"].allocations.items())
+            if (size_bytes, operator) == residual and line in lines_of_block
+        ]
+        largest = counters_of(forward).largest_allocations[:LARGEST]
+        blocks += [("lines_of_the_largest", one.place, one.bytes, one.count) for one in largest]
+        for name, line, size_bytes, count in blocks:
+            texts = {"here: one (MiB)": significant(size_bytes / MIB), "here: made": str(count)}
+            found[name] += [Figure((*row, line), column, text, COUNTING) for column, text in texts.items()]
+    for batch_size, context, (which, phase) in product(BATCHES, CONTEXTS, STEPS.items()):
+        case = replace(_step(FIRST_STEP_SIZE, context), batch_size=batch_size, phase=phase)
+        place, column = (case.size, str(context), case.precision), f"here: batch {batch_size}, {which} (GB)"
+        found["first_steps"].append(Figure(place, column, f"{counters_of(case).peak_bytes / 1e9:.1f}", COUNTING))
+    return found
 
 
 def _step(size: str, context: int) -> "LanguageModelCase":

@@ -153,15 +153,13 @@ def growth_with_context(sources: Sources, labels: Labels) -> Iterator[Figure]:
 def forward_alone_and_inside(sources: Sources, labels: Labels) -> Iterator[Figure]:
     """Set a forward pass beside that of the full step of the same record."""
     whole = sources.timed(_fitting(phase=["full_step"]))
-    steps = {(*_row_of(one.cell, labels), one.file): one.cell for one in whole}
+    steps = {(*_row_of(one.cell, labels), one.file): _part_seconds(one.cell, "forward") for one in whole}
     for one in sources.timed(_fitting(phase=["forward"])):
         row = _row_of(one.cell, labels)
-        rounds = _part_seconds(steps[*row, one.file], "forward") if (*row, one.file) in steps else []
-        if rounds and one.cell.is_timed:
+        if one.cell.is_timed and (rounds := steps.get((*row, one.file))):
             alone, within = one.cell.median_seconds, median(rounds)
-            yield Figure(row, "here: alone (ms)", significant(alone * 1e3), one.file)
-            yield Figure(row, "here: inside the step (ms)", significant(within * 1e3), one.file)
-            yield Figure(row, "here: inside / alone", significant(within / alone, 3), one.file)
+            times = {"alone": alone, "inside the step": within}
+            yield from _beside(row, times, "inside / alone", within / alone, one.file)
 
 
 def optimizer_by_precision(sources: Sources, labels: Labels) -> Iterator[Figure]:
@@ -170,24 +168,24 @@ def optimizer_by_precision(sources: Sources, labels: Labels) -> Iterator[Figure]
     for pair in sources.pairs("precision", FP32, BF16, fits):
         rounds = [_part_seconds(one.cell, "optimizer") for one in pair]
         if all(rounds):
-            fp32, bf16 = (median(of) * 1e3 for of in rounds)
-            row, file = _row_of(pair[0].cell, labels), pair[0].file
-            yield Figure(row, "here: fp32 (ms)", significant(fp32), file)
-            yield Figure(row, "here: bf16 (ms)", significant(bf16), file)
-            yield Figure(row, "here: fp32 / bf16", significant(fp32 / bf16, 3), file)
+            times = dict(zip((FP32, BF16), map(median, rounds), strict=True))
+            row, ratio = _row_of(pair[0].cell, labels), times[FP32] / times[BF16]
+            yield from _beside(row, times, "fp32 / bf16", ratio, pair[0].file)
+
+
+def _beside(row: tuple[str, ...], times: Mapping[str, float], over: str, ratio: float, file: str) -> Iterator[Figure]:
+    for name, seconds in times.items():
+        yield Figure(row, f"here: {name} (ms)", significant(seconds * 1e3), file)
+    yield Figure(row, f"here: {over}", significant(ratio, 3), file)
 
 
 def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
     """Return the extra time of a first round by what it is spent on, without parts that no case has."""
-    found = [
-        Figure(
-            (without_phase(cell), cell.phase), f"here: {part_name(name)} (ms)", significant(seconds * 1e3, 3), one.file
-        )
-        for one in sources.passed("warmup")
-        for cell in [one.cell]
-        for name, seconds in first_round_parts(cell.info).items()
-        if not name.startswith("steady")
-    ]
+    found = []
+    for one in sources.passed("warmup"):
+        parts = {part_name(name): of for name, of in first_round_parts(one.cell.info).items() if name[:6] != "steady"}
+        row = without_phase(one.cell), one.cell.phase
+        found += [Figure(row, f"here: {name} (ms)", significant(of * 1e3, 3), one.file) for name, of in parts.items()]
     shown = {figure.column for figure in found if figure.text not in ("0", "-0")}
     return [figure for figure in found if figure.column in shown]
 
@@ -375,20 +373,23 @@ def ledger(
 def launches_of_casts(sources: Sources, _: Labels) -> Iterator[Figure]:
     """Launches of a forward pass in both precisions: each cast that autocast adds is one."""
     for size in sources.shapes:
-        ids = [MODEL_CASE.format(size=size, context=128, precision=name) for name in (FP32, BF16)]
-        fp32, bf16 = (sources.counter("forward", case, "kernel_launches") for case in ids)
+        fp32, bf16 = _by_precision(sources, "forward", size, 128, "kernel_launches")
         texts = {"launches, fp32": f"{fp32:,}", "launches, bf16": f"{bf16:,}", "added": f"{bf16 / fp32 - 1:+.0%}"}
         yield from (Figure((size,), f"here: {head}", text, sources.ledger_name) for head, text in texts.items())
 
 
 def memory_added_by_mixed(sources: Sources, _: Labels) -> Iterator[Figure]:
     """Peaks in mixed precision less those in fp32, by context."""
-    for context in CONTEXTS:
-        ids = [MODEL_CASE.format(size=COURSE_SIZE, context=context, precision=name) for name in (BF16, FP32)]
-        for phase, words in (("inference", "without gradients"), ("forward", "with gradients")):
-            mixed, full = (sources.counter(phase, case, "peak_bytes") for case in ids)
-            column = f"here: added, {words} (GiB)"
-            yield Figure((COURSE_SIZE, str(context)), column, f"{(mixed - full) / GIB:+.2f}", sources.ledger_name)
+    for context, phase in product(CONTEXTS, ("inference", "forward")):
+        full, mixed = _by_precision(sources, phase, COURSE_SIZE, context, "peak_bytes")
+        column = f"here: added, {'without' if phase == 'inference' else 'with'} gradients (GiB)"
+        yield Figure((COURSE_SIZE, str(context)), column, f"{(mixed - full) / GIB:+.2f}", sources.ledger_name)
+
+
+def _by_precision(sources: Sources, phase: str, size: str, context: int, counter: str) -> list[int]:
+    """Read a counter in fp32 and in bf16."""
+    ids = (MODEL_CASE.format(size=size, context=context, precision=name) for name in (FP32, BF16))
+    return [sources.counter(phase, one, counter) for one in ids]
 
 
 def scores_saved(sources: Sources, _: Labels) -> Iterator[Figure]:

@@ -49,6 +49,7 @@ FIGURES: list[tuple[tuple[Any, ...], object]] = [
     (("regions", {"region": "attention / softmax", "is_backward": True}, "share_of_direction"), 20 / 75),
     (("regions", {"region": "elsewhere", "is_backward": False}, "launches"), 1),
     (("memory_operations", {"kind": "memset"}, "bytes"), 512), (("memory_operations", 0, "seconds"), 5e-6),
+    (("memory_operations", 0, "share_of_wall"), 5 / 900), (("memory_operations", 0, "count"), 1),
     (("launch_to_start", "count"), 9), (("launch_to_start", "median_seconds"), 10e-6),
     # 170-180, 190-230, 260-290, 315-520, 545-620, 640-670, 700-815, 825-850; what touches leaves no gap.
     (("idle_gaps", "count"), 8), (("idle_gaps", "max_seconds"), 205e-6), (("idle_gaps", "median_seconds"), 35e-6),
@@ -93,6 +94,23 @@ def test_the_lanes_of_a_layer_hold_its_kernels_and_what_the_host_did(values: Jso
     assert {row["part"] for row in host} == {row["part"] for row in device}
     assert min(row["start_seconds"] for row in direction["lanes"]) == 0
     assert all(call["seconds"] == pytest.approx(4e-6) for call in host) == (way == "backward"), "calls going back"
+
+
+def test_times_of_attention_are_medians_over_its_layers() -> None:
+    trace = HandWritten()
+    trace.annotation("round", 0, 1000)
+    for start, us in ((100, 10), (300, 30), (500, 11)):
+        trace.annotation(f"block {start}", start, start + 190)
+        for at, part in zip(range(start, start + 190, 50), ("scores", "softmax", "value_product"), strict=False):
+            trace.annotation(part, at + 1, at + 41 + us)
+            trace.operation("aten::exp" if part == "softmax" else "aten::bmm", at + 2, at + 30)
+            trace.kernel(SGEMM, at + 3, at + 10, at + 10 + us)
+    forward = values_of(trace)["attention"]["forward"]
+    scores = forward["parts"][0]
+    assert (forward["layers"], scores["launches"]) == (3, 1)
+    found = [forward["seconds"], scores["device_seconds"], scores["host_seconds"]]
+    found += [scores["spread_over_layers"][f"{which}_seconds"] for which in ("min", "max", "stddev")]
+    assert found == pytest.approx([33e-6, 11e-6, 51e-6, 10e-6, 30e-6, 9.2014e-6], rel=1e-4)
 
 
 @pytest.mark.parametrize("flops_per_second, larger, late_us, bounds", [
