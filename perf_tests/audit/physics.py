@@ -331,7 +331,7 @@ def _flat_over_context(memory: Memory) -> Finding | None:
 
 
 def _saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:
-    """Before its backward pass eager attention holds a whole number of T x T matrices beside its inputs."""
+    """Eager attention that holds, before its backward pass, no whole number of T x T matrices beside its inputs."""
     labels = attrgetter("series", "gpu", "width", "length", "batch_size", "is_compiled")
     inputs = {labels(m): m.value_bytes for m in figures if m.mode == "after_inputs" and m.value_bytes is not None}
     for memory in figures:

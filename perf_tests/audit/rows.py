@@ -86,15 +86,32 @@ class Column:
     may_be_unnamed: bool = False
     """Whether a heading that is a unit alone names it, `ms`: a table has its main figures so."""
 
+    def find(self, normal: Sequence[str], taken: Container[int] = ()) -> tuple[int, str] | None:
+        """Place and unit of the first column of these names; one of figures also with a unit or by a unit alone."""
+        words = self.names.split()
+        if self.factors_of is None:
+            return next(((normal.index(word), "") for word in words if word in normal), None)
+        free = [(place, name) for place, name in enumerate(normal) if place not in taken]
+        for word in words:
+            for place, name in free:
+                unit = name.removeprefix(f"{word}_")
+                if name == word or (unit != name and self.factors_of(unit)):
+                    return place, "" if name == word else unit
+        return next(((place, name) for place, name in free if self.may_be_unnamed and self.factors_of(name)), None)
+
 
 _ROUNDS = "n_measured rounds n_rounds iters iterations n_iters num_iters steps n_steps repeats"
 _PHASE = "phase pass direction stage mode step_type what"
 _CONTEXT = "context context_length ctx ctx_len n_ctx seq_len seqlen sequence_length seq_length seq"
-TIME = (
+MEAN = Column(
+    "mean",
     "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
-    "p50 min min_time best"
+    "p50 min min_time best",
+    TIMED,
+    seconds_in,
+    may_be_unnamed=True,
 )
-DEVIATION = "std stddev std_dev stdev sd std_time deviation"
+STD = Column("std", "std stddev std_dev stdev sd std_time deviation", (*TIMED, KERNELS), seconds_in)
 _AMOUNT = "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount"
 
 COLUMNS = (
@@ -137,11 +154,11 @@ COLUMNS = (
     Column("kernel", "kernel kernel_name name", (KERNELS,)),
     Column("calls", "calls instances count invocations launches", (KERNELS,)),
     Column("pct", "pct_of_gpu_time time_pct pct percent share_pct percentage share", (KERNELS,)),
-    Column("mean", TIME, TIMED, seconds_in, may_be_unnamed=True),
+    MEAN,
     Column("value", _AMOUNT, (MEMORY,), bytes_in, may_be_unnamed=True),
     Column("total", "total total_time time cuda_total", (KERNELS,), seconds_in),
     Column("average", "avg average mean avg_time", (KERNELS,), seconds_in),
-    Column("std", DEVIATION, (*TIMED, KERNELS), seconds_in),
+    STD,
 )  # fmt: skip
 """Labels before figures: a column that is taken as a label is no figure too."""
 
@@ -164,13 +181,9 @@ def layout_of(header: Sequence[str], kind: str) -> Layout:
     places: dict[str, int] = {}
     factors: dict[str, tuple[float, float]] = {}
     for column in (column for column in COLUMNS if kind in column.kinds):
-        names, taken = column.names.split(), set(places.values())
-        if column.factors_of is None:
-            if word := next((word for word in names if word in normal), None):
-                places[column.name] = normal.index(word)
-        elif found := figures_in(normal, names, column.factors_of, column.may_be_unnamed, taken):
+        if found := column.find(normal, set(places.values())):
             places[column.name], unit = found
-            if per_unit := column.factors_of(unit):
+            if column.factors_of and (per_unit := column.factors_of(unit)):
                 factors[column.name] = per_unit
     return Layout(header, places, factors)
 
@@ -181,23 +194,6 @@ def normal_name(name: str) -> str:
         return name.casefold().strip()
     plain = name.casefold().replace("µ", "u").replace("μ", "u").replace("%", " pct ")
     return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
-
-
-def figures_in(
-    normal: Sequence[str],
-    stems: Sequence[str],
-    factors_of: Callable[[str], Factors],
-    may_be_unnamed: bool,
-    taken: Container[int] = (),
-) -> tuple[int, str] | None:
-    """Place and unit of the first column called by a stem, with or without a unit, or by a unit alone."""
-    free = [(place, name) for place, name in enumerate(normal) if place not in taken]
-    for stem in stems:
-        for place, name in free:
-            unit = name.removeprefix(f"{stem}_")
-            if name == stem or (unit != name and factors_of(unit)):
-                return place, "" if name == stem else unit
-    return next(((place, name) for place, name in free if may_be_unnamed and factors_of(name)), None)
 
 
 TOO_LARGE = 1e15

@@ -32,15 +32,15 @@ from perf_tests.audit.figures import (
 from perf_tests.audit.physics import Said, one_outlier, rule_out, said_of_kernels, said_of_memories
 from perf_tests.audit.rows import (
     ALONE,
-    DEVIATION,
     KERNELS,
+    MEAN,
     MEMORY,
     MODEL,
-    TIME,
+    STD,
+    Layout,
     Row,
     UnreadableError,
     bytes_in,
-    figures_in,
     header_and_lines,
     layout_of,
     normal_name,
@@ -360,7 +360,7 @@ def phases_in(header: Sequence[str]) -> list[tuple[str, str, list[str]]]:
         alone = [
             (part[1] if part[0] == phase else "") if part else name for name, part in zip(header, parts, strict=True)
         ]
-        timed = [place for place, part in enumerate(parts) if part and part[0] == phase and _is_time(part[1])]
+        timed = [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]
         if timed:
             found.append((phase, header[timed[0]], [*alone, "phase"]))
     return found
@@ -372,13 +372,9 @@ def _phase_and_figure(name: str) -> tuple[str, str] | None:
         before, is_named, after = f"_{name}_".partition(f"_{word}_")
         # A phase that is alone in its heading is a time too.
         rest = "_".join(filter(None, (before.strip("_"), after.strip("_")))) or "time"
-        if is_named and (_is_time(rest) or figures_in([rest], DEVIATION.split(), seconds_in, may_be_unnamed=False)):
+        if is_named and (MEAN.find([rest]) or STD.find([rest])):
             return phase, rest
     return None
-
-
-def _is_time(name: str) -> bool:
-    return figures_in([name], TIME.split(), seconds_in, may_be_unnamed=True) is not None
 
 
 _BY_COLUMN = sorted(
@@ -405,9 +401,7 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
     """
     with open_text(path) as file:
         header, separator, lines = header_and_lines(path, file)
-        kind, phases = _kind_of(path, header)
-        columns = [(f" {heading}", [phase], layout_of(alone, kind)) for phase, heading, alone in phases]
-        columns = columns or [("", [], layout_of(header, kind))]
+        kind, columns = _kind_of(path, header)
 
         def figures() -> Rows:
             for place, values in lines:
@@ -422,8 +416,8 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
         yield kind, figures()
 
 
-def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, str, list[str]]]]:
-    """The kind, and the phases that have columns of their own, where none says the phase of a line."""
+def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[str], Layout]]]:
+    """The kind, and of each time on a line its heading and phase, if it has columns of its own, and its columns."""
 
     def lacking(header: list[str]) -> dict[str, list[str]]:
         places = {name: layout_of(header, name).places for name in KINDS}
@@ -432,13 +426,12 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, str, l
     twice = sorted({column for column in header if column and header.count(column) > 1})
     if twice:
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
+    narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
+    for times in (narrow, [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]):
+        kinds = [name for name, columns in lacking(times[0][2]).items() if not columns] if times else []
+        if kinds:
+            return kinds[0], [(heading, phase, layout_of(alone, kinds[0])) for heading, phase, alone in times]
     missing = lacking(header)
-    if found := next((name for name, columns in missing.items() if not columns), None):
-        return found, []
-    if phases := phases_in(header):
-        of_phase = lacking(phases[0][2])
-        if found := next((name for name, columns in of_phase.items() if not columns), None):
-            return found, phases
     nearest = min(missing, key=lambda name: len(missing[name]) / len(KINDS[name].needed.split()))
     measured = [name for name, columns in missing.items() if KINDS[name].measured not in columns]
     in_words = {"mean": "mean_ms or another time", "value": "peak_mib or another amount"}

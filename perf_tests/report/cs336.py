@@ -87,7 +87,7 @@ class Entry:
 
     @property
     def files(self) -> list[str]:
-        """Where the figures come from, each file once."""
+        """List the files that the figures come from, each once."""
         named = (figure.file for figure in (*self.here, *self.published) if figure.file)
         return distinct(file for files in named for file in files.split(", "))
 
