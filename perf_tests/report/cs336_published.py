@@ -1,12 +1,12 @@
 """Figures of the five write-ups and of others, as their sources print them, laid out by row and column."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from statistics import median
 from typing import Any
 
+from perf_tests.audit.physics import slow_round
 from perf_tests.records.format import significant, with_spread
 from perf_tests.report.cs336_ours import FP32, Labels, exponents
 from perf_tests.report.cs336_sources import ATTENTION_BATCH, E2E, Figure, Sources, kernel_name, percent
@@ -173,15 +173,6 @@ def median_ratios(sources: Sources, labels: Labels, **options: Any) -> Iterator[
         yield Figure(row, "published: sources", str(len(of)), of[0].file)
 
 
-def one_slow_round(mean: float, std: float, rounds: int) -> tuple[float, float]:
-    """Return (each other round, the slow one), if one round of so many explains the whole population deviation.
-
-    One round d above n - 1 equal ones: mean = other + d / n, std = d sqrt(n - 1) / n.
-    """
-    excess = std * rounds / math.sqrt(rounds - 1)
-    return mean - excess / rounds, mean - excess / rounds + excess
-
-
 def _source_name(row: Printed) -> str:
     """`write-up 001`; another source by its repository."""
     found = re.match(r"write-up \d+", row["source"])
@@ -204,8 +195,8 @@ def _time(row: Printed) -> str:
 
 
 def _slow_over_usual(row: Printed) -> str:
-    usual, slow = one_slow_round(_ms(row), float(row["std_ms"]), int(row["n_measured"]))
-    return significant(slow / usual, 3)
+    pair = slow_round(_ms(row), float(row["std_ms"]), int(row["n_measured"]))
+    return significant(pair[1] / pair[0], 3) if pair else ""
 
 
 def _softmax_ratio(row: Printed) -> str:

@@ -111,6 +111,7 @@ def test_what_cannot_be_judged_is_no_finding_and_counted_with_its_reason(changes
 
 def test_one_slow_round_gives_mean_and_spread() -> None:
     assert slow_round(1.9, 2.7, 10) == pytest.approx((1.0, 10.0))
+    assert slow_round(34.2, 34.4, 10) == pytest.approx((22.7, 137), rel=0.01)
     assert [slow_round(1.0, 3.0, 10), slow_round(1.0, 0.5, 2), slow_round(1.0, 0.0, 10)] == [None] * 3
 
 
