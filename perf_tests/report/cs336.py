@@ -163,7 +163,7 @@ def html_page(sources: Sources) -> str:
         numbered = enumerate(of, start=1)
         tables = [(one, Rows.of(one.table, f"{anchor}-{place}") if one.table else None) for place, one in numbered]
         sections.append((title, anchor, tables))
-    page = environment().get_template(f"{QUESTIONS.stem}.html.jinja").render(
+    page = environment().get_template("cs336.html.jinja").render(
         title=TITLE, style=style(), introduction=_introduction(found), unknown=UNKNOWN, sections=sections,
         whose=Rows.of(_whose_figures(sources), "where"),
     )  # fmt: skip
