@@ -183,9 +183,12 @@ def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
     """Return the extra time of a first round by what it is spent on, without parts that no case has."""
     found = []
     for one in sources.passed("warmup"):
-        parts = {part_name(name): of for name, of in first_round_parts(one.cell.info).items() if name[:6] != "steady"}
         row = without_phase(one.cell), one.cell.phase
-        found += [Figure(row, f"here: {name} (ms)", significant(of * 1e3, 3), one.file) for name, of in parts.items()]
+        found += [
+            Figure(row, f"here: {part_name(name)} (ms)", significant(seconds * 1e3, 3), one.file)
+            for name, seconds in first_round_parts(one.cell.info).items()
+            if not name.startswith("steady")
+        ]
     shown = {figure.column for figure in found if figure.text not in ("0", "-0")}
     return [figure for figure in found if figure.column in shown]
 

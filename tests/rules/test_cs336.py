@@ -18,6 +18,7 @@ from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
 from perf_tests.report.cs336 import NOT_RECORDED, UNKNOWN, Entry, Question, markdown_page, questions, wrapped
 from perf_tests.report.cs336_ours import crossover, squares_saved
+from perf_tests.report.cs336_published import write_ups
 from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Shape, Sources
 from tests.support.cs336 import COUNTED, checkout, everything, with_record
 from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed
@@ -235,6 +236,11 @@ def test_the_exercises_are_the_numerics_suites() -> None:
     assert {name: one.rows for name, one in asked.items()} == {name: (rows[0][0],) for name, rows in tables.items()}
 
 
+def test_whose_figures_are_inferred_of_their_card_is_said() -> None:
+    cards = {name: card for name, _, card in write_ups(Sources(ROOT))}
+    assert [name for name, card in cards.items() if "inferred" in card] == [f"write-up 00{n}" for n in (2, 3, 4)]
+
+
 def test_closed_forms_are_those_of_shapes_and_ledger() -> None:
     sources = Sources(ROOT)
     configs = {name: SIZES[name] for name in ("small", "medium", "large", "xl", "2.7B")}
@@ -242,6 +248,28 @@ def test_closed_forms_are_those_of_shapes_and_ledger() -> None:
     assert crossover(sources.shapes["small"]) == 3072 / 12
     squares = {name: squares_saved(sources, name)[0] for name in ("naive", "sdpa")}
     assert squares == pytest.approx({"naive": 2 + 1 / 32, "sdpa": 0}, abs=0.001)
+
+
+THEIRS: list[tuple[str, int, tuple[str, ...], str, str]] = [
+    # a question, how many published figures it has, and one of them
+    ("profiler agree", 4, ("not stated", "not stated", "forward"), "write-up 002, H100-class, timed (ms)", "87.87"),
+    ("How many TFLOP", 22, ("xl", "128"), "write-up 000, P100-PCIe-16GB (TFLOP/s)", "11.5"),
+    ("How long does one layer", 28, ("large", "128"), "write-up 000, P100-PCIe-16GB, one layer (ms)", "2.86"),
+    ("leaves out the timed phase", 6, ("small?", "backward, after 5"),
+     "write-up 004, H100-class, slow / others if it is one round", "6.05"),
+    ("How does the softmax", 4, ("large", "128", "fp32"), "write-up 001, T4-16GB, CPU-side NVTX durations", "0.500"),
+    ("in mixed precision, by size", 51, ("small", "512"), "write-up 004, H100-class, fp32 (ms)", "33.98 ± 0.18"),
+    ("With which power", 55, ("16", "1024 to 3096"), "write-up 001, T4-16GB, backward", "2.11"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words, count, row, column, text", THEIRS)
+def test_published_figures_are_those_of_their_tables(
+    words: str, count: int, row: tuple[str, ...], column: str, text: str
+) -> None:
+    published = entry(Sources(ROOT, COUNTED), words).published
+    assert len(published) == count
+    assert text in [one.text for one in published if (one.row, one.column) == (row, column)]
 
 
 FIRST = ("not stated", "forward_backward", "write-up 009, H100 (ms)", "2.0")
