@@ -14,6 +14,16 @@ BACKWARD_TO_BFLOAT16 = f"""{BACKWARD}
             if self.precision.autocast_dtype is not None:
                 for parameter in self.model.parameters():
                     parameter.grad = parameter.grad.to(self.precision.autocast_dtype).float()"""
+FUSED_ADAMW = 'fused=self.optimizer_implementation == "fused",'
+ADAMW_OF_ALL = """torch.optim.AdamW(
+            model.parameters(),"""
+ADAMW_IN_GROUPS = """torch.optim.AdamW(
+            [{"params": [p], "lr": 1e-3 if p.dim() > 1 else 1e-4} for p in model.parameters()],"""
+UNSCALE = "                self.scaler.unscale_(self.optimizer)"
+FILL_GRADIENTS = """                for parameter in self.model.parameters():
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+"""
 VISIBLE = "return position_T[:, None] >= position_T[None, :]"
 IN_A_WINDOW = f"{VISIBLE} & (position_T[:, None] - position_T[None, :] < 64)"
 FUSED = "F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)"
@@ -67,6 +77,14 @@ SOURCE_FAULTS = (
                 ".to(x_BTD.dtype)", ""),
     SourceFault("learning rate left at 0", "creating_the_optimizer_state_changes_nothing_else", "training.py",
                 'group["lr"] = learning_rate', "pass"),
+    SourceFault("step that creating the state counts", "creating_the_optimizer_state_changes_nothing_else",
+                "training.py", 'state["step"].zero_()', "pass"),
+    SourceFault("parameters without a gradient decay", "update_leaves_what_has_no_gradient_alone", "training.py",
+                UNSCALE, f"{FILL_GRADIENTS}{UNSCALE}"),
+    SourceFault("AdamW with amsgrad", "training_takes_torchs_defaults", "training.py", FUSED_ADAMW,
+                f"{FUSED_ADAMW}\n            amsgrad=True,"),
+    SourceFault("tenth of the rate for some", "training_takes_torchs_defaults", "training.py", ADAMW_OF_ALL,
+                ADAMW_IN_GROUPS),
 )  # fmt: skip
 
 CLIP_ITS_SLICE = """                gradients = [parameter.grad for parameter in self.model.parameters()]

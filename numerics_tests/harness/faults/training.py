@@ -1,5 +1,6 @@
 """Faults in the optimizer, in clipping, in loss scaling and in the step as a whole."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,15 +26,18 @@ def adamw(
     coupled: bool = False,
     betas: tuple[float, float] = BETAS,
     keep_second: Callable[[Tensor], Tensor] = ROUND_NOTHING,
-) -> Callable[[Tensor, list[Tensor]], Tensor]:
+    count: Callable[[int], float] = float,
+    decays: Callable[[Tensor], bool] = lambda parameter: True,
+) -> Callable[[Tensor, list[Tensor], int], Tensor]:
     """AdamW in float64, so that the planted change is the only error."""
 
-    def steps(parameter: Tensor, gradients: list[Tensor]) -> Tensor:
+    def steps(parameter: Tensor, gradients: list[Tensor], done: int) -> Tensor:
         p = parameter.double()
         m, v = torch.zeros_like(p), torch.zeros_like(p)
-        for step, gradient in enumerate(gradients, start=1):
-            g = gradient.double() + (DECAY * p if coupled else 0)
-            p = p if coupled else p * (1 - RATE * DECAY)
+        for number, gradient in enumerate(gradients, start=done + 1):
+            step, decay = count(number), DECAY if decays(parameter) else 0.0
+            g = gradient.double() + (decay * p if coupled else 0)
+            p = p if coupled else p * (1 - RATE * decay)
             m = betas[0] * m + (1 - betas[0]) * g
             v = keep_second(betas[1] * v + (1 - betas[1]) * g.square())
             c1, c2 = ((1 - beta**step) if corrected else 1.0 for beta in betas)
@@ -46,6 +50,10 @@ def adamw(
 
 def clip_each_alone(gradients: list[Tensor], largest: float) -> Tensor:
     return torch.stack([torch_clip([gradient], largest) for gradient in gradients]).norm()
+
+
+def clip_matrices(gradients: list[Tensor], largest: float) -> Tensor:
+    return torch_clip([gradient for gradient in gradients if gradient.dim() > 1], largest)
 
 
 def clip_by_the_largest(gradients: list[Tensor], largest: float) -> Tensor:
@@ -208,6 +216,11 @@ FAULTS = (
     Fault("AdamW with coupled decay", ADAMW, adamw(coupled=True)),
     Fault("AdamW with exchanged betas", ADAMW, adamw(betas=(0.999, 0.9))),
     Fault("AdamW with a bfloat16 second moment", ADAMW, adamw(keep_second=lambda v: v.bfloat16().double())),
+    Fault("AdamW without decay on matrices", ADAMW, adamw(decays=lambda parameter: parameter.dim() < 2)),
+    Fault("AdamW without decay on vectors", ADAMW, adamw(decays=lambda parameter: parameter.dim() > 1)),
+    Fault("bias correction dropped after 100 steps", ADAMW, adamw(count=lambda n: n if n <= 100 else math.inf)),
+    Fault("step counter that stops at 2048", ADAMW, adamw(count=lambda n: min(n, 2048))),
+    Fault("clipping of matrices alone", CLIP, clip_matrices),
     Fault(
         "first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient", adamw(corrected=False)
     ),
