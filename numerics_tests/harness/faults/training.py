@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from model.attention import AttentionFunction
+from model.attention import AttentionFunction, naive_attention
 from model.precision import Precision
 from model.training import MAX_GRADIENT_NORM, Mark, Training, ignore_mark
 from model.transformer import RMSNorm, TransformerLM
 from numerics_tests.harness import tiny
 from numerics_tests.harness.claims import Fault
 from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
+from numerics_tests.test_invariance import wide_model
 from numerics_tests.test_loss_scaling import scaled_backward
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, torch_clip
 
@@ -158,6 +160,12 @@ def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[torc
     return built(lambda model: model.get_submodule(name).register_forward_hook(lambda _, __, output: change(output)))
 
 
+def noisy_model(device: torch.device) -> tuple[nn.Module, int]:
+    model, longest = wide_model(device)
+    model.get_submodule("norm").register_forward_hook(lambda _, __, output: F.dropout(output, 0.1))
+    return model, longest
+
+
 def wrong_eps(model: TransformerLM) -> None:
     for module in model.modules():
         if isinstance(module, RMSNorm):
@@ -253,6 +261,10 @@ FAULTS = (
         "sequence_alone_is_as_exact_as_in_a_batch",
         with_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1)),
     ),
+    Fault(
+        "dropout in a kernel", "invariance_of_an_attention", lambda q, k, v: F.dropout(naive_attention(q, k, v), 0.1)
+    ),
+    Fault("dropout in a model", "invariance_of_the_model", noisy_model),
     Fault("weights kept in bfloat16", "step_keeps_parameters_gradients_and_moments_in_float32", Weights16),
     Fault("gradients never cleared", "step_forgets_earlier_gradients_and_repeats", NeverClears),
     Fault("noise without a seed", "step_forgets_earlier_gradients_and_repeats", FreshNoise),
