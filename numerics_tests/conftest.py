@@ -84,7 +84,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave only tests that take an attention where the user gives one; with --model, only claims on any model."""
+    """Begin with the exercises; with --attention or --model leave only tests of what the user gives."""
+    items.sort(key=lambda item: item.path != Path(__file__).with_name("test_exercises.py"))
     if not GIVEN:
         return
 
