@@ -63,6 +63,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     device = config.stash[DEVICE]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {config.stash[THREADS]}"
     lines = [f"numerics: torch {torch.__version__} on {device}, {where}"]
+    if device.type == "cuda":
+        lines.append(environment.of_gpu_products())
     if reason := why_gpu_is_passed_over(str(device)):
         lines.append(reason)
     if GIVEN:

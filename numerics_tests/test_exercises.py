@@ -49,7 +49,7 @@ EXPECTED: dict[str, tuple[str, Rows]] = {
     ),
     "toy_model": (
         "The dtype of each part of ToyModel under autocast. layer_norm is on CUDA's list of operations in float32\n"
-        "and not on the CPU's, where it runs in the dtype of its input. Published answers are CUDA's (test_toy_model.py).",
+        "and not on the CPU's, where it runs in the dtype of its input. Published answers are CUDA's.",
         (
             ("Part", "cuda, fp16", "cuda, bf16", "cpu, fp16", "cpu, bf16"),
             ("parameters", "float32", "float32", "float32", "float32"),
