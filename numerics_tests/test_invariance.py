@@ -64,7 +64,7 @@ def test_map_of_invariance(dtype: torch.dtype, device: torch.device) -> None:
                 assert found["rows"] == found["batch"] == [list(BATCHES)]
 
 
-@claim("attention")
+@claim("attention", EAGER)  # a compiled one would compile for each size
 def test_invariance_of_an_attention(attention: AttentionFunction, device: torch.device) -> None:
     """The map of one implementation, the user's with --attention; twice the same call gives the same bits."""
     print(invariance.LEGEND)
