@@ -109,6 +109,9 @@ class Training:
         for group in self.optimizer.param_groups:
             learning_rate, group["lr"] = group["lr"], 0.0
         self.optimizer.step()
+        for state in self.optimizer.state.values():
+            if isinstance(state.get("step"), Tensor):  # or the first step would correct its bias as the second one
+                state["step"].zero_()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.clear_gradients()

@@ -63,6 +63,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     device = config.stash[DEVICE]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {config.stash[THREADS]}"
     lines = [f"numerics: torch {torch.__version__} on {device}, {where}"]
+    if device.type == "cuda":
+        lines.append(environment.of_gpu_products())
     if reason := why_gpu_is_passed_over(str(device)):
         lines.append(reason)
     if GIVEN:
@@ -84,7 +86,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave only tests that take an attention where the user gives one; with --model, only claims on any model."""
+    """Begin with the exercises; with --attention or --model leave only tests of what the user gives."""
+    items.sort(key=lambda item: item.path != Path(__file__).with_name("test_exercises.py"))
     if not GIVEN:
         return
 

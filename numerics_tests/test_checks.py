@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from model.attention import softmax as model_softmax
 from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
-from numerics_tests.harness.claims import CLAIMS
+from numerics_tests.harness.claims import all_claims
 from numerics_tests.harness.strategies import Recipe
 
 ZERO = torch.zeros(2, dtype=torch.float64)
@@ -44,14 +45,18 @@ def test_more_than_twice_the_error_is_refused() -> None:
         assert_at_most_twice(torch.full((2,), math.nan), baseline, ZERO, 0.0)
 
 
-def test_failure_can_be_pasted(device: torch.device) -> None:
-    """The lines after "Paste:" repeat the failure: the drawn input and the call of the claim."""
-    softmax = CLAIMS["test_softmax_is_within_its_bound"]
-    nearly = replace(softmax, references={"nearly": lambda x: torch.softmax(x.float(), -1).to(x.dtype) * 1.1})
+def test_failure_can_be_read_and_pasted(device: torch.device) -> None:
+    """The bound's formula, the drawn numbers and a line of the judged code; the lines after "Paste:" repeat it all."""
+    softmax = all_claims()["test_softmax_is_within_its_bound"]
+    nearly = replace(softmax, references={"nearly": lambda x: model_softmax(x) * 1.1})
     recipe = Recipe((2, 3), torch.float16, seed=3, exponent=4, planted=((1, 256.0),))
     with pytest.raises(AssertionError) as caught:
         nearly.checked(**{softmax.argument: nearly.references["nearly"], "recipe": recipe, "device": device})
-    lines = [line.removeprefix("    ") for line in caught.value.__notes__[0].splitlines()[1:]]
+    formula, inputs, judged, pasted = caught.value.__notes__
+    assert "relative ((m - x_i) + log n + n + 8) u32 + u" in formula
+    assert inputs.split()[1:4:2] == ["recipe:", "256,"]
+    assert re.fullmatch(r"Judged: model/attention\.py:\d+, in softmax", judged)
+    lines = [line.removeprefix("    ") for line in pasted.splitlines()[1:]]
     scope: dict[str, object] = {}
     exec("\n".join(lines[:-1]), scope)
     assert scope["claim"] is softmax

@@ -107,6 +107,21 @@ def test_number_of_threads_moves_a_long_sum_within_its_bound(name: str) -> None:
         torch.set_num_threads(before)
 
 
+def test_bound_on_a_gpu_allows_for_parts_rounded_to_16_bits() -> None:
+    """Four parts of 32 products, each rounded to bfloat16: some of 200 draws are beyond the bound of one sum."""
+    beyond = 0
+    for seed in range(200):
+        x, y = (
+            Recipe((128,), torch.bfloat16, seed=seed, positive=True, planted=()).tensor() for seed in (seed, seed + 999)
+        )
+        terms = (x.double() * y.double()).unflatten(0, (4, bounds.TERMS_OF_A_PART))
+        split = terms.sum(-1).bfloat16().double().sum().bfloat16().double()
+        of = terms.sum(), terms.abs().sum(), 128, torch.bfloat16
+        assert_within(split, terms.sum(), bounds.sum_in_float32(*of, on_gpu=True), bounds.ASNA)
+        beyond += bool((split - terms.sum()).abs() > bounds.sum_in_float32(*of, on_gpu=False))
+    assert beyond
+
+
 def test_void_bound_is_refused() -> None:
     """gamma_n is void from n u = 1 on, and raises."""
     with pytest.raises(ValueError, match="gamma_256 is void"):

@@ -1,7 +1,8 @@
 """The model as a whole: logits and gradients against float64, and a training step in each precision."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -10,23 +11,47 @@ from torch import Tensor, nn
 
 from model.attention import AttentionFunction
 from model.precision import PRECISIONS
-from model.training import Training
+from model.training import OPTIMIZERS, ZERO_GRAD, Training
 from model.transformer import Linear, TransformerLM
-from numerics_tests.harness import oracles, tiny
-from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true
+from numerics_tests.harness import bounds, oracles, tiny
+from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import SEEDS
 from numerics_tests.machine.formats import U32
+from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE
 
 Build = Callable[[torch.device, int], TransformerLM]
 """(device, seed) to a tiny model."""
 MODELS: dict[str, Build] = {"model": tiny.model}
 
 
+def tall_model(device: torch.device, seed: int) -> TransformerLM:
+    """Room for 144 tokens, and embeddings of a hundred, so that sums along the residual stream are large too."""
+    made = tiny.model(device, seed, config=replace(tiny.CONFIG, context_length=144))
+    with torch.no_grad():
+        made.embedding.weight_VD.mul_(100)
+    return made
+
+
+@claim("build", {"model": tall_model}, cost=4, seed=SEEDS, length=st.sampled_from([1, 65, 130, 144]))
+def test_logits_of_a_long_sequence_err_at_most_twice_the_plain_formula(
+    build: Build, seed: int, length: int, device: torch.device
+) -> None:
+    """Also of one that is shorter than the context, with activations beyond a hundred; the rule as below."""
+    made = build(device, seed)
+    tokens = torch.randint(tiny.CONFIG.vocab_size, (2, length), generator=torch.Generator().manual_seed(seed)).to(
+        device
+    )
+    check_logits(made, tokens)
+
+
 @claim("build", MODELS, cost=2, seed=SEEDS)
 def test_logits_err_at_most_twice_the_plain_formula(build: Build, seed: int, device: torch.device) -> None:
     """Against float64, at most twice the same definition in float32; the floor is a few roundings of a logit."""
-    made, tokens = build(device, seed), tiny.tokens(device, seed)
+    check_logits(build(device, seed), tiny.tokens(device, seed))
+
+
+def check_logits(made: TransformerLM, tokens: Tensor) -> None:
     state = {name: parameter.detach() for name, parameter in made.named_parameters()}
     exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *tiny.SHAPE).detach()
     plain = oracles.transformer_logits(state, tokens, *tiny.SHAPE)
@@ -44,6 +69,18 @@ def test_weights_are_drawn_as_wide_as_their_matrix_needs(
     assert_true(bool((ratio - 1).abs() <= 6 * (2 / weight.numel()) ** 0.5), f"the variance is {ratio:.3g} x as large")
 
 
+@claim("build", MODELS, cost=4, seed=SEEDS)
+def test_every_weight_is_drawn_for_itself(build: Build, seed: int, device: torch.device) -> None:
+    """Embeddings have variance 1, off by more than 6 sigma once in 10^9 draws; no two layers hold the same weights."""
+    made = build(device, seed)
+    weight = made.embedding.weight_VD.detach().double()
+    off = (weight.square().mean() - 1).abs()
+    assert_true(bool(off <= 6 * (2 / weight.numel()) ** 0.5), f"embeddings have a variance of {1 + off:.3g}")
+    matrices = [parameter.detach() for name, parameter in made.named_parameters() if name.endswith("weight_OI")]
+    alike = sum(torch.equal(a, b) for a, b in combinations(matrices, 2))
+    assert_true(not alike, f"{alike} pairs of layers start with equal weights")
+
+
 @claim("build", MODELS, cost=2, seed=SEEDS)
 def test_gradients_err_at_most_twice_the_plain_formula(build: Build, seed: int, device: torch.device) -> None:
     """Every parameter's gradient against float64, by the same rule; the floor is n u32 of the largest gradient."""
@@ -58,6 +95,114 @@ def test_gradients_err_at_most_twice_the_plain_formula(build: Build, seed: int, 
         assert plain is not None
         floor = tokens.numel() * U32 * float(exact.abs().max())
         assert_at_most_twice(gradient, plain, exact, floor)
+
+
+LOSS_SCALE = 2.0**10
+"""Far from overflow in a tiny model, where the scaler's own start may skip the first step."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A forward and a backward pass of `of` in float64, and by the plain formula under `precision`."""
+
+    exact_logits: Tensor
+    plain_logits: Tensor
+    exact: dict[str, Tensor]
+    """Gradients by parameter."""
+    plain: dict[str, Tensor]
+
+
+def expected_of(of: Training, tokens: Tensor) -> Expected:
+    weights = tiny.in_float64(of.model)
+    leaves = {name: weight.detach().float().requires_grad_() for name, weight in weights.items()}
+    exact_logits = oracles.transformer_logits(weights, tokens, *tiny.SHAPE)
+    with of.precision.autocast(of.device):
+        plain_logits = oracles.transformer_logits(leaves, tokens, *tiny.SHAPE)
+    oracles.token_losses(exact_logits, tiny.targets_of(tokens)).mean().backward()
+    scale = LOSS_SCALE if of.precision.scales_loss else 1.0
+    (oracles.token_losses(plain_logits, tiny.targets_of(tokens), torch.float32).mean() * scale).backward()
+    exact, plain = (
+        {name: leaf.grad for name, leaf in state.items() if leaf.grad is not None} for state in (weights, leaves)
+    )
+    return Expected(
+        exact_logits.detach(), plain_logits.detach(), exact, {name: value / scale for name, value in plain.items()}
+    )
+
+
+def in_training(make: Callable[..., Training], seed: int, precision: str, device: torch.device, *how: str) -> Training:
+    """The tiny model, with a loss scale of `LOSS_SCALE` where there is one."""
+    training = make(tiny.model(device, seed), PRECISIONS[precision], device, *how)
+    if training.scaler.is_enabled():
+        training.scaler.load_state_dict({**training.scaler.state_dict(), "scale": LOSS_SCALE})
+    return training
+
+
+@claim("make", tiny.TRAININGS, cost=2, seed=SEEDS, precision=st.sampled_from(["bf16", "fp16"]))
+def test_autocast_errs_at_most_twice_the_plain_formula(
+    make: tiny.MakeTraining, seed: int, precision: str, device: torch.device
+) -> None:
+    """Logits, and all gradients relative to their own size, by root mean square against float64.
+
+    At most twice what the plain formula errs under the same autocast; flash-attention, tests/test_flash_attn.py. A
+    mean, because the largest of so few errors moves by more than the step from float16 to bfloat16 from seed to seed.
+    """
+    training, tokens = in_training(make, seed, precision, device), tiny.tokens(device, seed)
+    expected = expected_of(training, tokens)
+    logits = training.forward(tokens)
+    training.backward(training.loss(logits, tiny.targets_of(tokens)))
+    scale = training.loss_scale()
+    mine = {name: gradient / scale for name, gradient in tiny.gradients(training.model).items()}
+    of_logits = [rms(of.detach().double() - expected.exact_logits) for of in (logits, expected.plain_logits)]
+    of_gradients = [
+        sum((rms(of[name].double() - exact) / rms(exact)) ** 2 for name, exact in expected.exact.items()) ** 0.5
+        for of in (mine, expected.plain)
+    ]
+    for what, (error, plain) in (("logits", of_logits), ("gradients", of_gradients)):
+        assert_true(
+            error <= 2 * plain, f"{what} err by {error:.3g}, {error / plain:.3g} x the plain formula in {precision}"
+        )
+
+
+def rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())
+
+
+@claim(
+    "make", tiny.TRAININGS, cost=2, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16", "fp16"]),
+    optimizer=st.sampled_from(OPTIMIZERS), zero_grad=st.sampled_from(ZERO_GRAD),
+)  # fmt: skip
+def test_first_step_is_that_of_float64(
+    make: Callable[..., Training], seed: int, precision: str, optimizer: str, zero_grad: str, device: torch.device
+) -> None:
+    """Every parameter after one whole step: gradients, clipping and AdamW in float64.
+
+    The first update is lr g / (|g| + eps), so an error e of a gradient, taken as twice the plain formula's in this
+    precision, counts where it may change the sign, 2 lr for |g| <= 2 e, and elsewhere by the slope,
+    lr eps e / (|g| - e)^2; bounds.adamw comes on top. Gradients cleared before the update leave every weight alone.
+    """
+    if zero_grad == "before-step" and precision == "fp16":
+        precision = "fp16-unscaled"  # torch's scaler refuses to step without gradients
+    training, tokens = in_training(make, seed, precision, device, optimizer, zero_grad), tiny.tokens(device, seed)
+    expected = expected_of(training, tokens)
+    before = tiny.in_float64(training.model)
+    loss = training.step(tokens, tiny.targets_of(tokens))
+    exact_loss = oracles.token_losses(expected.exact_logits, tiny.targets_of(tokens)).mean()
+    u = training.precision.autocast_dtype or torch.float32
+    assert_true(bool((loss - exact_loss).abs() <= 64 * bounds.rounding(u)[0]), f"the loss is {loss}, not {exact_loss}")
+    norm = torch.cat([gradient.flatten() for gradient in expected.exact.values()]).norm()
+    clipped = float((1 / (norm + 1e-6)).clamp(max=1.0))
+    for name, parameter in training.model.named_parameters():
+        start = before[name].detach()
+        if zero_grad == "before-step":
+            assert_same_bits(parameter.detach(), start.float(), "no gradient, no update")
+            continue
+        gradient = clipped * expected.exact[name]
+        floor = tokens.numel() * U32 * float(gradient.abs().max())
+        error = 2 * float((clipped * expected.plain[name].double() - gradient).abs().max()) + floor
+        slope = RATE * EPS * error / (gradient.abs() - error).square()
+        allowed = torch.where(gradient.abs() <= 2 * error, 2 * RATE, slope) + bounds.adamw(start, 1, RATE)
+        exact = oracles.adamw(start, [gradient], RATE, BETAS, EPS, DECAY)
+        assert_within(parameter.detach(), exact, allowed, f"{name}: bounds.adamw and the sign of its gradient")
 
 
 @claim("build", MODELS, cost=4, seed=SEEDS)

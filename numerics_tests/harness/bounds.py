@@ -28,16 +28,24 @@ def rounding(dtype: torch.dtype) -> tuple[float, float]:
     return out.unit_roundoff, out.min_subnormal
 
 
-def sum_in_float32(total: Tensor, magnitudes: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+TERMS_OF_A_PART = 32
+"""The fewest terms that a GPU's product gives to one part when it splits a sum."""
+
+
+def sum_in_float32(total: Tensor, magnitudes: Tensor, n: int, dtype: torch.dtype, on_gpu: bool | None = None) -> Tensor:
     """Sum or dot product of n terms in any order, accumulated in float32, then rounded to `dtype`.
 
     ASNA 2e, section 4.2 with (3.4): gamma_n sum|terms|, n and not n - 1 because a product of two float32 numbers
     rounds as well; the last rounding adds u |sum|. `magnitudes` is sum|terms| in float64. Tensor cores align terms
     and truncate instead of rounding, up to 3.0 n u32 on the first of them: Fasi, Higham, Mikaitis and Pranesh, PeerJ
-    Computer Science 7 (2021); hence 4 on a GPU.
+    Computer Science 7 (2021); hence 4 on a GPU. There a long sum may be split, and each part rounded to a 16-bit
+    dtype before they are added: PyTorch, "Numerical accuracy", reduced precision reduction; u of all terms a part.
     """
     u, eta = rounding(dtype)
-    accumulated = gamma(n) * magnitudes * (4 if magnitudes.is_cuda else 1)
+    on_gpu = magnitudes.is_cuda if on_gpu is None else on_gpu
+    accumulated = gamma(n) * magnitudes * (4 if on_gpu else 1)
+    if on_gpu and dtype != torch.float32:
+        accumulated = accumulated + (n // TERMS_OF_A_PART) * u * magnitudes
     if dtype == torch.float32:
         # Products below the smallest normal lose up to one subnormal each.
         return accumulated + n * eta

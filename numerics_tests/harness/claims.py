@@ -5,7 +5,10 @@ versions of a function (`Fault`), or of a line of `model/` (`SourceFault`).
 """
 
 import importlib
+import inspect
+import os
 import pkgutil
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +17,16 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
+
+from numerics_tests.harness import bounds
+from numerics_tests.harness.strategies import Recipe
 
 SUITE = Path(__file__).parents[1]
 MODEL = Path(__file__).parents[2] / "model"
@@ -40,6 +47,12 @@ PROFILES = {
 """How many examples Hypothesis draws: `ci` always the same ones, `deep` at night."""
 
 DEFAULT_PROFILE = "quick"
+
+NOT_JUDGED = (SUITE, SUITE.parent / "perf_tests", MODEL / "regions.py", Path(sys.prefix), Path(sys.base_prefix))
+"""Code of the harness, of libraries, and the names of regions."""
+
+MOST_NUMBERS = 8
+"""Numbers of an input that a failure shows; Hypothesis has made it as small as it could."""
 
 
 def load_profile(name: str) -> None:
@@ -85,10 +98,33 @@ class Claim:
             try:
                 self.check(**arguments)
             except AssertionError as error:
+                for note in (_formula_in(str(error)), _numbers_in(arguments), self._last_frame(arguments)):
+                    if note:
+                        error.add_note(note)
                 error.add_note(self._lines_to_paste(arguments))
                 raise
 
         return checked
+
+    def _last_frame(self, arguments: Mapping[str, object]) -> str:
+        """The last line of `model/` or of the user's own that ran, seen by failing once more; none of the harness."""
+        seen = ""
+
+        def watch(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal seen
+            path = Path(frame.f_code.co_filename)
+            if event == "return" and path.is_file() and not any(path.is_relative_to(folder) for folder in NOT_JUDGED):
+                seen = f"Judged: {os.path.relpath(path)}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+
+        before = sys.getprofile()
+        sys.setprofile(watch)
+        try:
+            self.check(**arguments)
+        except Exception:  # whatever it raises this time, the first one is told
+            pass
+        finally:
+            sys.setprofile(before)
+        return seen
 
     def _lines_to_paste(self, arguments: Mapping[str, object]) -> str:
         known = {id(value): f"claim.references[{name!r}]" for name, value in self.references.items()}
@@ -125,6 +161,24 @@ class Claim:
             suppress_health_check=list(HealthCheck),
         )
         hurried(given(**self.strategies)(self.check))(**arguments)
+
+
+def _formula_in(message: str) -> str:
+    """The docstring of a bound that the message names in brackets, `[bounds.rms_norm]`."""
+    named = re.search(r"bounds\.(\w+)", message)
+    bound = getattr(bounds, named[1], None) if named else None
+    return f"The bound: {inspect.cleandoc(bound.__doc__)}" if callable(bound) and bound.__doc__ else ""
+
+
+def _numbers_in(arguments: Mapping[str, object]) -> str:
+    """The first numbers of each input that was drawn as a recipe."""
+    lines = []
+    for name, value in arguments.items():
+        if isinstance(value, Recipe):
+            numbers = value.tensor().flatten()
+            shown = ", ".join(f"{number:.9g}" for number in numbers[:MOST_NUMBERS].tolist())
+            lines.append(f"{name}: {shown}{', ...' if len(numbers) > MOST_NUMBERS else ''}")
+    return "\n".join(("Inputs:", *(f"    {line}" for line in lines))) if lines else ""
 
 
 CLAIMS: dict[str, Claim] = {}

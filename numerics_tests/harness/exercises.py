@@ -3,6 +3,7 @@
 Stanford CS336, assignment 2, sections "Mixed Precision" and "Accumulation".
 """
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -190,13 +191,46 @@ def norms() -> Rows:
         weight = torch.ones(x.shape[-1])
         exact = oracles.rms_norm(x, weight, eps)
         bound = bounds.rms_norm(exact, x.dtype)
-        row = [name]
-        for result in (rms_norm_in_its_own_format(x, weight, eps), model_rms_norm(x, weight, eps)):
-            is_within = bool(((result.double() - exact).abs() <= bound).all())
-            words = "within its bound" if is_within else "beyond its bound"
-            row.append("infinite" if not result.isfinite().all() else words if result.any() else "all zero")
-        rows.append(tuple(row))
+        results = rms_norm_in_its_own_format(x, weight, eps), model_rms_norm(x, weight, eps)
+        rows.append((name, *(_judged(result, exact, bound) for result in results)))
     return ("Input", "in its own format", "in float32, as the model"), *rows
+
+
+def layer_norms() -> Rows:
+    """LayerNorm of rows about 1000, part by part in their own format, and PyTorch's, which sums in float32."""
+    rows = []
+    for a_format in LOW:
+        x = thousands(a_format, CPU)
+        weight, bias = torch.ones(x.shape[-1]), torch.zeros(x.shape[-1])
+        z, condition = oracles.normalised(x, 1e-5)
+        bound = bounds.layer_norm(z, z, weight.double(), bias.double(), condition, x.dtype)
+        mean = x.mean(-1, keepdim=True)
+        variance = (x - mean).square().mean(-1, keepdim=True)
+        exact_mean, exact_variance = x.double().mean(-1, keepdim=True), x.double().var(-1, keepdim=True, correction=0)
+        results = (x - mean) * (variance + 1e-5).rsqrt(), F.layer_norm(x.float(), x.shape[-1:]).to(x.dtype)
+        rows.append(
+            (
+                f"about 1000, {a_format.name}",
+                _in_roundings(mean, exact_mean, a_format),
+                _in_roundings(variance, exact_variance, a_format),
+                *(_judged(result, z, bound) for result in results),
+            )
+        )
+    return ("Input", "mean", "variance", "result in its own format", "result in float32"), *rows
+
+
+def _in_roundings(value: Tensor, exact: Tensor, a_format: Format) -> str:
+    if not value.isfinite().all():
+        return "infinite"
+    worst = math.ceil(float(((value.double() - exact).abs() / exact.abs()).max() / a_format.unit_roundoff))
+    return "off by one rounding" if worst <= 1 else f"off by {worst} roundings"
+
+
+def _judged(result: Tensor, exact: Tensor, bound: Tensor) -> str:
+    if not result.isfinite().all():
+        return "infinite"
+    is_within = bool(((result.double() - exact).abs() <= bound).all())
+    return ("within its bound" if is_within else "beyond its bound") if result.any() else "all zero"
 
 
 def tables() -> dict[str, Rows]:

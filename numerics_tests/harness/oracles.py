@@ -65,10 +65,15 @@ def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, dtype: torch.dtype
     return (gated / (1 + (-gated).exp()) * (x @ up.T)) @ down.T
 
 
-def adamw(p: Tensor, gradients: list[Tensor], lr: float, betas: tuple[float, float], eps: float, wd: float) -> Tensor:
-    """Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, one step for each gradient."""
+def adamw(
+    p: Tensor, gradients: list[Tensor], lr: float, betas: tuple[float, float], eps: float, wd: float, done: int = 0
+) -> Tensor:
+    """Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, one step for each gradient, from moments of 0.
+
+    `done` steps are counted before, as if their gradients had been 0 and their decay none.
+    """
     p, m, v = p.double(), torch.zeros_like(p.double()), torch.zeros_like(p.double())
-    for step, gradient in enumerate(gradients, start=1):
+    for step, gradient in enumerate(gradients, start=done + 1):
         g = gradient.double()
         p = p * (1 - lr * wd)
         m = betas[0] * m + (1 - betas[0]) * g

@@ -111,11 +111,10 @@ def filled_gradients(of: Training, tokens_BT: Tensor) -> dict[str, Tensor]:
 
 
 def gradients(of: nn.Module) -> dict[str, Tensor]:
-    """Every gradient by name; raises ValueError for a parameter that got none."""
+    """Every gradient by name; raises AssertionError for a parameter that got none."""
     found = {}
     for name, parameter in of.named_parameters():
-        if parameter.grad is None:
-            raise ValueError(f"{name} has no gradient.")
+        assert parameter.grad is not None, f"{name} has no gradient: the backward pass did not reach it"
         found[name] = parameter.grad
     return found
 

@@ -29,10 +29,14 @@ class Flag:
             self.write(value)
 
 
-def _backend_flag(backend: Any, name: str) -> Flag:
-    """A switch of `torch.backends` that PyTorch turns on and these tests turn off."""
+REDUCED_REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+"""Whether cuBLAS may round the partial sums of a split product to 16 bits."""
+
+
+def _backend_flag(backend: Any, name: str, pinned: bool = True) -> Flag:
+    """A switch of `torch.backends` that PyTorch turns on."""
     path = name.rpartition(".")[2]
-    return Flag(name, False, lambda: getattr(backend, path), lambda value: setattr(backend, path, value), True)
+    return Flag(name, pinned, lambda: getattr(backend, path), lambda value: setattr(backend, path, value), True)
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,9 @@ FLAGS = (
         lambda value: torch.use_deterministic_algorithms(value),
     ),
     Flag("grad_enabled", True, torch.is_grad_enabled, torch.set_grad_enabled),
-    _backend_flag(torch.backends.cudnn, "cudnn.allow_tf32"),
-    # It rounds partial sums of a split product to 16 bits, and then bounds.sum_in_float32 does not hold.
-    _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_fp16_reduced_precision_reduction"),
-    _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_bf16_reduced_precision_reduction"),
+    _backend_flag(torch.backends.cudnn, "cudnn.allow_tf32", pinned=False),
+    # On, as PyTorch has them and as benchmarks and users run; bounds.sum_in_float32 allows for what they do.
+    *(_backend_flag(torch.backends.cuda.matmul, f"cuda.matmul.{name}") for name in REDUCED_REDUCTIONS),
 )
 
 VARIABLES = {
@@ -96,6 +99,12 @@ def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
         if environment.get(name):
             sentences.append(f"{name}={environment[name]} is set: it {effect}.")
     return sentences
+
+
+def of_gpu_products() -> str:
+    """One line on the state in which 16-bit products are tested."""
+    states = [f"{name} {getattr(torch.backends.cuda.matmul, name)}" for name in REDUCED_REDUCTIONS]
+    return f"numerics: {', '.join(states)}; tested with True, PyTorch's default, as benchmarks run"
 
 
 @contextmanager

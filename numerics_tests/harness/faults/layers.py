@@ -339,6 +339,14 @@ FAULTS = (
     Fault("loss without the target in its sum", EQUAL, sum_without_the_target),
     Fault("loss in bits", EQUAL, bits_instead_of_nats),
     Fault("loss that overflows on a shift", "loss_ignores_a_shift", unshifted_loss),
+    Fault(
+        "NaN that counts as no loss",
+        "loss_of_broken_logits_is_no_number",
+        lambda logits, targets: cross_entropy(logits, targets).nan_to_num(0.0, posinf=0.0),
+    ),
+    Fault(
+        "targets modulo 256", "loss_is_within_its_bound", lambda logits, targets: cross_entropy(logits, targets % 256)
+    ),
     Fault("target logit detached", "loss_gradient_is_probability_less_one_hot", target_logit_detached),
     Fault("sum over tokens for their mean", "loss_moves_at_most_twice_its_logits", sum_over_tokens),
     Fault("mean over ignored tokens too", "ignored_tokens_count_for_nothing", mean_over_all_tokens),

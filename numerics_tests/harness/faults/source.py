@@ -14,6 +14,16 @@ BACKWARD_TO_BFLOAT16 = f"""{BACKWARD}
             if self.precision.autocast_dtype is not None:
                 for parameter in self.model.parameters():
                     parameter.grad = parameter.grad.to(self.precision.autocast_dtype).float()"""
+FUSED_ADAMW = 'fused=self.optimizer_implementation == "fused",'
+ADAMW_OF_ALL = """torch.optim.AdamW(
+            model.parameters(),"""
+ADAMW_IN_GROUPS = """torch.optim.AdamW(
+            [{"params": [p], "lr": 1e-3 if p.dim() > 1 else 1e-4} for p in model.parameters()],"""
+UNSCALE = "                self.scaler.unscale_(self.optimizer)"
+FILL_GRADIENTS = """                for parameter in self.model.parameters():
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+"""
 VISIBLE = "return position_T[:, None] >= position_T[None, :]"
 IN_A_WINDOW = f"{VISIBLE} & (position_T[:, None] - position_T[None, :] < 64)"
 FUSED = "F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)"
@@ -27,6 +37,17 @@ SPLIT_LINEAR = """halves = (slice(0, None, 2), slice(1, None, 2))
         return sum(nn.functional.linear(x[..., half], self.weight_OI[:, half]) for half in halves)"""
 RESIDUAL, NARROW_RESIDUAL = "= x_BTD + attended_BTD", "= (x_BTD + attended_BTD).to(attended_BTD.dtype)"
 
+EACH_BLOCK, DRAW = "for block in blocks:", "nn.init.normal_(self.weight_OI, std="
+LONG = "logits_of_a_long_sequence_err_at_most_twice_the_plain_formula"
+NARROW_LOGITS = "return self.model(tokens_BT).bfloat16().to(self.precision.autocast_dtype or torch.float32)"
+STEP = "first_step_is_that_of_float64"
+AFTER_FORWARD = """self._clear_if("after-forward", mark)
+            self.backward(loss)
+            mark("backward")"""
+CLEARED_LATE = """self.backward(loss)
+            mark("backward")
+            self._clear_if("after-forward", mark)"""
+DRAWN = "every_weight_is_drawn_for_itself"
 TABLE = "precisions_are_what_their_names_say"
 SOURCE_FAULTS = (
     SourceFault("update clips each tensor alone", "update_clips_to_norm_one_and_steps", "training.py", CLIP,
@@ -46,6 +67,24 @@ SOURCE_FAULTS = (
                 VISIBLE, IN_A_WINDOW),
     SourceFault("fused attention over its first 128 keys", "attention_is_within_its_bound_across_blocks",
                 "attention.py", FUSED, OF_ONE_BLOCK),
+    SourceFault("attention that looks back 512 tokens", "attention_is_within_its_bound_across_blocks", "attention.py",
+                VISIBLE, IN_A_WINDOW.replace("64", "512")),
+    SourceFault("first block twice beyond 64 tokens", LONG, "transformer.py", EACH_BLOCK,
+                "for block in (*blocks[: int(x_BTD.shape[1] > 64)], *blocks):"),
+    SourceFault("residual stream clamped at 8", LONG, "transformer.py", RESIDUAL,
+                "= (x_BTD + attended_BTD).clamp(-8, 8)"),
+    SourceFault("logits narrowed to bfloat16 under fp16", "autocast_errs_at_most_twice_the_plain_formula",
+                "training.py", "return self.model(tokens_BT)", NARROW_LOGITS),
+    SourceFault("step that updates twice", STEP, "training.py", "            self.update()\n",
+                "            self.update()\n" * 2),
+    SourceFault("after-forward that clears after backward", STEP, "training.py", AFTER_FORWARD, CLEARED_LATE),
+    SourceFault("before-step that keeps gradients", STEP, "training.py",
+                '            self._clear_if("before-step", mark)\n', ""),
+    SourceFault("step under autocast", "autocast_ends_before_the_backward_pass", "training.py",
+                'with region("full_step"):', 'with region("full_step"), self.precision.autocast(self.device):'),
+    SourceFault("embeddings as narrow as GPT-2's", DRAWN, "transformer.py", "nn.init.normal_(self.weight_VD)",
+                "nn.init.normal_(self.weight_VD, std=0.02)"),
+    SourceFault("every layer from one seed", DRAWN, "transformer.py", DRAW, f"torch.manual_seed(0)\n        {DRAW}"),
     SourceFault("mask of -1e4", "mask_beats_any_score", "attention.py", 'float("-inf")', "-1e4"),
     SourceFault("mask of -6e4", "mask_beats_any_score", "attention.py", 'float("-inf")', "-6e4"),
     SourceFault("gradients rounded to the autocast dtype", "autocast_keeps_float32_where_it_sums", "training.py",
@@ -67,6 +106,14 @@ SOURCE_FAULTS = (
                 ".to(x_BTD.dtype)", ""),
     SourceFault("learning rate left at 0", "creating_the_optimizer_state_changes_nothing_else", "training.py",
                 'group["lr"] = learning_rate', "pass"),
+    SourceFault("step that creating the state counts", "creating_the_optimizer_state_changes_nothing_else",
+                "training.py", 'state["step"].zero_()', "pass"),
+    SourceFault("parameters without a gradient decay", "update_leaves_what_has_no_gradient_alone", "training.py",
+                UNSCALE, f"{FILL_GRADIENTS}{UNSCALE}"),
+    SourceFault("AdamW with amsgrad", "training_takes_torchs_defaults", "training.py", FUSED_ADAMW,
+                f"{FUSED_ADAMW}\n            amsgrad=True,"),
+    SourceFault("tenth of the rate for some", "training_takes_torchs_defaults", "training.py", ADAMW_OF_ALL,
+                ADAMW_IN_GROUPS),
 )  # fmt: skip
 
 CLIP_ITS_SLICE = """                gradients = [parameter.grad for parameter in self.model.parameters()]

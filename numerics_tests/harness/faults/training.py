@@ -1,18 +1,21 @@
 """Faults in the optimizer, in clipping, in loss scaling and in the step as a whole."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from model.attention import AttentionFunction
+from model.attention import AttentionFunction, naive_attention
 from model.precision import Precision
 from model.training import MAX_GRADIENT_NORM, Mark, Training, ignore_mark
 from model.transformer import RMSNorm, TransformerLM
 from numerics_tests.harness import tiny
 from numerics_tests.harness.claims import Fault
 from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
+from numerics_tests.test_invariance import wide_model
 from numerics_tests.test_loss_scaling import scaled_backward
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, torch_clip
 
@@ -25,15 +28,18 @@ def adamw(
     coupled: bool = False,
     betas: tuple[float, float] = BETAS,
     keep_second: Callable[[Tensor], Tensor] = ROUND_NOTHING,
-) -> Callable[[Tensor, list[Tensor]], Tensor]:
+    count: Callable[[int], float] = float,
+    decays: Callable[[Tensor], bool] = lambda parameter: True,
+) -> Callable[[Tensor, list[Tensor], int], Tensor]:
     """AdamW in float64, so that the planted change is the only error."""
 
-    def steps(parameter: Tensor, gradients: list[Tensor]) -> Tensor:
+    def steps(parameter: Tensor, gradients: list[Tensor], done: int) -> Tensor:
         p = parameter.double()
         m, v = torch.zeros_like(p), torch.zeros_like(p)
-        for step, gradient in enumerate(gradients, start=1):
-            g = gradient.double() + (DECAY * p if coupled else 0)
-            p = p if coupled else p * (1 - RATE * DECAY)
+        for number, gradient in enumerate(gradients, start=done + 1):
+            step, decay = count(number), DECAY if decays(parameter) else 0.0
+            g = gradient.double() + (decay * p if coupled else 0)
+            p = p if coupled else p * (1 - RATE * decay)
             m = betas[0] * m + (1 - betas[0]) * g
             v = keep_second(betas[1] * v + (1 - betas[1]) * g.square())
             c1, c2 = ((1 - beta**step) if corrected else 1.0 for beta in betas)
@@ -46,6 +52,10 @@ def adamw(
 
 def clip_each_alone(gradients: list[Tensor], largest: float) -> Tensor:
     return torch.stack([torch_clip([gradient], largest) for gradient in gradients]).norm()
+
+
+def clip_matrices(gradients: list[Tensor], largest: float) -> Tensor:
+    return torch_clip([gradient for gradient in gradients if gradient.dim() > 1], largest)
 
 
 def clip_by_the_largest(gradients: list[Tensor], largest: float) -> Tensor:
@@ -150,6 +160,12 @@ def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[torc
     return built(lambda model: model.get_submodule(name).register_forward_hook(lambda _, __, output: change(output)))
 
 
+def noisy_model(device: torch.device) -> tuple[nn.Module, int]:
+    model, longest = wide_model(device)
+    model.get_submodule("norm").register_forward_hook(lambda _, __, output: F.dropout(output, 0.1))
+    return model, longest
+
+
 def wrong_eps(model: TransformerLM) -> None:
     for module in model.modules():
         if isinstance(module, RMSNorm):
@@ -208,6 +224,11 @@ FAULTS = (
     Fault("AdamW with coupled decay", ADAMW, adamw(coupled=True)),
     Fault("AdamW with exchanged betas", ADAMW, adamw(betas=(0.999, 0.9))),
     Fault("AdamW with a bfloat16 second moment", ADAMW, adamw(keep_second=lambda v: v.bfloat16().double())),
+    Fault("AdamW without decay on matrices", ADAMW, adamw(decays=lambda parameter: parameter.dim() < 2)),
+    Fault("AdamW without decay on vectors", ADAMW, adamw(decays=lambda parameter: parameter.dim() > 1)),
+    Fault("bias correction dropped after 100 steps", ADAMW, adamw(count=lambda n: n if n <= 100 else math.inf)),
+    Fault("step counter that stops at 2048", ADAMW, adamw(count=lambda n: min(n, 2048))),
+    Fault("clipping of matrices alone", CLIP, clip_matrices),
     Fault(
         "first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient", adamw(corrected=False)
     ),
@@ -240,6 +261,10 @@ FAULTS = (
         "sequence_alone_is_as_exact_as_in_a_batch",
         with_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1)),
     ),
+    Fault(
+        "dropout in a kernel", "invariance_of_an_attention", lambda q, k, v: F.dropout(naive_attention(q, k, v), 0.1)
+    ),
+    Fault("dropout in a model", "invariance_of_the_model", noisy_model),
     Fault("weights kept in bfloat16", "step_keeps_parameters_gradients_and_moments_in_float32", Weights16),
     Fault("gradients never cleared", "step_forgets_earlier_gradients_and_repeats", NeverClears),
     Fault("noise without a seed", "step_forgets_earlier_gradients_and_repeats", FreshNoise),
