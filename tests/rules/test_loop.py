@@ -30,14 +30,18 @@ def test_a_round_is_its_set_up_and_then_its_target_each_inside_its_context() -> 
         yield
         ran.append(f"{name} ends")
 
-    def setup() -> tuple[int, int]:
+    def setup() -> tuple[str, int]:
         ran.append("set-up")
-        return 1, 2
+        return "target", 2
 
-    rounds = Rounds(lambda *given: (ran.append("target"), given)[1], setup)
+    def target(name: str, number: int) -> int:
+        ran.append(name)
+        return number
+
+    rounds = Rounds(target, setup)
     rounds.play(lambda: around("first"), lambda: around("second"))
     assert ran == ["first begins", "set-up", "first ends", "second begins", "target", "second ends"]
-    assert rounds.result == (1, 2), "the target gets what the set-up returns"
+    assert rounds.result == 2, "the target gets what the set-up returns"
 
 
 def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up() -> None:
@@ -112,15 +116,15 @@ def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins(w
 def test_rates_are_of_the_median_and_a_share_is_of_products_that_are_executed() -> None:
     """Fused attention skips the masked half of the square, and a checkpoint computes it again."""
     case = language_model_case()
-    row = Row(case, matmul_flops_per_second=1e12)
-    info = timed(lambda: None, data=[4.0, 2.0, 2.0], row=row)
+    info = timed(lambda: None, data=[4.0, 2.0, 2.0], row=Row(case, matmul_flops_per_second=1e12))
     assert info["tokens_per_second"] == 2 * 8 / 2.0
+    assert case.model_flops is not None
     assert info["tflops_per_second"] == pytest.approx(case.model_flops / 2.0 / 1e12)
     assert info["matmul_ceiling_tflops_per_second"] == 1.0
     assert info["share_of_matmul_ceiling"] == pytest.approx(info["tflops_per_second"])
-    for change in ({"attention": "sdpa"}, {"checkpoint": "block"}):
-        other = Row(language_model_case(**change), matmul_flops_per_second=1e12)
-        assert timed(lambda: None, row=other)["share_of_matmul_ceiling"] is None
+    for other in (language_model_case(attention="sdpa"), language_model_case(checkpoint="block")):
+        info = timed(lambda: None, row=Row(other, matmul_flops_per_second=1e12))
+        assert info["share_of_matmul_ceiling"] is None
 
 
 def test_a_skipped_step_is_a_fall_from_the_scale_before_its_round_and_warm_up_rounds_count_none() -> None:

@@ -1,11 +1,14 @@
 """The row of a memory pass: plain values that agree with each other, and a timeline that keeps its peak."""
 
+import os
 import pickle
 import random
 from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from signal import SIGHUP, SIGKILL
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from perf_tests.passes.memory import (
     MOST_MOMENTS,
     MemoryMeasure,
     Standing,
+    in_a_fork,
     saved_by_part,
     timeline,
     with_prediction,
@@ -126,3 +130,24 @@ def test_a_snapshot_that_cannot_be_written_costs_the_snapshot_and_not_the_row(tm
     assert values["snapshot"] is None
     assert values["snapshot_reason"].count("No such file or directory") == 1
     assert values["snapshot_reason"].endswith("free disk space and run again.")
+
+
+class Task(dict[str, Any]):
+    """Read by the forked process alone, which a signal then ends."""
+
+    def __getitem__(self, name: str) -> Any:
+        os.kill(os.getpid(), super().__getitem__("signal"))
+
+
+@pytest.mark.parametrize(
+    "task, outcome, words",
+    [
+        (Task(signal=SIGKILL), "out_of_memory", "SIGKILL, probably by the out-of-memory killer; set --memory-budget."),
+        (Task(signal=SIGHUP), "error", "SIGHUP; run the case alone"),
+        ({}, "error", "exit code 1; run the case alone"),
+    ],
+)
+def test_a_fork_that_dies_is_an_outcome_with_what_ended_it(task: Json, outcome: str, words: str) -> None:
+    answer = in_a_fork(task)["outcome"]
+    assert answer["outcome"] == outcome
+    assert words in answer["reason"]
