@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ from perf_tests.bench.workers import (
 )
 from perf_tests.cases.case import Case
 from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot, load_compiler
-from perf_tests.passes.extra_pass import ExtraPass, Timing
+from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
 from perf_tests.passes.memory_watch import (
     MOST_ENTRIES,
     Held,
@@ -49,7 +49,6 @@ from perf_tests.passes.memory_watch import (
     OpenPart,
     Regions,
     RoundMemory,
-    Snapshot,
     allocated_bytes,
     memory_of_round,
     resident_set_peak_bytes,
@@ -62,7 +61,6 @@ from perf_tests.predict.counters import Counters
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.predict.expectation import expect
 from perf_tests.records.record import Json, thinned
-from perf_tests.records.store import write_whole
 from perf_tests.traces.trace import PHASES, layer_of
 
 ALL_ROUNDS = 3
@@ -185,7 +183,8 @@ class MemoryMeasure(Measure):
         self._register_standing(watch)
         held = watch.finished()
         values = memory_values(self.case, after_init, exact, held, sees_operations)
-        if self.snapshot is None:
+        path = self.snapshot
+        if path is None:
             return values
         if self.device.type == "cuda":
             rounds.forget()
@@ -194,7 +193,7 @@ class MemoryMeasure(Measure):
                 snapshot = cuda_memory_snapshot()
         else:
             snapshot = snapshot_of_held(held) if sees_operations else snapshot_of_events(exact.events)
-        return values | _written(snapshot, self.snapshot)
+        return values | kept_beside("snapshot", lambda: path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _register_standing(self, watch: HolderWatch) -> None:
         # A separate call, because a name left over would keep the gradients alive through the next round.
@@ -213,17 +212,6 @@ class MemoryMeasure(Measure):
             rounds.play(lambda: part("forward"), lambda: part("backward"))
 
 
-def _written(snapshot: Snapshot, path: Path) -> Json:
-    """Write it; returns its path, or why it has none: a full folder costs the snapshot, not the case."""
-    content = pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL)
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        reason = f"the snapshot of {len(content):,} bytes cannot be written: {error}; free disk space and run again."
-        return {"snapshot": None, "snapshot_reason": reason}
-    return {"snapshot": f"{path.parent.name}/{path.name}"}
-
-
 # The values of a row: plain, and without what is predicted.
 
 
@@ -239,8 +227,21 @@ NOT_ATTRIBUTED = "not attributed"
 def memory_values(
     case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: Held, sees_operations: bool
 ) -> Json:
-    """Return the row of what was measured; `after_init` are allocated and reserved bytes before the first round."""
+    """Return the row of what was measured; `after_init` are allocated and reserved bytes before the first round.
+
+    Without seeing operations, as in compiled code, a block is its size alone.
+    """
     marks = [Mark("after init", *after_init), *(mark for mark in exact.marks if mark.name in MARKS)]
+    if sees_operations:
+        at_peak, moments = dict(sorted(held.held_at_peak().items())), timeline(held)
+        made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
+    else:
+        totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
+        kept = {NOT_ATTRIBUTED: [totals[place] for place in thinned(totals, MOST_MOMENTS)]} if exact.events else {}
+        at_peak, moments = {NOT_ATTRIBUTED: exact.peak_allocated_bytes}, {"category_bytes": kept, "parts": []}
+        sizes = (event.bytes for event in exact.events if event.bytes > 0)
+        made = Counter((size, "compiled code", NOT_ATTRIBUTED) for size in sizes)
+    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     values: Json = {
         "peak_allocated_bytes": exact.peak_allocated_bytes,
         "peak_reserved_bytes": exact.peak_reserved_bytes,
@@ -252,8 +253,13 @@ def memory_values(
         "resident_set_peak_bytes": resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
+        "peak_by_category_bytes": at_peak,
+        "largest_allocations": [
+            {"bytes": size, "count": count, "line": place, "category": category}
+            for (size, place, category), count in largest
+        ],
+        "timeline": moments,
     }
-    values |= _attributed(held) if sees_operations else _not_attributed(exact)
     if case.row.family == ATTENTION_ALONE:
         moment = "before backward" if case.row.has_backward else "after forward"
         values["memory_before_backward_bytes"] = next(m.allocated_bytes for m in marks if m.name == moment)
@@ -268,35 +274,6 @@ def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:
         part = names[-1] if names else "residual" if layer_of(regions) else "elsewhere"
         rows[layer_of(regions), part] += count
     return [{"block": block, "part": part, "saved_bytes": count} for (block, part), count in rows.items()]
-
-
-def _attributed(held: Held) -> Json:
-    """Return what held the memory of a round whose operations were seen, by category and line."""
-    made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
-    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
-    return {
-        "peak_by_category_bytes": dict(sorted(held.held_at_peak().items())),
-        "largest_allocations": [
-            {"bytes": size, "count": count, "line": place, "category": category}
-            for (size, place, category), count in largest
-        ],
-        "timeline": timeline(held),
-    }
-
-
-def _not_attributed(exact: RoundMemory) -> Json:
-    """Return the same of compiled code, which shows sizes alone."""
-    totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
-    kept = [totals[place] for place in thinned(totals, MOST_MOMENTS)]
-    made = Counter(event.bytes for event in exact.events if event.bytes > 0)
-    return {
-        "peak_by_category_bytes": {NOT_ATTRIBUTED: exact.peak_allocated_bytes},
-        "largest_allocations": [
-            {"bytes": size, "count": made[size], "line": "compiled code", "category": NOT_ATTRIBUTED}
-            for size in sorted(made, reverse=True)[:LARGEST_ALLOCATIONS]
-        ],
-        "timeline": {"category_bytes": {NOT_ATTRIBUTED: kept} if exact.events else {}, "parts": []},
-    }
 
 
 def timeline(held: Held) -> Json:
@@ -376,8 +353,15 @@ def in_a_fork(task: Json) -> Json:
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
-        os.close(read)
-        _answer_and_end(task, write)
+        # It ends without the clean-up that belongs to the process which was forked.
+        try:
+            os.close(read)
+            with os.fdopen(write, "wb") as answers:
+                answers.write(json.dumps(_examine(task)).encode())
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as answers:
         content = answers.read()
@@ -393,18 +377,6 @@ def in_a_fork(task: Json) -> Json:
         reason = "its process was killed by SIGKILL, probably by the out-of-memory killer; set --memory-budget."
         return {"outcome": asdict(Outcome("out_of_memory", reason))}
     return {"outcome": asdict(Outcome("error", f"its process ended with {end}; run the case alone to see why."))}
-
-
-def _answer_and_end(task: Json, write: int) -> NoReturn:
-    """End without the clean-up that belongs to the process which was forked."""
-    try:
-        content = json.dumps(_examine(task)).encode()
-        with os.fdopen(write, "wb") as answers:
-            answers.write(content)
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)
-    os._exit(0)
 
 
 def _examine(task: Json) -> Json:
