@@ -39,13 +39,13 @@ def repeated(timing: Timing, extra_pass: str) -> Timing:
     return marked
 
 
-def kept_beside(kind: str, find: Callable[[], Path], content: bytes) -> Json:
+def kept_beside(kind: str, path: Path, content: bytes) -> Json:
     """Write a file of a pass; returns its path from the folder of the record, or why it has none.
 
-    A full disk costs the file alone. `find` returns its path and may raise OSError.
+    A full disk costs the file alone.
     """
     try:
-        path = find()
+        path.parent.mkdir(exist_ok=True)
         write_whole(path, content)
     except OSError as error:
         reason = f"the {kind} of {len(content):,} bytes cannot be written: {error}; free disk space and run again."

@@ -86,7 +86,7 @@ class ProfiledMeasure(Measure):
         if session is None or not session.journal.keeps:
             return {**values, "trace": None}
         packed = gzip.compress(traced.trace, COMPRESSION_LEVEL)
-        return values | kept_beside("trace", lambda: session.side_file(self.case_id, "trace.json.gz"), packed)
+        return values | kept_beside("trace", session.side_file(self.case_id, "trace.json.gz"), packed)
 
 
 @dataclass(frozen=True)

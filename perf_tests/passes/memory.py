@@ -75,23 +75,14 @@ class MemoryPass(ExtraPass):
         return ALL_ROUNDS
 
     def examine(self, timing: Timing) -> Json:
-        snapshot, no_snapshot = None, {}
-        if self.workbench.settings.memory_snapshot and self.workbench.session is not None:
-            try:
-                snapshot = self.workbench.session.side_file(self.request.node.nodeid, "pickle")
-            except OSError as error:
-                reason = f"the folder of the snapshot cannot be made: {error}; free disk space."
-                no_snapshot = {"snapshot_reason": reason}
-        task = {
-            "benchmark": self.benchmark_id(timing),
-            "settings": sent_elsewhere(self.workbench.settings),
-            "snapshot": None if snapshot is None else str(snapshot),
-        }
+        session, settings = self.workbench.session, self.workbench.settings
+        task: Json = {"benchmark": self.benchmark_id(timing), "settings": sent_elsewhere(settings), "snapshot": None}
+        if settings.memory_snapshot and session is not None:
+            task["snapshot"] = str(session.side_file(self.request.node.nodeid, "pickle"))
         values = self.answered_by(partial(self.request.getfixturevalue("memory_worker").ask, task))
         expectation = expect(self.case, None, None, self.workbench.libraries)
-        workspace_bytes = workspace_bytes_of(self.case, self.workbench.settings.threads)
-        predicted = with_prediction(values, expectation.counters, expectation.counters_reason, workspace_bytes)
-        return predicted | no_snapshot
+        workspace_bytes = workspace_bytes_of(self.case, settings.threads)
+        return with_prediction(values, expectation.counters, expectation.counters_reason, workspace_bytes)
 
 
 def workspace_bytes_of(case: Case, threads: int) -> int:
@@ -183,8 +174,7 @@ class MemoryMeasure(Measure):
         self._register_standing(watch)
         held = watch.finished()
         values = memory_values(self.case, after_init, exact, held, sees_operations)
-        path = self.snapshot
-        if path is None:
+        if self.snapshot is None:
             return values
         if self.device.type == "cuda":
             rounds.forget()
@@ -193,7 +183,7 @@ class MemoryMeasure(Measure):
                 snapshot = cuda_memory_snapshot()
         else:
             snapshot = snapshot_of_held(held) if sees_operations else snapshot_of_events(exact.events)
-        return values | kept_beside("snapshot", lambda: path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
+        return values | kept_beside("snapshot", self.snapshot, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _register_standing(self, watch: HolderWatch) -> None:
         # A separate call, because a name left over would keep the gradients alive through the next round.

@@ -36,7 +36,7 @@ from perf_tests.passes.kernels import (
     trace_rounds,
 )
 from perf_tests.predict.counters import counters_of
-from perf_tests.records.record import Json, without_nan
+from perf_tests.records.record import without_nan
 from perf_tests.report.screens import kernel_summary_lines
 from perf_tests.traces import trace as traces
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
@@ -118,21 +118,21 @@ def test_the_hosts_operations_never_pass_for_kernels_of_a_gpu(monkeypatch: pytes
     assert (outcome.outcome, outcome.reason.count("trace again.")) == ("error", 1)
 
 
-@pytest.mark.parametrize("refused", ["the file", "its folder"])
-def test_a_full_disk_costs_the_trace_and_not_the_case(
-    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_the_trace_and_not_the_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    side_file = Mock(side_effect=full) if refused == "its folder" else lambda case_id, suffix: tmp_path / suffix
-    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
-    session = SimpleNamespace(side_file=side_file, journal=SimpleNamespace(keeps=True))
-    values: Json = pass_of(monkeypatch, forward_and_backward(), CpuDevice(CPU), session).examine(timing)
-    assert values["kernel_seconds"] > 0
-    assert values["trace"] is None
-    assert "No space left on device" in values["trace_reason"]
-    assert list(tmp_path.iterdir()) == []
-    lines = kernel_summary_lines([{"id": "it", "identity": language_model_case().identity(), "values": values}])
-    assert any(values["trace_reason"] in line for line in lines)
+    path = tmp_path / "files" / "trace"
+    journal = SimpleNamespace(keeps=True)
+    session = SimpleNamespace(side_file=lambda case_id, suffix: path, journal=journal)
+    for refused in ("mkdir", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, refused, Mock(side_effect=full))
+            values = pass_of(patch, forward_and_backward(), CpuDevice(CPU), session).examine(timing)
+        assert values["kernel_seconds"] > 0
+        assert values["trace"] is None
+        assert "No space left on device" in values["trace_reason"]
+        assert not path.exists()
+        lines = kernel_summary_lines([{"id": "it", "identity": language_model_case().identity(), "values": values}])
+        assert any(values["trace_reason"] in line for line in lines)
 
 
 # NVTX.

@@ -211,8 +211,10 @@ def test_a_gpu_is_warmed_up_by_time_as_well_as_by_rounds(asked: int, device: Ram
     ran = info["warmup_rounds_run"]
     assert ran == asked if asked != 2 else ran >= 1 + RAMP / ROUND
     assert numbers == [*(min(number, asked - 1) for number in range(ran)), *range(asked, asked + 3)]
+    assert ("first_round_seconds" in info) == (asked > 0)
     if asked:
         assert (info["before"], info["after"]) == ({"sm_clock_mhz": 1980}, {"sm_clock_mhz": 1980})
+        assert (info["first_setup_seconds"], info["first_round_seconds"]) == (0, pytest.approx(COMPILING + ROUND))
 
 
 def test_a_side_of_the_gate_is_as_warm(device: RampingDevice) -> None:

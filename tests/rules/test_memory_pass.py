@@ -125,10 +125,11 @@ def test_a_snapshot_is_written_whole_opens_and_holds_the_blocks_of_the_round(tmp
 
 
 def test_a_snapshot_that_cannot_be_written_costs_the_snapshot_and_not_the_row(tmp_path: Path) -> None:
-    values = examined(tmp_path / "missing" / "it.pickle")
+    (tmp_path / "file").touch()
+    values = examined(tmp_path / "file" / "it.pickle")
     assert values["peak_allocated_bytes"] > 0
     assert values["snapshot"] is None
-    assert values["snapshot_reason"].count("No such file or directory") == 1
+    assert values["snapshot_reason"].count("exists") == 1
     assert values["snapshot_reason"].endswith("free disk space and run again.")
 
 

@@ -13,7 +13,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench import models
 from perf_tests.bench.models import ModelCache
-from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_update
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.user_code.guard import OwnModelError
@@ -113,3 +113,17 @@ def test_a_model_is_checked_again_when_it_is_lent(cache: ModelCache) -> None:
     with pytest.raises(MemoryError):  # for which it is not refused
         cache.get(theirs("runs_out_of_memory"), "loop")
     cache.get(theirs("IgnoresContext", TOY.at_context(1)), "loop")  # one token has no context to ignore
+
+
+def test_what_a_round_must_leave_is_asked_of_trainable_parameters_alone(cache: ModelCache) -> None:
+    parts = "tests.support.planted_parts:FrozenEmbedding"
+    case = language_model_case(phase="full_step", model=parts, attention="own", optimizer="loop")
+    training = cache.get(case, "loop")
+    with pytest.raises(AssertionError, match=r"head\.weight has no optimizer state"):
+        check_update(training)
+    training.step(random_tokens(), random_tokens())
+    check_gradients(training)
+    check_update(training)
+    training.clear_gradients()
+    with pytest.raises(AssertionError, match=r"head\.weight has no gradient"):
+        check_gradients(training)

@@ -77,7 +77,7 @@ def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> N
     first, second = (interrupted(tmp_path, on_gpu("550", [share, 2])) for share in (1, 2))
     for share, path in ((1, first), (2, second)):
         assert resumed(tmp_path, on_gpu("550", [share, 2]))[0].path == path
-    for shard in (None, [1, 3]):
+    for shard in (None, [3, 3]):
         with pytest.raises(ResumeError, match="shard"):
             open_journal(tmp_path, on_gpu("550", shard), resume=True)
 
@@ -122,8 +122,10 @@ class Terminal:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def write_line(self, line: str) -> None:
+    def write_line(self, line: str, **markup: bool) -> None:
         self.lines.append(line)
+
+    rewrite = write_line
 
     def flush(self) -> None:
         pass
@@ -172,12 +174,17 @@ def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_fi
 def test_a_line_is_rewritten_only_at_a_terminal_that_a_person_watches(
     is_terminal: bool, ci: str, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = io.StringIO()
-    monkeypatch.setattr(output, "isatty", lambda: is_terminal)
-    monkeypatch.setattr(sys, "__stdout__", output)
+    standard = io.StringIO()
+    monkeypatch.setattr(standard, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "__stdout__", standard)
     monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("COLUMNS", "20")
     plugins = {"terminalreporter": Terminal()}
     config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=plugins.get))
-    assert type(line_or_log(config)) is kind
+    output = line_or_log(config)
+    assert type(output) is kind
+    if isinstance(output, Line):
+        output.rewrite("x" * 99)
+        assert plugins["terminalreporter"].lines == ["x" * 19], "a wrapped line could not be overwritten"
     plugins.clear()
     assert line_or_log(config) is None

@@ -65,7 +65,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     (folder / "planted.py").write_text(FAULTS["mask off by one"].source)
     return launch(
         folder / "storage", f"--attention=naive,{EXAMPLE}:flash_attention,{folder}/planted.py:flash_attention",
-        "--phase=inference,forward,backward,full_step", "-k=naive or (forward and not warmup)", "--kernels",
+        "--phase=inference,forward,backward,full_step", "-k=naive or not (warmup or inference or step)", "--kernels",
         "--memory", "--memory-snapshot", "--warmup-study", "--rounds=6", "-p", "tests.support.quick_warmup_study",
     )  # fmt: skip
 
@@ -98,10 +98,9 @@ def test_each_case_is_a_row_of_each_pass_with_the_identity_of_its_timing_and_aft
 def test_a_wrong_kernel_is_never_timed_nor_examined_and_fails_the_run(ran: Launch) -> None:
     assert ran.exit_code == 1, ran.output + ran.errors
     wrong = {name: row for name, row in ran.outcomes.items() if "planted.flash_attention" in name}
-    assert {name.partition("[")[0] for name in wrong} >= {
-        f"test_{before}{phase}"
-        for before in ("", "kernels_of_", "memory_of_")
-        for phase in ("forward", "attention_forward")
+    phases = [f"{alone}{way}" for alone in ("", "attention_") for way in ("forward", "backward")]
+    assert {name.partition("[")[0] for name in wrong} == {
+        f"test_{kind}{phase}" for kind in ("", "kernels_of_", "memory_of_") for phase in phases
     }
     assert wrong == ran.outcomes
     assert {row["outcome"] for row in wrong.values()} == {"incorrect"}
@@ -111,7 +110,7 @@ def test_a_wrong_kernel_is_never_timed_nor_examined_and_fails_the_run(ran: Launc
 
 
 def test_the_example_is_timed_in_the_model_and_alone_and_examined_by_the_passes(ran: Launch) -> None:
-    for case in ("forward[tiny-ctx8", "attention_forward[d16-seq16"):
+    for case in ("forward[tiny-ctx8", "backward[tiny-ctx8", "attention_forward[d16-seq16"):
         row = ran.measured[f"test_{case}-fp32-flash_attention.flash_attention]"]
         assert row["extra_info"]["attention"] == "examples/flash_attention.py:flash_attention", "no source, no path"
         assert row["extra_info"]["kernel_launches"] > 0
