@@ -11,6 +11,7 @@ from signal import SIGHUP, SIGKILL
 from typing import Any
 
 import pytest
+import torch
 
 from model.precision import PRECISIONS
 from model.training import Training
@@ -26,7 +27,7 @@ from perf_tests.passes.memory import (
 )
 from perf_tests.passes.memory_watch import Held, PartChanges
 from perf_tests.predict.counters import counters_of
-from perf_tests.predict.counting import Change, StorageBlock
+from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Change, StorageBlock
 from perf_tests.records.record import Json
 from tests.rules.test_memory_watch import assert_consistent, assert_opens
 from tests.support.example_cases import CPU, attention_case, build, language_model_case, random_tokens
@@ -101,6 +102,20 @@ def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
     assert workspace_bytes_of(replace(naive, precision="bf16"), threads=2) == 4 * 2**20
     assert workspace_bytes_of(attention_case(attention="sdpa"), threads=1) == 2 * 2**20
     assert workspace_bytes_of(replace(naive, device="cuda", precision="bf16"), threads=1) == 0  # they are predicted
+
+
+def test_what_outlives_a_round_is_known_by_its_category() -> None:
+    training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
+    training.step(tokens, tokens)
+    weights, buffers = (len(list(found)) for found in (training.model.parameters(), training.model.buffers()))
+    assert {category: len(found) for category, found in Standing(training, (tokens,)).by_category()} == {
+        INPUTS: 1, PARAMETERS: weights + buffers, OPTIMIZER_STATE: 3 * weights, GRADIENTS: weights
+    }  # fmt: skip
+    leaf = torch.ones(2, requires_grad=True)
+    leaf.sum().backward()
+    assert {category: len(found) for category, found in Standing(None, (leaf, tokens)).by_category()} == {
+        INPUTS: 2, GRADIENTS: 1
+    }  # fmt: skip
 
 
 def examined(snapshot: Path) -> Json:

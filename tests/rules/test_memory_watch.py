@@ -194,8 +194,13 @@ def weight(kibibytes: int = 4) -> Tensor:
     return torch.ones(kibibytes * KIB // 4, requires_grad=True)
 
 
-def held(function: Callable[[], object], *parameters: Tensor, sees_operations: bool = True) -> Held:
-    watch = HolderWatch("cpu", Path(__file__).parent, "", sees_operations, parts=("forward", "backward"))
+HERE = Path(__file__).parent
+
+
+def held(
+    function: Callable[[], object], *parameters: Tensor, sees_operations: bool = True, source: Path = HERE
+) -> Held:
+    watch = HolderWatch("cpu", source, "", sees_operations, parts=("forward", "backward"))
 
     def register() -> None:
         watch.register(parameters, PARAMETERS)
@@ -287,6 +292,8 @@ def test_parts_know_their_changes_and_a_block_the_line_that_made_it_and_a_bounde
     assert all(block.place.startswith("rules/test_memory_watch.py:") for block in blocks)
     stacks = [found.frames[id(block)] for block in blocks]
     assert {(frames[0].filename, len(frames)) for frames in stacks} == {(__file__, DEEPEST_STACK)}
+    elsewhere = held(step, source=HERE / "nowhere").allocations()
+    assert [block.place for block in elsewhere] == ["", "", BACKWARD_PASS], "which a GPU runs without Python's frames"
 
 
 # Snapshots.
@@ -346,8 +353,8 @@ def happenings(*sizes: int) -> list[Happening]:
     return [(abs(size), size, (LINE,)) for size in sizes]
 
 
-def test_blocks_come_and_go_with_their_lines_gaps_are_filled_and_what_stood_before_or_never_came_has_no_event() -> None:
-    snapshot = synthetic_snapshot(happenings(5000), happenings(1024, 300, -1024, -999, 1000))
+def test_blocks_come_and_go_with_their_lines_gaps_are_filled_and_what_stood_before_or_is_empty_has_no_event() -> None:
+    snapshot = synthetic_snapshot(happenings(5000), happenings(1024, 300, 0, -1024, -999, 1000))
     assert_consistent(snapshot)
     first, *others, again = snapshot["device_traces"][0]
     assert [event["action"] for event in others] == ["alloc", "free_requested", "free_completed"]
