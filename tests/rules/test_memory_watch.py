@@ -354,13 +354,13 @@ def happenings(*sizes: int) -> list[Happening]:
 
 
 def test_blocks_come_and_go_with_their_lines_gaps_are_filled_and_what_stood_before_or_is_empty_has_no_event() -> None:
-    snapshot = synthetic_snapshot(happenings(5000), happenings(1024, 300, 0, -1024, -999, 1000))
+    snapshot = synthetic_snapshot(happenings(5000), happenings(1024, 300, 0, -1024, -999, 1500, 1000))
     assert_consistent(snapshot)
     first, *others, again = snapshot["device_traces"][0]
-    assert [event["action"] for event in others] == ["alloc", "free_requested", "free_completed"]
+    assert [event["action"] for event in others] == ["alloc", "free_requested", "free_completed", "alloc"]
     assert first["frames"] == [{"filename": LINE.filename, "line": 42, "name": "softmax"}]
     assert (first["action"], first["addr"]) == (again["action"], again["addr"]) == ("alloc", again["addr"])
-    assert sorted(laid_out(snapshot["segments"][0]).values()) == [300, 1000, 5000]
+    assert sorted(laid_out(snapshot["segments"][0]).values()) == [300, 1000, 1500, 5000]
 
 
 def test_blocks_of_a_cpu_allocator_make_a_snapshot_too() -> None:
