@@ -1,6 +1,6 @@
 """Cases that end without a timing, in real launches: each is a row with its reason, and the next case runs.
 
-A model that misbehaves costs its own case, a disk that refuses no case that was finished. Nine launches.
+A model that misbehaves costs its own case, a disk that refuses no case that was finished. Ten launches.
 """
 
 from pathlib import Path
