@@ -8,7 +8,7 @@ import signal
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,7 +16,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -129,23 +128,20 @@ PICKLE_PROTOCOL = 4
 MODEL_SOURCE = Path(model_package.__file__).parent
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The tensors that outlive a round."""
+Standing = Iterable[tuple[str, list[Tensor]]]
+"""The tensors that outlive a round, by category."""
 
-    training: Training | None
-    inputs: tuple[Tensor, ...]
 
-    def by_category(self) -> Iterable[tuple[str, list[Tensor]]]:
-        """Yield them with gradients last, because they come and go."""
-        leaves = [tensor for tensor in self.inputs if tensor.requires_grad]
-        yield INPUTS, list(self.inputs)
-        if self.training is not None:
-            module, state = self.training.model, self.training.optimizer.state
-            leaves = list(module.parameters())
-            yield PARAMETERS, [*leaves, *module.buffers()]
-            yield OPTIMIZER_STATE, list(tensors_in(state.values()))
-        yield GRADIENTS, [leaf.grad for leaf in leaves if leaf.grad is not None]
+def standing(training: Training | None, inputs: Sequence[Tensor]) -> Standing:
+    """Yield them with gradients last, because they come and go."""
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    yield INPUTS, list(inputs)
+    if training is not None:
+        module, state = training.model, training.optimizer.state
+        leaves = list(module.parameters())
+        yield PARAMETERS, [*leaves, *module.buffers()]
+        yield OPTIMIZER_STATE, list(tensors_in(state.values()))
+    yield GRADIENTS, [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
 @dataclass
@@ -187,7 +183,7 @@ class MemoryMeasure(Measure):
 
     def _register_standing(self, watch: HolderWatch) -> None:
         # A separate call, because a name left over would keep the gradients alive through the next round.
-        for category, tensors in self.standing().by_category():
+        for category, tensors in self.standing():
             watch.register(tensors, category)
 
     def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
@@ -372,16 +368,13 @@ def in_a_fork(task: Json) -> Json:
 def _examine(task: Json) -> Json:
     snapshot = None if task["snapshot"] is None else Path(task["snapshot"])
 
-    def standing(item: Any) -> Standing:
-        """The tensors that the benchmark's fixtures made."""
-        fixtures = item.funcargs
-        if "training" in fixtures:
-            return Standing(fixtures["training"], tuple(vars(fixtures["batch"]).values()))
-        return Standing(None, tuple(vars(fixtures["inputs"]).values()))
+    def of_fixtures(made: Mapping[str, Any]) -> Standing:
+        training = made.get("training")
+        return standing(training, tuple(vars(made["inputs" if training is None else "batch"]).values()))
 
-    def measure(item: pytest.Item, workbench: Workbench) -> MemoryMeasure:
+    def measure(item: Any, workbench: Workbench) -> MemoryMeasure:
         device = workbench.device.torch_device
-        return MemoryMeasure(noted(item).case, device, lambda: standing(item), snapshot)
+        return MemoryMeasure(noted(item).case, device, lambda: of_fixtures(item.funcargs), snapshot)
 
     return examined(task, measure) or {"outcome": asdict(Outcome("error", "pytest did not run it"))}
 

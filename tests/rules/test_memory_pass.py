@@ -18,9 +18,9 @@ from model.training import Training
 from perf_tests.passes.memory import (
     MOST_MOMENTS,
     MemoryMeasure,
-    Standing,
     in_a_fork,
     saved_by_part,
+    standing,
     timeline,
     with_prediction,
     workspace_bytes_of,
@@ -108,12 +108,12 @@ def test_what_outlives_a_round_is_known_by_its_category() -> None:
     training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
     training.step(tokens, tokens)
     weights, buffers = (len(list(found)) for found in (training.model.parameters(), training.model.buffers()))
-    assert {category: len(found) for category, found in Standing(training, (tokens,)).by_category()} == {
+    assert {category: len(found) for category, found in standing(training, (tokens,))} == {
         INPUTS: 1, PARAMETERS: weights + buffers, OPTIMIZER_STATE: 3 * weights, GRADIENTS: weights
     }  # fmt: skip
     leaf = torch.ones(2, requires_grad=True)
     leaf.sum().backward()
-    assert {category: len(found) for category, found in Standing(None, (leaf, tokens)).by_category()} == {
+    assert {category: len(found) for category, found in standing(None, (leaf, tokens))} == {
         INPUTS: 2, GRADIENTS: 1
     }  # fmt: skip
 
@@ -123,7 +123,7 @@ def examined(snapshot: Path) -> Json:
     training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
     target, setup = rounds(training, tokens)["backward"]
     case = language_model_case(phase="backward")
-    measure = MemoryMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
+    measure = MemoryMeasure(case, CPU, lambda: standing(training, (tokens,)), snapshot)
     measure(target, setup=setup)
     return measure.values
 
