@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,55 +119,38 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
     assert [found.name for found in path.parent.iterdir()] == ["0001_name.json"]
 
 
-class Terminal:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write_line(self, line: str, **markup: bool) -> None:
-        self.lines.append(line)
-
-    rewrite = write_line
-
-    def flush(self) -> None:
-        pass
-
-
-class Clock:
-    now = 0.0
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
-    monkeypatch.setattr(time, "monotonic", lambda: Clock.now)
-    Clock.now = 0.0
-    return Clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
 
 
-def played(clock: type[Clock], round_seconds: float, cases: int = 4, rounds: int = 3) -> list[str]:
+def played(clock: SimpleNamespace, round_seconds: float, cases: int = 4, rounds: int = 3) -> list[str]:
     """The lines of a log over cases that take as long as predicted."""
-    terminal: Any = Terminal()
-    predicted = {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
-    progress = Progress(Log(terminal, nullcontext), predicted)
+    terminal = Mock()
+    clock.now = 0.0
+    progress = Progress(
+        Log(terminal, nullcontext), {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
+    )
     for case_id in progress.predicted_seconds:
         progress.begin(case_id, 1, rounds - 1)
         for number in range(rounds):
             progress.round(number)
             clock.now += round_seconds
         progress.end(case_id, f"{case_id[-3:]}  1 ms")
-    return terminal.lines
+    return [call.args[0] for call in terminal.write_line.call_args_list]
 
 
-def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_figure(clock: type[Clock]) -> None:
+def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_figure(clock: SimpleNamespace) -> None:
     assert played(clock, 20.0) == [
         "1 of 4 cases done  about 3 min left; last: [0]  1 ms",
         "2 of 4 cases done  about 2 min left; last: [1]  1 ms",
         "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
         "4 of 4 cases done  about 0 s left; last: [3]  1 ms",
     ]
-    clock.now = 0.0
     lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=1)
     assert lines[:2] == ["case 1 of 1  round 1 of 2  test_x[0]", "case 1 of 1  round 2 of 2  test_x[0]"]
-    clock.now = 0.0
     assert played(clock, 1.0) == [], "a short run says nothing"
 
 
@@ -179,12 +163,12 @@ def test_a_line_is_rewritten_only_at_a_terminal_that_a_person_watches(
     monkeypatch.setattr(sys, "__stdout__", standard)
     monkeypatch.setenv("CI", ci)
     monkeypatch.setenv("COLUMNS", "20")
-    plugins = {"terminalreporter": Terminal()}
+    plugins = {"terminalreporter": Mock()}
     config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=plugins.get))
     output = line_or_log(config)
     assert type(output) is kind
     if isinstance(output, Line):
         output.rewrite("x" * 99)
-        assert plugins["terminalreporter"].lines == ["x" * 19], "a wrapped line could not be overwritten"
+        plugins["terminalreporter"].rewrite.assert_called_once_with("x" * 19)  # a wrapped line cannot be overwritten
     plugins.clear()
     assert line_or_log(config) is None
