@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -125,6 +126,20 @@ def test_rates_are_of_the_median_and_a_share_is_of_products_that_are_executed() 
     for other in (language_model_case(attention="sdpa"), language_model_case(checkpoint="block")):
         info = timed(lambda: None, row=Row(other, matmul_flops_per_second=1e12))
         assert info["share_of_matmul_ceiling"] is None
+
+
+def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_of_the_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = CpuDevice(CPU)
+    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_reserved": 200}.items():
+        monkeypatch.setattr(device, f"{name}_bytes", lambda found=found: found)
+    for flush, held in ((Mock(bytes=30), (70, 90, 170)), (None, (100, 120, 200))):
+        info = timed(lambda: None, rounds=3, warmup_rounds=2, device=device, flush=flush)
+        names = ("allocated_before_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+        assert tuple(info[name] for name in names) == held
+        assert info.get("flushed_bytes") == (flush and 30)
+        assert flush is None or flush.call_count == 3
 
 
 def test_a_skipped_step_is_a_fall_from_the_scale_before_its_round_and_warm_up_rounds_count_none() -> None:

@@ -108,6 +108,7 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
     """It was killed between the two."""
     for case_id in (FORWARD, FULL_STEP, BACKWARD):
         measuring.measured(timed(case_id))
+    assert measuring.is_complete
     assert [row["fullname"] for row in measuring.record()["benchmarks"]] == [FORWARD, BACKWARD, FULL_STEP]
     path = save_record(measuring.record(), own_folder(tmp_path), "name")
     found = choose_baseline(
@@ -149,8 +150,9 @@ def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_fi
         "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
         "4 of 4 cases done  about 0 s left; last: [3]  1 ms",
     ]
-    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=1)
-    assert lines[:2] == ["case 1 of 1  round 1 of 2  test_x[0]", "case 1 of 1  round 2 of 2  test_x[0]"]
+    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=2)
+    assert lines[:2] == ["case 1 of 2  round 1 of 2  test_x[0]", "case 1 of 2  round 2 of 2  test_x[0]"]
+    assert "case 2 of 2  about 4 min left  round 1 of 2  test_x[1]; last: [0]  1 ms" in lines, "two of its three rounds"
     assert played(clock, 1.0) == [], "a short run says nothing"
 
 
