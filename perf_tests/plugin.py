@@ -75,7 +75,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _agreed(suite: Session, topic: str) -> AbstractContextManager[None]:
-    """In a run on several ranks, a usage error inside on any of them ends all; rank 0 says it."""
+    """End all ranks of a run on several for a usage error inside on any of them; rank 0 says it."""
     if suite.peers is None:
         return nullcontext()
     from perf_tests.run import ranks

@@ -1,4 +1,4 @@
-"""What a launch leaves, shows and chooses, wherever and however it is started. Nine processes."""
+"""What a launch leaves, shows and chooses, wherever and however it is started. Eight processes."""
 
 import os
 import pty
@@ -136,8 +136,7 @@ def test_a_resumed_run_has_the_cases_of_its_beginning(stopped: Launch, cache: Pa
     """Which --last-failed and --stepwise would now choose others than."""
     (command,) = (line for line in stopped.output.splitlines() if "resume with `" in line)
     assert "--stepwise --resume`" in command
-    for option in ("--stepwise", "--lf"):
-        resumed = launch_with_cache(copied(stopped, tmp_path / option), cache, FAILS_AT_16, option, "--resume")
-        assert ": 2 of 3 cases were done." in resumed.output
-        assert resumed.journals == []
-        assert sum(len(resumed.records[1][rows]) for rows in ("benchmarks", "outcomes")) == 3
+    resumed = launch_with_cache(copied(stopped, tmp_path), cache, FAILS_AT_16, "--stepwise", "--lf", "--resume")
+    assert ": 2 of 3 cases were done." in resumed.output
+    assert resumed.journals == []
+    assert sum(len(resumed.records[1][rows]) for rows in ("benchmarks", "outcomes")) == 3
