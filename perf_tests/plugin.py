@@ -75,7 +75,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _agreed(suite: Session, topic: str) -> AbstractContextManager[None]:
-    """In a run on several ranks, a usage error inside on any of them ends all; rank 0 says it."""
+    """End all ranks of a run on several for a usage error inside on any of them; rank 0 says it."""
     if suite.peers is None:
         return nullcontext()
     from perf_tests.run import ranks
@@ -254,11 +254,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
                 kept.enter_context(torch_defaults_kept())
                 kept.enter_context(process_kept(capture.global_and_fixture_disabled if capture else nullcontext))
             yield from _device_limits_skip(item)
-    except ImpossibleError as error:
-        noted(item).outcome = Outcome("impossible", str(error))
-        raise
-    except ChangedDefaultsError as error:
-        noted(item).outcome = Outcome("error", str(error))
+    except (ImpossibleError, ChangedDefaultsError) as error:
+        noted(item).outcome = Outcome("impossible" if isinstance(error, ImpossibleError) else "error", str(error))
         raise
 
 
@@ -292,14 +289,9 @@ def pytest_runtest_makereport(
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
     """The progress line shows the figure of each case, so it needs no dot."""
     suite = config.stash.get(SESSION, None)
-    if (
-        suite is None
-        or not suite.is_ready
-        or suite.workbench.session is None
-        or suite.workbench.session.progress.line is None
-    ):
-        return None
-    return ("passed", "", "measured") if report.when == "call" and report.passed else None
+    measuring = suite.workbench.session if suite is not None and suite.is_ready else None
+    has_line = measuring is not None and measuring.progress.line is not None
+    return ("passed", "", "measured") if has_line and report.when == "call" and report.passed else None
 
 
 @pytest.hookimpl(trylast=True)

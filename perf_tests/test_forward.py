@@ -11,7 +11,7 @@ from perf_tests.cases.language_model import LanguageModelCase, check_logits, che
 
 @pytest.mark.phase("inference")
 def test_inference(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
-    """Without a graph: nothing is saved for a backward pass."""
+    """Records no graph: nothing is saved for a backward pass."""
     with torch.no_grad():
         logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
     check_logits(logits_BTV, case)
@@ -21,7 +21,7 @@ def test_inference(case: LanguageModelCase, training: Training, batch: Batch, me
 
 @pytest.mark.phase("forward")
 def test_forward(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
-    """With the graph recorded, as in training."""
+    """Records the graph, as in training."""
     logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
     check_logits(logits_BTV, case)
     check_tokens(batch.tokens_BT, batch.targets_BT)

@@ -84,9 +84,8 @@ class MeasuringSession:
         self.contents.add("again", case_id)
 
     def side_file(self, case_id: str, suffix: str) -> Path:
-        """Return the path of a file too large for the record, in the run's folder beside it. Raises OSError."""
+        """Return the path of a file too large for the record, in the run's folder beside it."""
         folder = self.journal.path.with_name(self.journal.path.stem.replace("journal", "files", 1))
-        folder.mkdir(exist_ok=True)
         return folder / f"{case_name(case_id).replace(' ', '-')}.{suffix}"
 
     @property
@@ -170,12 +169,16 @@ def open_journal(
 
 def newest_selection(storage: Path) -> set[str]:
     """Return the ids of the newest interrupted run's cases; none without such a run."""
+    ids = (set(contents.header["selection"]) for path, contents in _readable_runs(storage) if not is_running(path))
+    return next(ids, set())
+
+
+def _readable_runs(storage: Path) -> Iterator[tuple[Path, JournalContents]]:
+    """Yield the unfinished runs, newest first, without those of which nothing can be read."""
     for path in unfinished_journals(storage):
         with suppress(OSError, ValueError):
-            contents = read_journal(path)
-            if contents is not None and not is_running(path):
-                return set(contents.header["selection"])
-    return set()
+            if (contents := read_journal(path)) is not None:
+                yield path, contents
 
 
 def _refuse_a_second_run(storage: Path, header: Json) -> None:
@@ -187,18 +190,13 @@ def _refuse_a_second_run(storage: Path, header: Json) -> None:
     def place(run: Json) -> tuple[object, object]:
         return run["machine_info"].get("node"), run["settings"].get("device")
 
-    for path in filter(is_running, unfinished_journals(storage)):
-        with suppress(OSError, ValueError):
-            contents = read_journal(path)
-            if (
-                contents is not None
-                and place(contents.header) == place(header)
-                and not _is_another_share(contents.header, header)
-            ):
-                raise ResumeError(
-                    f"Process {contents.process} is measuring here already, in {path}; wait for it, or choose another "
-                    "device or --benchmark-storage."
-                )
+    for path, contents in _readable_runs(storage):
+        is_here = place(contents.header) == place(header) and not _is_another_share(contents.header, header)
+        if is_running(path) and is_here:
+            raise ResumeError(
+                f"Process {contents.process} is measuring here already, in {path}; wait for it, or choose another "
+                "device or --benchmark-storage."
+            )
 
 
 def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, JournalContents]]:
@@ -243,11 +241,21 @@ SECONDS_BETWEEN_LINES = 60.0
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a terminal, written past pytest's capture."""
+class Log:
+    """Lines past pytest's capture, for where nobody watches, but some end a job that is silent for long."""
 
     terminal: pytest.TerminalReporter
     uncaptured: Callable[[], AbstractContextManager[None]]
+
+    def write(self, line: str) -> None:
+        with self.uncaptured():
+            self.terminal.write_line(line)
+            self.terminal.flush()
+
+
+@dataclass(frozen=True)
+class Line(Log):
+    """A line of a terminal, which is rewritten."""
 
     def ensure_newline(self) -> None:
         with self.uncaptured():
@@ -261,46 +269,28 @@ class Line:
             self.terminal.flush()
 
 
-@dataclass(frozen=True)
-class Log:
-    """Lines for where nobody watches, but some end a job that is silent for long."""
-
-    terminal: pytest.TerminalReporter
-    uncaptured: Callable[[], AbstractContextManager[None]]
-
-    def write(self, line: str) -> None:
-        with self.uncaptured():
-            self.terminal.write_line(line)
-            self.terminal.flush()
+def line_or_log(config: pytest.Config) -> Log | None:
+    """Return a line of the terminal that a person watches, else a log; None where pytest prints nothing."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None:
+        return None
+    capture = config.pluginmanager.getplugin("capturemanager")
+    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
+    is_watched = sys.__stdout__ is not None and sys.__stdout__.isatty() and not os.environ.get("CI")
+    return (Line if is_watched else Log)(reporter, uncaptured)
 
 
 def terminal_line(config: pytest.Config) -> Line | None:
-    """Return the line that shows progress; None where the output is no terminal."""
-    output = _output_of(config)
-    is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-    return None if output is None or not is_terminal or os.environ.get("CI") else Line(*output)
-
-
-def line_or_log(config: pytest.Config) -> Line | Log | None:
-    output = _output_of(config)
-    return terminal_line(config) or (None if output is None else Log(*output))
-
-
-def _output_of(
-    config: pytest.Config,
-) -> tuple[pytest.TerminalReporter, Callable[[], AbstractContextManager[None]]] | None:
-    """Return pytest's reporter, and what switches its capture off."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    capture = config.pluginmanager.getplugin("capturemanager")
-    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
-    return None if reporter is None else (reporter, uncaptured)
+    """Return the line that shows progress; None where nobody watches."""
+    output = line_or_log(config)
+    return output if isinstance(output, Line) else None
 
 
 @dataclass
 class Progress:
     """Shows how far a run is; silent without `output`. Only the ratios of `predicted_seconds` count."""
 
-    output: Line | Log | None
+    output: Log | None
     predicted_seconds: dict[str, float] = field(default_factory=dict)
     """By id of each case of the run."""
     measured_seconds: float = 0.0
@@ -361,7 +351,7 @@ class Progress:
     def _log(self, line: str) -> None:
         """Write once a minute, with the last figure."""
         now = time.monotonic()
-        if isinstance(self.output, Log) and now - self._last_line >= SECONDS_BETWEEN_LINES:
+        if self.output is not None and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self.output.write(f"{line}{f'; last: {self._last}' if self._last else ''}")
             self._last_line = now
 

@@ -120,10 +120,11 @@ class Workbench:
 
     def _rate_of_now(self, precision: str) -> Rate:
         """Hold kept ceilings against a product: a faster machine is measured again, a slower one is said to be."""
-        known, is_kept = self._rate_of_machine(precision), self._is_kept
-        if known is None:
+        ceilings, name = self._ceilings(), precision.removesuffix("-unscaled")
+        if ceilings is None or name not in ceilings.matmul_flops_per_second:
             return self._measured_rate(precision)
-        if not is_kept:  # measured a moment ago
+        known = Rate(ceilings.highest_flops_per_second[name], ceilings.matmul_flops_per_second[name])
+        if not self._is_kept:  # measured a moment ago
             return known
         rate = self._measured_rate(precision, known.burst / SAME)
         if rate.burst > CHANGED * known.burst:
@@ -142,12 +143,6 @@ class Workbench:
         rate = roofline.matmul_rate(PRECISIONS[precision], self.device, enough)
         self.device.release_memory()
         return rate
-
-    def _rate_of_machine(self, precision: str) -> Rate | None:
-        ceilings, name = self._ceilings(), precision.removesuffix("-unscaled")
-        if ceilings is None or name not in ceilings.matmul_flops_per_second:
-            return None
-        return Rate(ceilings.highest_flops_per_second[name], ceilings.matmul_flops_per_second[name])
 
     def expect(self, case: Case) -> Expectation:
         """Return what is expected of the case by its exact counters and the machine's ceilings."""

@@ -204,7 +204,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_starter() -> None:
-    """From here on the kernel kills this process and its group when the starter is gone, whatever ended that.
+    """Let the kernel kill this process and its group, from here on, when the starter is gone, whatever ended that.
 
     The standard input is a pipe that nobody writes to and that closes with the starter. Linux sends a chosen signal
     when a pipe closes, here SIGKILL to the group. Until then nothing happens, so no round can notice: a thread that

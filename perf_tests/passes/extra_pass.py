@@ -18,6 +18,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.workers import WorkerEndedError
 from perf_tests.cases.case import Case
 from perf_tests.records.record import Json
+from perf_tests.records.store import write_whole
 
 ROOT = Path(__file__).parents[2]
 """The folder that holds the suite, in which workers start."""
@@ -36,6 +37,20 @@ def repeated(timing: Timing, extra_pass: str) -> Timing:
     (phase,) = (mark for mark in timing.pytestmark if mark.name == "phase")  # type: ignore[attr-defined]
     marked: Any = pytest.mark.extra_pass(extra_pass)(pytest.mark.phase(*phase.args)(test))
     return marked
+
+
+def kept_beside(kind: str, path: Path, content: bytes) -> Json:
+    """Write a file of a pass; returns its path from the folder of the record, or why it has none.
+
+    A full disk costs the file alone.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, content)
+    except OSError as error:
+        reason = f"the {kind} of {len(content):,} bytes cannot be written: {error}; free disk space and run again."
+        return {kind: None, f"{kind}_reason": reason}
+    return {kind: f"{path.parent.name}/{path.name}"}
 
 
 def pass_named(name: str) -> "type[ExtraPass]":

@@ -24,9 +24,8 @@ from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import NvtxRanges, capture
 from perf_tests.hardware.device import Device, no_collections
 from perf_tests.hardware.torch_private import profiler_is_active
-from perf_tests.passes.extra_pass import ExtraPass, Timing
+from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
 from perf_tests.records.record import Json
-from perf_tests.records.store import write_whole
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import NoDeviceEventsError, read_chrome_trace
 
@@ -83,23 +82,11 @@ class ProfiledMeasure(Measure):
             raise NoDeviceEventsError
         ceiling = None if self.workbench.disabled else self.workbench.ceiling(self.case.precision)
         values = kernel_values(trace, self.case.identity(), traced.plain_seconds, ceiling)
-        return {**values, **self._keep(traced.trace)}
-
-    def _keep(self, trace: bytes) -> Json:
-        """Write the trace; returns its path from the folder of the record, None where nothing is kept.
-
-        A full disk costs the trace alone.
-        """
-        if self.workbench.session is None or not self.workbench.session.journal.keeps:
-            return {"trace": None}
-        content = gzip.compress(trace, COMPRESSION_LEVEL)
-        try:
-            path = self.workbench.session.side_file(self.case_id, "trace.json.gz")
-            write_whole(path, content)
-        except OSError as error:
-            reason = f"the trace of {len(content):,} bytes cannot be written: {error}; free disk space and run again."
-            return {"trace": None, "trace_reason": reason}
-        return {"trace": f"{path.parent.name}/{path.name}"}
+        session = self.workbench.session
+        if session is None or not session.journal.keeps:
+            return {**values, "trace": None}
+        packed = gzip.compress(traced.trace, COMPRESSION_LEVEL)
+        return values | kept_beside("trace", session.side_file(self.case_id, "trace.json.gz"), packed)
 
 
 @dataclass(frozen=True)
@@ -110,15 +97,26 @@ class TracedRounds:
     trace: bytes
 
 
-PlayRound = Callable[[Around, Around], None]
-"""Runs one round, its set-up inside the first context and its target inside the second."""
-
-
-def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
-    """Run a few rounds and trace the last ones. Raises ProfilerBusyError."""
+def trace_rounds(play: Callable[[Around, Around], None], device: Device) -> TracedRounds:
+    """Run a few rounds, set-up and target inside a context each, and trace the last. Raises ProfilerBusyError."""
     check_no_profiler()
-    plain_seconds = 0.0
+    annotate: Callable[[str], AbstractContextManager[object]] = nullcontext
+    seconds: dict[str, float] = {}
     traces: list[bytes] = []
+
+    @contextmanager
+    def half(name: str) -> Iterator[None]:
+        """The context of the set-up, or of what is timed; each waits for the device."""
+        with no_collections() if name == ROUND else nullcontext(), annotate(name):
+            start = time.perf_counter()
+            yield
+            device.synchronize()
+            seconds[name] = time.perf_counter() - start
+
+    def open_region(name: str) -> AbstractContextManager[object]:
+        # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
+        return nullcontext() if torch.compiler.is_compiling() else annotate(name)
+
     on_gpu = device.torch_device.type == "cuda"
     with profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
@@ -127,42 +125,12 @@ def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
         record_shapes=True,
     ) as profiler:
         for number in range(ALL_ROUNDS):
-            is_plain = number < PLAIN_ROUNDS
-            halves = _Halves(device, nullcontext if is_plain else record_function)
-            with nullcontext() if is_plain else regions_opened_by(_open_region):
-                play(halves.set_up, halves.target)
-            if is_plain:
-                plain_seconds = halves.target_seconds
+            if number == PLAIN_ROUNDS:
+                plain_seconds, annotate = seconds[ROUND], record_function
+            with nullcontext() if number < PLAIN_ROUNDS else regions_opened_by(open_region):
+                play(lambda: half(SET_UP), lambda: half(ROUND))
             profiler.step()
     return TracedRounds(plain_seconds, traces[0])
-
-
-@dataclass
-class _Halves:
-    """The contexts of set-up and target; each waits for the device."""
-
-    device: Device
-    annotate: Callable[[str], AbstractContextManager[object]]
-    target_seconds: float = 0.0
-
-    @contextmanager
-    def set_up(self) -> Iterator[None]:
-        with self.annotate(SET_UP):
-            yield
-            self.device.synchronize()
-
-    @contextmanager
-    def target(self) -> Iterator[None]:
-        with no_collections(), self.annotate(ROUND):
-            start = time.perf_counter()
-            yield
-            self.device.synchronize()
-            self.target_seconds = time.perf_counter() - start
-
-
-def _open_region(name: str) -> AbstractContextManager[object]:
-    # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
-    return nullcontext() if torch.compiler.is_compiling() else record_function(name)
 
 
 def exported_trace(export: Callable[[str], object]) -> bytes:

@@ -8,15 +8,14 @@ import signal
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -40,7 +39,7 @@ from perf_tests.bench.workers import (
 )
 from perf_tests.cases.case import Case
 from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot, load_compiler
-from perf_tests.passes.extra_pass import ExtraPass, Timing
+from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
 from perf_tests.passes.memory_watch import (
     MOST_ENTRIES,
     Held,
@@ -49,7 +48,6 @@ from perf_tests.passes.memory_watch import (
     OpenPart,
     Regions,
     RoundMemory,
-    Snapshot,
     allocated_bytes,
     memory_of_round,
     resident_set_peak_bytes,
@@ -62,7 +60,6 @@ from perf_tests.predict.counters import Counters
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.predict.expectation import expect
 from perf_tests.records.record import Json, thinned
-from perf_tests.records.store import write_whole
 from perf_tests.traces.trace import PHASES, layer_of
 
 ALL_ROUNDS = 3
@@ -77,23 +74,14 @@ class MemoryPass(ExtraPass):
         return ALL_ROUNDS
 
     def examine(self, timing: Timing) -> Json:
-        snapshot, no_snapshot = None, {}
-        if self.workbench.settings.memory_snapshot and self.workbench.session is not None:
-            try:
-                snapshot = self.workbench.session.side_file(self.request.node.nodeid, "pickle")
-            except OSError as error:
-                reason = f"the folder of the snapshot cannot be made: {error}; free disk space."
-                no_snapshot = {"snapshot_reason": reason}
-        task = {
-            "benchmark": self.benchmark_id(timing),
-            "settings": sent_elsewhere(self.workbench.settings),
-            "snapshot": None if snapshot is None else str(snapshot),
-        }
+        session, settings = self.workbench.session, self.workbench.settings
+        task: Json = {"benchmark": self.benchmark_id(timing), "settings": sent_elsewhere(settings), "snapshot": None}
+        if settings.memory_snapshot and session is not None:
+            task["snapshot"] = str(session.side_file(self.request.node.nodeid, "pickle"))
         values = self.answered_by(partial(self.request.getfixturevalue("memory_worker").ask, task))
         expectation = expect(self.case, None, None, self.workbench.libraries)
-        workspace_bytes = workspace_bytes_of(self.case, self.workbench.settings.threads)
-        predicted = with_prediction(values, expectation.counters, expectation.counters_reason, workspace_bytes)
-        return predicted | no_snapshot
+        workspace_bytes = workspace_bytes_of(self.case, settings.threads)
+        return with_prediction(values, expectation.counters, expectation.counters_reason, workspace_bytes)
 
 
 def workspace_bytes_of(case: Case, threads: int) -> int:
@@ -140,23 +128,20 @@ PICKLE_PROTOCOL = 4
 MODEL_SOURCE = Path(model_package.__file__).parent
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The tensors that outlive a round."""
+Standing = Iterable[tuple[str, list[Tensor]]]
+"""The tensors that outlive a round, by category."""
 
-    training: Training | None
-    inputs: tuple[Tensor, ...]
 
-    def by_category(self) -> Iterable[tuple[str, list[Tensor]]]:
-        """Yield them with gradients last, because they come and go."""
-        leaves = [tensor for tensor in self.inputs if tensor.requires_grad]
-        yield INPUTS, list(self.inputs)
-        if self.training is not None:
-            module, state = self.training.model, self.training.optimizer.state
-            leaves = list(module.parameters())
-            yield PARAMETERS, [*leaves, *module.buffers()]
-            yield OPTIMIZER_STATE, list(tensors_in(state.values()))
-        yield GRADIENTS, [leaf.grad for leaf in leaves if leaf.grad is not None]
+def standing(training: Training | None, inputs: Sequence[Tensor]) -> Standing:
+    """Yield them with gradients last, because they come and go."""
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    yield INPUTS, list(inputs)
+    if training is not None:
+        module, state = training.model, training.optimizer.state
+        leaves = list(module.parameters())
+        yield PARAMETERS, [*leaves, *module.buffers()]
+        yield OPTIMIZER_STATE, list(tensors_in(state.values()))
+    yield GRADIENTS, [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
 @dataclass
@@ -194,11 +179,11 @@ class MemoryMeasure(Measure):
                 snapshot = cuda_memory_snapshot()
         else:
             snapshot = snapshot_of_held(held) if sees_operations else snapshot_of_events(exact.events)
-        return values | _written(snapshot, self.snapshot)
+        return values | kept_beside("snapshot", self.snapshot, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _register_standing(self, watch: HolderWatch) -> None:
         # A separate call, because a name left over would keep the gradients alive through the next round.
-        for category, tensors in self.standing().by_category():
+        for category, tensors in self.standing():
             watch.register(tensors, category)
 
     def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
@@ -211,17 +196,6 @@ class MemoryMeasure(Measure):
             rounds.play(around_target=lambda: part("forward"))
         else:
             rounds.play(lambda: part("forward"), lambda: part("backward"))
-
-
-def _written(snapshot: Snapshot, path: Path) -> Json:
-    """Write it; returns its path, or why it has none: a full folder costs the snapshot, not the case."""
-    content = pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL)
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        reason = f"the snapshot of {len(content):,} bytes cannot be written: {error}; free disk space and run again."
-        return {"snapshot": None, "snapshot_reason": reason}
-    return {"snapshot": f"{path.parent.name}/{path.name}"}
 
 
 # The values of a row: plain, and without what is predicted.
@@ -239,8 +213,21 @@ NOT_ATTRIBUTED = "not attributed"
 def memory_values(
     case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: Held, sees_operations: bool
 ) -> Json:
-    """Return the row of what was measured; `after_init` are allocated and reserved bytes before the first round."""
+    """Return the row of what was measured; `after_init` are allocated and reserved bytes before the first round.
+
+    Without seeing operations, as in compiled code, a block is its size alone.
+    """
     marks = [Mark("after init", *after_init), *(mark for mark in exact.marks if mark.name in MARKS)]
+    if sees_operations:
+        at_peak, moments = dict(sorted(held.held_at_peak().items())), timeline(held)
+        made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
+    else:
+        totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
+        kept = {NOT_ATTRIBUTED: [totals[place] for place in thinned(totals, MOST_MOMENTS)]} if exact.events else {}
+        at_peak, moments = {NOT_ATTRIBUTED: exact.peak_allocated_bytes}, {"category_bytes": kept, "parts": []}
+        sizes = (event.bytes for event in exact.events if event.bytes > 0)
+        made = Counter((size, "compiled code", NOT_ATTRIBUTED) for size in sizes)
+    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     values: Json = {
         "peak_allocated_bytes": exact.peak_allocated_bytes,
         "peak_reserved_bytes": exact.peak_reserved_bytes,
@@ -252,8 +239,13 @@ def memory_values(
         "resident_set_peak_bytes": resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
+        "peak_by_category_bytes": at_peak,
+        "largest_allocations": [
+            {"bytes": size, "count": count, "line": place, "category": category}
+            for (size, place, category), count in largest
+        ],
+        "timeline": moments,
     }
-    values |= _attributed(held) if sees_operations else _not_attributed(exact)
     if case.row.family == ATTENTION_ALONE:
         moment = "before backward" if case.row.has_backward else "after forward"
         values["memory_before_backward_bytes"] = next(m.allocated_bytes for m in marks if m.name == moment)
@@ -268,35 +260,6 @@ def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:
         part = names[-1] if names else "residual" if layer_of(regions) else "elsewhere"
         rows[layer_of(regions), part] += count
     return [{"block": block, "part": part, "saved_bytes": count} for (block, part), count in rows.items()]
-
-
-def _attributed(held: Held) -> Json:
-    """Return what held the memory of a round whose operations were seen, by category and line."""
-    made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
-    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
-    return {
-        "peak_by_category_bytes": dict(sorted(held.held_at_peak().items())),
-        "largest_allocations": [
-            {"bytes": size, "count": count, "line": place, "category": category}
-            for (size, place, category), count in largest
-        ],
-        "timeline": timeline(held),
-    }
-
-
-def _not_attributed(exact: RoundMemory) -> Json:
-    """Return the same of compiled code, which shows sizes alone."""
-    totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
-    kept = [totals[place] for place in thinned(totals, MOST_MOMENTS)]
-    made = Counter(event.bytes for event in exact.events if event.bytes > 0)
-    return {
-        "peak_by_category_bytes": {NOT_ATTRIBUTED: exact.peak_allocated_bytes},
-        "largest_allocations": [
-            {"bytes": size, "count": made[size], "line": "compiled code", "category": NOT_ATTRIBUTED}
-            for size in sorted(made, reverse=True)[:LARGEST_ALLOCATIONS]
-        ],
-        "timeline": {"category_bytes": {NOT_ATTRIBUTED: kept} if exact.events else {}, "parts": []},
-    }
 
 
 def timeline(held: Held) -> Json:
@@ -376,8 +339,15 @@ def in_a_fork(task: Json) -> Json:
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
-        os.close(read)
-        _answer_and_end(task, write)
+        # It ends without the clean-up that belongs to the process which was forked.
+        try:
+            os.close(read)
+            with os.fdopen(write, "wb") as answers:
+                answers.write(json.dumps(_examine(task)).encode())
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as answers:
         content = answers.read()
@@ -395,31 +365,16 @@ def in_a_fork(task: Json) -> Json:
     return {"outcome": asdict(Outcome("error", f"its process ended with {end}; run the case alone to see why."))}
 
 
-def _answer_and_end(task: Json, write: int) -> NoReturn:
-    """End without the clean-up that belongs to the process which was forked."""
-    try:
-        content = json.dumps(_examine(task)).encode()
-        with os.fdopen(write, "wb") as answers:
-            answers.write(content)
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)
-    os._exit(0)
-
-
 def _examine(task: Json) -> Json:
     snapshot = None if task["snapshot"] is None else Path(task["snapshot"])
 
-    def standing(item: Any) -> Standing:
-        """The tensors that the benchmark's fixtures made."""
-        fixtures = item.funcargs
-        if "training" in fixtures:
-            return Standing(fixtures["training"], tuple(vars(fixtures["batch"]).values()))
-        return Standing(None, tuple(vars(fixtures["inputs"]).values()))
+    def of_fixtures(made: Mapping[str, Any]) -> Standing:
+        training = made.get("training")
+        return standing(training, tuple(vars(made["inputs" if training is None else "batch"]).values()))
 
-    def measure(item: pytest.Item, workbench: Workbench) -> MemoryMeasure:
+    def measure(item: Any, workbench: Workbench) -> MemoryMeasure:
         device = workbench.device.torch_device
-        return MemoryMeasure(noted(item).case, device, lambda: standing(item), snapshot)
+        return MemoryMeasure(noted(item).case, device, lambda: of_fixtures(item.funcargs), snapshot)
 
     return examined(task, measure) or {"outcome": asdict(Outcome("error", "pytest did not run it"))}
 

@@ -165,62 +165,42 @@ def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[s
 
 
 def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
+    """Peaks count from the last reset; the start and end of each part read and reset them."""
     play(lambda part: nullcontext())
     forget()
-    statistics = _CudaStatistics(device)
-    play(statistics.part)
-    found = statistics.round_memory()
-    forget()
-    return found
+    retries_before = torch.cuda.memory_stats(device)["num_alloc_retries"]
+    torch.cuda.reset_peak_memory_stats(device)
+    marks: list[Mark] = []
+    parts: list[dict[str, Any]] = []
+    peaks: Counter[str] = Counter()
 
-
-@dataclass
-class _CudaStatistics:
-    """Peaks count from the last reset; the start and end of each part read and reset them."""
-
-    device: torch.device
-    marks: list[Mark] = field(default_factory=list)
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    peaks: dict[str, int] = field(default_factory=dict)
-    retries_before: int = 0
-
-    def __post_init__(self) -> None:
-        self.retries_before = torch.cuda.memory_stats(self.device)["num_alloc_retries"]
-        torch.cuda.reset_peak_memory_stats(self.device)
+    def read(mark: str | None = None) -> dict[str, Any]:
+        """Return the statistics since the last call; peaks count anew from here."""
+        statistics = torch.cuda.memory_stats(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        for kind in ("allocated", "reserved", "inactive_split"):
+            peaks[kind] = max(peaks[kind], statistics[f"{kind}_bytes.all.peak"])
+        if mark is not None:
+            marks.append(Mark(mark, *(statistics[f"{kind}_bytes.all.current"] for kind in ("allocated", "reserved"))))
+        return statistics
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        self._mark(f"before {name}")
+    def part(name: str) -> Iterator[None]:
+        read(f"before {name}")
         yield
-        statistics = self._mark(f"after {name}")
-        peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-        self.parts.append(_part(name, *peaks))
+        statistics = read(f"after {name}")
+        parts.append(_part(name, *(statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))))
 
-    def _mark(self, name: str) -> dict[str, Any]:
-        statistics = self._note_peaks()
-        current = (statistics[f"{kind}_bytes.all.current"] for kind in ("allocated", "reserved"))
-        self.marks.append(Mark(name, *current))
-        return statistics
-
-    def _note_peaks(self) -> dict[str, Any]:
-        """Return the statistics since the last call; peaks count anew from here."""
-        statistics = torch.cuda.memory_stats(self.device)
-        for kind in ("allocated", "reserved", "inactive_split"):
-            peak = statistics[f"{kind}_bytes.all.peak"]
-            self.peaks[kind] = max(peak, self.peaks.get(kind, 0))
-        torch.cuda.reset_peak_memory_stats(self.device)
-        return statistics
-
-    def round_memory(self) -> RoundMemory:
-        retries = self._note_peaks()["num_alloc_retries"] - self.retries_before
-        allocated, reserved = self.peaks["allocated"], self.peaks["reserved"]
-        fragmentation = {
-            "reserved_less_allocated_bytes": reserved - allocated,  # difference of the two peaks
-            # Peak of idle memory in blocks cut from larger ones, which cannot be given back.
-            "inactive_split_bytes": self.peaks["inactive_split"],
-            "allocation_retries": retries,  # allocations that succeeded only after the cache was emptied
-        }
-        return RoundMemory(allocated, reserved, tuple(self.marks), tuple(self.parts), fragmentation)
+    play(part)
+    retries = read()["num_alloc_retries"] - retries_before
+    forget()
+    fragmentation = {
+        "reserved_less_allocated_bytes": peaks["reserved"] - peaks["allocated"],  # difference of the two peaks
+        # Peak of idle memory in blocks cut from larger ones, which cannot be given back.
+        "inactive_split_bytes": peaks["inactive_split"],
+        "allocation_retries": retries,  # allocations that succeeded only after the cache was emptied
+    }
+    return RoundMemory(peaks["allocated"], peaks["reserved"], tuple(marks), tuple(parts), fragmentation)
 
 
 CPU_DEVICE_TYPE = 0
@@ -260,10 +240,6 @@ class AllocatorTrace:
     def allocated_at(self, time: float) -> int:
         return sum(event.bytes for event in self.events if event.time <= time)
 
-    def peak(self) -> int:
-        """Return the most bytes handed out at any moment; 0 where it is never more than before the trace."""
-        return max(accumulate((event.bytes for event in self.events), initial=0))
-
     def peak_in(self, stretch: Stretch) -> int:
         """Return the most bytes handed out at any moment of the stretch, its first moment included."""
         during = (event.bytes for event in self.events_in(stretch))
@@ -282,17 +258,17 @@ def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Re
 
 def read_allocator_trace(events: Iterable[dict[str, Any]]) -> AllocatorTrace:
     """Read the CPU's memory events and the annotations of a Chrome trace."""
-    allocations: list[tuple[float, int, AllocatorEvent]] = []
-    stretches = []
+    blocks, stretches = [], []
     for event in events:
         if event.get("name") == "[memory]" and event["args"]["Device Type"] == CPU_DEVICE_TYPE:
-            args = event["args"]
-            found = AllocatorEvent(event["ts"], args["Addr"], args["Bytes"])
-            allocations.append((event["ts"], args["Ev Idx"], found))
+            blocks.append(event)
         elif event.get("cat") == "user_annotation":
             stretches.append(Stretch(event["name"], event["ts"], event["ts"] + event["dur"]))
-    in_order = tuple(event for _, _, event in sorted(allocations, key=lambda item: item[:2]))
-    return AllocatorTrace(in_order, tuple(sorted(stretches, key=lambda stretch: stretch.start)))
+    blocks.sort(key=lambda event: (event["ts"], event["args"]["Ev Idx"]))
+    return AllocatorTrace(
+        tuple(AllocatorEvent(event["ts"], event["args"]["Addr"], event["args"]["Bytes"]) for event in blocks),
+        tuple(sorted(stretches, key=lambda stretch: stretch.start)),
+    )
 
 
 # What each block is.
@@ -349,6 +325,7 @@ class Held:
         return [change.block for change in self.changes[self.first_of_round :] if change.is_allocation]
 
 
+@dataclass
 class HolderWatch:
     """Watches one round on a device of type `device_type`.
 
@@ -357,27 +334,26 @@ class HolderWatch:
     set `sees_operations` to false: then only what autograd saves is recorded.
     """
 
-    def __init__(
-        self, device_type: str, source: Path, outermost: str, sees_operations: bool, parts: Collection[str] = ()
-    ) -> None:
-        on_cuda = device_type == "cuda"
+    device_type: str
+    source: Path
+    outermost: str
+    sees_operations: bool
+    parts: Collection[str] = ()
+    _regions: list[str] = field(default_factory=list)
+    _parts: list[PartChanges] = field(default_factory=list)
+    _saved_bytes: Counter[Regions] = field(default_factory=Counter)
+    _frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    _first_of_round: int = 0
+
+    def __post_init__(self) -> None:
+        on_cuda = self.device_type == "cuda"
         self.tracker = StorageTracker(CUDA_BLOCK_BYTES if on_cuda else 1, separate_host=on_cuda)
-        self._device_type = device_type
-        self._source = f"{source}/"
-        self._outermost = outermost
-        self._sees_operations = sees_operations
-        self._names_of_parts = parts
-        self._regions: list[str] = []
-        self._parts: list[PartChanges] = []
-        self._saved_bytes: Counter[Regions] = Counter()
-        self._frames: dict[int, tuple[Frame, ...]] = {}
-        self._first_of_round = 0
 
     def register(self, tensors: Iterable[Tensor], category: str) -> None:
         """Set the category of tensors; unknown ones are added."""
         for tensor in tensors:
             if not self.tracker.knows(tensor):
-                self.tracker.add(tensor, "", "", category, on_host=tensor.device.type != self._device_type)
+                self.tracker.add(tensor, "", "", category, on_host=tensor.device.type != self.device_type)
             self.tracker.block_of(tensor).category = category
 
     @contextmanager
@@ -387,7 +363,7 @@ class HolderWatch:
         with ExitStack() as stack:
             stack.enter_context(regions_opened_by(self._region))
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor))
-            if self._sees_operations:
+            if self.sees_operations:
                 stack.enter_context(_Operations(self._note_outputs))
             yield
 
@@ -408,7 +384,7 @@ class HolderWatch:
         # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
         if torch.compiler.is_compiling():
             return nullcontext()
-        return self.part(name) if name in self._names_of_parts else self._open(name)
+        return self.part(name) if name in self.parts else self._open(name)
 
     @contextmanager
     def _open(self, name: str) -> Iterator[None]:
@@ -432,11 +408,11 @@ class HolderWatch:
             return
         inputs = list(tensors_in((*args, *kwargs.values())))
         frames = self._stack()
-        place = place_among(((frame.filename, frame.line) for frame in frames), self._source)
+        place = place_among(((frame.filename, frame.line) for frame in frames), f"{self.source}/")
         if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python frames
             place = BACKWARD_PASS
         for tensor in made:
-            on_host = tensor.device.type != self._device_type
+            on_host = tensor.device.type != self.device_type
             self._frames[id(take_in(self.tracker, tensor, name, place, inputs, on_host))] = frames
 
     def _stack(self) -> tuple[Frame, ...]:
@@ -444,7 +420,7 @@ class HolderWatch:
         frames: list[Frame] = []
         for frame, line in walk_stack(inspect.currentframe()):
             code = frame.f_code
-            if code.co_filename == self._outermost or len(frames) == DEEPEST_STACK:
+            if code.co_filename == self.outermost or len(frames) == DEEPEST_STACK:
                 break
             if frames or not code.co_filename.startswith(_INSTRUMENTS):
                 frames.append(Frame(code.co_filename, line, code.co_name))
@@ -523,26 +499,21 @@ class _ImaginaryMemory:
 
     def follow(self, key: object, count: int, frames: Frames) -> int | None:
         """Place or remove the block; returns its address, None for an empty one and for one that never came."""
-        if count > 0:
-            address = self._place(count)
-            self._live[key] = address
-            self._blocks[address] = (_aligned(count), count, frames)
-            insort(self._addresses, address)
-            self._end = max(self._end, address + _aligned(count))
-            return address
-        address_of_gone = self._live.pop(key, None)
-        if address_of_gone is not None:
-            self._addresses.remove(address_of_gone)
-            del self._blocks[address_of_gone]
-        return address_of_gone
-
-    def _place(self, count: int) -> int:
-        """Find the first gap that is large enough."""
-        free = FIRST_ADDRESS
+        if count <= 0:
+            gone = self._live.pop(key, None)
+            if gone is not None:
+                self._addresses.remove(gone)
+                del self._blocks[gone]
+            return gone
+        size, free = -(-count // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, FIRST_ADDRESS
         for address in self._addresses:
-            if address - free >= _aligned(count):
-                return free
+            if address - free >= size:
+                break  # the first gap that is large enough
             free = address + self._blocks[address][0]
+        self._live[key] = free
+        self._blocks[free] = (size, count, frames)
+        insort(self._addresses, free)
+        self._end = max(self._end, free + size)
         return free
 
     def segments(self, rows: Rows) -> list[dict[str, Any]]:
@@ -568,7 +539,3 @@ class _ImaginaryMemory:
 
 def _block(address: int, size: int, asked: int, state: str, frames: list[dict[str, Any]]) -> dict[str, Any]:
     return {"address": address, "size": size, "requested_size": asked, "state": state, "frames": frames}
-
-
-def _aligned(count: int) -> int:
-    return -(-count // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -8,8 +8,7 @@ import gc
 import importlib.machinery
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
@@ -116,29 +115,28 @@ class WarmupStudyMeasure(Measure):
         }
 
     def _trace(self, rounds: Rounds) -> Json:
-        first, first_round = self._traced_round(rounds)
+        def traced_round() -> TracedCall:
+            rounds.prepare()
+            self.clock.begin_round()
+            return traced_call(rounds.run, self.device)
+
+        first = traced_round()
         for _ in range(ROUNDS_BETWEEN):
             rounds.play()
-        steady, steady_round = self._traced_round(rounds)
+        steady = traced_round()
         # Memory of a GPU comes from its driver, whose calls are in the trace.
         on_cpu = self.device.torch_device.type == "cpu"
         fault_seconds = seconds_per_page_fault() if on_cpu else None
         return {
-            "first_round_parts": first_round_parts(first_round, steady_round, fault_seconds),
+            "first_round_parts": first_round_parts(first, steady, fault_seconds),
             "first_round": {
                 "modules_loaded": first.modules_loaded,
                 "page_faults": first.page_faults,
                 "steady_page_faults": steady.page_faults,
                 "seconds_per_page_fault": fault_seconds,
-                "largest_growth": largest_growth(first_round, steady_round),
+                "largest_growth": largest_growth(first, steady),
             },
         }
-
-    def _traced_round(self, rounds: Rounds) -> tuple["TracedCall", TracedRound]:
-        rounds.prepare()
-        self.clock.begin_round()
-        call = traced_call(rounds.run, self.device)
-        return call, TracedRound(call.events, call.page_faults, call.system_seconds)
 
 
 def in_fresh_process(settings: Settings, benchmark: str, study: Study, root: Path) -> Json:
@@ -182,14 +180,10 @@ ROUNDS_BETWEEN = 5
 
 
 @dataclass(frozen=True)
-class TracedCall:
-    """One call of a function: its trace in Kineto's schema, modules loaded, pages touched first except by imports."""
+class TracedCall(TracedRound):
+    """One call of a function; its pages touched first are without those of imports."""
 
-    events: list[dict[str, Any]]
     modules_loaded: int
-    page_faults: int
-    system_seconds: float
-    """CPU time of the kernel for this process during the call, page faults included."""
 
 
 def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
@@ -203,29 +197,22 @@ def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
     with no_collections(), autograd_profile(use_kineto=True, use_device=use_device) as profiler:
         with record_function("first range of all"):  # which imports what ranges need
             pass
-        with imports_as_ranges() as imports:
+        imports = ImportRanges()
+        sys.meta_path.insert(0, imports)
+        try:
             before, system_before = page_faults(), system_seconds()
             with record_function(CALL):
                 function()
                 device.synchronize()
             faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
+        finally:
+            sys.meta_path.remove(imports)
     events = json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]
-    return TracedCall(events, imports.modules_loaded, faults - imports.page_faults, kernel_seconds)
-
-
-@contextmanager
-def imports_as_ranges() -> Iterator["ImportRanges"]:
-    """Open a range of the profiler around each outermost import; the yielded object counts them."""
-    finder = ImportRanges()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield finder
-    finally:
-        sys.meta_path.remove(finder)
+    return TracedCall(events, faults - imports.page_faults, kernel_seconds, imports.modules_loaded)
 
 
 class ImportRanges(MetaPathFinder):
-    """Asks the other finders and makes the loader that they choose work inside a range."""
+    """Opens a range around each outermost import, by the loader that the other finders choose; counts all of them."""
 
     def __init__(self) -> None:
         self.modules_loaded = 0

@@ -11,11 +11,8 @@ from perf_tests import test_first_step as benchmark
 from perf_tests.bench.loop import Measure, Rounds
 from perf_tests.bench.models import Batch
 from perf_tests.predict.costs import tensors_in
-from perf_tests.records.record import Json
 from perf_tests.user_code.optimizer import OwnOptimizer
 from tests.support.example_cases import CPU, build, language_model_case, random_tokens
-
-CASE = language_model_case(phase="first_step", optimizer="loop")
 
 
 @dataclass
@@ -26,13 +23,12 @@ class Seen(Measure):
     before: list[tuple[int, int]] = field(default_factory=list)
     after: list[tuple[int, int]] = field(default_factory=list)
 
-    def run_rounds(self, rounds: Rounds) -> Json:
+    def run_rounds(self, rounds: Rounds) -> None:
         for _ in range(3):
             rounds.forget()
             self.before.append(self._held())
             rounds.play()
             self.after.append(self._held())
-        return {}
 
     def _held(self) -> tuple[int, int]:
         gradients = [weight.grad.nbytes for weight in self.training.model.parameters() if weight.grad is not None]
@@ -41,42 +37,40 @@ class Seen(Measure):
 
 def seen(training: Training, zero_grad: str = "before-forward") -> Seen:
     tokens, measure = random_tokens(), Seen(training)
-    case = replace(CASE, zero_grad=zero_grad)
+    case = language_model_case(phase="first_step", optimizer="loop", zero_grad=zero_grad)
     benchmark.test_first_step(case, training, Batch(tokens, tokens), measure)
     return measure
 
 
+def a_training(**options: str) -> Training:
+    return Training(build(), PRECISIONS["fp32"], CPU, **options)
+
+
 def test_each_round_finds_neither_gradients_nor_moments_and_makes_both() -> None:
-    training = Training(build(), PRECISIONS["fp32"], CPU)
+    training = a_training()
     measure = seen(training)
     weights = sum(weight.nbytes for weight in training.model.parameters())
     assert measure.before == [(0, 0)] * 3
     assert all(gradients == weights and state > 2 * weights for gradients, state in measure.after)
-
-
-def test_a_step_that_clears_its_gradients_before_the_update_makes_no_moments() -> None:
-    training = Training(build(), PRECISIONS["fp32"], CPU, zero_grad="before-step")
-    assert seen(training, "before-step").after == [(0, 0)] * 3
+    cleared = seen(a_training(zero_grad="before-step"), "before-step")
+    assert cleared.after == [(0, 0)] * 3, "without gradients an update makes no moments"
 
 
 def test_state_that_an_optimizer_has_before_its_first_step_stays() -> None:
     """Adagrad makes its sums when it is built."""
-    model = build()
-    training = Training(model, PRECISIONS["fp32"], CPU)
-    OwnOptimizer("torch.optim:Adagrad").put_into(training, model)
+    training = a_training()
+    OwnOptimizer("torch.optim:Adagrad").put_into(training, training.model)
     measure = seen(training)
-    (found,) = set(measure.before)
-    assert found[0] == 0 < found[1]
-    assert {state for _, state in measure.after} == {found[1]}
+    ((gradients, sums),) = set(measure.before)
+    assert gradients == 0 < sums
+    assert {state for _, state in measure.after} == {sums}
 
 
 def test_a_step_that_the_loss_scale_skips_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gradients overflow twice; only a step that is taken makes state."""
-    training = Training(build(), PRECISIONS["fp32"], CPU)
+    training = a_training()
     training.precision = replace(training.precision, scales_loss=True)
-    scale, taken = [65536.0], []
-    monkeypatch.setattr(training, "loss_scale", lambda: scale[0])
-    step = training.step
+    scale, taken, step = [65536.0], [], training.step
 
     def overflowing(tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
         if scale[0] > 16384:
@@ -85,6 +79,7 @@ def test_a_step_that_the_loss_scale_skips_is_not_taken_for_the_first(monkeypatch
         taken.append(1)
         return step(tokens_BT, targets_BT)
 
+    monkeypatch.setattr(training, "loss_scale", lambda: scale[0])
     monkeypatch.setattr(training, "step", overflowing)
     measure = seen(training)
     assert len(taken) == 1 + 3

@@ -1,14 +1,18 @@
-"""The loop over rounds and the row that it makes: how long it warms up, what it flags, what it leaves out."""
+"""The loop over rounds and its row: what a round is, how long it warms up, what a row flags and leaves out."""
 
 import time
+import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from perf_tests.bench import loop
-from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.loop import Rounds, Row, TimedMeasure
 from perf_tests.bench.workbench import WORK, Workbench
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import CpuDevice, CudaDevice
@@ -17,15 +21,65 @@ from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
+
+def test_a_round_is_its_set_up_and_then_its_target_each_inside_its_context() -> None:
+    ran: list[str] = []
+
+    @contextmanager
+    def around(name: str) -> Iterator[None]:
+        ran.append(f"{name} begins")
+        yield
+        ran.append(f"{name} ends")
+
+    def setup() -> tuple[str, int]:
+        ran.append("set-up")
+        return "target", 2
+
+    def target(name: str, number: int) -> int:
+        ran.append(name)
+        return number
+
+    rounds = Rounds(target, setup)
+    rounds.play(lambda: around("first"), lambda: around("second"))
+    assert ran == ["first begins", "set-up", "first ends", "second begins", "target", "second ends"]
+    assert rounds.result == 2, "the target gets what the set-up returns"
+
+
+def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up() -> None:
+    """Neither arguments nor result nor what a benchmark leaves beside them."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+    left: list[torch.Tensor] = []
+
+    def new(value: torch.Tensor) -> torch.Tensor:
+        seen.append(weakref.ref(value))
+        return value
+
+    def setup() -> tuple[torch.Tensor]:
+        assert [reference() for reference in seen] == [None] * len(seen)
+        return (new(torch.ones(1)),)
+
+    def target(tensor: torch.Tensor) -> torch.Tensor:
+        left.append(new(tensor + 1))
+        return new(tensor + 2)
+
+    rounds = Rounds(target, setup, forget_more=left.clear)
+    for number in range(3):
+        rounds.play()
+        assert (len(seen), len(left)) == (3 * number + 3, 1)
+        assert seen[-3]() is None, "only the result outlives a round"
+
+
 ROW = Row(language_model_case())
 
 
 def timed(target: Callable[[], object], rounds: int = 3, warmup_rounds: int = 1, **changes: Any) -> dict[str, Any]:
     """`extra_info` of rounds on a CPU, which pytest-benchmark says took a second each unless `data` says otherwise."""
     benchmark, device = LoopBenchmark(), changes.pop("device", CpuDevice(CPU))
-    benchmark.stats = {"median": 1.0, "data": changes.pop("data", [1.0] * rounds)}
+    data = changes.pop("data", [1.0] * rounds)
+    benchmark.stats = {"median": sorted(data)[len(data) // 2], "data": data}
+    called = {name: changes.pop(name) for name in ("loss_scale",) if name in changes}
     row = changes.pop("row", ROW)
-    TimedMeasure(benchmark, Clock(device), device, rounds, warmup_rounds, row, **changes)(target)
+    TimedMeasure(benchmark, Clock(device), device, rounds, warmup_rounds, row, **changes)(target, **called)
     return benchmark.extra_info
 
 
@@ -60,14 +114,41 @@ def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins(w
     assert (info["cpu_seconds"] is not None) == is_kept
 
 
+def test_rates_are_of_the_median_and_a_share_is_of_products_that_are_executed() -> None:
+    """Fused attention skips the masked half of the square, and a checkpoint computes it again."""
+    case = language_model_case()
+    info = timed(lambda: None, data=[4.0, 2.0, 2.0], row=Row(case, matmul_flops_per_second=1e12))
+    assert info["tokens_per_second"] == 2 * 8 / 2.0
+    assert case.model_flops is not None
+    assert info["tflops_per_second"] == pytest.approx(case.model_flops / 2.0 / 1e12)
+    assert info["matmul_ceiling_tflops_per_second"] == 1.0
+    assert info["share_of_matmul_ceiling"] == pytest.approx(info["tflops_per_second"])
+    for other in (language_model_case(attention="sdpa"), language_model_case(checkpoint="block")):
+        info = timed(lambda: None, row=Row(other, matmul_flops_per_second=1e12))
+        assert info["share_of_matmul_ceiling"] is None
+
+
+def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_of_the_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = CpuDevice(CPU)
+    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_reserved": 200}.items():
+        monkeypatch.setattr(device, f"{name}_bytes", lambda found=found: found)
+    for flush, held in ((Mock(bytes=30), (70, 90, 170)), (None, (100, 120, 200))):
+        info = timed(lambda: None, rounds=3, warmup_rounds=2, device=device, flush=flush)
+        names = ("allocated_before_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+        assert tuple(info[name] for name in names) == held
+        assert info.get("flushed_bytes") == (flush and 30)
+        assert flush is None or flush.call_count == 3
+
+
 def test_a_skipped_step_is_a_fall_from_the_scale_before_its_round_and_warm_up_rounds_count_none() -> None:
-    scales, device = iter([8.0, 4.0, 2.0, 2.0, 1.0]), CpuDevice(CPU)
-    benchmark = LoopBenchmark()
-    TimedMeasure(benchmark, Clock(device), device, 3, 1, ROW)(lambda: None, loss_scale=lambda: next(scales))
-    assert benchmark.extra_info["skipped_steps"] == 2, "4 to 2 and 2 to 1; 8 to 4 was the warm-up round"
+    scales = iter([8.0, 4.0, 2.0, 2.0, 1.0])
+    info = timed(lambda: None, loss_scale=lambda: next(scales))
+    assert info["skipped_steps"] == 2, "4 to 2 and 2 to 1; 8 to 4 was the warm-up round"
 
 
-def test_a_product_is_timed_before_the_first_round_and_after_the_last() -> None:
+def test_a_product_is_timed_before_the_first_round_and_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def sentinel() -> float:
@@ -77,32 +158,10 @@ def test_a_product_is_timed_before_the_first_round_and_after_the_last() -> None:
     info = timed(lambda: calls.append("round"), sentinel=sentinel)
     assert calls == ["sentinel", *["round"] * 4, "sentinel"]
     assert info["sentinel_seconds"] == [1.0, 6.0]
-
-
-def test_the_product_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     device, released = CpuDevice(CPU), list[bool]()
     monkeypatch.setattr(device, "release_memory", lambda: released.append(True))
     assert product_seconds(device) > 0
-    assert released == [True]
-
-
-@pytest.mark.parametrize("stall_seconds, is_flagged", [(0.02, True), (0.0, False)])
-def test_a_row_whose_device_waits_for_the_host_says_so(
-    stall_seconds: float, is_flagged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device, benchmark, work = QueueDevice(), LoopBenchmark(), 0.002
-
-    def target() -> None:
-        device.launch(work)
-        device.now += stall_seconds
-        device.launch(work)
-
-    monkeypatch.setattr("perf_tests.hardware.clock.time", device)
-    wall_seconds = 2 * work + stall_seconds - min(stall_seconds, work)
-    benchmark.stats = {"median": wall_seconds, "data": [wall_seconds] * 3}
-    TimedMeasure(benchmark, Clock(device), device, 3, 1, ROW)(target)
-    assert benchmark.extra_info["device_busy_seconds"] == pytest.approx(2 * work)
-    assert ("waits_for_host" in benchmark.extra_info["flags"]) is is_flagged
+    assert released == [True], "its memory goes back"
 
 
 RAMP, ROUND, COMPILING = 0.3, 0.05, 40.0
@@ -141,6 +200,23 @@ def device(monkeypatch: pytest.MonkeyPatch) -> RampingDevice:
     return device
 
 
+@pytest.mark.parametrize("stall_seconds, is_flagged", [(0.02, True), (0.0, False)])
+def test_a_row_whose_device_waits_for_the_host_says_so(
+    stall_seconds: float, is_flagged: bool, device: RampingDevice
+) -> None:
+    work = 0.002
+
+    def target() -> None:
+        device.launch(work)
+        device.now += stall_seconds
+        device.launch(work)
+
+    wall_seconds = 2 * work + stall_seconds - min(stall_seconds, work)
+    info = timed(target, data=[wall_seconds] * 3, device=device)
+    assert info["device_busy_seconds"] == pytest.approx(2 * work)
+    assert ("waits_for_host" in info["flags"]) is is_flagged
+
+
 @pytest.mark.parametrize("asked", [0, 2, 20])
 def test_a_gpu_is_warmed_up_by_time_as_well_as_by_rounds(asked: int, device: RampingDevice) -> None:
     """And the progress line counts no round of the warm-up as a measured one."""
@@ -150,8 +226,10 @@ def test_a_gpu_is_warmed_up_by_time_as_well_as_by_rounds(asked: int, device: Ram
     ran = info["warmup_rounds_run"]
     assert ran == asked if asked != 2 else ran >= 1 + RAMP / ROUND
     assert numbers == [*(min(number, asked - 1) for number in range(ran)), *range(asked, asked + 3)]
+    assert ("first_round_seconds" in info) == (asked > 0)
     if asked:
         assert (info["before"], info["after"]) == ({"sm_clock_mhz": 1980}, {"sm_clock_mhz": 1980})
+        assert (info["first_setup_seconds"], info["first_round_seconds"]) == (0, pytest.approx(COMPILING + ROUND))
 
 
 def test_a_side_of_the_gate_is_as_warm(device: RampingDevice) -> None:

@@ -13,14 +13,16 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench import models
 from perf_tests.bench.models import ModelCache
-from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_update
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.user_code.guard import OwnModelError
 from tests.support.example_cases import CPU, TOY, language_model_case, random_tokens
 from tests.support.launch import MODELS
 
-FOREIGN = language_model_case(model=f"{MODELS}:Averaging", attention="own")
+
+def theirs(name: str, config: ModelConfig = TOY, **changes: object) -> LanguageModelCase:
+    return language_model_case(config, model=f"{MODELS}:{name}", attention="own", **changes)
 
 
 @pytest.fixture
@@ -36,36 +38,33 @@ def same(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize(
-    "other, builds",
-    [
-        pytest.param(language_model_case(phase="backward"), 1, id="phase"),
-        pytest.param(language_model_case(precision="bf16"), 1, id="precision"),
-        pytest.param(language_model_case(batch_size=4), 1, id="batch"),
-        pytest.param(language_model_case(TOY.at_context(4)), 2, id="context"),
-        pytest.param(language_model_case(attention="sdpa"), 2, id="attention"),
-        pytest.param(language_model_case(checkpoint="block"), 2, id="checkpoint"),
-        pytest.param(FOREIGN, 2, id="model"),
-    ],
-)
-def test_cases_that_share_a_model_build_it_once(cache: ModelCache, other: LanguageModelCase, builds: int) -> None:
-    first = cache.get(language_model_case(), "loop").model
-    assert (cache.get(other, "loop").model is first) == (builds == 1)
-    assert cache.builds == builds
+def test_cases_that_share_a_model_build_it_once() -> None:
+    for other, builds in (
+        (language_model_case(phase="backward"), 1),
+        (language_model_case(precision="bf16"), 1),
+        (language_model_case(batch_size=4), 1),
+        (language_model_case(TOY.at_context(4)), 2),
+        (language_model_case(attention="sdpa"), 2),
+        (language_model_case(checkpoint="block"), 2),
+        (theirs("Averaging"), 2),
+    ):
+        cache = ModelCache(CpuDevice(CPU), seed=7)
+        first = cache.get(language_model_case(), "loop").model
+        assert (cache.get(other, "loop").model is first) == (builds == 1)
+        assert cache.builds == builds
 
 
 @pytest.mark.parametrize(
-    "case, builds",
-    [
-        pytest.param(language_model_case(phase="full_step", optimizer="loop"), 1, id="drawn again"),
-        pytest.param(replace(FOREIGN, phase="full_step", optimizer="loop"), 2, id="built again, where it cannot draw"),
-    ],
+    "case, builds", [(language_model_case(), 1), (theirs("Averaging"), 2)], ids=["drawn again", "built again"]
 )
 def test_after_training_a_model_begins_anew(cache: ModelCache, case: LanguageModelCase, builds: int) -> None:
-    """No gradient, moment or weight is left over from the case before."""
+    """No gradient, moment or weight is left over from the case before; a model that cannot draw its weights is built.
+
+    The weights are those of the seed.
+    """
     starts, ends = [], []
     for _ in range(2):
-        training = cache.get(case, "loop")
+        training = cache.get(replace(case, phase="full_step", optimizer="loop"), "loop")
         starts.append(weights_of(training))
         training.step(random_tokens(), random_tokens())
         training.release()
@@ -74,13 +73,9 @@ def test_after_training_a_model_begins_anew(cache: ModelCache, case: LanguageMod
     assert same(*ends)
     assert not same(starts[0], ends[0])
     assert cache.builds == builds
-
-
-def test_the_weights_are_those_of_the_seed() -> None:
-    lent = [ModelCache(CpuDevice(CPU), seed).get(language_model_case(), "loop") for seed in (7, 7, 8)]
-    first, again, other = map(weights_of, lent)
-    assert same(first, again)
-    assert not same(first, other)
+    again, other = (ModelCache(CpuDevice(CPU), seed).get(case, "loop") for seed in (7, 8))
+    assert same(starts[0], weights_of(again))
+    assert not same(starts[0], weights_of(other))
 
 
 def test_the_old_model_is_gone_before_the_next_is_built(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,17 +106,24 @@ def test_getting_a_model_sets_the_precision(cache: ModelCache) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_with_a_single_token_there_is_no_context_to_ignore(cache: ModelCache) -> None:
-    cache.get(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
-    assert cache.builds == 1
-
-
 def test_a_model_is_checked_again_when_it_is_lent(cache: ModelCache) -> None:
     """Before measuring, a large one was only played."""
     with pytest.raises(OwnModelError, match="an attention mask is missing"):
-        cache.get(language_model_case(model=f"{MODELS}:Unrunnable", attention="own"), "loop")
+        cache.get(theirs("Unrunnable"), "loop")
+    with pytest.raises(MemoryError):  # for which it is not refused
+        cache.get(theirs("runs_out_of_memory"), "loop")
+    cache.get(theirs("IgnoresContext", TOY.at_context(1)), "loop")  # one token has no context to ignore
 
 
-def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(cache: ModelCache) -> None:
-    with pytest.raises(MemoryError):
-        cache.get(language_model_case(model=f"{MODELS}:runs_out_of_memory", attention="own"), "loop")
+def test_what_a_round_must_leave_is_asked_of_trainable_parameters_alone(cache: ModelCache) -> None:
+    parts = "tests.support.planted_parts:FrozenEmbedding"
+    case = language_model_case(phase="full_step", model=parts, attention="own", optimizer="loop")
+    training = cache.get(case, "loop")
+    with pytest.raises(AssertionError, match=r"head\.weight has no optimizer state"):
+        check_update(training)
+    training.step(random_tokens(), random_tokens())
+    check_gradients(training)
+    check_update(training)
+    training.clear_gradients()
+    with pytest.raises(AssertionError, match=r"head\.weight has no gradient"):
+        check_gradients(training)

@@ -1,20 +1,26 @@
 """A run that is recorded: which interrupted run it goes on with, what of that counts, and what it says on the way."""
 
+import io
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from perf_tests.bench.options import SavingOptions
 from perf_tests.bench.recording import (
     SECONDS_BETWEEN_LINES,
+    Line,
     Log,
     MeasuringSession,
     Progress,
     ResumeError,
+    line_or_log,
     open_journal,
 )
 from perf_tests.bench.session import Run
@@ -22,41 +28,47 @@ from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import own_folder, rows_by_id, save_record
 from perf_tests.run.before import choose_baseline
-from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, record, timed
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, passed, record, timed
 
 
-def on_gpu(driver: str, shard: list[int] | None = None) -> Json:
+def on_gpu(driver: str, shard: list[int] | None = None, **changes: Any) -> Json:
     facts = header([FORWARD, BACKWARD], gpu={"name": "H100", "driver": driver})
-    return {**facts, "settings": {**facts["settings"], "shard": shard}}
+    settings, machine_info = {**facts["settings"], "shard": shard}, {**facts["machine_info"], **changes}
+    return {**facts, "settings": settings, "machine_info": machine_info}
 
 
 def interrupted(storage: Path, facts: Json) -> Path:
     journal = Journal.create(own_folder(storage), facts)
     journal.write("started", FORWARD)
     journal.write("benchmark", timed(FORWARD))
+    journal.write("pass", passed(FULL_STEP))
     journal.close()
     return journal.path
+
+
+def resumed(storage: Path, facts: Json, **options: bool) -> tuple[Journal, JournalContents, list[str]]:
+    found = open_journal(storage, facts, resume=True, **options)
+    found[0].close()
+    return found
 
 
 def test_another_driver_is_named_and_resumed_only_on_request(tmp_path: Path) -> None:
     path = interrupted(tmp_path, on_gpu("550.54"))
     with pytest.raises(ResumeError, match=r"'560.28' here, '550.54' there.*--resume-any-driver"):
         open_journal(tmp_path, on_gpu("560.28"), resume=True)
-    journal, contents, _ = open_journal(tmp_path, on_gpu("560.28"), resume=True, any_driver=True)
-    journal.close()
+    journal, contents, _ = resumed(tmp_path, on_gpu("560.28"), any_driver=True)
     assert journal.path == path
-    assert contents.finished_ids == {FORWARD}
+    assert contents.finished_ids == {FORWARD, FULL_STEP}, "what a pass found counts as well"
     again = read_journal(path)
     assert again is not None
     record_now = MeasuringSession(journal, again, Progress(None)).record()
     assert record_now["suite"]["other_drivers"] == ["560.28"], "which rows of two drivers stand in one record is told"
+    assert [row["id"] for row in record_now["passes"]] == [FULL_STEP]
 
 
 def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> None:
     path = interrupted(tmp_path, on_gpu("550"))
-    here = {**on_gpu("550"), "machine_info": {**on_gpu("550")["machine_info"], "cpu": {"count": 64}}}
-    journal, contents, (passed_over,) = open_journal(tmp_path, here, resume=True)
-    journal.close()
+    _, contents, (passed_over,) = resumed(tmp_path, on_gpu("550", cpu={"count": 64}))
     assert contents.finished_ids == set()
     assert path.name in passed_over
     assert "cpu.count: 64 here, 8 there" in passed_over
@@ -65,11 +77,23 @@ def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> Non
 def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> None:
     first, second = (interrupted(tmp_path, on_gpu("550", [share, 2])) for share in (1, 2))
     for share, path in ((1, first), (2, second)):
-        journal, _, _ = open_journal(tmp_path, on_gpu("550", [share, 2]), resume=True)
-        journal.close()
-        assert journal.path == path
-    with pytest.raises(ResumeError, match="shard"):
-        open_journal(tmp_path, on_gpu("550"), resume=True)
+        assert resumed(tmp_path, on_gpu("550", [share, 2]))[0].path == path
+    for shard in (None, [3, 3]):
+        with pytest.raises(ResumeError, match="shard"):
+            open_journal(tmp_path, on_gpu("550", shard), resume=True)
+
+
+def test_what_would_make_it_another_run_is_named_with_how_to_resume_or_start_over(tmp_path: Path) -> None:
+    path, facts = interrupted(tmp_path, on_gpu("550")), on_gpu("550")
+    for change, said in (
+        ({"settings": {**facts["settings"], "rounds": 99}}, "rounds (None then, 99 now)"),
+        ({"selection": [FORWARD]}, "its selection (2 cases then, 1 now)"),
+        ({"source": "another"}, "its code, which has changed since"),
+    ):
+        with pytest.raises(ResumeError) as refusal:
+            open_journal(tmp_path, {**facts, **change}, resume=True)
+        assert f"{path.name} differs from this one in {said}" in str(refusal.value)
+        assert f"resume it with `{facts['command']}`, or delete {path}" in str(refusal.value)
 
 
 @pytest.fixture
@@ -82,65 +106,71 @@ def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
 
 def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: MeasuringSession, tmp_path: Path) -> None:
     """It was killed between the two."""
-    for case_id in (FORWARD, BACKWARD, FULL_STEP):
+    for case_id in (FORWARD, FULL_STEP, BACKWARD):
         measuring.measured(timed(case_id))
+    assert measuring.is_complete
+    assert [row["fullname"] for row in measuring.record()["benchmarks"]] == [FORWARD, BACKWARD, FULL_STEP]
     path = save_record(measuring.record(), own_folder(tmp_path), "name")
     found = choose_baseline(
         Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(record([timed()]))
     )
     assert found is None, "it is no baseline of itself"
-    resumed = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
-    assert resumed.save(resumed.record(), tmp_path, "name") == resumed.saved == path
+    again = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
+    assert again.save(again.record(), tmp_path, "name") == again.saved == path
     assert [found.name for found in path.parent.iterdir()] == ["0001_name.json"]
 
 
-class Terminal:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write_line(self, line: str) -> None:
-        self.lines.append(line)
-
-    def flush(self) -> None:
-        pass
-
-
-class Clock:
-    now = 0.0
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
-    monkeypatch.setattr(time, "monotonic", lambda: Clock.now)
-    Clock.now = 0.0
-    return Clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
 
 
-def played(clock: type[Clock], round_seconds: float, cases: int = 4, rounds: int = 3) -> list[str]:
+def played(clock: SimpleNamespace, round_seconds: float, cases: int = 4, rounds: int = 3) -> list[str]:
     """The lines of a log over cases that take as long as predicted."""
-    terminal: Any = Terminal()
-    predicted = {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
-    progress = Progress(Log(terminal, nullcontext), predicted)
+    terminal = Mock()
+    clock.now = 0.0
+    progress = Progress(
+        Log(terminal, nullcontext), {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
+    )
     for case_id in progress.predicted_seconds:
         progress.begin(case_id, 1, rounds - 1)
         for number in range(rounds):
             progress.round(number)
             clock.now += round_seconds
         progress.end(case_id, f"{case_id[-3:]}  1 ms")
-    return terminal.lines
+    return [call.args[0] for call in terminal.write_line.call_args_list]
 
 
-def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_figure(clock: type[Clock]) -> None:
+def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_figure(clock: SimpleNamespace) -> None:
     assert played(clock, 20.0) == [
         "1 of 4 cases done  about 3 min left; last: [0]  1 ms",
         "2 of 4 cases done  about 2 min left; last: [1]  1 ms",
         "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
         "4 of 4 cases done  about 0 s left; last: [3]  1 ms",
     ]
+    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=2)
+    assert lines[:2] == ["case 1 of 2  round 1 of 2  test_x[0]", "case 1 of 2  round 2 of 2  test_x[0]"]
+    assert "case 2 of 2  about 4 min left  round 1 of 2  test_x[1]; last: [0]  1 ms" in lines, "two of its three rounds"
+    assert played(clock, 1.0) == [], "a short run says nothing"
 
 
-def test_a_long_case_says_its_round_and_a_short_run_says_nothing(clock: type[Clock]) -> None:
-    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=1)
-    assert lines[:2] == ["case 1 of 1  round 1 of 2  test_x[0]", "case 1 of 1  round 2 of 2  test_x[0]"]
-    clock.now = 0.0
-    assert played(clock, 1.0) == []
+@pytest.mark.parametrize("is_terminal, ci, kind", [(True, "", Line), (True, "true", Log), (False, "", Log)])
+def test_a_line_is_rewritten_only_at_a_terminal_that_a_person_watches(
+    is_terminal: bool, ci: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standard = io.StringIO()
+    monkeypatch.setattr(standard, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "__stdout__", standard)
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("COLUMNS", "20")
+    plugins = {"terminalreporter": Mock()}
+    config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=plugins.get))
+    output = line_or_log(config)
+    assert type(output) is kind
+    if isinstance(output, Line):
+        output.rewrite("x" * 99)
+        plugins["terminalreporter"].rewrite.assert_called_once_with("x" * 19)  # a wrapped line cannot be overwritten
+    plugins.clear()
+    assert line_or_log(config) is None

@@ -1,30 +1,46 @@
-"""What an extra pass finds is a row of the record's `passes`: kept by the journal, told on screen, never a timing."""
+"""The extra passes as a user runs them: a row for each case, exact on a CPU, beside the timings and never one of them.
 
+Ten processes; one runs every pass, over attentions of the user's own too, and one holds five short runs.
+"""
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from model.sizes import SIZES
+from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
+from perf_tests.cases.attention import AttentionCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.passes.extra_pass import pass_named
+from perf_tests.passes.memory import MemoryWorker
+from perf_tests.passes.warmup import Study, in_fresh_process
+from perf_tests.predict.counters import counters_of
 from perf_tests.records.record import Json, identity_of, ids_of, why_not_a_record
 from perf_tests.records.store import compare, latest_baseline, list_records, rows_by_id, save_record
 from perf_tests.report.screens import PASS_LINES, pass_lines, result_lines
-from tests.support.launch import Launch, launch, short
+from tests.rules.test_memory_watch import assert_opens
+from tests.support.example_cases import SETTINGS
+from tests.support.launch import MODELS, ROOT, SMALL, Launch, launch, launch_all, launched_once
 from tests.support.synthetic import BACKWARD, FORWARD, passed, record, timed, untimed, with_passes
+from tests.support.wrong_attention import EXAMPLE, FAULTS
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
 
 
-def test_every_pass_says_how_many_rounds_it_runs_and_how_its_rows_are_read() -> None:
-    assert list(PASSES) == list(PASS_LINES)
-    assert all(pass_named(name).rounds_of("forward", 10) > 0 for name in PASSES)
-
-
-def test_a_pass_is_no_case_of_the_comparison() -> None:
-    before = record([timed()])
+def test_a_pass_is_no_case_of_the_comparison_and_no_reason_for_another_baseline(tmp_path: Path) -> None:
+    before = record([timed(), timed(BACKWARD, phase="backward")])
     now = with_passes(record([timed()], [{**untimed(KERNELS), "pass": "kernels"}]), passed(KERNELS))
-    assert [row.id for row in compare(before, now)] == [row.id for row in compare(now, before)] == [FORWARD]
+    assert [row.id for row in compare(record([timed()]), now)] == [row.id for row in compare(now, now)] == [FORWARD]
     assert ids_of(now) == {FORWARD}
+    save_record(before, tmp_path / "machine", "one")
+    listing = list_records(tmp_path)
+    assert latest_baseline(listing.records, now["machine_info"], rows_by_id(now)) is not None
 
 
 def test_a_pass_without_a_result_is_told_with_its_reason() -> None:
@@ -32,107 +48,294 @@ def test_a_pass_without_a_result_is_told_with_its_reason() -> None:
     assert "kernels_of_forward tiny-ctx8-fp32-naive: would not fit: needs 3 GiB" in lines
 
 
-@pytest.mark.parametrize("name", ["id", "identity", "pass", "values"])
-def test_a_record_with_a_damaged_pass_is_refused(name: str) -> None:
-    row = passed(KERNELS)
-    assert why_not_a_record(with_passes(record([timed()]), row)) is None
-    assert why_not_a_record(with_passes(record([timed()]), {**row, name: 1})) is not None
-
-
-def test_a_record_from_before_there_were_passes_is_still_read() -> None:
-    data = record([timed()])
+def test_a_record_with_a_damaged_pass_is_refused_and_one_from_before_there_were_passes_is_read() -> None:
+    row, data = passed(KERNELS), record([timed()])
+    assert why_not_a_record(with_passes(data, row)) is None
+    for name in ("id", "identity", "pass", "values"):
+        assert why_not_a_record(with_passes(record([timed()]), {**row, name: 1})) is not None
     del data["passes"]
     assert why_not_a_record(data) is None
     assert pass_lines(data) == {}
 
 
-def test_a_run_with_a_pass_finds_a_baseline_without_it(tmp_path: Path) -> None:
-    save_record(record([timed(), timed(BACKWARD, phase="backward")]), tmp_path / "machine", "one")
-    listing = list_records(tmp_path)
-    now = with_passes(record([timed()]), passed(KERNELS))
-    assert latest_baseline(listing.records, now["machine_info"], rows_by_id(now)) is not None
-
-
-# One run of each kind, on one model of two layers.
-GRID = ("--phase=forward,full_step", "-k=ctx8", "--threads=1")
-
-
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch(tmp_path_factory.mktemp("traced") / "storage", *GRID, "--kernels")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Every pass, over naive attention, an example of a kernel and a wrong one."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "planted.py").write_text(FAULTS["mask off by one"].source)
+    return launch(
+        folder / "storage", f"--attention=naive,{EXAMPLE}:flash_attention,{folder}/planted.py:flash_attention",
+        "--phase=inference,forward,backward,full_step", "-k=naive or not (warmup or inference or step)", "--kernels",
+        "--memory", "--memory-snapshot", "--warmup-study", "--rounds=6", "-p", "tests.support.quick_warmup_study",
+    )  # fmt: skip
 
 
-def passes_of(data: Json) -> dict[str, Json]:
-    return {short(row["id"]): row for row in data["passes"]}
+def of_pass(launched: Launch, name: str) -> dict[str, Json]:
+    """The rows of a pass over naive attention, by phase."""
+    rows = {case: row for case, row in launched.passes.items() if row["pass"] == name and "naive" in case}
+    return {case.partition("[")[0].partition("_of_")[2]: row for case, row in rows.items()}
 
 
-FORWARD_PASS, STEP_PASS = (f"test_kernels_of_{phase}[tiny-ctx8-fp32-naive]" for phase in ("forward", "full_step"))
+ALONE = {"attention_forward", "attention_backward"}
+TIMED = {"inference", "forward", "backward", "full_step"} | ALONE
 
 
-def test_a_pass_with_the_identity_of_its_case_is_made_for_each_and_saved_beside_the_timings(traced: Launch) -> None:
-    assert traced.exit_code == 0, traced.output + traced.errors
-    assert traced.measured.keys() == {"test_forward[tiny-ctx8-fp32-naive]", "test_full_step[tiny-ctx8-fp32-naive]"}
-    assert passes_of(traced.record).keys() == {FORWARD_PASS, STEP_PASS}
-    row = passes_of(traced.record)[STEP_PASS]
-    assert row["pass"] == "kernels"
-    assert row["identity"] == identity_of(traced.measured["test_full_step[tiny-ctx8-fp32-naive]"])
+def test_each_case_is_a_row_of_each_pass_with_the_identity_of_its_timing_and_after_every_timing(ran: Launch) -> None:
+    naive = {case: row for case, row in ran.measured.items() if "naive" in case}
+    assert {case.partition("[")[0] for case in naive} == {f"test_{phase}" for phase in TIMED}
+    for name in PASSES:
+        assert pass_named(name).rounds_of("forward", 10) > 0
+        rows = of_pass(ran, name)
+        assert rows.keys() == (TIMED | {"first_step"} if name == "memory" else TIMED)
+        for phase in TIMED:
+            (timing,) = (row for case, row in naive.items() if case.startswith(f"test_{phase}["))
+            assert rows[phase]["identity"] == identity_of(timing)
+    is_pass = ["_of_" in case_id for case_id in ran.record["suite"]["selection"]]
+    assert is_pass == sorted(is_pass)
+    assert list(PASSES) == list(PASS_LINES)
 
 
-def test_passes_come_after_every_timing(traced: Launch) -> None:
-    names = [case_id.partition("::")[0].rpartition("/")[2] for case_id in traced.record["suite"]["selection"]]
-    assert names == ["test_forward.py", "test_full_step.py", "test_kernels.py", "test_kernels.py"]
+def test_a_wrong_kernel_is_never_timed_nor_examined_and_fails_the_run(ran: Launch) -> None:
+    assert ran.exit_code == 1, ran.output + ran.errors
+    wrong = {name: row for name, row in ran.outcomes.items() if "planted.flash_attention" in name}
+    phases = [f"{alone}{way}" for alone in ("", "attention_") for way in ("forward", "backward")]
+    assert {name.partition("[")[0] for name in wrong} == {
+        f"test_{kind}{phase}" for kind in ("", "kernels_of_", "memory_of_") for phase in phases
+    }
+    assert wrong == ran.outcomes
+    assert {row["outcome"] for row in wrong.values()} == {"incorrect"}
+    assert all(" x its bound at (" in row["reason"] for row in wrong.values())
+    assert not any("planted" in name for name in (*ran.measured, *ran.passes))
+    assert "incorrect: error " in ran.output
 
 
-def test_the_trace_lies_whole_beside_the_record(traced: Launch) -> None:
-    row = passes_of(traced.record)[FORWARD_PASS]
-    (machine_folder,) = {path.parent for path in traced.storage.glob("*/*.json")}
-    assert (machine_folder / row["values"]["trace"]).read_bytes()[:2] == b"\x1f\x8b"
-    assert not list(traced.storage.rglob(".unfinished-*"))
+def test_the_example_is_timed_in_the_model_and_alone_and_examined_by_the_passes(ran: Launch) -> None:
+    for case in ("forward[tiny-ctx8", "backward[tiny-ctx8", "attention_forward[d16-seq16"):
+        row = ran.measured[f"test_{case}-fp32-flash_attention.flash_attention]"]
+        assert row["extra_info"]["attention"] == "examples/flash_attention.py:flash_attention", "no source, no path"
+        assert row["extra_info"]["kernel_launches"] > 0
+        assert f"test_kernels_of_{case}-fp32-flash_attention.flash_attention]" in ran.passes
+        assert f"test_memory_of_{case}-fp32-flash_attention.flash_attention]" in ran.passes
 
 
-def test_the_screen_has_a_row_for_each_pass_and_says_where_the_traces_are(traced: Launch) -> None:
-    shown = traced.output.partition("- kernels -")[2]
-    rows = [line.split()[0] for line in shown.splitlines() if line.startswith("kernels_of_")]
-    assert rows == ["kernels_of_forward", "kernels_of_full_step"]
-    (folder,) = (path for path in traced.storage.glob("*/files-*") if path.is_dir())
-    assert f"traces for ui.perfetto.dev: {folder.name}, beside the record" in shown
-    assert "in extra passes" in shown
+def test_side_files_lie_whole_beside_the_record(ran: Launch) -> None:
+    (machine_folder,) = {path.parent for path in ran.storage.glob("*/*.json")}
+    for row in ran.passes.values():
+        if row["pass"] == "kernels":
+            assert (machine_folder / row["values"]["trace"]).read_bytes()[:2] == b"\x1f\x8b"
+        elif row["pass"] == "memory":
+            assert_opens((machine_folder / row["values"]["snapshot"]).read_bytes())
+    assert not list(ran.storage.rglob(".unfinished-*"))
 
 
-def test_without_its_option_a_pass_is_not_collected(tmp_path: Path) -> None:
-    listed = launch(tmp_path / "storage", *GRID, "--collect-only", "-q")
-    assert "test_kernels" not in listed.output
-    assert "test_forward[tiny-ctx8-fp32-naive]" in listed.output
+def test_the_screen_has_a_row_for_each_pass_and_says_where_its_files_are_and_what_to_set(ran: Launch) -> None:
+    (folder,) = (path.name for path in ran.storage.glob("*/files-*") if path.is_dir())
+    for name, *said in (
+        ("kernels", f"traces for ui.perfetto.dev: {folder}, beside the record"),
+        ("memory", "saved for the backward pass by a block of tiny-ctx8-fp32-naive",
+         f"snapshots for pytorch.org/memory_viz: {folder}"),
+        ("warmup", "for this machine: --warmup-rounds 2, which ", "1 is too few"),
+    ):  # fmt: skip
+        shown = ran.output.partition(f"- {name} -")[2]
+        words = {"memory": "", "kernels": "kernels_of_", "warmup": "warmup_of_"}[name]
+        assert f"\n{words}full_step tiny-ctx8-fp32-naive" in shown
+        assert all(sentence in shown for sentence in said)
+    assert "in extra passes" in ran.output
 
 
-def test_a_resumed_run_keeps_the_passes_that_were_done(tmp_path: Path) -> None:
-    """The process dies in the last pass; what went before is not done again."""
-    storage = tmp_path / "storage"
-    killed = launch(storage, *GRID, "--kernels", "-p", "tests.support.dies_in_the_last_case", PLANTED_DEATH="1")
-    assert killed.journals, killed.output + killed.errors
-    resumed = launch(storage, *GRID, "--kernels", "--resume", "-p", "tests.support.dies_in_the_last_case")
-    assert resumed.exit_code == 0, resumed.output + resumed.errors
-    assert "3 of 4 cases were done" in resumed.output
-    assert len(passes_of(resumed.record)) == 2
-    (folder,) = {path.parent for path in storage.glob("*/*.json")}
-    assert all((folder / row["values"]["trace"]).exists() for row in resumed.record["passes"])
+def case_of(row: Json) -> Case:
+    identity = row["identity"]
+    if "head_dim" in identity:
+        return AttentionCase(**identity)
+    names = [name for name in identity if name in LanguageModelCase.__dataclass_fields__]
+    config = SIZES[identity["size"]].at_context(identity["context_length"])
+    return LanguageModelCase(config=config, **{name: identity[name] for name in names})
 
 
-def test_a_pass_that_would_not_fit_is_an_outcome_row(tmp_path: Path) -> None:
-    small = launch(tmp_path / "storage", *GRID, "--phase=forward", "--kernels", "--memory-budget=4MiB")
-    outcome = small.outcomes[FORWARD_PASS]
-    assert (outcome["outcome"], outcome["pass"]) == ("would_not_fit", "kernels")
-    assert small.record["passes"] == []
+def test_on_a_cpu_peaks_parts_categories_and_what_waits_for_the_backward_pass_are_predicted(ran: Launch) -> None:
+    for phase, row in of_pass(ran, "memory").items():
+        values, counters = row["values"], counters_of(case_of(row))
+        assert values["predicted_peak_bytes"] == counters.peak_bytes
+        assert values["parts"]
+        for found in (values, *values["parts"]):
+            # The loss scale, a number of four bytes, is only predicted.
+            assert found["peak_allocated_bytes"] == pytest.approx(found["predicted_peak_bytes"], abs=64, rel=1e-6)
+        assert values["flags"] == []
+        held = values["peak_by_category_bytes"]
+        assert values["predicted_by_category_bytes"] == counters.highest_part.bytes_by_category
+        assert +Counter(held) == +Counter(values["predicted_by_category_bytes"])
+        assert sum(held.values()) == pytest.approx(values["peak_allocated_bytes"], abs=64)
+        moments = zip(*values["timeline"]["category_bytes"].values(), strict=True)
+        assert max(map(sum, moments)) == sum(held.values())
+        saved = sum(part["saved_bytes"] for part in values["saved_bytes_by_part"])
+        assert saved == (0 if phase == "inference" else counters.saved_bytes)
 
 
-def test_disabled_benchmarks_run_a_pass_once_and_keep_nothing(tmp_path: Path) -> None:
-    disabled = launch(tmp_path / "storage", *GRID, "--phase=forward", "--kernels", "--benchmark-disable")
-    assert "2 passed" in disabled.output, disabled.output + disabled.errors
-    assert not list((tmp_path / "storage").rglob("*.*"))
+def test_a_step_has_its_moments_and_attention_alone_the_one_before_its_backward_pass(ran: Launch) -> None:
+    found = {phase: row["values"] for phase, row in of_pass(ran, "memory").items()}
+    step = found["full_step"]
+    marks = {mark["name"]: mark["allocated_bytes"] for mark in step["marks"]}
+    assert list(marks) == ["after init", "after forward", "before backward", "before optimizer", "after optimizer"]
+    assert marks["after init"] < marks["before backward"] < step["peak_allocated_bytes"]
+    assert [part["name"] for part in step["timeline"]["parts"]] == ["forward", "loss", "backward", "optimizer"]
+    forward, backward = (found[phase]["memory_before_backward_bytes"] for phase in sorted(ALONE, reverse=True))
+    assert forward == backward > 0
+    largest = found["forward"]["largest_allocations"]
+    assert [made["bytes"] for made in largest] == sorted((made["bytes"] for made in largest), reverse=True)
+    assert all(made["line"].startswith("model/") for made in largest)
 
 
-def test_under_nsight_systems_the_kernel_pass_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    refused = launch(tmp_path / "storage", *GRID, "--kernels", NSYS_PROFILING_SESSION_ID="17")
-    assert refused.exit_code == 4
-    assert "Nsight Systems profiles this process (NSYS_PROFILING_SESSION_ID is set)" in refused.errors
-    assert refused.records == []
+def test_the_first_step_begins_without_gradients_and_moments_and_ends_with_those_of_a_later_one(ran: Launch) -> None:
+    rows = of_pass(ran, "memory")
+    first, later = (rows[phase]["values"]["timeline"]["category_bytes"] for phase in ("first_step", "full_step"))
+    moments = 2 * SIZES["tiny"].parameters * 4
+    for name, at_least in (("gradients", moments // 2), ("optimizer state", moments)):
+        assert first[name][0] == 0
+        assert first[name][-1] == later[name][-1] == later[name][0] >= at_least
+
+
+def test_only_a_phase_with_a_set_up_can_leave_its_timed_part_out_of_a_warm_up(ran: Launch) -> None:
+    for phase, row in of_pass(ran, "warmup").items():
+        leaves_out = [one["leaves_out_timed_phase"] for one in row["values"]["series"]]
+        assert leaves_out == [False] * 5 + [True] * (phase in ("backward", "attention_backward"))
+
+
+disabled = launched_once(
+    "--phase=forward", "-k=ctx8", "--kernels", "--memory", "--warmup-study", "--benchmark-disable",
+    "-p", "tests.support.quick_warmup_study",
+)  # fmt: skip
+
+
+def test_disabled_benchmarks_run_each_pass_once_and_keep_nothing(disabled: Launch) -> None:
+    assert disabled.exit_code == 0, disabled.output + disabled.errors
+    assert "4 passed" in disabled.output
+    assert [path for path in disabled.storage.rglob("*") if path.is_file()] == []
+
+
+def test_under_nsight_systems_ranges_run_untimed_and_unsaved_and_every_other_profiler_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "17")
+    common = ("perf_tests", "-p", "tests.support.quick_ceiling", f"--benchmark-storage=file://{tmp_path}", *SMALL)
+    typed: tuple[list[str], ...] = (
+        ["--nvtx", "--benchmark-autosave"],
+        ["--kernels"],
+        ["--warmup-study"],
+        ["--nvtx", "--kernels"],
+        [],
+    )
+    listed = ("--collect-only", "-q")
+    commands = [[*common, "--phase=forward", "-k=ctx8", *words, *(() if words else listed)] for words in typed]
+    (code, output, errors), *refused, (_, cases, _) = launch_all(commands)
+    assert code == 0, output + errors
+    assert "nothing is timed and nothing is saved" in output
+    assert "Median" not in output
+    assert "Benchmark fixture" not in output  # what pytest-benchmark warns of
+    for (code, _, errors), said in zip(
+        refused,
+        (
+            "Nsight Systems profiles this process (NSYS_PROFILING_SESSION_ID is set)",
+            "run without --warmup-study under nsys",
+            "--nvtx is for a run under Nsight Systems and cannot be combined with --kernels.",
+        ),
+        strict=True,
+    ):
+        assert (code, said in errors) == (4, True), errors
+    assert [line for line in cases.splitlines() if "::" in line] == [FORWARD], "no pass without its option"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def made(*words: str) -> subprocess.CompletedProcess[str]:
+    # The installation is taken for made.
+    return subprocess.run(["make", "-o", ".venv/.installed", *words], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_make_nsys_captures_only_the_measured_rounds_and_without_nsys_says_what_to_do() -> None:
+    (command,) = (line for line in made("nsys", "--dry-run").stdout.splitlines() if line.startswith("nsys profile"))
+    options = {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--sample=none", "--cpuctxsw=none"}
+    assert {*options, "--export=sqlite"} <= set(command.split())
+    assert not any(costly in command for costly in ("backtrace", "autograd"))
+    ended = made("nsys", "NSYS=no-such-nsys")
+    assert ended.returncode == 2
+    assert "(nsys) is not on the PATH. Install it from https://developer.nvidia.com/nsight-systems" in ended.stdout
+    assert "make perf ARGS=--kernels" in ended.stdout
+
+
+def test_a_new_way_of_looking_is_one_file(tmp_path: Path) -> None:
+    """`counted_rounds.py` gives every benchmark another measure, and nothing is timed or saved."""
+    counted = launch(tmp_path / "storage", "-p", "tests.support.counted_rounds", "-s", "--benchmark-disable")
+    assert counted.exit_code == 0, counted.output + counted.errors
+    assert "test_forward[tiny-ctx8-fp32-naive]: 3 rounds" in counted.output
+    assert counted.records == []
+
+
+# Workers of the passes.
+
+
+def test_a_process_that_dies_or_would_not_fit_is_a_row_of_its_pass_and_the_next_case_runs(tmp_path: Path) -> None:
+    end = launch(
+        tmp_path, "-k=memory_of", "--memory", f"--model={MODELS}:DiesAt16", "--context=8,16,24,100000000",
+        "--phase=forward", PLANTED_SIGNAL="SIGSEGV",
+    )  # fmt: skip
+    assert end.exit_code == 1
+    rows = {name.partition("-ctx")[2].partition("-")[0]: row for name, row in end.outcomes.items()}
+    assert {context: (row["outcome"], row["pass"]) for context, row in rows.items()} == {
+        "16": ("error", "memory"), "100000000": ("would_not_fit", "memory")
+    }  # fmt: skip
+    assert "SIGSEGV" in rows["16"]["reason"]
+    assert end.passes.keys() > {f"test_memory_of_forward[tiny-ctx{context}-fp32-own]" for context in (8, 24)}
+    assert "Traceback" not in end.output
+
+
+@contextmanager
+def worker_in(folder: Path) -> Iterator[MemoryWorker]:
+    worker = MemoryWorker(folder)
+    try:
+        yield worker
+    finally:
+        worker.end()
+
+
+def write_worker(root: Path, code: str) -> None:
+    folder = root / "perf_tests" / "passes"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
+    (folder / "memory.py").write_text(code)
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    write_worker(tmp_path, "import nowhere")
+    with worker_in(tmp_path) as worker, pytest.raises(WorkerEndedError, match="No module named 'nowhere'"):
+        worker.ask({})
+
+
+BENCHMARK = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
+
+
+def test_a_fresh_process_traces_its_first_round() -> None:
+    """Started and not forked, as a study's are."""
+    answer = in_fresh_process(SETTINGS, BENCHMARK, Study(0, 1, traces_first_round=True), ROOT)["values"]
+    assert answer["first_round_parts"]["steady_round_seconds"] > 0
+    assert answer["first_round"]["page_faults"] > answer["first_round"]["steady_page_faults"]
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_fresh_process_times_every_round_of_its_benchmark_and_without_one_says_so() -> None:
+    answer = in_fresh_process(SETTINGS, BENCHMARK, Study(2, 3), ROOT)["values"]
+    assert (len(answer["warmup_seconds"]), len(answer["seconds"])) == (2, 3)
+    assert min(answer["warmup_seconds"] + answer["seconds"]) > 0
+    outcome = in_fresh_process(SETTINGS, BENCHMARK.replace("ctx8", "ctx9"), Study(3, 1), ROOT)["outcome"]
+    assert (outcome["outcome"], "not found" in outcome["reason"]) == ("error", True)
+
+
+def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed_at_once(module: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
+        worker = start_worker(module, folder, environment)
+        worker.process.kill()
+        worker.process.wait()
+        return worker
+
+    monkeypatch.setattr("perf_tests.passes.warmup.start_worker", killed_at_once)
+    with pytest.raises(WorkerEndedError, match=r"was killed by SIGKILL\."):
+        in_fresh_process(SETTINGS, BENCHMARK, Study(0, 1), ROOT)

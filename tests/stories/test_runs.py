@@ -1,4 +1,4 @@
-"""What a launch leaves, shows and chooses, wherever and however it is started."""
+"""What a launch leaves, shows and chooses, wherever and however it is started. Eight processes."""
 
 import os
 import pty
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked_python import forked_python
 from tests.support.git_repository import git, make_repository
 from tests.support.launch import (
+    MODELS,
     ROOT,
     SMALL,
     Launch,
+    copied,
     finish,
     inherited,
-    launch,
     launch_all,
     record_files,
     short,
@@ -26,87 +26,59 @@ from tests.support.launch import (
     suite,
 )
 
-ONE_CASE = ("--phase=forward", "-k=not attention")
+
+def test_a_record_of_the_commit_goes_to_the_repository_root_from_a_folder_below(tmp_path: Path) -> None:
+    """With no storage named and every cache as it comes."""
+    command = (sys.executable, "-m", "pytest", "..", "-p", "tests.support.quick_ceiling", *SMALL, "--phase=forward")
+    checkout = make_repository(tmp_path / "checkout")
+    process = start_command((*command, "-k=not attention"), cwd=checkout / "perf_tests" / "records", root=checkout)
+    ended = finish(process, checkout / ".benchmarks")
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert ended.measured.keys() == {"test_forward[tiny-ctx8-fp32-naive]"}
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert (ended.record["commit_info"]["id"], ended.record["commit_info"]["dirty"]) == (commit, False)
+    assert [path.name for path in record_files(ended.storage)] == [f"0001_{commit[:12]}.json"]
+    assert git(checkout, "status", "--porcelain") == "", "the checkout stays clean"
 
 
-@pytest.fixture(scope="module")
-def from_below(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Started in a folder below the root, with no storage named and every cache as it comes."""
-    plugin = ("-p", "tests.support.quick_ceiling")
-    command = (sys.executable, "-m", "pytest", "..", *plugin, *SMALL, *ONE_CASE)
-    checkout = make_repository(tmp_path_factory.mktemp("checkout"))
-    process = start_command(command, cwd=checkout / "perf_tests" / "records", root=checkout)
-    return finish(process, checkout / ".benchmarks")
-
-
-def test_the_record_goes_to_the_repository_root_and_leaves_the_checkout_clean(from_below: Launch) -> None:
-    assert from_below.exit_code == 0, from_below.output + from_below.errors
-    assert from_below.measured.keys() == {"test_forward[tiny-ctx8-fp32-naive]"}
-    assert not (from_below.storage.parent / "perf_tests" / "records" / ".benchmarks").exists()
-    assert git(from_below.storage.parent, "status", "--porcelain") == ""
-
-
-def test_a_record_names_the_commit_it_measured(from_below: Launch) -> None:
-    commit = git(from_below.storage.parent, "rev-parse", "HEAD")
-    assert from_below.record["commit_info"]["id"] == commit
-    assert from_below.record["commit_info"]["dirty"] is False
-    assert [path.name for path in record_files(from_below.storage)] == [f"0001_{commit[:12]}.json"]
-
-
-@pytest.mark.parametrize("package", ["perf_tests", "perf_tests.test_forward"])
-def test_a_package_named_in_another_folder_is_refused_with_what_to_type(package: str, tmp_path: Path) -> None:
+def test_a_package_named_in_another_folder_is_refused_with_what_to_type(tmp_path: Path) -> None:
     """pytest reads the suite's options only where it is told the folder."""
-    command = (forked_python(), "-m", "pytest", "--pyargs", package)
-    refused = finish(start_command(command, cwd=tmp_path), tmp_path)
-    assert refused.exit_code == 4
-    assert f"instead of --pyargs type the folder, `pytest {ROOT / 'perf_tests'}`" in refused.errors
+    for code, _, errors in launch_all([["--pyargs", "perf_tests"], ["--pyargs", "perf_tests.test_forward"]], tmp_path):
+        assert code == 4
+        assert f"instead of --pyargs type the folder, `pytest {ROOT / 'perf_tests'}`" in errors
     assert list(tmp_path.rglob("*.json*")) == []
 
 
-def test_benchmarks_that_are_disabled_run_and_write_nothing(tmp_path: Path) -> None:
-    disabled = launch(tmp_path / "storage", *ONE_CASE, "--benchmark-disable")
-    assert disabled.exit_code == 0
-    assert "1 passed" in disabled.output
-    assert [path for path in disabled.storage.rglob("*") if path.is_file()] == []
-
-
-REVERSED = "tests.support.reversed_items"
-
-
-@pytest.fixture(scope="module")
-def collections() -> list[list[str]]:
-    """The cases of one grid in the order of collection, asked for in four ways."""
+def test_a_grid_has_one_order_however_it_is_asked_for_with_the_cases_of_a_model_side_by_side() -> None:
     files = [f"perf_tests/{name}.py" for name in ("test_forward", "test_backward", "test_full_step", "test_attention")]
-    asked = [
-        (*files, "--size=tiny,small", "--context=8,16", "--precision=fp32,bf16"),
-        (*reversed(files), "--size=small,tiny", "--context=16,8", "--precision=bf16,fp32"),
-        ("perf_tests", "--size=small,tiny,small", "--context=16,8,16", "--precision=bf16,fp32"),
-        (*files, "--size=tiny,small", "--context=8,16", "--precision=fp32,bf16", "-p", REVERSED),
-    ]
-    collect = ("--phase=all", "--collect-only", "-q", "-p", "no:cacheprovider")
-    ends = launch_all([*arguments, *collect] for arguments in asked)
-    return [[line for line in output.splitlines() if "::" in line] for _, output, _ in ends]
-
-
-def test_a_grid_has_one_order_however_it_is_asked_for(collections: list[list[str]]) -> None:
-    first, *others = collections
-    assert len(first) >= 48
-    assert others == [first, first, first]
-
-
-def test_cases_that_share_a_model_stand_side_by_side(collections: list[list[str]]) -> None:
-    names = [short(case) for case in collections[0] if "attention_" not in case]
+    first, *others = launch_all(
+        [*asked, "--phase=all", "--collect-only", "-q", "-p", "no:cacheprovider"]
+        for asked in (
+            (*files, "--size=tiny,small", "--context=8,16", "--precision=fp32,bf16"),
+            (*reversed(files), "--size=small,tiny", "--context=16,8", "--precision=bf16,fp32"),
+            ("perf_tests", "--size=small,tiny,small", "--context=16,8,16", "--precision=bf16,fp32"),
+            (
+                *files,
+                "--size=tiny,small",
+                "--context=8,16",
+                "--precision=fp32,bf16",
+                "-p",
+                "tests.support.reversed_items",
+            ),
+        )
+    )
+    listed, *again = ([line for line in output.splitlines() if "::" in line] for _, output, _ in (first, *others))
+    assert len(listed) >= 48
+    assert again == [listed] * 3
+    names = [short(case) for case in listed if "attention_" not in case]
     models = ["-".join(name.partition("[")[2].split("-")[:2]) for name in names]
-    changes = sum(here != there for here, there in pairwise(models))
-    assert changes == len(set(models)) - 1
+    assert sum(here != there for here, there in pairwise(models)) == len(set(models)) - 1
 
 
-def watched(storage: Path, **environment: str) -> str:
-    """What appears on the terminal of a person who watches."""
+def test_a_person_who_watches_sees_the_case_the_round_and_the_time_left(tmp_path: Path) -> None:
     terminal, inside = pty.openpty()
-    variables = inherited(TERM="xterm", **environment)
-    command = suite(storage, "--phase=forward")
-    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=inside, stderr=inside)
+    command = suite(tmp_path, "--phase=forward")
+    process = subprocess.Popen(command, cwd=ROOT, env=inherited(TERM="xterm"), stdout=inside, stderr=inside)
     os.close(inside)
     shown = b""
     while True:
@@ -116,17 +88,55 @@ def watched(storage: Path, **environment: str) -> str:
             break
     os.close(terminal)
     assert process.wait() == 0
-    return shown.decode()
+    for line in (
+        r"\rcase 1 of 2  warm-up 1 of 1  test_forward\[tiny-ctx8-fp32-naive\]",
+        r"\rcase 1 of 2  round 2 of 2  test_forward\[tiny-ctx8-fp32-naive\]",
+        r"\rcase 2 of 2  about \d+ s left  round 2 of 2  test_attention",
+    ):
+        assert re.search(line, shown.decode())
 
 
-def test_a_person_who_watches_sees_the_case_the_round_and_the_time_left(tmp_path: Path) -> None:
-    shown = watched(tmp_path)
-    assert "\rcase 1 of 2  warm-up 1 of 1  test_forward[tiny-ctx8-fp32-naive]" in shown
-    assert "\rcase 1 of 2  round 2 of 2  test_forward[tiny-ctx8-fp32-naive]" in shown
-    assert re.search(r"\rcase 2 of 2  about \d+ s left  round 2 of 2  test_attention", shown)
+# Cases that pytest's cache leaves out.
 
 
-def test_a_log_of_continuous_integration_shows_no_progress(tmp_path: Path) -> None:
-    shown = watched(tmp_path, CI="true")
-    assert "2 passed" in shown
-    assert "round 2 of 2" not in shown
+HEALTHY, FAILS_AT_16 = f"--model={MODELS}:Healthy", f"--model={MODELS}:FailsWithoutGraph"
+
+
+def launch_with_cache(storage: Path, cache: Path, *arguments: str) -> Launch:
+    axes = ("--context=8,16,24", "--phase=inference", "-o", f"cache_dir={cache}")
+    words = list(suite(storage, *axes, *arguments))
+    place = words.index("no:cacheprovider")
+    del words[place - 1 : place + 1]
+    return finish(start_command(words), storage)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def stopped(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """At the second of three cases, after a record of all three."""
+    storage = tmp_path_factory.mktemp("stepwise")
+    assert launch_with_cache(storage, cache, HEALTHY).exit_code == 0
+    return launch_with_cache(storage, cache, FAILS_AT_16, "--stepwise")
+
+
+def test_a_case_that_stepwise_passes_over_is_not_gone(stopped: Launch, cache: Path, tmp_path: Path) -> None:
+    assert stopped.exit_code == 2
+    assert "Incomplete: 2 of 3 cases are kept" in stopped.output
+    rest = launch_with_cache(copied(stopped, tmp_path), cache, HEALTHY, "--stepwise", "--benchmark-compare=0001")
+    assert rest.exit_code == 0
+    assert "1 deselected" in rest.output
+    assert "Not selected, so not counted as gone: 1 case of these axes." in rest.output
+
+
+def test_a_resumed_run_has_the_cases_of_its_beginning(stopped: Launch, cache: Path, tmp_path: Path) -> None:
+    """Which --last-failed and --stepwise would now choose others than."""
+    (command,) = (line for line in stopped.output.splitlines() if "resume with `" in line)
+    assert "--stepwise --resume`" in command
+    resumed = launch_with_cache(copied(stopped, tmp_path), cache, FAILS_AT_16, "--stepwise", "--lf", "--resume")
+    assert ": 2 of 3 cases were done." in resumed.output
+    assert resumed.journals == []
+    assert sum(len(resumed.records[1][rows]) for rows in ("benchmarks", "outcomes")) == 3

@@ -1,28 +1,38 @@
-"""Cases that end without a timing, in real launches: each is a row with its reason, and the next case runs."""
+"""Cases that end without a timing, in real launches: each is a row with its reason, and the next case runs.
+
+A model that misbehaves costs its own case, a disk that refuses no case that was finished. Ten launches.
+"""
 
 from pathlib import Path
 
 import pytest
 
+from perf_tests.records.journal import read_journal
 from perf_tests.records.record import identity_of
-from tests.support.launch import MODELS, Launch, launch, launched_once
+from tests.support.launch import ALL_THREE, MODELS, THREE_CASES, Launch, copied, finished, launch, launched_once
 
 BUDGET_BYTES = 2 * 2**30
 
-ONE_FAMILY = (f"--model={MODELS}:Everything", "--memory-budget=2GiB", "-k=not attention")
+ONE_FAMILY = (f"--model={MODELS}:Everything", "--memory-budget=2GiB")
 
 grid = launched_once(
-    *ONE_FAMILY, "--context=8,16,24,32,40,100000000", "--precision=fp32,tf32", "--phase=inference,forward"
-)
+    *ONE_FAMILY, "--context=8,16,24,32,40,100000000", "--precision=fp32,tf32", "--phase=inference,forward",
+    "-k=not attention",
+)  # fmt: skip
 """Inference fails in another way at each context from 16 on; a forward pass with its graph works everywhere."""
 
 
-out_of_memory_alone = launched_once(*ONE_FAMILY, "--context=32", "--phase=inference")
-
-
-def test_every_selected_case_is_exactly_once_a_row_of_the_record(grid: Launch) -> None:
+def test_every_selected_case_is_once_a_row_with_its_identity_and_its_reason_on_the_screen(grid: Launch) -> None:
+    assert grid.exit_code == 1
     rows = [*grid.measured, *grid.outcomes]
     assert len(rows) == len(set(rows)) == len(grid.record["suite"]["selection"]) == 24
+    for row in (*grid.outcomes.values(), *grid.measured.values()):
+        identity = identity_of(row)
+        assert (identity["model"], identity["batch_size"], identity["d_model"]) == (f"{MODELS}:Everything", 4, 128)
+        assert f": {row.get('reason', '')}" in grid.output
+    table = grid.output[grid.output.index("- benchmark 'forward'") : grid.output.index("- results -")]
+    assert {name for name in rows if name in table} == grid.measured.keys(), "pytest-benchmark shows timings alone"
+    assert not any(progress in grid.output for progress in ("\r", "round 1 of")), "nobody watches"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,7 @@ def test_every_selected_case_is_exactly_once_a_row_of_the_record(grid: Launch) -
         (24, "error", "logits are not finite", 2),
         (32, "out_of_memory", "can't allocate memory", 0),
         (40, "would_not_fit", "not tried: the smaller test_inference[tiny-ctx32-fp32-own] is out of memory.", 0),
+        (100000000, "would_not_fit", "needs at least", 0),
     ],
 )
 def test_a_case_that_fails_says_why_and_keeps_the_rounds_before(
@@ -40,21 +51,15 @@ def test_a_case_that_fails_says_why_and_keeps_the_rounds_before(
     row = grid.outcomes[f"test_inference[tiny-ctx{context}-fp32-own]"]
     assert (row["outcome"], len(row["rounds"])) == (outcome, rounds_kept)
     assert reason in row["reason"]
+    if outcome != "error":
+        assert row["available_bytes"] == BUDGET_BYTES
+        assert row["needed_bytes"] > 0
+        assert (row["needed_bytes"] > BUDGET_BYTES) == (context == 100000000)
 
 
-def test_a_case_that_does_not_fit_says_what_it_needed_and_what_there_was(grid: Launch) -> None:
-    row = grid.outcomes["test_inference[tiny-ctx32-fp32-own]"]
-    assert 0 < row["needed_bytes"] <= row["available_bytes"] == BUDGET_BYTES
-    for phase in ("inference", "forward"):
-        not_tried = grid.outcomes[f"test_{phase}[tiny-ctx100000000-fp32-own]"]
-        assert not_tried["outcome"] == "would_not_fit"
-        assert not_tried["needed_bytes"] > not_tried["available_bytes"] == BUDGET_BYTES
-
-
-@pytest.mark.parametrize("context", [32, 40])
-def test_after_a_case_ran_out_of_memory_another_family_is_tried_and_has_that_memory(grid: Launch, context: int) -> None:
+def test_after_a_case_ran_out_of_memory_another_family_is_tried_and_has_that_memory(grid: Launch) -> None:
     """The forward pass takes nearly all that inference took before it failed."""
-    assert f"test_forward[tiny-ctx{context}-fp32-own]" in grid.measured
+    assert {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (32, 40)} <= grid.measured.keys()
 
 
 def test_a_precision_that_the_device_lacks_is_unsupported(grid: Launch) -> None:
@@ -64,75 +69,107 @@ def test_a_precision_that_the_device_lacks_is_unsupported(grid: Launch) -> None:
     assert all(row["reason"] for row in rows)
 
 
-def test_a_case_without_a_timing_has_its_whole_identity_and_is_told_with_its_reason(grid: Launch) -> None:
-    for row in (*grid.outcomes.values(), *grid.measured.values()):
-        identity = identity_of(row)
-        assert (identity["model"], identity["batch_size"], identity["d_model"]) == (f"{MODELS}:Everything", 4, 128)
-        assert f": {row.get('reason', '')}" in grid.output
+def test_a_case_has_the_same_outcome_alone_in_the_process_of_its_pass_and_what_does_not_fit_fails_no_run(
+    grid: Launch, tmp_path: Path
+) -> None:
+    alone = launch(tmp_path, *ONE_FAMILY, "--context=32", "--phase=inference", "--memory", "-k=memory_of_inference")
+    assert alone.exit_code == 0
+    ((name, row),) = alone.outcomes.items()
+    assert (name, row.pop("pass")) == ("test_memory_of_inference[tiny-ctx32-fp32-own]", "memory")
+    in_grid = grid.outcomes["test_inference[tiny-ctx32-fp32-own]"]
+    same = ("outcome", "reason", "needed_bytes", "available_bytes")
+    assert {key: row[key] for key in same} == {key: in_grid[key] for key in same}
 
 
-def test_pytest_benchmarks_own_table_shows_no_case_without_a_timing(grid: Launch) -> None:
-    table = grid.output[grid.output.index("- benchmark 'forward'") : grid.output.index("- results -")]
-    assert all(name in table for name in grid.measured)
-    assert not any(name in table for name in grid.outcomes)
-
-
-def test_failed_cases_fail_the_run_and_those_that_do_not_fit_do_not(grid: Launch, out_of_memory_alone: Launch) -> None:
-    assert (grid.exit_code, out_of_memory_alone.exit_code) == (1, 0)
-
-
-def test_a_case_has_the_same_outcome_alone_and_in_a_grid(grid: Launch, out_of_memory_alone: Launch) -> None:
-    assert out_of_memory_alone.outcomes.items() <= grid.outcomes.items()
-    assert len(out_of_memory_alone.outcomes) == 1
-
-
-def test_output_that_nobody_watches_shows_no_progress(grid: Launch) -> None:
-    assert "\r" not in grid.output
-    assert "round 1 of" not in grid.output
-
-
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("logs")
-
-
-@pytest.fixture(scope="module")
-def all_phases(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return logged(logs / "all_phases", tmp_path_factory.mktemp("phases"), "--phase=all", "--precision=fp32,bf16")
-
-
-def logged(log: Path, storage: Path, *arguments: str, model: str = "Logged") -> Launch:
-    return launch(storage, f"--model={MODELS}:{model}", "-k=not attention", *arguments, PLANTED_LOG=str(log))
-
-
-def weights(log: Path) -> dict[str, str]:
-    """The sum of the weights at each case's first round."""
-    pairs = (line.rpartition(" ") for line in log.read_text().splitlines() if line != "built")
-    return {case.rpartition("::")[2]: total for case, _, total in pairs}
-
-
-def builds(log: Path) -> int:
-    return log.read_text().splitlines().count("built")
-
-
-def test_a_model_is_built_once_and_every_case_starts_from_the_same_weights(all_phases: Launch, logs: Path) -> None:
+def test_a_model_is_built_once_and_every_case_starts_from_the_same_weights(tmp_path: Path) -> None:
     """Those after a training phase too."""
-    found = weights(logs / "all_phases")
-    assert all_phases.exit_code == 0
-    assert len(found) == len(all_phases.measured) >= 6
-    assert len(set(found.values())) == 1
-    assert builds(logs / "all_phases") == 1
+    log = tmp_path / "log"
+    ended = launch(
+        tmp_path / "storage", f"--model={MODELS}:Logged", "-k=not attention", "--phase=all", "--precision=fp32,bf16",
+        PLANTED_LOG=str(log),
+    )  # fmt: skip
+    assert ended.exit_code == 0
+    lines = log.read_text().splitlines()
+    weights = dict(line.rsplit(" ", 1) for line in lines if line != "built")
+    assert len(weights) == len(ended.measured) >= 6
+    assert (len(set(weights.values())), lines.count("built")) == (1, 1)
 
 
-def test_a_case_alone_starts_from_the_weights_it_has_in_a_grid(all_phases: Launch, logs: Path, tmp_path: Path) -> None:
-    name = "test_backward[tiny-ctx8-fp32-own]"
-    alone = logged(tmp_path / "log", tmp_path / "storage", "--phase=backward")
-    assert weights(tmp_path / "log") == {name: weights(logs / "all_phases")[name]}
-    assert identity_of(alone.measured[name]) == identity_of(all_phases.measured[name])
+# A disk that refuses.
 
 
-def test_a_model_whose_weights_cannot_be_drawn_again_is_rebuilt_after_it_was_trained(tmp_path: Path) -> None:
-    phases = "--phase=forward,backward,optimizer,full_step"
-    logged(tmp_path / "log", tmp_path / "storage", phases, model="LoggedWithoutReset")
-    found = weights(tmp_path / "log")
-    assert (builds(tmp_path / "log"), len(found), len(set(found.values()))) == (2, 4, 1)
+def test_a_full_disk_stops_the_run_with_one_sentence_and_costs_no_case_that_was_finished(tmp_path: Path) -> None:
+    """The system refuses the journal's growth in the second of three cases."""
+    full = launch(tmp_path, f"--model={MODELS}:DiskFillsAt16", *THREE_CASES, PLANTED_STORAGE=str(tmp_path))
+    assert full.exit_code not in (0, 5)
+    said = full.output + full.errors
+    assert said.count(f"{full.journals[0]} cannot be written") == 1
+    assert "Traceback" not in said
+    assert "Error" not in said.replace("[Errno", "")
+    assert finished(full) == {"test_forward[tiny-ctx8-fp32-own]"}
+    assert full.records == []
+
+
+def test_a_record_that_cannot_be_written_fails_the_run_and_is_written_later_without_measuring_again(
+    tmp_path: Path,
+) -> None:
+    """The disk turns read-only while the cases run: the journal is open, but the record gets no name."""
+    arguments = (f"--model={MODELS}:DiskTurnsReadOnly", *THREE_CASES)
+    read_only = launch(tmp_path / "first", *arguments, PLANTED_READ_ONLY="yes")
+    assert read_only.exit_code == 1
+    assert read_only.output.count("The record cannot be written: [Errno 30] Read-only file system") == 1
+    assert "Traceback" not in read_only.output + read_only.errors
+    assert read_only.records == []
+    assert finished(read_only) == ALL_THREE
+    journalled = read_journal(read_only.journals[0])
+    assert journalled is not None
+    completed = launch(copied(read_only, tmp_path), *arguments, "--resume")
+    assert completed.exit_code == 0
+    assert completed.record["benchmarks"] == journalled.benchmarks
+    assert completed.journals == []
+
+
+# A model that misbehaves.
+
+
+HEALTHY, FAULTY = (8, 56, 80), (16, 24, 32, 40, 48, 64, 72)
+
+
+def cases(*contexts: int) -> set[str]:
+    return {f"test_forward[tiny-ctx{context}-fp32-own]" for context in contexts}
+
+
+def test_each_fault_is_the_row_of_its_case_and_a_signal_after_all_of_them_costs_the_case_in_flight_alone(
+    tmp_path: Path,
+) -> None:
+    contexts = ",".join(map(str, sorted((*HEALTHY, *FAULTY))))
+    arguments = (f"--model={MODELS}:MisbehavesByContext", f"--context={contexts}", *THREE_CASES[1:])
+    struck = launch(tmp_path / "struck", *arguments, PLANTED_SIGNAL="SIGTERM")
+    assert struck.exit_code == 143
+    assert finished(struck) == cases(8, 56, *FAULTY)
+    resumed = launch(copied(struck, tmp_path), *arguments, "--resume")
+    assert (resumed.exit_code, resumed.journals) == (1, [])
+    assert resumed.measured.keys() == cases(*HEALTHY)
+    assert resumed.outcomes.keys() == cases(*FAULTY)
+    for context, words in {
+        16: "RuntimeError: planted", 24: "SystemExit: 0", 40: "meta", 48: "number of threads from 1 to 2",
+        64: "logits are not finite", 72: "the tokens were changed in place",
+        32: "The case changed torch's default dtype from torch.float32 to torch.float64",
+    }.items():  # fmt: skip
+        assert words in resumed.outcomes[cases(context).pop()]["reason"]
+
+
+def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_path: Path) -> None:
+    ended = launch(tmp_path, f"--model={MODELS}:UnusableAt16", *THREE_CASES)
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert ended.measured.keys() == cases(8, 24)
+    ((name, row),) = ended.outcomes.items()
+    assert ({name}, row["outcome"]) == (cases(16), "error")
+    assert row["reason"] == (f"--model {MODELS}:UnusableAt16 fails on tokens of shape (1, 16): ValueError: no sixteen")
+
+
+def test_a_model_that_ends_the_process_as_if_all_were_well_fails_the_run(tmp_path: Path) -> None:
+    ended = launch(tmp_path, f"--model={MODELS}:EndsTheProcessAt16", *THREE_CASES)
+    assert ended.exit_code == 4
+    assert "The case called os._exit(0), which ends the run; raise an error instead, or sys.exit." in ended.errors
+    assert finished(ended) == cases(8)

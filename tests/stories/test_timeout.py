@@ -10,7 +10,7 @@ import pytest
 from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.records.journal import Journal, read_journal
 from perf_tests.run.ends import TimedOutError, quarantine
-from tests.stories.test_runs_memory import worker_in, write_worker
+from tests.stories.test_passes import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
 from tests.support.launch import ALL_THREE, MODELS, THREE_CASES, launch

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 
@@ -27,7 +28,8 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
     An earlier block that is freed inside is not subtracted: the allocator does not know its size. Memory that a library
     allocates for itself, as a matrix product's packing buffers, does not pass through the allocator.
     """
-    return traced_allocator(function)[0].peak()
+    events = traced_allocator(function)[0].events
+    return max(accumulate((event.bytes for event in events), initial=0))
 
 
 def rounds(training: Training, tokens_BT: torch.Tensor) -> dict[str, Callable[[], object]]:

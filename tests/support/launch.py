@@ -122,11 +122,12 @@ def launch(storage: Path, *arguments: str, **environment: str) -> Launch:
     return finish(start(storage, *arguments, **environment), storage)
 
 
-def launch_all(launches: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
+def launch_all(launches: Iterable[Sequence[str]], cwd: Path = ROOT) -> list[tuple[int, str, str]]:
     """The exit code, output and errors of each, started one after another in one process, which imports torch once."""
     process = subprocess.run(
         [forked_python(), "-m", "tests.support.many_launches"],
-        cwd=ROOT, input=json.dumps(list(launches)), capture_output=True, text=True, timeout=300, check=True,
+        cwd=cwd, env=inherited(PYTHONPATH=str(ROOT)), input=json.dumps(list(launches)), capture_output=True, text=True,
+        timeout=300, check=True,
     )  # fmt: skip
     return [(code, output, errors) for code, output, errors in json.loads(process.stdout)]
 

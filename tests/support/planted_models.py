@@ -181,12 +181,6 @@ class Logged(Healthy):
             log(f"{case} {sum(weights)!r}")
 
 
-class LoggedWithoutReset(Logged):
-    """Its weights cannot be drawn again."""
-
-    reset_parameters: Any = None
-
-
 def log(line: str) -> None:
     with Path(os.environ["PLANTED_LOG"]).open("a") as file:
         file.write(line + "\n")

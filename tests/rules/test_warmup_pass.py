@@ -1,0 +1,165 @@
+"""The warm-up study: what rounds a process runs, where its first one goes, and what to set."""
+
+import json
+import mmap
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from perf_tests.audit.rounds import STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests.bench.worker_plugin import received, sent
+from perf_tests.hardware.clock import Clock
+from perf_tests.hardware.device import CpuDevice, page_faults, seconds_per_page_fault
+from perf_tests.passes.warmup import ROUNDS_BETWEEN, Study, WarmupStudyMeasure, traced_call
+from perf_tests.records.record import Json
+from perf_tests.report.screens import warmup_lines
+from perf_tests.traces.kernels import TracedRound, first_round_parts
+from tests.support.example_cases import CPU, SETTINGS
+from tests.support.synthetic import passed
+
+FALLING = [9.0, 7.0, 5.0, 3.0, 2.5, 2.0]
+FIRST_ROUND: Json = {
+    "first_round_parts": {"steady_round_seconds": 1.0, "allocator_growth_seconds": 3.0, "unexplained_seconds": 1.0},
+    "first_round": {"modules_loaded": 0, "page_faults": 9000, "largest_growth": []},
+}
+
+
+def series(slow: list[float], rounds: int = 10, drift: float = 0.0) -> list[Json]:
+    """Every process of a study, each beginning with the `slow` rounds."""
+    found = []
+    for count in STUDIED_WARMUP_ROUNDS:
+        usual = [1.0 + 0.001 * (place % 3) + drift * place for place in range(count + rounds)]
+        whole = [*slow, *usual][: count + rounds]
+        measured = {"warmup_seconds": whole[:count], "seconds": whole[count:]}
+        found.append({"warmup_rounds": count, "leaves_out_timed_phase": False, **measured})
+    return found
+
+
+def without_timed_phase(slow: list[float]) -> Json:
+    seconds = [*slow, *[1.0, 1.001, 1.002, 1.0] * 3][:10]
+    return {"warmup_rounds": 5, "leaves_out_timed_phase": True, "warmup_seconds": [0.5] * 5, "seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    "found, rounds, said",
+    [
+        pytest.param(series([5.0, 2.0]), 2, "in all 5 processes; --warmup-rounds 5 covers that.", id="those slow"),
+        pytest.param(series(FALLING), 6, "in all 5 processes; set --warmup-rounds 6.", id="more than were set"),
+        pytest.param(
+            [*series([], drift=0.05)[:1], *series([5.0])[1:]], 1,
+            "1 warm-up round is enough in 4 of 5 processes, those that became steady; ", id="one never settles",
+        ),
+        pytest.param(
+            series([], drift=0.05), max(STUDIED_WARMUP_ROUNDS), "No process became steady within 20 rounds",
+            id="a machine that drifts",
+        ),
+        pytest.param(series([2.0], rounds=2)[:1], 5, "give at least --rounds 5", id="too few rounds"),
+        pytest.param(
+            [*series([5.0]), without_timed_phase([3.0])], 1,
+            "After a warm-up without the timed phase, 1 measured round was slow.", id="without the timed phase",
+        ),
+    ],
+)  # fmt: skip
+def test_as_many_rounds_are_recommended_as_were_slow(found: list[Json], rounds: int, said: str) -> None:
+    values = warmup_values(found, FIRST_ROUND, 5)
+    assert values["recommended_warmup_rounds"] == rounds
+    assert values["flags"] == (["short_warmup"] if rounds > 5 else [])
+    assert said in values["recommendation"]
+    assert ("without the timed phase" in values["recommendation"]) == ("without the timed phase" in said)
+
+
+def test_rounds_are_numbered_through_the_process_and_the_first_has_its_parts_where_none_warmed_up() -> None:
+    rows = warmup_values([*series([5.0, 2.0]), without_timed_phase([3.0])], FIRST_ROUND, 5)["series"]
+    assert [row["steady_from_round"] for row in rows] == [3, 3, 3, 3, 3, 7]
+    assert [bool(row["first_round_parts"]) for row in rows] == [True, *[False] * 5]
+    for process in (series([])[STUDIED_WARMUP_ROUNDS.index(5)], without_timed_phase([])):
+        seconds = [*process["seconds"][:3], 9.0, *process["seconds"][4:]]
+        for outliers, one in (([], process), ([9], {**process, "seconds": seconds})):
+            assert warmup_values([one], FIRST_ROUND, 5)["series"][0]["outliers"] == outliers
+
+
+def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> None:
+    study = "perf_tests/test_warmup.py::test_warmup_of_forward[tiny-ctx8-fp32-naive]"
+    quick = passed(study, "warmup", warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5))
+    slow = passed(study.replace("forward", "backward"), "warmup", warmup_values(series(FALLING), FIRST_ROUND, 5))
+    lines = warmup_lines([quick, slow])
+    assert all(words in lines[1] for words in ("allocator growth 75%", "round 3"))
+    assert any(line.startswith("warmup_of_backward tiny-ctx8-fp32-naive: 6 warm-up rounds") for line in lines)
+    assert lines[-1] == warmup_lines([slow, quick])[-1]
+    assert "--warmup-rounds 6, which warmup_of_backward tiny-ctx8-fp32-naive needs; 5 is too few" in lines[-1]
+    assert "5 covers every case of this study" in warmup_lines([quick])[-1]
+
+
+def test_a_study_is_as_many_rounds_as_it_says() -> None:
+    assert study_rounds("forward", 10) == sum(len(one["warmup_seconds"] + one["seconds"]) for one in series([]))
+    assert study_rounds("backward", 10) == study_rounds("forward", 10) + 15
+
+
+def test_settings_survive_their_way_to_a_worker_without_passes_of_its_own() -> None:
+    there = received(json.loads(json.dumps(sent(replace(SETTINGS, passes=("warmup",), memory_snapshot=True)))))
+    assert there == SETTINGS
+
+
+ROUND = ["set-up", "timed"]
+
+
+@pytest.mark.parametrize(
+    "study, expected, rooms",
+    [
+        (Study(0, 2), ROUND * 2, 0),  # without a warm-up nothing is known of what a round needs
+        (Study(2, 1), [*ROUND * 2, "room", *ROUND], 1),
+        (Study(2, 2, leaves_out_timed_phase=True), ["set-up", "set-up", "room", *ROUND * 2], 1),
+        (Study(0, 1, traces_first_round=True), ROUND * (2 + ROUNDS_BETWEEN), 0),
+    ],
+)
+def test_a_process_runs_whole_rounds_or_their_set_up_and_makes_room_after_a_warm_up(
+    study: Study, expected: list[str], rooms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, ran = CpuDevice(CPU), list[str]()
+    monkeypatch.setattr(device, "make_room", lambda: ran.append("room"))
+    measure = WarmupStudyMeasure(study, Clock(device), device)
+    measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
+    assert ran == expected
+    if not study.traces_first_round:
+        numbers = (len(measure.values["warmup_seconds"]), len(measure.values["seconds"]))
+        assert numbers == (study.warmup_rounds, study.rounds)
+    else:
+        assert measure.values["first_round"]["seconds_per_page_fault"] > 0
+
+
+def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted_inner.py").write_text("import time\ntime.sleep(0.02)\ntouched = b'1' * (8 << 20)\n")
+    (tmp_path / "planted_outer.py").write_text("import planted_inner\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def function() -> torch.Tensor:
+        __import__("planted_outer")
+        return torch.ones(8) + 1
+
+    device, finders = CpuDevice(CPU), list(sys.meta_path)
+    first, later = traced_call(function, device), traced_call(function, device)
+    assert sys.meta_path == finders
+    for name in ("planted_outer", "planted_inner"):
+        del sys.modules[name]
+    assert (first.modules_loaded, later.modules_loaded) == (2, 0)
+    parts = first_round_parts(TracedRound(first.events, 0, 0.0), TracedRound(later.events, 0, 0.0), None)
+    assert parts["module_loading_seconds"] >= 0.02
+    assert first.page_faults < (8 << 20) // mmap.PAGESIZE  # those of the import are its own
+    imports = [event["name"] for event in first.events if event.get("name", "").startswith("import of planted")]
+    assert imports == ["import of planted_outer"]
+
+
+def test_a_page_is_counted_when_it_is_touched_first() -> None:
+    pages = (1 << 20) // mmap.PAGESIZE
+    with mmap.mmap(-1, 1 << 20) as memory:
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        before = page_faults()
+        memory[:: mmap.PAGESIZE] = b"\x01" * pages
+        assert pages <= page_faults() - before < 2 * pages
+        memory[:: mmap.PAGESIZE] = b"\x02" * pages
+        assert page_faults() - before < 2 * pages
+    assert seconds_per_page_fault() > 0
