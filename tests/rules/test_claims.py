@@ -66,8 +66,8 @@ def test_the_page_lists_what_the_program_lists() -> None:
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.1])
 def test_a_planted_slowdown_is_found_and_equal_sides_stay_within_the_limits(slowdown: float) -> None:
-    seconds = np.random.default_rng(3).lognormal(0, 0.05, (2, 300))
-    found = paired_ratio(slowdown * seconds[0], seconds[1])
+    side, reference = np.random.default_rng(3).lognormal(0, 0.05, (2, 300))
+    found = paired_ratio((slowdown * side).tolist(), reference.tolist())
     assert found.ratio == pytest.approx(slowdown, rel=0.02)
     assert found.low < found.ratio < found.high
     assert (found.low >= 0.98 and found.high <= 1.02) == (slowdown == 1.0)
@@ -77,7 +77,7 @@ def test_what_both_sides_see_cancels_and_a_steady_drift_within_each_quadruple() 
     """Reference, side, side, reference: on a logarithmic slope the outer and the inner means are the same."""
     seconds = 1.0 + 0.01 * np.arange(40)
     seconds[10] *= 20
-    spiked = paired_ratio(1.1 * seconds, seconds)
+    spiked = paired_ratio((1.1 * seconds).tolist(), seconds.tolist())
     side, reference = ([math.exp(0.05 * turn) for turn in range(40) if turn % 4 in of] for of in ((1, 2), (0, 3)))
     drifting = paired_ratio_of_turns(side, reference)
     assert (spiked.low, spiked.high, drifting.low, drifting.high) == pytest.approx((1.1, 1.1, 1.0, 1.0))

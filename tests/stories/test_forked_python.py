@@ -42,16 +42,15 @@ def test_a_forked_process_does_as_a_started_one(what: str, tmp_path: Path) -> No
     assert ended(forked_python(), PROGRAMS[what], tmp_path) == ended(sys.executable, PROGRAMS[what], tmp_path)
 
 
-def test_torch_is_there_before_the_program_begins(tmp_path: Path) -> None:
-    program = "print('torch' in sys.modules, 'perf_tests' in sys.modules)"
-    assert ended(forked_python(), program, tmp_path) == (0, "True False\n", "")
-
-
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its group"])
 def test_a_stand_in_that_is_killed_leaves_no_forked_process(kill: Callable[[int, int], None]) -> None:
-    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    with subprocess.Popen([forked_python(), "-c", program], stdout=subprocess.PIPE, process_group=0) as process:
+    program = "print(os.getpid(), 'torch' in sys.modules, 'perf_tests' in sys.modules, flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [forked_python(), "-c", f"import os, sys, time; {program}"], stdout=subprocess.PIPE, process_group=0
+    ) as process:
         assert process.stdout is not None
-        assert int(process.stdout.readline()) != process.pid
+        number, has_torch, has_suite = process.stdout.readline().split()
+        assert int(number) != process.pid
+        assert (has_torch, has_suite) == (b"True", b"False"), "torch is there before the program begins"
         kill(process.pid, signal.SIGKILL)
         assert process.stdout.read() == b"", "which ends with the forked process"
