@@ -85,11 +85,7 @@ class Place:
         return list(self.storage.glob("*/journal-*"))
 
     def left_behind(self) -> Iterator[str]:
-        """Yield files and processes that a launch should have taken with it."""
-        deadline = time.monotonic() + SECONDS_TO_END
-        while (left := processes()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        yield from (f"process {number} is left" for number in left)
+        yield from processes_left()
         yield from (f"{path.name} is left" for path in self.storage.rglob(".unfinished*"))
         yield from (f"{path.name[:16]} is left" for path in (self.folder / "tmp").glob(f"{TREES}*"))
 
@@ -115,6 +111,13 @@ def processes() -> list[str]:
     return found
 
 
+def processes_left() -> list[str]:
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (left := processes()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [f"process {number} is left" for number in left]
+
+
 def signalled(place: Place, strike: Strike) -> Iterator[str]:
     """What does not hold after Ctrl-C or SIGTERM."""
     exit_code, said = place.launch(strike)
@@ -135,7 +138,7 @@ def killed_run(place: Place, strike: Strike, is_resumed: bool = False) -> Iterat
     exit_code, _ = place.launch(strike, "--resume")
     if exit_code != -signal.SIGKILL:
         yield f"not killed, but ended with {exit_code}"
-    yield from place.left_behind()
+    yield from processes_left()
     for journal in place.journals if strike.is_torn else ():
         with journal.open("ab") as file:
             file.write(b'{"started": "perf_te')
@@ -162,7 +165,7 @@ def killed_gate(place: Place, strike: Strike) -> Iterator[str]:
     exit_code, _ = place.launch(strike)
     if exit_code != -signal.SIGKILL:
         yield f"not killed, but ended with {exit_code}"
-    yield from (sentence for sentence in place.left_behind() if sentence.startswith("process"))
+    yield from processes_left()
     appended = sum(moments(place.log, stage).count("after append") for stage in STAGES)
     for samples in map(read_samples, place.storage.glob("gate/*.jsonl")):
         if len(samples.measurements) + len(samples.events) < appended:

@@ -58,10 +58,10 @@ class OneOfTwo(Peers):
         return super().recv(topic, rank, -1.0)
 
 
-def sync_of(peers: Peers, came: signal.Signals | None = None, **known: Any) -> Any:
+def sync_of(peers: Peers, came: signal.Signals | None = None, groups: Any = None, **known: Any) -> Any:
     plugins = {NAME: Termination(came)}
     config: Any = SimpleNamespace(stash=stash_of(**known), pluginmanager=SimpleNamespace(getplugin=plugins.get))
-    return RankSync(peers, config)
+    return RankSync(peers, config, groups)
 
 
 def test_what_no_rank_says_in_time_and_a_store_that_is_gone_are_silence() -> None:
@@ -264,7 +264,7 @@ def test_a_rank_takes_part_in_the_cases_of_its_number_and_waits_for_the_end_of_o
     item = benchmark(language_model_case(sharing=sharing), nodeid="case")
     clock, groups = Mock(spec=RankClock), Mock()
     sync = sync_of(
-        OneOfTwo(1, {"case/begin": None, "case/end": True}), workbench=SimpleNamespace(clock=clock, groups=groups)
+        OneOfTwo(1, {"case/begin": None, "case/end": True}), groups=groups, workbench=SimpleNamespace(clock=clock)
     )
     assert sync.pytest_runtest_protocol(item) is (None if is_member else True)
     assert (clock.group is groups.clock.return_value) is has_group
