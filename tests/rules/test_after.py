@@ -87,20 +87,25 @@ def test_cases_left_are_no_success_where_the_comparison_may_fail(
 
 
 @pytest.mark.parametrize(
-    "finished, came, is_kept, began",
+    "finished, came, on_ranks, is_kept, began",
     [
-        pytest.param([FORWARD], None, True, 0, id="interrupted"),
-        pytest.param([], None, False, None, id="nothing to keep"),
-        pytest.param([], signal.SIGTERM, True, 1, id="a rank may have died of the case in flight"),
+        pytest.param([FORWARD], None, False, True, 0, id="interrupted"),
+        pytest.param([], signal.SIGTERM, False, False, None, id="nothing to keep"),
+        pytest.param([], signal.SIGTERM, True, True, 1, id="a rank may have died of the case in flight"),
     ],
 )
 def test_an_interrupted_run_keeps_what_is_finished_and_does_not_blame_the_case_in_flight(
-    finished: list[str], came: signal.Signals | None, is_kept: bool, began: int | None, measuring: MeasuringSession
+    finished: list[str],
+    came: signal.Signals | None,
+    on_ranks: bool,
+    is_kept: bool,
+    began: int | None,
+    measuring: MeasuringSession,
 ) -> None:
     for case_id in finished:
         measuring.measured(timed(case_id))
     measuring.begin(BACKWARD, 1, 1)
-    code, run = ended(measuring, 2, came=came, peers=Mock() if came else None)
+    code, run = ended(measuring, 2, came=came, peers=Mock() if on_ranks else None)
     assert code == 2
     assert measuring.journal.path.exists() is is_kept
     said = f"Incomplete: {len(finished)} of 3 cases are kept" if is_kept else "so nothing is kept"

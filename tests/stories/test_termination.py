@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -23,6 +25,7 @@ from tests.stories.test_runs_memory import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
 from tests.support.launch import ROOT, inherited
+from tests.support.orphans import VARIABLE, orphans
 from tests.support.synthetic import BACKWARD, FORWARD, timed
 
 HANGS = """
@@ -43,17 +46,11 @@ def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
     worker.end()
 
 
-@pytest.fixture
-def handled() -> Iterator[Callable[[int, Callable[..., object]], None]]:
-    """Handles signals until the end of the test."""
-    before: dict[int, object] = {}
-
-    def handle(number: int, handler: Callable[..., object]) -> None:
-        before[number] = signal.signal(number, handler)
-
-    yield handle
-    for number, handler in before.items():
-        signal.signal(number, handler)  # type: ignore[arg-type]
+@contextmanager
+def handling(number: int, handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    yield
+    signal.signal(number, before)
 
 
 def test_a_process_ends_with_its_starter_and_not_with_the_thread_that_started_it() -> None:
@@ -80,10 +77,9 @@ def test_a_process_ends_with_its_starter_and_not_with_the_thread_that_started_it
 
 
 def test_sigterm_ends_the_wait_for_a_worker_once_and_the_worker_leaves_its_end_to_the_run(
-    worker: WorkerProcess, handled: Callable[[int, Callable[..., object]], None]
+    worker: WorkerProcess,
 ) -> None:
     """Otherwise its death would be the outcome of a case."""
-    handled(signal.SIGTERM, Termination().note)
     cleaned_up = []
 
     def wait() -> None:
@@ -95,7 +91,7 @@ def test_sigterm_ends_the_wait_for_a_worker_once_and_the_worker_leaves_its_end_t
             worker.process.terminate()
             cleaned_up.append(worker)
 
-    with pytest.raises(TerminatedError):
+    with handling(signal.SIGTERM, Termination().note), pytest.raises(TerminatedError):
         wait()
     assert cleaned_up
     with pytest.raises(subprocess.TimeoutExpired):
@@ -126,31 +122,17 @@ while True:
 
 def test_a_worker_at_work_and_its_forks_end_at_once_when_the_run_is_killed(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
-    variables = inherited(PYTHONPATH=str(ROOT))
+    variables = inherited(PYTHONPATH=str(ROOT), **{VARIABLE: "a test of this"})
     with subprocess.Popen(
         [sys.executable, "-c", STARTER], cwd=tmp_path, env=variables, stdin=subprocess.PIPE
     ) as starter:
-        try:
-            assert wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2, seconds=60)
-        finally:
-            starter.kill()
-    workers = [int(path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
-    assert wait_until(lambda: not any(map(is_running, workers)), seconds=5)
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return is_so()
-
-
-def is_running(process: int) -> bool:
-    """Not a zombie, which nobody may have waited for yet."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("worker-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running = orphans("a test of this", patience_seconds=0)
+        starter.kill()
+    assert len(running) == 3
+    assert orphans("a test of this") == []
 
 
 ECHO = """
@@ -163,14 +145,13 @@ for task in end.makefile("rb"):
 
 
 def test_what_a_worker_answers_once_the_time_of_its_case_is_up_is_not_taken_for_the_answer_of_the_next(
-    tmp_path: Path, handled: Callable[[int, Callable[..., object]], None]
+    tmp_path: Path,
 ) -> None:
     def raise_error(number: int, frame: object) -> None:
         raise TimedOutError
 
     write_worker(tmp_path, ECHO)
-    handled(signal.SIGALRM, raise_error)
-    with worker_in(tmp_path) as worker:
+    with handling(signal.SIGALRM, raise_error), worker_in(tmp_path) as worker:
         assert worker.ask({"seconds": 0}) == {"seconds": 0}
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(TimedOutError):
