@@ -415,11 +415,13 @@ class SharedStepMeasure(MultiRankMeasure):
     def _sent(self, rounds: Rounds) -> Json:
         """Return what one rank sends in one more round, counted, and by the closed form of the parts it runs."""
         way, row = self.sharing, self.case.row
-        # A part sends its messages in the region of its name.
-        region_of = {part: "forward" if part == "inference" else part for part in row.parts}
+
+        def region(part: str) -> str:
+            """Return where a part of a round sends its messages."""
+            return "forward" if part == "inference" else part
 
         def told(messages: Mapping[str, Sequence[Message]]) -> Json:
-            timed = chain.from_iterable(messages.get(region_of[part], ()) for part in row.timed)
+            timed = chain.from_iterable(messages.get(region(part), ()) for part in row.timed)
             return {
                 "sent_bytes": _plain(sent_bytes(timed, way.world)),
                 "sent_by_part": values_by_part(messages, way.world),
@@ -433,7 +435,7 @@ class SharedStepMeasure(MultiRankMeasure):
 
             shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
             step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
-            predicted = told({part: messages for part, messages in step.items() if part in region_of.values()})
+            predicted = told({part: messages for part, messages in step.items() if part in map(region, row.parts)})
         return counted | {f"predicted_{name}": value for name, value in predicted.items()}
 
 

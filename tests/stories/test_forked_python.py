@@ -11,25 +11,28 @@ import pytest
 
 from tests.support.forked_python import forked_python
 
+SAYS = """
+print(os.getcwd(), sys.argv, os.environ["PLANTED"], os.environ["PYTHONPATH"], tempfile.gettempdir())
+print([path for path in sys.path if path.startswith("/planted")])
+print(len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+print(subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True).stdout)
+atexit.register(print, "cleaned up")
+"""
+
 PROGRAMS = {
-    "ends": "pass",
+    "says where it is and what it holds, starts another and cleans up": SAYS,
     "exits": "sys.exit(3)",
     "exits with words": "sys.exit('why')",
     "raises": "raise ValueError('planted')",
     "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "is interrupted": "os.kill(os.getpid(), signal.SIGINT)",
-    "says where it is": "print(os.getcwd(), sys.argv, os.environ['PLANTED'], os.environ['PYTHONPATH'])",
-    "says what it finds": "print([path for path in sys.path if path.startswith('/planted')], tempfile.gettempdir())",
-    "says what it holds": "print(len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task')))",
-    "cleans up": "import atexit; atexit.register(print, 'cleaned up')",
-    "starts another": "print(subprocess.run([sys.executable, '-c', 'print(7)'], capture_output=True).stdout)",
     "takes all its memory": "resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33)); bytearray(2**34)",
 }
 
 
 def ended(python: str, program: str, folder: Path) -> tuple[int, str, str]:
     """Exit code, output and the last line of errors."""
-    imports = "import os, resource, signal, subprocess, sys, tempfile; "
+    imports = "import atexit, os, resource, signal, subprocess, sys, tempfile; "
     process = subprocess.run(
         [python, "-c", imports + program, "a word"], cwd=folder, capture_output=True, text=True, process_group=0,
         env={"PLANTED": "here", "PYTHONPATH": "/planted/one:/planted/two", "TMPDIR": str(folder)},

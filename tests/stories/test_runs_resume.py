@@ -1,6 +1,6 @@
 """Runs that end before their time, in real launches: nothing finished is lost, and what goes on ends in one record.
 
-Sixteen launches: signals, a case that hangs, two runs at once, and a grid in slices of time and in shares.
+Eighteen launches: signals, a case that hangs, two runs at once, and a grid in slices of time and in shares.
 """
 
 import json

@@ -1,6 +1,6 @@
 """No worker outlives the run, whatever ends that; what one answers too late, or can no longer say, is not mixed up.
 
-Eight processes that import no suite, but for workers.
+Nine processes that import no suite, but for workers.
 """
 
 import os
@@ -97,6 +97,22 @@ def test_sigterm_ends_the_wait_for_a_worker_once_and_the_worker_leaves_its_end_t
     with pytest.raises(subprocess.TimeoutExpired):
         worker.process.wait(timeout=0.2)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM}, "of this process"
+
+
+IGNORES_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from perf_tests.run.termination import end_at_once_when_signalled
+end_at_once_when_signalled()
+print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+signal.raise_signal(signal.SIGINT)
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_what_a_shell_starts_in_the_background_still_ignores_ctrl_c_and_sigterm_ends_it_at_once() -> None:
+    ended = subprocess.run([sys.executable, "-uc", IGNORES_CTRL_C], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.stdout, ended.returncode) == ("True False\n", 143)
 
 
 STARTER = """
