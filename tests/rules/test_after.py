@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,43 +174,32 @@ def test_a_failure_stops_a_process_whose_device_is_lost(when: str, passed: bool,
 
 
 @pytest.mark.parametrize(
-    "when, passed, extra_pass, kept",
+    "when, passed, extra_pass, timings, passes, outcomes",
     [
-        ("setup", True, None, set()),
-        ("call", True, None, {"measured"}),
-        ("call", True, "kernels", {"passed"}),
-        ("setup", False, None, {"not_measured"}),
-        ("call", False, "kernels", {"not_measured"}),
-        ("teardown", False, None, set()),
+        ("setup", True, None, 0, [], []),
+        ("call", True, None, 1, [], []),
+        ("call", True, "kernels", 0, [{"launches": 60}], []),
+        ("setup", False, None, 0, [], [[]]),
+        ("call", False, "kernels", 0, [], [[1.0, 2.0]]),
+        ("teardown", False, None, 0, [], []),
     ],
 )
-def test_each_case_is_a_timing_a_pass_or_an_outcome_in_the_journal(
-    when: str, passed: bool, extra_pass: str | None, kept: set[str]
-) -> None:
-    session = MagicMock(**{f"{name}.side_effect": OSError("no space") for name in ("measured", "begin")})
-    workbench = Mock(session=session, **{"device.is_alive.return_value": True})
-    item = benchmark(language_model_case(), extra_pass, FORWARD)
-    noted(item).values = {"launches": 60}
-    noted(item).outcome = Outcome("error", "why")
-    item.config, stats = Mock(stash=stash_of(workbench=workbench)), {"data": [1.0, 2.0]}
-    item.funcargs = {
-        "benchmark": Mock(stats=None if when == "setup" else MagicMock(__getitem__=lambda _, key: stats[key]))
-    }
-    with (
-        pytest.raises(pytest.exit.Exception, match="cannot be written: no space")
-        if "measured" in kept
-        else nullcontext()
-    ):
-        note_report(item, Mock(when=when, passed=passed))
-    names = ("measured", "passed", "not_measured")
-    assert {name for name in names if getattr(session, name).called} == kept
-    if "not_measured" in kept:
-        assert session.not_measured.call_args.args[2:] == (
-            noted(item).outcome,
-            [] if when == "setup" else [1.0, 2.0],
-            extra_pass,
-        )
-    if extra_pass and "passed" in kept:
-        assert session.passed.call_args.args[2:] == ("kernels", {"launches": 60})
-    with pytest.raises(pytest.exit.Exception, match="resume with"):
+def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journal(
+    when: str, passed: bool, extra_pass: str | None, timings: int, passes: Any, outcomes: Any,
+    measuring: MeasuringSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    item, workbench = benchmark(language_model_case(), extra_pass, FORWARD), Mock(session=measuring)
+    stats = MagicMock(**{"__getitem__.return_value": [1.0, 2.0], "as_dict.return_value": timed()})
+    item.config, item.funcargs = Mock(stash=stash_of(workbench=workbench)), {"benchmark": Mock(stats=stats)}
+    if when == "setup":
+        item.funcargs = {}
+    noted(item).values, noted(item).outcome = {"launches": 60}, Outcome("error", "why")
+    note_report(item, Mock(when=when, passed=passed))
+    contents = read_journal(measuring.journal.path)
+    assert contents is not None
+    assert len(contents.benchmarks) == timings
+    assert [row["values"] for row in contents.passes] == passes
+    assert [row["rounds"] for row in contents.outcomes] == outcomes
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("no space")))
+    with pytest.raises(pytest.exit.Exception, match=r"cannot be written: no space.* resume with"):
         note_start(item, workbench)
