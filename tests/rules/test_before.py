@@ -214,6 +214,14 @@ def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
         choose_baseline(run, SavingOptions(tmp_path, compare_fail=(Mock(),)), machine(), rows_by_id(BOTH))
 
 
+def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs(tmp_path: Path) -> None:
+    save_record(ONE, own_folder(tmp_path), "run")
+    saving = SavingOptions(tmp_path, compare=True, compare_with="0001")
+    with pytest.raises(BaselineError, match="on another machine, build or setting") as refusal:
+        choose_baseline(Run(gone_counts=True), saving, machine(torch="0.4.1", threads=999), rows_by_id(ONE))
+    assert all(words in str(refusal.value) for words in ("999 here", "'0.4.1' here"))
+
+
 @pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
 def test_a_record_of_a_run_that_no_file_can_be_named_after_is_a_baseline(run: str, tmp_path: Path) -> None:
     path = save_record({**BOTH, "suite": {**BOTH["suite"], "run": run}}, own_folder(tmp_path), "run")
