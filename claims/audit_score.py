@@ -7,7 +7,7 @@ not among the judged cells.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,7 @@ def key_of(cell: Cell, columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def score(name: str, audit: Audit, table: Sequence[Cell], judged: Sequence[Cell]) -> Score:
+    """Score a table of which the cells that break physics were judged by hand."""
     columns = tuple(judged[0])
     judgement = {key_of(cell, columns): cell for cell in judged}
     unknown = judgement.keys() - {key_of(cell, columns) for cell in table}
@@ -89,55 +90,45 @@ def score(name: str, audit: Audit, table: Sequence[Cell], judged: Sequence[Cell]
         raise ValueError(f"{len(unknown)} judged cells are not in the table, the first is {min(unknown)}.")
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2)}
     said = {line: judgement[key] for line, cell in place.items() if (key := key_of(cell, columns)) in judgement}
-    breaking = {line for line, cell in said.items() if cell["breaks_physics"] == "yes"}
+    breaking = {line: cell["cause"] for line, cell in said.items() if cell["breaks_physics"] == "yes"}
     right = {line for line, cell in place.items() if is_right(cell) and line not in said}
-    causes = _causes(audit)
-    named = {line for line in breaking & causes.keys() if CAUSE_WORDS[said[line]["cause"]] in causes[line]}
-    accused = right & _under(audit, ACCUSING)
-    return Score(breaking, breaking & causes.keys(), named, right, accused, _suspected(name, audit, place, right))
+    return _scored(name, audit, place, breaking, right)
 
 
 def held_out_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
     """Score attention without judgements by hand: each cell with a time either breaks physics or is right."""
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if cell["mean_ms"]}
-    breaking = {line for line, cell in place.items() if breaks_physics(cell)}
-    right, causes = place.keys() - breaking, _causes(audit)
-    named = {line for line in breaking & causes.keys() if CAUSE_WORDS["tf32"] in causes[line]}
-    accused, suspected = right & _under(audit, ACCUSING), _suspected(name, audit, place, right)
-    return Score(breaking, breaking & causes.keys(), named, right, accused, suspected)
+    breaking = {line: "tf32" for line, cell in place.items() if breaks_physics(cell)}
+    return _scored(name, audit, place, breaking, place.keys() - breaking)
 
 
 def whole_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
     """Score a table without cells that break physics: all but the known mistakes are right."""
     known = {case["line"] for case in cells("known_cases") if case["file"] == f"{name}.csv"}
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if str(number) not in known}
-    accused = place.keys() & _under(audit, ACCUSING)
-    return Score(set(), set(), set(), set(place), accused, _suspected(name, audit, place, place.keys()))
+    return _scored(name, audit, place, {}, set(place))
 
 
-def _causes(audit: Audit) -> dict[str, str]:
-    """All that is said of each impossible figure."""
+def _scored(name: str, audit: Audit, place: Mapping[str, Cell], breaking: Mapping[str, str], right: set[str]) -> Score:
+    """Hold the findings on the cells, by line, against causes of those that break physics and against the right ones.
+
+    Suspicions that were judged right count against nobody.
+    """
     causes: dict[str, str] = {}
     for finding in audit.findings_of(IMPOSSIBLE):
-        for place in finding.places:
-            causes[place] = f"{causes.get(place, '')} {finding.likely_cause}"
-    return causes
-
-
-def _under(audit: Audit, verdicts: Iterable[str]) -> set[str]:
-    return {place for verdict in verdicts for finding in audit.findings_of(verdict) for place in finding.places}
-
-
-def _suspected(name: str, audit: Audit, place: dict[str, Cell], right: Iterable[str]) -> set[str]:
-    """Suspected lines but those whose suspicion was judged right."""
+        for line in finding.places:
+            causes[line] = f"{causes.get(line, '')} {finding.likely_cause}"
+    found = breaking.keys() & causes.keys()
+    accused = {line for verdict in ACCUSING for finding in audit.findings_of(verdict) for line in finding.places}
     deserved = {(cell["source"], cell["rule"]) for cell in cells("judged_suspicions") if cell["file"] == f"{name}.csv"}
     suspected = {
         line
         for finding in audit.findings_of(SUSPICIOUS)
-        for line in finding.places
-        if line in place and (place[line]["source"], finding.rule) not in deserved
+        for line in right.intersection(finding.places)
+        if (place[line]["source"], finding.rule) not in deserved
     }
-    return suspected.intersection(right)
+    named = {line for line in found if CAUSE_WORDS[breaking[line]] in causes[line]}
+    return Score(set(breaking), found, named, right, right & accused, suspected)
 
 
 def is_right(cell: Cell) -> bool:

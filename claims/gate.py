@@ -272,8 +272,11 @@ def trials_under(folder: Path) -> TrialsByProof:
     Raises ValueError with one sentence where something is damaged.
     """
     found: TrialsByProof = {proof: [] for proof in PROOFS}
-    for proof, trial in _trials_in(folder / FILE):
-        found[proof].append(trial)
+    for number, line in enumerate(_lines(folder / FILE), start=1):
+        try:
+            found[line["proof"]].append(_trial(line))
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"{folder / FILE} cannot be used: line {number} is damaged: {error!r}.") from error
     for proof, trials in found.items():
         known = {trial.name for trial in trials}
         trials += [read_trial(path) for path in finished_trials(folder / proof) if _name(path) not in known]
@@ -301,7 +304,8 @@ def name_raw_commit(folder: Path, commit: str) -> int:
     Raises ValueError with one sentence where `commit` is none, or holds no such samples.
     """
     full_hash = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}").strip()
-    held = raw_samples_in(folder, full_hash) if full_hash else set()
+    files = _git(folder, "ls-tree", "-r", "--name-only", full_hash, "--", ".").splitlines() if full_hash else []
+    held = {f"{Path(file).parent.name}/{_name(Path(file))}" for file in files if file.endswith(SAMPLES)}
     lines = _lines(folder / FILE)
     named = [line for line in lines if "raw_commit" not in line and f"{line['proof']}/{line['name']}" in held]
     if not named:
@@ -310,12 +314,6 @@ def name_raw_commit(folder: Path, commit: str) -> int:
         line["raw_commit"] = full_hash
     _write(folder / FILE, lines)
     return len(named)
-
-
-def raw_samples_in(folder: Path, commit: str) -> set[str]:
-    """The trials, as proof/name, whose raw samples `commit` holds below `folder`."""
-    files = _git(folder, "ls-tree", "-r", "--name-only", commit, "--", ".").splitlines()
-    return {f"{Path(file).parent.name}/{_name(Path(file))}" for file in files if file.endswith(SAMPLES)}
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -372,17 +370,6 @@ def _events(raw: bytes) -> list[Json]:
     return events
 
 
-def _trials_in(path: Path) -> list[tuple[str, Trial]]:
-    """Each trial with its proof; a file that is not there has none."""
-    trials = []
-    for number, line in enumerate(_lines(path), start=1):
-        try:
-            trials.append((line["proof"], _trial(line)))
-        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} cannot be used: line {number} is damaged: {error!r}.") from error
-    return trials
-
-
 def _lines(path: Path) -> list[Json]:
     if not path.exists():
         return []
@@ -399,34 +386,25 @@ def _lines(path: Path) -> list[Json]:
 
 
 def _trial(line: Json) -> Trial:
+    """The trial of a line: in each launch pair one round of a side, whose log ratio is its pair value."""
     samples = GateSamples(line["header"])
     for case, clocks in line["cases"].items():
         for place, (stage, pair) in enumerate(line["pairs"]):
-            seconds = {clock: _one_quadruple(values, place) for clock, values in clocks.items()}
-            if seconds["wall"] is not None:
-                samples.add(_entry(stage, pair, case, seconds["wall"], seconds["cpu"]))
+            entry: Json = {"stage": stage, "pair": pair, "case": case, "orders": ["ABBA"]}
+            for clock, name in (("wall", "seconds"), ("cpu", "cpu_seconds")):
+                values = clocks[clock]
+                ratio = None if values is None else values["log_ratios"][place]
+                scales = {} if ratio is None else {"base": 1.0, "head": math.exp(ratio)}
+                for side in ("base", "head"):
+                    entry[f"{side}_{name}"] = [[values["base_seconds"] * scales[side]] * 2] if scales else None
+            if entry["base_seconds"] is not None:
+                samples.add(entry)
     for event in line["events"]:
         samples.add(event)
     peers = {rule: frozenset(cases) for rule, cases in line["peers"].items()}
     trial = _judged(line["name"], line["truth"], samples, peers)
     without_head = [replace(row, head_seconds=None) for row in trial.result.cases]
     return replace(trial, result=replace(trial.result, cases=without_head))
-
-
-def _one_quadruple(values: Json | None, place: int) -> tuple[float, float] | None:
-    """A round of base and one of head that represent a launch pair: their log ratio is its pair value."""
-    if values is None or values["log_ratios"][place] is None:
-        return None
-    return values["base_seconds"], values["base_seconds"] * math.exp(values["log_ratios"][place])
-
-
-def _entry(stage: int, pair: int, case: str, wall: Sequence[float], cpu: Sequence[float] | None) -> Json:
-    """The line of raw samples that has these rounds."""
-    entry: Json = {"stage": stage, "pair": pair, "case": case, "orders": ["ABBA"]}
-    for place, side in enumerate(("base", "head")):
-        entry[f"{side}_seconds"] = [[wall[place]] * 2]
-        entry[f"{side}_cpu_seconds"] = None if cpu is None else [[cpu[place]] * 2]
-    return entry
 
 
 def main() -> int:

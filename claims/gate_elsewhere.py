@@ -88,14 +88,8 @@ def _gated(layers: int, comment: str) -> GateResult:
         write_model(folder, layers, comment=comment)
         before = _state(folder)
         # As `perf-tests run` starts it.
-        suite = (
-            sys.executable,
-            "-m",
-            "pytest",
-            "--config-file",
-            str(SUITE / "pyproject.toml"),
-            str(SUITE / "perf_tests"),
-        )
+        config = f"--config-file={SUITE / 'pyproject.toml'}"
+        suite = (sys.executable, "-m", "pytest", config, str(SUITE / "perf_tests"))
         gate = ("--model=train/model.py:build", "--against=main", f"--gate-minutes={GATE_MINUTES}")
         ended = subprocess.run((*suite, *OPTIONS, *gate), cwd=folder, capture_output=True, text=True)
         if _state(folder) != before:

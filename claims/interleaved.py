@@ -94,14 +94,20 @@ def test_forward(case: LanguageModelCase, training: Training, batch: Batch, loop
     loop.beside(lambda: training.forward(batch.tokens_BT), by_hand=forward_by_hand(case, training, batch))
 
 
-@pytest.mark.phase("backward")
-def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
-    def forward_and_loss() -> tuple[Tensor]:
+def forward_and_loss(training: Training, batch: Batch) -> SetUp:
+    """Make the set-up of a backward pass."""
+
+    def setup() -> tuple[Tensor]:
         training.clear_gradients()
         return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
 
-    by_hand = None if case.own is None else (Tensor.backward, forward_and_loss)
-    loop.beside(training.backward, forward_and_loss, by_hand)
+    return setup
+
+
+@pytest.mark.phase("backward")
+def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
+    setup = forward_and_loss(training, batch)
+    loop.beside(training.backward, setup, None if case.own is None else (Tensor.backward, setup))
 
 
 @pytest.mark.phase("inference")
@@ -130,14 +136,8 @@ def test_llama_forward(training: Training, ours: Training, batch: Batch, loop: L
 
 @pytest.mark.phase("backward")
 def test_llama_backward(training: Training, ours: Training, batch: Batch, loop: Loop) -> None:
-    def forward_and_loss(training: Training) -> Callable[[], tuple[Tensor]]:
-        def setup() -> tuple[Tensor]:
-            training.clear_gradients()
-            return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
-
-        return setup
-
-    loop.beside(training.backward, forward_and_loss(training), by_hand=(ours.backward, forward_and_loss(ours)))
+    by_hand = (ours.backward, forward_and_loss(ours, batch))
+    loop.beside(training.backward, forward_and_loss(training, batch), by_hand)
 
 
 @pytest.mark.phase("full_step")

@@ -22,7 +22,7 @@ from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after, before
-from perf_tests.run.termination import register, termination_of
+from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    register(config)
+    config.pluginmanager.register(Termination(), NAME)
     try:
         typed = {name: config.getoption(name) for name in UNDER_TEST}
         repository = repository_of(typed, config.invocation_params.dir)

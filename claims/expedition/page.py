@@ -5,7 +5,7 @@ The claims are what the suite says of itself on a GPU; figures are read from rec
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
@@ -124,14 +124,12 @@ def _row(claim: Claim, found: Found) -> str:
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
-def _steps(found: Found) -> list[str]:
-    names = dict.fromkeys(step.name for steps in SLICES.values() for step in steps)
-    ended = [(name, found.state / "findings" / f"{name}.json") for name in names]
-    findings = [(name, json.loads(path.read_bytes())) for name, path in ended if path.exists()]
-    return [
-        f"| {finding['slice']} | {name} | {finding['exit_code']} | {finding['seconds']:.0f} |"
-        for name, finding in findings
-    ]
+def _steps(found: Found) -> Iterator[str]:
+    for name in dict.fromkeys(step.name for steps in SLICES.values() for step in steps):
+        path = found.state / "findings" / f"{name}.json"
+        if path.exists():
+            finding = json.loads(path.read_bytes())
+            yield f"| {finding['slice']} | {name} | {finding['exit_code']} | {finding['seconds']:.0f} |"
 
 
 def how_it_ended(step: str, finding: Json) -> str:
@@ -187,10 +185,14 @@ def medians_agree(step: str, reference: str, low: float, high: float) -> Judge:
         ratios = {name: now[name] / before[name] for name in now.keys() & before.keys()}
         if not ratios:
             raise NotMeasuredError(f"{step} and {reference} have no case in common")
-        name = max(ratios, key=lambda name: abs(ratios[name] - 1))
-        return f"{ratios[name]:.3f} ({name})", all(low <= ratio <= high for ratio in ratios.values())
+        return furthest_from_1(ratios), all(low <= ratio <= high for ratio in ratios.values())
 
     return judge
+
+
+def furthest_from_1(ratios: Mapping[str, float]) -> str:
+    name = max(ratios, key=lambda name: abs(ratios[name] - 1))
+    return f"{ratios[name]:.3f} ({name})"
 
 
 def flagged(step: str, flag: str, is_planted: bool = False) -> Judge:
@@ -276,25 +278,19 @@ def predicted_times(found: Found) -> tuple[str, bool]:
     return ", ".join(words), max(within.values()) <= ERROR_ON_A_KNOWN_HOST
 
 
-def counted_launches(found: Found) -> tuple[str, bool]:
-    """The profiler's launches of a round over the counted ones, of each case that both know."""
-    return _pass_over_row(found, "launches", "kernel_launches", 0.02)
+def pass_over_row(of_pass: str, of_row: str, margin: float) -> Judge:
+    """A figure of the kernel pass over the one beside the timing, of each case that has both."""
 
+    def judge(found: Found) -> tuple[str, bool]:
+        run = found.run("passes")
+        timed = {same_case(row): row["extra_info"] for row in run.benchmarks if row["extra_info"].get(of_row)}
+        traced = [row for row in run.passes if row["pass"] == "kernels" and same_case(row) in timed]
+        ratios = {case_name(row["id"]): row["values"][of_pass] / timed[same_case(row)][of_row] for row in traced}
+        if not ratios:
+            raise NotMeasuredError(f"no case has both {of_pass} of the kernel pass and {of_row}")
+        return furthest_from_1(ratios), all(abs(ratio - 1) <= margin for ratio in ratios.values())
 
-def busy_time(found: Found) -> tuple[str, bool]:
-    """The profiler's kernel time over the time that the device is busy by events."""
-    return _pass_over_row(found, "kernel_seconds", "device_busy_seconds", 0.1)
-
-
-def _pass_over_row(found: Found, of_pass: str, of_row: str, margin: float) -> tuple[str, bool]:
-    run = found.run("passes")
-    timed = {same_case(row): row["extra_info"] for row in run.benchmarks if row["extra_info"].get(of_row)}
-    traced = [row for row in run.passes if row["pass"] == "kernels" and same_case(row) in timed]
-    if not traced:
-        raise NotMeasuredError(f"no case has both {of_pass} of the kernel pass and {of_row}")
-    ratios = {case_name(row["id"]): row["values"][of_pass] / timed[same_case(row)][of_row] for row in traced}
-    name = max(ratios, key=lambda name: abs(ratios[name] - 1))
-    return f"{ratios[name]:.3f} ({name})", all(abs(ratio - 1) <= margin for ratio in ratios.values())
+    return judge
 
 
 def compilation_gains(found: Found) -> tuple[str, bool]:
@@ -350,8 +346,10 @@ CLAIMS = (
     Claim("Times are predicted: by bound, the error that holds 80 % of cases", "30 %", predicted_times),
     Claim("No product is faster than the measured ceiling", "0 rows", flagged("main", "over_ceiling")),
     Claim("A step's parts add up to its time", "0 rows", flagged("main", "parts_do_not_add_up")),
-    Claim("Launches are counted exactly: the profiler's over the counted", "within 2 %", counted_launches),
-    Claim("The device's busy time is the profiler's kernel time: ratio", "within 10 %", busy_time),
+    Claim("Launches are counted exactly: the profiler's over the counted", "within 2 %",
+          pass_over_row("launches", "kernel_launches", 0.02)),
+    Claim("The device's busy time is the profiler's kernel time: ratio", "within 10 %",
+          pass_over_row("kernel_seconds", "device_busy_seconds", 0.1)),
     Claim("Compiled, a bf16 step of large at context 1024 is faster than eager", "above 1", compilation_gains),
     Claim("By the study, 5 warm-up rounds are enough", "at most 5", warm_up_is_enough),
     Claim("The gate finds no slowdown between equal sides", "exit code 0", passes("gate")),

@@ -46,7 +46,7 @@ just tearing down a case would find the store gone, and report a failure of a ru
 LONGEST_PAUSE_SECONDS = 0.02
 
 FINISHED = "finished"
-"""The topic on which rank 0 says that the run is over."""
+"""The topic on which rank 0 says that it measures no more, and its exit code."""
 _ENDED = "perf_tests/ended"
 
 
@@ -118,10 +118,6 @@ class Peers:
             for rank in self.others if self.is_rank0 else ():
                 self.recv("left", rank, SHUTDOWN_SECONDS)
 
-    def end(self, exit_code: int) -> None:
-        """Rank 0 measures no more."""
-        self.send(FINISHED, exit_code)
-
     def end_for_good(self) -> None:
         """Where torchrun starts all ranks again, let them end at once."""
         with suppress(RuntimeError):  # the store is gone, and torchrun with it
@@ -171,8 +167,8 @@ class Groups:
     seconds: float = 600.0
     """After which a collective that some rank never joins is an error; making a group takes at most as long."""
     generation: int = 0
-    _of_cases: dict[int, Any] = field(default_factory=dict)
-    _of_clocks: dict[int, Any] = field(default_factory=dict)
+    _made: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """Groups for a case's bytes and for its clock."""
 
     def make(self, world: int) -> None:
         """Called by all ranks before a case of this many; only the first ones become members."""
@@ -185,16 +181,18 @@ class Groups:
                 world_size=self.peers.launched.world,
                 timeout=limit,
             )
-        if world not in self._of_cases:
+        if world not in self._made:
             ranks = list(range(world))
-            self._of_cases[world] = dist.new_group(ranks, timeout=limit)
-            self._of_clocks[world] = dist.new_group(ranks, timeout=limit, backend="gloo")
-
-    def clock(self, world: int) -> Any:
-        return self._of_clocks[world]
+            self._made[world] = (
+                dist.new_group(ranks, timeout=limit),
+                dist.new_group(ranks, timeout=limit, backend="gloo"),
+            )
 
     def case(self, world: int) -> Any:
-        return self._of_cases[world]
+        return self._made[world][0]
+
+    def clock(self, world: int) -> Any:
+        return self._made[world][1]
 
     def ranks(self, sharing: Sharing) -> Any:
         """Return the `model.parallel.Ranks` of a case."""
@@ -210,8 +208,7 @@ class Groups:
 
     def drop(self) -> None:
         self.generation += 1
-        self._of_cases.clear()
-        self._of_clocks.clear()
+        self._made.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
         gc.collect()
@@ -417,62 +414,52 @@ class SharedStepMeasure(MultiRankMeasure):
 
     def _sent(self, rounds: Rounds) -> Json:
         """Return what one rank sends in one more round, counted, and by the closed form of the parts it runs."""
-        sent, way, row = SentByPart(), self.sharing, self.case.row
-        with sent.counting():
-            rounds.play()
+        way, row = self.sharing, self.case.row
 
-        def while_timed(messages: Mapping[str, Sequence[Message]]) -> int | float:
-            timed = chain.from_iterable(messages.get(_region(part), ()) for part in row.timed)
-            return _plain(sent_bytes(timed, way.world))
+        def region(part: str) -> str:
+            """Return where a part of a round sends its messages."""
+            return "forward" if part == "inference" else part
 
-        counted = {
-            "sent_bytes": while_timed(sent.messages),
-            "sent_by_part": values_by_part(sent.messages, way.world),
-        }
-        if self.case.own is not None:
-            return {**counted, "predicted_sent_bytes": None, "predicted_sent_by_part": None}
-        # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
-        from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+        def told(messages: Mapping[str, Sequence[Message]]) -> Json:
+            timed = chain.from_iterable(messages.get(region(part), ()) for part in row.timed)
+            return {
+                "sent_bytes": _plain(sent_bytes(timed, way.world)),
+                "sent_by_part": values_by_part(messages, way.world),
+            }
 
-        shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
-        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
-        by_part = {part: messages for part, messages in step.items() if part in map(_region, row.parts)}
-        return {
-            **counted,
-            "predicted_sent_bytes": while_timed(by_part),
-            "predicted_sent_by_part": values_by_part(by_part, way.world),
-        }
+        counted = told(messages_by_region(rounds.play))
+        predicted: Json = dict.fromkeys(counted)
+        if self.case.own is None:
+            # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
+            from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+
+            shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
+            step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
+            predicted = told({part: messages for part, messages in step.items() if part in map(region, row.parts)})
+        return counted | {f"predicted_{name}": value for name, value in predicted.items()}
 
 
-def _region(part: str) -> str:
-    """Return the region in which a part of a round sends its messages."""
-    return "forward" if part == "inference" else part
+REGIONS = ("forward", "loss", "backward", "optimizer")
 
 
-PARTS = ("forward", "loss", "backward", "optimizer")
-
-
-class SentByPart:
-    """Inside `counting`, `messages` grows by the region that issues them.
+def messages_by_region(work: Callable[[], object]) -> dict[str, list[Message]]:
+    """Run the work and return the messages that each region issues.
 
     Messages of whole numbers, with which torch agrees, are left out.
     """
-
-    def __init__(self) -> None:
-        self.messages: dict[str, list[Message]] = {}
-        self._counter = CollectiveCounter()
+    messages: dict[str, list[Message]] = {}
+    counter = CollectiveCounter()
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        with self._counter, regions_opened_by(lambda name: self._part(name) if name in PARTS else nullcontext()):
-            yield
-
-    @contextmanager
-    def _part(self, part: str) -> Iterator[None]:
-        before = len(self._counter.seen)
+    def noted(region: str) -> Iterator[None]:
+        before = len(counter.seen)
         yield
-        issued = [message for message, dtype in self._counter.seen[before:] if dtype.is_floating_point]
-        self.messages.setdefault(part, []).extend(issued)
+        issued = [message for message, dtype in counter.seen[before:] if dtype.is_floating_point]
+        messages.setdefault(region, []).extend(issued)
+
+    with counter, regions_opened_by(lambda name: noted(name) if name in REGIONS else nullcontext()):
+        work()
+    return messages
 
 
 def values_by_part(messages: Mapping[str, Sequence[Message]], world: int) -> dict[str, dict[str, object]]:

@@ -136,32 +136,30 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    journal, header, finished = measuring.journal, measuring.contents.header, len(measuring.contents.finished_ids)
     # torchrun ends the other ranks with SIGTERM where one died, perhaps of the case in flight.
     is_suspect = suite.peers is not None and termination_of(session.config).came == signal.SIGTERM
-    run.notes.append(_interruption(measuring, is_suspect))
-    if measuring.killed_in and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _interruption(measuring: MeasuringSession, is_suspect: bool) -> str:
     if measuring.in_flight is not None and not is_suspect:
         with suppress(OSError):  # a full disk, which was reported already
             measuring.measure_again(measuring.in_flight)
-    journal, header, finished = measuring.journal, measuring.contents.header, len(measuring.contents.finished_ids)
     if not finished and not is_suspect:
         journal.discard()
-        return "Incomplete: no case finished, so nothing is kept."
+        run.notes.append("Incomplete: no case finished, so nothing is kept.")
+        return
     journal.close()
-    if measuring.killed_in and measuring.is_complete:
+    if not (measuring.killed_in and measuring.is_complete):
+        run.notes.append(
+            f"Incomplete: {finished} of {len(header['selection'])} cases are kept in {journal.path}; "
+            f"resume with `{header['command']}`."
+        )
+    else:
         names, command = ", ".join(map(case_name, measuring.killed_in)), header["command"]
-        return (
+        run.notes.append(
             f"Not saved yet: the process was killed twice while {names} ran, perhaps from outside. "
             f"`{command} --retry` measures again, `{command}` saves what {journal.path} holds."
         )
-    return (
-        f"Incomplete: {finished} of {len(header['selection'])} cases are kept in {journal.path}; "
-        f"resume with `{header['command']}`."
-    )
+    if measuring.killed_in and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOptions) -> bool:
@@ -244,11 +242,10 @@ def show(terminal: pytest.TerminalReporter) -> None:
     run = suite.run
     if run is not None:
         if run.record is not None:
-            notices = [notice["sentence"] for notice in run.record["notices"]]
+            rows, notices = run.record["benchmarks"], [notice["sentence"] for notice in run.record["notices"]]
             section("results", [*result_lines(run.record), *notices])
-            section("ranks", rank_lines(run.record["benchmarks"]))
-            section("collectives", collective_lines(run.record["benchmarks"]))
-            for name, lines in pass_lines(run.record).items():
+            sections = {"ranks": rank_lines(rows), "collectives": collective_lines(rows), **pass_lines(run.record)}
+            for name, lines in sections.items():
                 section(name, lines)
         if run.baseline is not None and run.rows:
             terminal.section(f"compared with {run.baseline.name}", sep="-")

@@ -31,6 +31,7 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
 from perf_tests.cases.settings import Settings
+from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
 from perf_tests.passes.extra_pass import pass_named
@@ -177,26 +178,21 @@ def read_run_options(config: pytest.Config) -> None:
     paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
     # Not where only other tests run, in whatever way their user likes.
     if any(path == HERE or path in HERE.parents or (path.parent == HERE and path.suffix == ".py") for path in paths):
-        refuse_other_ways_to_run(config)
+        if getattr(option, "dist", "no") != "no":
+            raise pytest.UsageError(
+                "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
+            )
+        codspeed = getattr(option, "codspeed", None)
+        if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
+            raise pytest.UsageError(
+                "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
+                " unset CODSPEED_ENV."
+            )
     for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
         if value and not option.resume:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
     if read_time_limit(config).minutes < math.inf and (suite.saving.disabled or suite.settings.nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
-
-
-def refuse_other_ways_to_run(config: pytest.Config) -> None:
-    """Raises pytest.UsageError where another plugin would run the benchmarks, and this one measures nothing."""
-    if getattr(config.option, "dist", "no") != "no":
-        raise pytest.UsageError(
-            "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
-        )
-    codspeed = getattr(config.option, "codspeed", None)
-    if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
-        raise pytest.UsageError(
-            "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
-            " unset CODSPEED_ENV."
-        )
 
 
 def check_cold_cache(cases: Sequence[Case]) -> None:
@@ -308,40 +304,33 @@ def choose_baseline(
             raise BaselineError("--benchmark-compare-fail has nothing to compare with; add --benchmark-compare.")
         return None
     if saving.compare_with is not None:
-        named = numbered_baseline(saving.storage, saving.compare_with, machine_info)
-        return _that_can_fail(named, saving, selection)
-    listing = list_records(saving.storage)
-    run.notes += listing.left_out
-    # A run whose journal is still there is about to be resumed, or just ends.
-    unfinished = {path.stem for path in unfinished_journals(saving.storage)}
-    earlier = [record for record in listing.records if run_of(record.data) not in unfinished]
-    baseline = latest_baseline(earlier, machine_info, selection)
-    if baseline is not None:
-        return _that_can_fail(baseline, saving, selection)
-    if saving.compare_fail:
-        raise BaselineError(
-            f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
-            "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
-        )
-    if earlier:
-        differences = machine_differences(machine_info, earlier[-1].data["machine_info"])
-        reason = "; ".join(differences) if differences else "it has none of these cases"
-        run.notes.append(f"None of {len(earlier)} records is comparable; the newest, {earlier[-1].name}: {reason}.")
+        baseline: StoredRecord | None = numbered_baseline(saving.storage, saving.compare_with, machine_info)
     else:
-        run.notes.append(f"No baseline yet: {saving.storage} holds no earlier record; this run becomes the first.")
-    return None
-
-
-def _that_can_fail(baseline: StoredRecord, saving: SavingOptions, selection: Mapping[str, Json]) -> StoredRecord:
-    """Raises BaselineError where --benchmark-compare-fail would pass because no case of it can be compared."""
-    if not (saving.compare_fail and selection) or comparable_ids(baseline.data, selection):
-        return baseline
-    rows = rows_by_id(baseline.data)
-    differences = (f"{case}: {identity_difference(rows[case], selection[case])}" for case in selection if case in rows)
-    raise BaselineError(
-        f"--benchmark-compare-fail has nothing to compare with in {baseline.name}: "
-        f"{next(differences, 'it has none of these cases')}. Record a baseline with these options first."
-    )
+        listing = list_records(saving.storage)
+        run.notes += listing.left_out
+        # A run whose journal is still there is about to be resumed, or just ends.
+        unfinished = {path.stem for path in unfinished_journals(saving.storage)}
+        earlier = [record for record in listing.records if run_of(record.data) not in unfinished]
+        baseline = latest_baseline(earlier, machine_info, selection)
+        if baseline is None and saving.compare_fail:
+            raise BaselineError(
+                f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
+                "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
+            )
+        if baseline is None and earlier:
+            differences = machine_differences(machine_info, earlier[-1].data["machine_info"])
+            reason = "; ".join(differences) or "it has none of these cases"
+            run.notes.append(f"None of {len(earlier)} records is comparable; the newest, {earlier[-1].name}: {reason}.")
+        elif baseline is None:
+            run.notes.append(f"No baseline yet: {saving.storage} holds no earlier record; this run becomes the first.")
+    if baseline and saving.compare_fail and selection and not comparable_ids(baseline.data, selection):
+        rows = rows_by_id(baseline.data)
+        known = (f"{case}: {identity_difference(rows[case], selection[case])}" for case in selection if case in rows)
+        raise BaselineError(
+            f"--benchmark-compare-fail has nothing to compare with in {baseline.name}: "
+            f"{next(known, 'it has none of these cases')}. Record a baseline with these options first."
+        )
+    return baseline
 
 
 def accepted_slowdowns(root: Path) -> list[Acceptance]:
@@ -420,8 +409,6 @@ def complete_machine_info(suite: Session | None, machine_info: Json) -> None:
         device = suite.workbench.device.torch_device
         machine_info["torch"] = machine.stable_facts(device, suite.workbench.settings.threads)
         if suite.peers is not None:
-            from perf_tests.cases.sharing import facts_of_ranks
-
             machine_info["torch"]["ranks"] = facts_of_ranks(suite.peers.launched, device)
 
 

@@ -245,10 +245,7 @@ class Timeout:
         with self.limited(item):
             return (yield)
 
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self.limited(item):
-            return (yield)
+    pytest_runtest_call = pytest_runtest_setup
 
     @contextmanager
     def limited(self, item: pytest.Item) -> Iterator[None]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from itertools import product
 
 import pytest
 import torch
@@ -51,17 +51,23 @@ ONE_DEVICE_ONLY = {
 # Rendezvous: each rank stays silent but rank 0, and what one of them refuses ends all.
 
 
-def rendezvous(config: pytest.Config) -> None:
+def rendezvous(config: pytest.Config) -> None:  # noqa: C901  # one story: who is there, and what each was asked for
     """Join the other ranks. Raises pytest.UsageError, on rank 0 alone with words where the others have the same."""
     here = launched()
     if not is_on_ranks(config):
-        try:
-            _refuse_without_parallel(config, here)
-        except pytest.UsageError:
-            if here is not None and not here.is_rank0:
-                _let_rank_0_end_first()  # after which this rank alone was started so, and says it
-            raise
-        return
+        given = next((option for option in OF_RANKS if config.getoption(option) is not None), None)
+        if given is not None:
+            words = f"{given} is for ranks that share a model; add --parallel, for example ddp."
+        elif here is None or here.world == 1 or config.option.collectonly:
+            return
+        else:
+            words = (
+                f"{here.world} ranks were started, and would measure beside each other; add --parallel, for example "
+                "ddp, or start one process."
+            )
+        if here is not None and not here.is_rank0:
+            _let_rank_0_end_first()  # after which this rank alone was started so, and says it
+        raise pytest.UsageError(words)
     typed = next(option for option in ON_RANKS if config.getoption(option) is not None)
     if here is None:
         command = shlex.join([*Launched(world=2, local_world=2).command, *config.invocation_params.args])
@@ -86,17 +92,6 @@ def rendezvous(config: pytest.Config) -> None:
                 raise pytest.UsageError(f"{option} cannot be combined with {typed}: {reason}.")
 
 
-def _refuse_without_parallel(config: pytest.Config, here: Launched | None) -> None:
-    for option in OF_RANKS:
-        if config.getoption(option) is not None:
-            raise pytest.UsageError(f"{option} is for ranks that share a model; add --parallel, for example ddp.")
-    if here is not None and here.world > 1 and not config.option.collectonly:
-        raise pytest.UsageError(
-            f"{here.world} ranks were started, and would measure beside each other; add --parallel, for example ddp, "
-            "or start one process."
-        )
-
-
 @contextmanager
 def agreed(peers: Peers, topic: str) -> Iterator[None]:
     """A usage error inside on any rank ends all of them, and rank 0 says which rank met it."""
@@ -109,16 +104,13 @@ def agreed(peers: Peers, topic: str) -> Iterator[None]:
         words = peers.all_gather(topic, None if error is None else str(error))
     except SilentRankError as silent:
         raise error or pytest.UsageError(f"{silent} Its own words are above, or in the log of its node.") from None
-    if any(words):
-        _end_all(peers, words)
-
-
-def _end_all(peers: Peers, words: list[str | None]) -> None:
-    """Rank 0's own sentence as it is, and what another rank alone has to say with its number."""
+    if not any(words):
+        return
     peers.shutdown()
     if not peers.is_rank0:
         _let_rank_0_end_first()
         os._exit(pytest.ExitCode.USAGE_ERROR)  # pytest would print what rank 0 says
+    # Rank 0's own sentence as it is, and what another rank alone has to say with its number.
     heard = dict.fromkeys(
         word if rank == 0 or word == words[0] else f"Rank {rank}: {word}" for rank, word in enumerate(words) if word
     )
@@ -153,15 +145,9 @@ def planned(config: pytest.Config, peers: Peers, benchmarks: list[pytest.Item]) 
         benchmarks = [by_id[case_id] for case_id in plan["left"]]
         if workbench.session is not None:
             workbench.session.contents.outcomes[:] = plan["outcomes"]
-    config.pluginmanager.register(RankSync(peers, config), "ranks")
+    assert workbench.groups is not None
+    config.pluginmanager.register(RankSync(peers, config, workbench.groups), "ranks")
     return benchmarks
-
-
-def is_of_a_group(error: BaseException) -> bool:
-    """Whether a collective failed, because another rank failed before it or said nothing."""
-    # Torch raises a plain RuntimeError for what gloo meets, so its words are all there is to know it by.
-    words = str(error)
-    return isinstance(error, dist.DistError) or "gloo" in words or "Connection closed by peer" in words
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
@@ -170,22 +156,13 @@ class RankSync:
 
     peers: Peers
     config: pytest.Config
+    groups: Groups
     grace_seconds: float = GRACE_SECONDS
     _failed: bool = field(default=False, init=False)
     """Whether the current case failed on this rank."""
     _rank0_stopped: bool = field(default=False, init=False)
     _current: pytest.Item | None = field(default=None, init=False)
     """The case in flight on this rank."""
-
-    @property
-    def groups(self) -> Groups:
-        groups = session_of(self.config).workbench.groups
-        assert groups is not None
-        return groups
-
-    @property
-    def here(self) -> int:
-        return self.peers.launched.rank
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -207,7 +184,7 @@ class RankSync:
             self.groups.make(world)
         clock = session_of(self.config).workbench.clock
         assert isinstance(clock, RankClock)
-        self._failed, is_member = False, self.here < members
+        self._failed, is_member = False, self.peers.launched.rank < members
         clock.group = self.groups.clock(members) if is_member and world == members else None
         if is_member:
             self._current = item
@@ -259,20 +236,24 @@ class RankSync:
         Returns what another rank met where that is the cause.
         """
         self._failed = True
-        outcome = noted(item).outcome or _outcome_of(error)
-        is_effect = is_of_a_group(error)
+        kind = "unsupported" if isinstance(error, pytest.skip.Exception) else "error"
+        said = (str(error).splitlines() or [""])[0]
+        words = str(error) if kind == "unsupported" else f"{type(error).__name__}: {said}"
+        outcome = noted(item).outcome or Outcome(kind, words)
+        # Torch raises a plain RuntimeError for what gloo meets, so its words are all there is to know it by.
+        is_effect = isinstance(error, dist.DistError) or any(
+            w in str(error) for w in ("gloo", "Connection closed by peer")
+        )
         self.peers.send(topic, {**asdict(outcome), "is_effect": is_effect})
         # What is refused before it is tried is refused on all ranks alike.
-        noted(item).outcome = outcome if outcome.outcome in NOT_TRIED else _by(self.here, outcome)
+        noted(item).outcome = outcome if outcome.outcome in NOT_TRIED else _by(self.peers.launched.rank, outcome)
         return self._cause(item, topic, outcome) if is_effect else None
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
         world, effect = noted(item).case.ranks, None
         assert world is not None
-        for rank in range(world):
-            if rank == self.here:
-                continue
+        for rank in (rank for rank in self.peers.others if rank < world):
             try:
                 said = self.peers.recv(topic, rank, self._patience(item, mine))
             except Rank0EndedError:
@@ -324,7 +305,7 @@ class RankSync:
                 if termination_of(self.config).came is None:
                     # Otherwise the run goes on: torchrun sends a signal where another rank died, and restarts all.
                     self.peers.end_for_good()
-                self.peers.end(int(session.exitstatus))
+                self.peers.send(FINISHED, int(session.exitstatus))
             elif termination_of(self.config).came is None and (not session.shouldstop or self._rank0_stopped):
                 # Not after a signal: rank 0 may be the one that died, and torchrun waits for this process to end.
                 self.peers.recv(FINISHED, 0, RENDEZVOUS_SECONDS)
@@ -333,12 +314,6 @@ class RankSync:
 
 def _by(rank: int, outcome: Outcome) -> Outcome:
     return replace(outcome, reason=f"rank {rank}: {outcome.reason}")
-
-
-def _outcome_of(error: BaseException) -> Outcome:
-    if isinstance(error, pytest.skip.Exception):
-        return Outcome("unsupported", str(error))
-    return Outcome("error", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
 # Launch check: how each rank was started, compared before anything is measured.
@@ -357,16 +332,13 @@ def check_launches(config: pytest.Config, peers: Peers, source: str) -> None:
     all_facts = peers.all_gather("facts", {**facts, "gpu": gpu_of_this_rank(torch.device(settings.device))})
     peers.gpus = len({found["gpu"] for found in all_facts} - {None})
     with agreed(peers, "compared"):
-        for name in facts:
-            other = next((rank for rank in peers.others if all_facts[rank][name] != all_facts[0][name]), None)
-            if other is not None and peers.is_rank0:
-                raise pytest.UsageError(_difference(name, other, all_facts[0][name], all_facts[other][name]))
-
-
-def _difference(name: str, rank: int, lead: Any, other: Any) -> str:
-    words = {
-        "options": f"options: {shlex.join(other)} there" if name == "options" else "",
-        "code": "code: its checkout differs from rank 0's",
-        "settings": "settings: what the options leave to the machine differs",
-    }.get(name, f"{name}: {other} there, {lead} on rank 0")
-    return f"Rank {rank} was started with different {words}; start all ranks alike."
+        for name, rank in product(facts, peers.others if peers.is_rank0 else ()):
+            lead, other = all_facts[0][name], all_facts[rank][name]
+            if lead == other:
+                continue
+            words = {
+                "options": f"options: {shlex.join(other)} there" if name == "options" else "",
+                "code": "code: its checkout differs from rank 0's",
+                "settings": "settings: what the options leave to the machine differs",
+            }.get(name, f"{name}: {other} there, {lead} on rank 0")
+            raise pytest.UsageError(f"Rank {rank} was started with different {words}; start all ranks alike.")

@@ -98,10 +98,6 @@ NAME = "termination"
 """The plugin's name in pytest."""
 
 
-def register(config: pytest.Config) -> None:
-    config.pluginmanager.register(Termination(), NAME)
-
-
 def termination_of(config: pytest.Config) -> Termination:
     found = config.pluginmanager.getplugin(NAME)
     assert isinstance(found, Termination)

@@ -1,5 +1,7 @@
 """A process that a test leaves running is found by its mark, also when its parent is gone."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -13,14 +15,12 @@ print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **
 
 
 def test_a_grandchild_that_outlives_its_parent_is_named_and_one_that_ended_is_not() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", STARTS_AND_LEAVES], env={VARIABLE: "a test of this"}, capture_output=True, text=True
-    )
-    left = int(ended.stdout)
+    command, environment = [sys.executable, "-c", STARTS_AND_LEAVES], {VARIABLE: "a test of this"}
+    left = int(subprocess.check_output(command, env=environment))
     try:
         (found,) = orphans("a test of this", patience_seconds=0)
         assert found.startswith(f"{left} ")
         assert "time.sleep(60)" in found
     finally:
-        subprocess.run(["kill", "-9", str(left)], check=True)
+        os.kill(left, signal.SIGKILL)
     assert orphans("a test of this") == []

@@ -90,17 +90,11 @@ def sideways_or_up(imports: Iterable[tuple[str, str]]) -> list[str]:
 def test_a_file_imports_from_its_own_room_or_a_lower_floor() -> None:
     assert len(IMPORTS) > 500
     assert sideways_or_up(IMPORTS) == []
-
-
-def test_an_import_from_a_higher_or_the_same_floor_is_found() -> None:
-    wrong = (
-        ("perf_tests.records.record", "perf_tests.cases.case"),
-        ("perf_tests.gate.samples", "perf_tests.audit.figures"),
-    )
-    assert [line.partition(",")[2] for line in sideways_or_up(wrong)] == [
-        " but cases is no floor below records",
-        " but audit is no floor below gate",
-    ]
+    wrong = {
+        ("perf_tests.records.record", "perf_tests.cases.case"): "cases is no floor below records",
+        ("perf_tests.gate.samples", "perf_tests.audit.figures"): "audit is no floor below gate",
+    }
+    assert [line.partition(", but ")[2] for line in sideways_or_up(wrong)] == list(wrong.values())
 
 
 AT_LOAD = [
@@ -141,13 +135,40 @@ def test_the_page_draws_each_floor_with_its_rooms() -> None:
     assert numbered == dict(enumerate(FLOORS, 1))
 
 
-@pytest.mark.parametrize("room", WITHOUT_TORCH)
-def test_what_reads_files_loads_no_torch(room: str) -> None:
-    wanted = f"perf_tests.{room}"
-    modules = [name for name in MODULES if f"{name}.".startswith(f"{wanted}.") and not name.endswith("__main__")]
-    assert modules
-    program = f"import sys, importlib; list(map(importlib.import_module, {modules})); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+LOADS_TORCH = """
+import importlib, os, sys
+for room, modules in ROOMS.items():
+    if os.fork() == 0:
+        list(map(importlib.import_module, modules))
+        os._exit("torch" in sys.modules)
+    if os.wait()[1]:
+        print(room)
+"""
+
+
+def test_what_reads_files_loads_no_torch() -> None:
+    """Each room in a process that has loaded no other."""
+    rooms = {
+        room: [
+            name for name in MODULES if f"{name}.".startswith(f"perf_tests.{room}.") and not name.endswith("__main__")
+        ]
+        for room in WITHOUT_TORCH
+    }
+    assert all(rooms.values())
+    program = LOADS_TORCH.replace("ROOMS", repr(rooms))
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT) == b""
+
+
+ONE_DEVICE = """
+import sys
+import perf_tests.plugin, perf_tests.conftest
+of_ranks = ("perf_tests.bench.ranks", "perf_tests.run.ranks", "torch.distributed.tensor")
+print(*(name for name in sys.modules if name.startswith(of_ranks)), end="")
+"""
+
+
+def test_a_run_on_one_device_loads_nothing_of_ranks() -> None:
+    assert subprocess.check_output([sys.executable, "-c", ONE_DEVICE], cwd=ROOT) == b""
 
 
 @pytest.mark.parametrize("room", WITHOUT)

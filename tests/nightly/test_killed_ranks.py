@@ -9,119 +9,69 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from perf_tests.records.journal import read_journal
-from perf_tests.records.record import Json
-from tests.support.launch import Launch, start_command, suite
+from tests.support.launch import Launch, finish, start_command, suite
 
 TORCHRUN = (
     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m",
 )  # fmt: skip
-CASES = 3
 RUN = ("--parallel=ddp", "--phase=forward_backward", "--context=8,16,24", "-k=not attention")
 SEED, KILLS = 2027, 50
 RESTART_SECONDS, TIMES_LONGER = 90.0, 3
 """A killed run may take so many times as long as an unharmed one and, to end the other rank, so much more."""
 
 
-@dataclass(frozen=True)
-class Killed:
-    """One run, of which a rank was killed."""
-
-    moment_seconds: float
-    rank: int
-    was_alive: bool
-    kept_before: dict[str, list[float]]
-    """Rounds of the cases that were finished at that moment, by id."""
-    seconds: float | None
-    """Until the run had ended; None where it had not within its limit."""
-    launch: Launch
-
-    def wrong(self) -> Iterator[str]:
-        """What does not hold."""
-        if self.seconds is None:
-            yield "it hung"
-        elif len(self.launch.records) != 1:
-            yield f"it left {len(self.launch.records)} records"
-        else:
-            rounds = {row["fullname"]: row["stats"]["data"] for row in self.launch.record["benchmarks"]}
-            if len(rounds) != CASES:
-                yield f"{len(rounds)} of {CASES} cases are measured"
-            if any(rounds.get(case_id) != data for case_id, data in self.kept_before.items()):
-                yield "a finished case was lost"
-        if self.launch.journals:
-            yield "a journal is left"
-
-
-def started(storage: Path) -> "subprocess.Popen[str]":
+def started(storage: Path) -> subprocess.Popen[str]:
     return start_command((*TORCHRUN, *suite(storage, *RUN)[2:]))
 
 
-def ranks_of(torchrun: int) -> dict[int, int]:
-    """Process ids by rank, of the children of torchrun that have said their rank."""
-    found = {}
+@pytest.fixture(scope="module")
+def usual_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Of a run without any kill."""
+    start, storage = time.monotonic(), tmp_path_factory.mktemp("unharmed")
+    ended = finish(started(storage), storage)
+    assert ended.exit_code == 0, ended.output + ended.errors
+    return time.monotonic() - start
+
+
+def process_of(torchrun: int, rank: int) -> int | None:
+    """The process id of a rank, a child of torchrun that has said its rank."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, StopIteration, ValueError):
+        with suppress(OSError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            variables = (folder / "environ").read_bytes().split(b"\0") if parent == torchrun else []
-            rank = next(int(variable[5:]) for variable in variables if variable.startswith(b"RANK="))
-            found[rank] = int(folder.name)
-    return found
-
-
-def unharmed_seconds() -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.monotonic()
-        process = started(Path(folder))
-        output, errors = process.communicate()
-        if process.returncode:
-            pytest.fail(f"the run fails without any kill:\n{output}{errors}"[-3000:])
-        return time.monotonic() - start
-
-
-def killed(storage: Path, moment_seconds: float, rank: int, limit_seconds: float) -> Killed:
-    start = time.monotonic()
-    process = started(storage)
-    time.sleep(moment_seconds)
-    victim = ranks_of(process.pid).get(rank)
-    while victim is None and process.poll() is None and time.monotonic() < start + limit_seconds:
-        time.sleep(0.05)  # torchrun has not started it yet
-        victim = ranks_of(process.pid).get(rank)
-    if victim is not None:
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-    kept, seconds = finished_in(storage), None
-    try:
-        output, errors = process.communicate(timeout=max(1.0, start + limit_seconds - time.monotonic()))
-        seconds = time.monotonic() - start
-    except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun ends its ranks
-        output, errors = process.communicate()
-    launch = Launch(process.returncode, output, errors, storage)
-    return Killed(moment_seconds, rank, victim is not None, kept, seconds, launch)
+            if parent == torchrun and f"RANK={rank}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                return int(folder.name)
+    return None
 
 
 def finished_in(storage: Path) -> dict[str, list[float]]:
     """Rounds of each finished case; after the kill of rank 0 the journal cannot grow before all have restarted."""
-    rows: list[Json] = []
     for path in storage.glob("*/journal-*"):
         with suppress(OSError, ValueError):
-            contents = read_journal(path)
-            rows = [] if contents is None else contents.benchmarks
-    return {row["fullname"]: row["stats"]["data"] for row in rows}
+            if (contents := read_journal(path)) is not None:
+                return {row["fullname"]: row["stats"]["data"] for row in contents.benchmarks}
+    return {}
 
 
-@pytest.fixture(scope="module")
-def usual_seconds() -> float:
-    return unharmed_seconds()
+def wrong_with(ended: Launch, kept_before: dict[str, list[float]]) -> Iterator[str]:
+    """What does not hold."""
+    if len(ended.records) != 1:
+        yield f"it left {len(ended.records)} records"
+        return
+    rounds = {row["fullname"]: row["stats"]["data"] for row in ended.record["benchmarks"]}
+    if len(rounds) != 3:
+        yield f"{len(rounds)} of 3 cases are measured"
+    if any(rounds.get(case_id) != data for case_id, data in kept_before.items()):
+        yield "a finished case was lost"
+    if ended.journals:
+        yield "a journal is left"
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -130,6 +80,21 @@ def test_after_a_kill_at_most_the_case_in_flight_is_measured_again_and_no_run_ha
 ) -> None:
     draw = random.Random(f"{SEED} {number}")
     moment_seconds, rank = draw.uniform(0, usual_seconds), draw.randrange(2)
-    one = killed(tmp_path, moment_seconds, rank, TIMES_LONGER * usual_seconds + RESTART_SECONDS)
-    said = f"rank {rank} after {moment_seconds:.1f} s:\n{one.launch.output[-1500:]}\n{one.launch.errors[-2500:]}"
-    assert list(one.wrong()) == [], said
+    deadline = time.monotonic() + TIMES_LONGER * usual_seconds + RESTART_SECONDS
+    process = started(tmp_path)
+    time.sleep(moment_seconds)
+    while (victim := process_of(process.pid, rank)) is None and process.poll() is None:
+        assert time.monotonic() < deadline, "torchrun never started it"
+        time.sleep(0.05)
+    if victim is not None:
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    kept, hangs = finished_in(tmp_path), False
+    try:
+        output, errors = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        hangs = True
+        process.terminate()  # torchrun ends its ranks
+        output, errors = process.communicate()
+    wrong = ["it hangs"] if hangs else list(wrong_with(Launch(process.returncode, output, errors, tmp_path), kept))
+    assert wrong == [], f"rank {rank} after {moment_seconds:.1f} s:\n{output[-1500:]}\n{errors[-2500:]}"

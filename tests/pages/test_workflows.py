@@ -12,7 +12,6 @@ from tests.support.documents import ROOT
 
 WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
 EXAMPLES = {path.stem: path.read_text() for path in (ROOT / "examples/workflows").glob("*.yml")}
-HEAD = "0123456789abcdef0123456789abcdef01234567"
 
 
 def script(workflow: str, step: str) -> str:
@@ -108,13 +107,10 @@ def commented(folder: Path, pull_request: str = "17", earlier: str = "") -> tupl
 esac""",
     )
     event = {
-        "REPOSITORY": "them/theirs",
-        "OWNER": "them",
-        "BRANCH": "x&state=all",
-        "HEAD": HEAD,
-        "CONCLUSION": "failure",
-    }
-    ended = run(script("reusable-comment", "Comment"), folder, RUN="https://localhost/run", GH_TOKEN="none", **event)
+        "REPOSITORY": "them/theirs", "OWNER": "them", "BRANCH": "x&state=all", "HEAD": "0123456789abcdef" * 2,
+        "CONCLUSION": "failure", "RUN": "https://localhost/run", "GH_TOKEN": "none",
+    }  # fmt: skip
+    ended = run(script("reusable-comment", "Comment"), folder, **event)
     assert ended.returncode == 0, ended.stderr
     asked, text = folder / "asked", folder / "comment.md"
     return asked.read_text() if asked.exists() else "", text.read_text() if text.exists() else ""
@@ -125,25 +121,27 @@ def verdicts(folder: Path, text: str) -> None:
     (folder / "gate/verdicts.txt").write_text(text)
 
 
-def test_the_first_verdict_is_a_comment_and_the_next_takes_its_place(tmp_path: Path) -> None:
-    verdicts(tmp_path, "gate: FAILED (1 SLOWER)\n")
-    asked, text = commented(tmp_path)
-    assert "--method POST repos/them/theirs/issues/17/comments" in asked
-    assert text.startswith("<!-- perf-tests gate -->\n")
-    assert "gate: FAILED (1 SLOWER)" in text
-    asked, _ = commented(tmp_path, earlier="4711\\n4712\\n")
-    assert "--method PATCH repos/them/theirs/issues/comments/4711 " in asked
-
-
-def test_a_gate_without_a_verdict_says_so_rather_than_leave_the_last_one(tmp_path: Path) -> None:
-    _, text = commented(tmp_path, earlier="4711\\n")
-    assert "**failure**" in text
-    assert "No verdict: the log of the run says why." in text
-
-
-def test_a_run_of_an_older_head_changes_no_comment(tmp_path: Path) -> None:
-    verdicts(tmp_path, "gate: PASSED\n")
-    assert commented(tmp_path, pull_request="") == ("", "")
+@pytest.mark.parametrize(
+    "said, pull_request, earlier, asked_for, text",
+    [
+        ("gate: FAILED (1 SLOWER)\n", "17", "", "--method POST repos/them/theirs/issues/17/comments", "(1 SLOWER)"),
+        ("gate: PASSED\n", "17", "4711\\n4712\\n", "--method PATCH repos/them/theirs/issues/comments/4711 ", "PASSED"),
+        (None, "17", "4711\\n", "--method PATCH", "No verdict: the log of the run says why."),
+        ("gate: PASSED\n", "", "", "", ""),
+    ],
+    ids=["the first", "in place of the last", "none, which is said too", "of an older head"],
+)
+def test_a_verdict_is_a_comment_on_its_pull_request(
+    said: str | None, pull_request: str, earlier: str, asked_for: str, text: str, tmp_path: Path
+) -> None:
+    if said is not None:
+        verdicts(tmp_path, said)
+    asked, written = commented(tmp_path, pull_request, earlier)
+    assert asked_for in asked
+    assert text in written
+    assert bool(asked) is bool(pull_request)
+    assert written.startswith("<!-- perf-tests gate -->\n") is bool(pull_request)
+    assert said is not None or "**failure**" in written
 
 
 def test_what_a_pull_request_prints_stays_plain_text(tmp_path: Path) -> None:

@@ -1,29 +1,35 @@
-"""After the last case: how a run ends whose time is up, and what a failure does to the process."""
+"""After the last case: how a run ends that is complete, interrupted or out of time, and what a failure does to it."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 
 from perf_tests.bench.options import SavingOptions
+from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.recording import MeasuringSession, Progress
-from perf_tests.bench.session import Run
+from perf_tests.bench.session import Run, noted
 from perf_tests.bench.workbench import Workbench
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import Device
-from perf_tests.records.journal import Journal, JournalContents
+from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.store import StoredRecord, own_folder
-from perf_tests.run.after import finish, note_report
+from perf_tests.run.after import finish, note_report, note_start
 from perf_tests.run.ends import TimeLimit
-from tests.support.example_cases import SETTINGS, attention_case
+from perf_tests.run.termination import NAME, Termination
+from tests.support.example_cases import SETTINGS, attention_case, language_model_case
 from tests.support.items import benchmark, stash_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed
 
-GPU = torch.device("cuda", 0)
+BOTH = StoredRecord(Path("machine/0001_x.json"), record([timed(), timed(BACKWARD)]))
+CHECK = SimpleNamespace(fails=lambda now, before: "slower" if now["median"] > 1.5 * before["median"] else None)
+FAILS = {"compare_fail": (CHECK,)}
+SLOW = timed(FORWARD, [2 * seconds for seconds in TEN_ROUNDS])
 
 
 @pytest.fixture
@@ -34,46 +40,130 @@ def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
     journal.close()
 
 
-def ended(measuring: MeasuringSession, exit_code: int = 0, **saving: Any) -> tuple[int, Run]:
-    """A run whose time is up after FORWARD, whose rounds took `TEN_ROUNDS` in the baseline."""
-    run = Run(gone_counts=True, baseline=StoredRecord(Path("machine/0001_x.json"), record([timed(), timed(BACKWARD)])))
-    saved, workbench = SavingOptions(Path("nowhere"), **saving), Mock(session=measuring)
-    stash = stash_of(run=run, settings=SETTINGS, saving=saved, workbench=workbench)
-    plugins = {"time limit": TimeLimit(3, Mock(), Mock(), Mock(), is_reached=True)}
+def ended(
+    measuring: MeasuringSession,
+    exit_code: int = 0,
+    is_reached: bool = False,
+    came: signal.Signals | None = None,
+    storage: Path = Path("nowhere"),
+    peers: Any = None,
+    **saving: Any,
+) -> tuple[int, Run]:
+    """How a run ends that was compared with FORWARD, whose rounds took `TEN_ROUNDS`, and BACKWARD."""
+    run = Run(gone_counts=True, baseline=BOTH if saving.pop("is_compared", True) else None)
+    stash = stash_of(
+        run=run, settings=SETTINGS, saving=SavingOptions(storage, **saving), workbench=Mock(session=measuring),
+        peers=peers,
+    )  # fmt: skip
+    limit = TimeLimit(3, Mock(), Mock(), Mock(), is_reached=is_reached)
+    plugins = {"time limit": limit, NAME: Termination(came)}
     config = SimpleNamespace(stash=stash, pluginmanager=SimpleNamespace(getplugin=plugins.get))
     session: Any = SimpleNamespace(config=config, exitstatus=exit_code)
     finish(session)
     return int(session.exitstatus), run
 
 
-CHECK = SimpleNamespace(fails=lambda now, before: "slower" if now["median"] > 1.5 * before["median"] else None)
-
-
 @pytest.mark.parametrize(
-    "slower, saving, before, exit_code",
+    "row, saving, before, exit_code",
     [
-        pytest.param(1, {}, 0, 0, id="no check"),
-        pytest.param(1, {"compare_fail": (CHECK,)}, 0, 4, id="nothing shown yet"),
-        pytest.param(2, {"compare_fail": (CHECK,)}, 0, 1, id="a regression shown"),
-        pytest.param(1, {"compare_fail": (CHECK,)}, 1, 1, id="a failed case keeps pytest's code"),
+        pytest.param(timed(), {}, 0, 0, id="no check"),
+        pytest.param(timed(), FAILS, 0, 4, id="nothing shown yet"),
+        pytest.param(SLOW, FAILS, 0, 1, id="a regression shown"),
+        pytest.param(timed(), FAILS, 1, 1, id="a failed case keeps pytest's code"),
+        pytest.param(timed(), {**FAILS, "is_compared": False}, 0, 4, id="no baseline"),
     ],
 )
 def test_cases_left_are_no_success_where_the_comparison_may_fail(
-    slower: int, saving: Any, before: int, exit_code: int, measuring: MeasuringSession
+    row: Any, saving: Any, before: int, exit_code: int, measuring: MeasuringSession
 ) -> None:
-    measuring.measured(timed(FORWARD, [slower * seconds for seconds in TEN_ROUNDS]))
-    code, run = ended(measuring, before, **saving)
+    measuring.measured(row)
+    code, run = ended(measuring, before, is_reached=True, **saving)
     assert code == exit_code
     assert "--time-limit 3 is reached, 2 cases are left." in run.notes
     assert "resume with `pytest perf_tests --size tiny --resume`" in run.notes[-1]
-    assert [row.id for row in run.rows] == [FORWARD], "what is left is not gone"
+    assert [row.id for row in run.rows] == ([FORWARD] if run.baseline else []), "what is left is not gone"
     assert measuring.journal.path.exists()
+
+
+@pytest.mark.parametrize(
+    "finished, came, on_ranks, is_kept, began",
+    [
+        pytest.param([FORWARD], None, False, True, 0, id="interrupted"),
+        pytest.param([], signal.SIGTERM, False, False, None, id="nothing to keep"),
+        pytest.param([], signal.SIGTERM, True, True, 1, id="a rank may have died of the case in flight"),
+    ],
+)
+def test_an_interrupted_run_keeps_what_is_finished_and_does_not_blame_the_case_in_flight(
+    finished: list[str],
+    came: signal.Signals | None,
+    on_ranks: bool,
+    is_kept: bool,
+    began: int | None,
+    measuring: MeasuringSession,
+) -> None:
+    for case_id in finished:
+        measuring.measured(timed(case_id))
+    measuring.begin(BACKWARD, 1, 1)
+    code, run = ended(measuring, 2, came=came, peers=Mock() if on_ranks else None)
+    assert code == 2
+    assert measuring.journal.path.exists() is is_kept
+    said = f"Incomplete: {len(finished)} of 3 cases are kept" if is_kept else "so nothing is kept"
+    assert said in run.notes[-1]
+    contents = read_journal(measuring.journal.path) if is_kept else None
+    assert (contents and contents.starts.get(BACKWARD, 0)) == began
+
+
+@pytest.mark.parametrize("before, exit_code", [(0, 1), (5, 1), (2, 2)])
+def test_a_run_in_which_the_process_was_killed_twice_is_not_saved_before_its_user_has_seen_it(
+    before: int, exit_code: int, measuring: MeasuringSession
+) -> None:
+    for case_id in (FORWARD, FULL_STEP):
+        measuring.measured(timed(case_id))
+    measuring.not_measured(BACKWARD, language_model_case(), KILLED)
+    code, run = ended(measuring, before)
+    assert code == exit_code
+    assert run.record is None
+    assert "--resume --retry` measures again, `pytest perf_tests --size tiny --resume` saves" in run.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "rows, outcome, before, saving, exit_code",
+    [
+        pytest.param([timed()], "unsupported", 0, {}, 0, id="well"),
+        pytest.param([timed()], "unsupported", 5, {}, 0, id="a resumed run whose cases were all done"),
+        pytest.param([timed()], "error", 0, {}, 1, id="a case failed in the part before"),
+        pytest.param([timed()], "error", 2, {}, 2, id="pytest's own code stays"),
+        pytest.param([SLOW], "unsupported", 0, FAILS, 1, id="slower"),
+    ],
+)
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_complete_run_is_saved_and_its_findings_decide_the_exit_code(
+    rows: list[Any], outcome: str, before: int, saving: Any, exit_code: int, is_written: bool,
+    measuring: MeasuringSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for row in rows:
+        measuring.measured(row)
+    for case_id in (BACKWARD, FULL_STEP):
+        measuring.not_measured(case_id, language_model_case(), Outcome(outcome, "why"))
+    if not is_written:
+        (own_folder(tmp_path) / "0001_name.json").mkdir()
+        monkeypatch.setattr("perf_tests.bench.recording.save_record", Mock(side_effect=OSError("no space")))
+    peers = Mock()
+    saving = {"save_name": "name", "json_path": tmp_path / "whole.json", "is_compared": bool(saving), **saving}
+    code, run = ended(measuring, before, storage=tmp_path, peers=peers, **saving)
+    assert code == (exit_code if is_written else exit_code or 1)
+    assert peers.end_for_good.called is is_written
+    assert measuring.journal.path.exists() is not is_written
+    assert (own_folder(tmp_path) / "0001_name.json").is_file() is is_written
+    assert (tmp_path / "whole.json").is_file()
+    if not is_written:
+        assert "cannot be written: no space. The journal" in run.failures[0]
 
 
 @pytest.mark.parametrize("when", ["setup", "call", "teardown"])
 @pytest.mark.parametrize("passed, is_alive, stops", [(False, True, False), (False, False, True), (True, False, False)])
 def test_a_failure_stops_a_process_whose_device_is_lost(when: str, passed: bool, is_alive: bool, stops: bool) -> None:
-    device = Mock(spec=Device, torch_device=GPU, is_alive=lambda: is_alive)
+    device = Mock(spec=Device, torch_device=torch.device("cuda", 0), is_alive=lambda: is_alive)
     workbench = Workbench(SETTINGS, device, Mock(spec=Clock), 2**40)
     item: Any = Mock(
         config=Mock(stash=stash_of(workbench=workbench)), stash=benchmark(attention_case()).stash,
@@ -81,3 +171,35 @@ def test_a_failure_stops_a_process_whose_device_is_lost(when: str, passed: bool,
     )  # fmt: skip
     note_report(item, Mock(when=when, passed=passed))
     assert bool(item.session.shouldstop) is stops
+
+
+@pytest.mark.parametrize(
+    "when, passed, extra_pass, timings, passes, outcomes",
+    [
+        ("setup", True, None, 0, [], []),
+        ("call", True, None, 1, [], []),
+        ("call", True, "kernels", 0, [{"launches": 60}], []),
+        ("setup", False, None, 0, [], [[]]),
+        ("call", False, "kernels", 0, [], [[1.0, 2.0]]),
+        ("teardown", False, None, 0, [], []),
+    ],
+)
+def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journal(
+    when: str, passed: bool, extra_pass: str | None, timings: int, passes: Any, outcomes: Any,
+    measuring: MeasuringSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    item, workbench = benchmark(language_model_case(), extra_pass, FORWARD), Mock(session=measuring)
+    stats = MagicMock(**{"__getitem__.return_value": [1.0, 2.0], "as_dict.return_value": timed()})
+    item.config, item.funcargs = Mock(stash=stash_of(workbench=workbench)), {"benchmark": Mock(stats=stats)}
+    if when == "setup":
+        item.funcargs = {}
+    noted(item).values, noted(item).outcome = {"launches": 60}, Outcome("error", "why")
+    note_report(item, Mock(when=when, passed=passed))
+    contents = read_journal(measuring.journal.path)
+    assert contents is not None
+    assert len(contents.benchmarks) == timings
+    assert [row["values"] for row in contents.passes] == passes
+    assert [row["rounds"] for row in contents.outcomes] == outcomes
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("no space")))
+    with pytest.raises(pytest.exit.Exception, match=r"cannot be written: no space.* resume with"):
+        note_start(item, workbench)

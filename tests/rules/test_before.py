@@ -1,5 +1,6 @@
-"""Before the first case: the cases that a run leaves out or shares out, what it refuses, what its record says of it."""
+"""Before the first case: the cases of a run, what it refuses, its baseline, and what its record says of it."""
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,17 +11,26 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests import plugin
+from perf_tests.bench.options import SavingOptions, regressions, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession, Progress
-from perf_tests.bench.session import noted
+from perf_tests.bench.session import Run, noted, session_of
+from perf_tests.cases.selected import is_inside
 from perf_tests.records.journal import Journal, JournalContents, read_journal
+from perf_tests.records.record import Json
+from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
 from perf_tests.run.before import (
     balanced,
     cases_left,
     check_cold_cache,
+    choose_baseline,
     commit_info_of,
+    complete_machine_info,
     is_restricted,
+    keep_selection,
+    of_interrupted_run,
     places_of_share,
+    prepare_table,
     read_run_options,
 )
 from perf_tests.run.ends import predicted_seconds
@@ -28,7 +38,7 @@ from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, TOY, attention_case, language_model_case
 from tests.support.items import benchmark, stash_of
 from tests.support.launch import ROOT
-from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, identity, machine, record, timed
 
 MODELS = [TOY, *(replace(TOY, num_layers=layers) for layers in (4, 40, 400))]
 GRID = [
@@ -47,94 +57,105 @@ def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of
     assert all(part == sorted(part) for part in parts)
     models = [{noted(GRID[place]).case.built_from for place in part} for part in parts]
     assert sum(map(len, models)) == len(set().union(*models)) == 6
+    seconds = [sum(predicted_seconds(GRID[place], SETTINGS) for place in part) for part in parts]
+    assert shares > 2 or seconds[0] == pytest.approx(sum(seconds) / shares, rel=0.2), "balanced by predicted time"
 
 
-def test_shares_are_balanced_by_predicted_time() -> None:
-    settings = replace(SETTINGS, shard=(1, 2))
-    first = sum(predicted_seconds(GRID[place], settings) for place in places_of_share(GRID, settings))
-    both = sum(predicted_seconds(item, settings) for item in GRID)
-    assert first == pytest.approx(both / 2, rel=0.2)
-
-
-def test_the_longest_goes_first_and_to_the_share_with_the_least() -> None:
+def test_the_longest_goes_first_and_to_the_share_with_the_least_and_more_shares_than_models_are_refused() -> None:
     assert balanced({"a": 2, "b": 3, "c": 4, "d": 5}, 2) == [["d", "a"], ["c", "b"]]
     assert balanced({"a": 1, "b": 1, "c": 1}, 2) == [["a", "c"], ["b"]], "of two alike the first in the grid"
-
-
-def test_more_shares_than_models_are_refused() -> None:
     with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
         places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
 
 
-def config(*arguments: str, **options: object) -> Any:
-    known = {
+def config(*arguments: str, limit: str | None = None, known: Any = None, **options: object) -> Any:
+    defaults = {
         "keyword": "", "markexpr": "", "deselect": None, "ignore": None, "ignore_glob": None,
         "retry": False, "resume": False, "resume_any_driver": False, **options,
     }  # fmt: skip
     return Mock(
-        option=SimpleNamespace(**known), args=list(arguments), invocation_params=Mock(dir=ROOT), stash=stash_of(),
-        getoption=lambda name: None,
+        option=SimpleNamespace(**defaults), args=list(arguments), invocation_params=Mock(dir=ROOT),
+        stash=stash_of(**(known or {})), getoption=lambda name: limit,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"keyword": "x"}, {"markexpr": "x"}, {"deselect": ["x"]}, {"lf": True}, {"ignore": ["x"]}, {"ignore_glob": ["*"]}],
-    ids=lambda options: next(iter(options)),
+    "arguments, options, restricts",
+    [
+        (["perf_tests"], {}, False),
+        (["."], {}, False),
+        (["numerics_tests", "."], {}, False),
+        *((["perf_tests"], {name: ["x"]}, True) for name in ("keyword", "markexpr", "deselect", "ignore", "lf")),
+        (["perf_tests"], {"ignore_glob": ["*"]}, True),
+        (["perf_tests/test_forward.py"], {}, True),
+        (["perf_tests::test_forward"], {}, True),
+        (["numerics_tests"], {}, True),
+    ],
 )
-def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run(options: dict[str, object]) -> None:
-    assert not is_restricted(config("perf_tests"))
-    assert is_restricted(config("perf_tests", **options))
-
-
-def test_a_plugin_that_deselects_restricts_a_run() -> None:
-    chosen = config("perf_tests")
+def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run(
+    arguments: list[str], options: dict[str, Any], restricts: bool
+) -> None:
+    chosen = config(*arguments, **options)
     plugin.pytest_deselected([])
-    assert not is_restricted(chosen)
+    assert is_restricted(chosen) is restricts
     plugin.pytest_deselected([Mock(config=chosen)])
-    assert is_restricted(chosen)
-
-
-@pytest.mark.parametrize("argument", ["perf_tests/test_forward.py", "perf_tests::test_forward", "numerics_tests"])
-def test_a_file_or_a_test_restricts_a_run_and_a_folder_above_does_not(argument: str) -> None:
-    assert is_restricted(config(argument))
-    assert not is_restricted(config("."))
+    assert is_restricted(chosen), "whatever plugin deselects"
 
 
 @pytest.mark.parametrize(
-    "options, words",
-    [({"dist": "load"}, "drop -n"), ({"codspeed": True}, "pytest-codspeed replaces pytest-benchmark")],
-    ids=["pytest-xdist", "pytest-codspeed"],
-)
-@pytest.mark.parametrize("argument", [".", "perf_tests", "perf_tests/test_forward.py::test_forward"])
-def test_a_plugin_that_runs_benchmarks_in_another_way_is_refused(
-    argument: str, options: dict[str, object], words: str
+    "arguments, options, words",
+    [
+        *(([argument], options, words) for argument in (".", "perf_tests", "perf_tests/test_forward.py::test_forward")
+          for options, words in (({"dist": "load"}, "drop -n"), ({"codspeed": True}, "drop --codspeed"))),
+        *(([argument], {"dist": "load", "codspeed": False}, None)
+          for argument in ("numerics_tests", "perf_tests/bench", "tests/rules/test_gate.py")),
+        (["perf_tests"], {"dist": "no", "codspeed": False}, None),
+        (["x"], {"retry": True}, "--retry .* add --resume"),
+        (["x"], {"resume_any_driver": True}, "--resume-any-driver .* add --resume"),
+        (["x"], {"resume_any_driver": True, "retry": True, "resume": True}, None),
+        (["x"], {"limit": "3", "known": {"saving": SavingOptions(Path(), disabled=True)}}, "--time-limit keeps"),
+        (["x"], {"limit": "3", "known": {"settings": replace(SETTINGS, nvtx=True)}}, "--time-limit keeps"),
+        (["x"], {"limit": "3"}, None),
+        (["x"], {"known": {"saving": SavingOptions(Path(), disabled=True)}}, None),
+    ],
+)  # fmt: skip
+def test_an_option_or_a_plugin_that_makes_no_sense_in_a_run_is_refused_with_what_to_do(
+    arguments: list[str], options: dict[str, Any], words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Tests that time nothing may run in whatever way their user likes."""
+    monkeypatch.delenv("CODSPEED_ENV", raising=False)
+    known = {"saving": SavingOptions(Path()), "settings": SETTINGS, **options.pop("known", {})}
+    asked = config(*arguments, known=known, **options)
+    if words is None:
+        read_run_options(asked)
+        return
     with pytest.raises(pytest.UsageError, match=words):
-        read_run_options(config(argument, **options))
-
-
-@pytest.mark.parametrize("argument", ["numerics_tests", "perf_tests/bench", "tests/rules/test_gate.py"])
-def test_tests_that_time_nothing_may_run_side_by_side(argument: str) -> None:
-    read_run_options(config(argument, dist="load", codspeed=False))
-
-
-def test_an_installed_plugin_that_is_not_asked_for_changes_nothing() -> None:
-    read_run_options(config("perf_tests", dist="no", codspeed=False))
-
-
-@pytest.mark.parametrize("option", ["--retry", "--resume-any-driver"])
-def test_an_option_of_an_interrupted_run_asks_for_one(option: str) -> None:
-    name = option.removeprefix("--").replace("-", "_")
-    read_run_options(config("numerics_tests", **{name: True, "resume": True}))
-    with pytest.raises(pytest.UsageError, match=f"{option} .* add --resume"):
-        read_run_options(config("numerics_tests", **{name: True}))
+        read_run_options(asked)
 
 
 def test_a_run_without_attention_alone_has_nothing_to_flush_for() -> None:
     check_cold_cache([language_model_case(), attention_case(cache="cold")])
     with pytest.raises(pytest.UsageError, match="--cold-cache is for timings of attention alone, and none is selected"):
         check_cold_cache([language_model_case(), attention_case()])
+
+
+def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_before(tmp_path: Path) -> None:
+    facts = header([FORWARD, BACKWARD])
+    Journal.create(own_folder(tmp_path), facts).close()
+    items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (FORWARD, FULL_STEP)]
+    table: list[tuple[dict[str, Any], list[Any]]] = [
+        ({"resume": True, "lf": True}, items[:1]),
+        ({"resume": True, "stepwise": True}, items[:1]),
+        ({"resume": False, "lf": True}, items),
+        ({"resume": True}, items),
+    ]
+    for options, left in table:
+        asked = config(known={"saving": SavingOptions(tmp_path)}, **options)
+        keep_selection(asked)
+        assert getattr(asked.option, "lf", False) is (not options["resume"])
+        assert of_interrupted_run(asked, items) == left
+        assert asked.hook.pytest_deselected.called is (left != items)
+    assert of_interrupted_run(asked, items[1:]) == items[1:], "none of it is left"
 
 
 def test_retry_measures_again_what_ended_in_an_error(tmp_path: Path) -> None:
@@ -151,14 +172,110 @@ def test_retry_measures_again_what_ended_in_an_error(tmp_path: Path) -> None:
     assert contents.finished_ids == {BACKWARD}, "the journal says it too"
 
 
-def test_the_commit_is_that_of_what_is_under_test_wherever_pytest_was_started(tmp_path: Path) -> None:
-    hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"the commit of {Path.cwd()}"})
-    assert commit_info_of(Mock(stash=stash_of(tmp_path), hook=hook))["id"] == f"the commit of {tmp_path}"
-    assert Path.cwd() != tmp_path
+BOTH, ONE, NONE = record([timed(FORWARD), timed(BACKWARD)]), record([timed(FORWARD)]), record([timed("other")])
+BOTH_OTHERWISE = record([timed(FORWARD, batch_size=2), timed(BACKWARD, batch_size=2)])
+
+
+@pytest.mark.parametrize("named", [None, "0001"])
+@pytest.mark.parametrize("earlier, words", [(BOTH_OTHERWISE, "batch_size was 2, is 4"), (NONE, "none of these cases")])
+def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared(
+    named: str | None, earlier: Json, words: str, tmp_path: Path
+) -> None:
+    data = {**earlier, "benchmarks": [*earlier["benchmarks"], timed("unrelated")]}
+    save_record(data, own_folder(tmp_path), "run")
+    saving = SavingOptions(tmp_path, compare=True, compare_with=named, compare_fail=(Mock(),))
+    with pytest.raises(BaselineError, match="has nothing to compare with") as caught:
+        choose_baseline(Run(gone_counts=True), saving, machine(), rows_by_id(BOTH))
+    assert words in str(caught.value) or named is None
+    for selection in (rows_by_id(earlier), {}) if named else (rows_by_id(earlier),):
+        assert choose_baseline(Run(gone_counts=True), saving, machine(), selection) is not None
+
+
+@pytest.mark.parametrize(
+    "earlier, facts, note",
+    [
+        (None, {}, "No baseline yet: .* this run becomes the first"),
+        (NONE, {}, "None of 1 records is comparable; .*it has none of these cases"),
+        (BOTH, {"torch": "0.4.1"}, r"None of 1 records is comparable; .*torch: '0\.4\.1' here"),
+        (ONE, {}, None),
+    ],
+)
+def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
+    earlier: Json | None, facts: Json, note: str | None, tmp_path: Path
+) -> None:
+    if earlier is not None:
+        save_record(earlier, own_folder(tmp_path), "run")
+    run, saving = Run(gone_counts=True), SavingOptions(tmp_path, compare=True)
+    baseline = choose_baseline(run, saving, machine(**facts), rows_by_id(BOTH))
+    assert (baseline is None) is (note is not None)
+    assert [bool(re.search(note or "", words)) for words in run.notes] == [True] * (note is not None)
+    assert choose_baseline(run, SavingOptions(tmp_path), machine(), rows_by_id(BOTH)) is None
+    with pytest.raises(BaselineError, match="add --benchmark-compare"):
+        choose_baseline(run, SavingOptions(tmp_path, compare_fail=(Mock(),)), machine(), rows_by_id(BOTH))
+
+
+def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs(tmp_path: Path) -> None:
+    save_record(ONE, own_folder(tmp_path), "run")
+    saving = SavingOptions(tmp_path, compare=True, compare_with="0001")
+    with pytest.raises(BaselineError, match="on another machine, build or setting") as refusal:
+        choose_baseline(Run(gone_counts=True), saving, machine(torch="0.4.1", threads=999), rows_by_id(ONE))
+    assert all(words in str(refusal.value) for words in ("999 here", "'0.4.1' here"))
+
+
+@pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
+def test_a_record_of_a_run_that_no_file_can_be_named_after_is_a_baseline(run: str, tmp_path: Path) -> None:
+    path = save_record({**BOTH, "suite": {**BOTH["suite"], "run": run}}, own_folder(tmp_path), "run")
+    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(ONE))
+    assert found is not None
+    assert found.path == path
+
+
+def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
+    slower = Mock(fails=lambda current, compared: "slower" if current["median"] > compared["median"] else None)
+    before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
+    now = record([timed(case_id, (2.0,)) for case_id in "abcd"])
+    assert regressions(now, before, [slower]) == ["a: slower"]
+
+
+def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
+    rows = [timed("a", (2.0,)), timed("b", (2.0,))]
+    show_beside_baseline(rows, record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2)]), "Linux/0007_name")
+    assert [(row["fullname"], row.get("source"), row.get("median")) for row in rows] == [
+        ("a", "0007", 1.0),
+        ("a", "NOW", None),
+        ("b", None, None),
+    ]
+
+
+def test_the_table_has_the_valid_rows_with_a_value_on_each_axis() -> None:
+    session = Mock(contents=JournalContents(header(), benchmarks=[timed(FORWARD)]))
+    asked = config(known={"run": Run(gone_counts=True), "workbench": Mock(session=session)})
+    rows = [{**timed(FORWARD), "params": {"model_size": "tiny"}}, timed(BACKWARD)]
+    prepare_table(asked, rows)
+    assert [(row["params"]["model_size"], row["params"]["head_dim"]) for row in rows] == [("tiny", "-")]
+    session_of(asked).run = None
+    prepare_table(asked, rows := [timed(BACKWARD)])
+    assert len(rows) == 1
+
+
+def test_a_row_whose_phase_is_no_word_is_outside_of_any_run() -> None:
+    assert is_inside(identity(), SETTINGS) is False, "of a batch of 4"
+    assert is_inside(identity(batch_size=1), SETTINGS) is True
+    assert is_inside(identity(batch_size=1) | {"phase": ["forward"]}, SETTINGS) is False
 
 
 @pytest.mark.parametrize("files", [(), (Path("new.py"),)])
-def test_a_run_of_a_file_that_git_does_not_track_has_changes(tmp_path: Path, files: tuple[Path, ...]) -> None:
-    hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": "abc", "dirty": False})
-    stash = stash_of(repository=Repository(tmp_path, files=files))
-    assert commit_info_of(Mock(stash=stash, hook=hook))["dirty"] is bool(files)
+def test_the_commit_is_that_of_what_is_under_test_and_a_file_that_git_does_not_track_is_a_change(
+    tmp_path: Path, files: tuple[Path, ...]
+) -> None:
+    """Wherever pytest was started."""
+    hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"of {Path.cwd()}", "dirty": False})
+    info = commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
+    assert (info["id"], info["dirty"]) == (f"of {tmp_path}", bool(files))
+    assert Path.cwd() != tmp_path
+
+
+def test_what_drifts_is_no_part_of_the_machine() -> None:
+    info = {"cpu": {"brand_raw": "x", "hz_actual": [1], "hz_advertised_friendly": "1"}}
+    complete_machine_info(None, info)
+    assert info == {"cpu": {"brand_raw": "x"}}

@@ -1,9 +1,9 @@
 """Claims are tried by name, each by its limits; their statistics are those of the printed tables."""
 
 import math
-import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from claims.__main__ import listed, main
@@ -18,85 +18,69 @@ def claim(figures: Figures, minutes: float = 1.0) -> Claim:
     return Claim("it is so", {"seconds": at_most(2), "MB": Limit(1, 8)}, lambda: figures, minutes)
 
 
-HELD, REFUTED, UNTRIED = claim({"seconds": 1.0, "MB": 8.0}), claim({"seconds": 1.0, "MB": 8.1}), claim({"seconds": 1.0})
-THREE = {"held": HELD, "refuted": REFUTED, "untried": UNTRIED}
+FOUR = {
+    "held": claim({"seconds": 1.0, "MB": 8.0}),
+    "refuted": claim({"seconds": 1.0, "MB": 8.1}),
+    "untried": claim({"seconds": 1.0}),
+    "half": claim({"seconds": 3.0}, minutes=30),
+}
 
 
 @pytest.mark.parametrize(
-    "names, exit_code",
-    [(["held"], 0), (["untried"], 2), (["held", "untried"], 2), (["refuted"], 1), ([], 1)],
+    "words, exit_code, said",
+    [
+        (["held"], 0, "claim held: holds"),
+        (["untried"], 2, "claim untried: cannot be tried here"),
+        (["held", "untried"], 2, ""),
+        (["refuted"], 1, "MB 8.1 (1 to 8)"),
+        (["half"], 1, "claim half: does not hold"),
+        (["--most-minutes", "1"], 1, "claim refuted: does not hold"),
+    ],
 )
-def test_the_exit_code_is_that_of_the_gravest_claim(names: list[str], exit_code: int, tmp_path: Path) -> None:
-    assert main(names, THREE, tmp_path / "evidence.md") == exit_code
-
-
-def test_a_false_claim_is_named_with_its_figure_and_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["refuted"], THREE, tmp_path / "evidence.md")
-    said = capsys.readouterr().out
-    assert "claim refuted: does not hold" in said
-    assert "MB 8.1 (1 to 8)" in said
-
-
-def test_a_figure_beyond_its_limit_refutes_though_another_is_missing(tmp_path: Path) -> None:
-    assert main([], {"one": claim({"seconds": 3.0})}, tmp_path / "evidence.md") == 1
+def test_the_exit_code_is_that_of_the_gravest_claim_and_the_evidence_keeps_a_row_for_each(
+    words: list[str], exit_code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = tmp_path / "evidence.md"
+    main([], {"gone": FOUR["held"]}, evidence)
+    main(["untried"], FOUR, evidence)
+    assert main(words, FOUR, evidence) == exit_code
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert ("half" in printed) is ("half" in words), "what takes longer than asked is left out"
+    rows = [line.split(" | ")[0] for line in evidence.read_text().splitlines()[6:]]
+    tried = {"untried", *words} if words[0] in FOUR else {"held", "refuted", "untried"}
+    assert rows == [f"| {name}" for name in FOUR if name in tried]
 
 
 def test_an_unknown_name_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["nonsense"], THREE, tmp_path / "evidence.md")
+        main(["nonsense"], FOUR, tmp_path / "evidence.md")
     assert ended.value.code == 2
-    assert "no claim is named 'nonsense'; the known ones are held, refuted, untried." in capsys.readouterr().err
+    assert "'nonsense'; the known ones are held, refuted, untried, half." in capsys.readouterr().err
     assert not (tmp_path / "evidence.md").exists()
-
-
-def test_the_evidence_keeps_a_row_for_each_claim_and_none_of_one_that_is_no_more(tmp_path: Path) -> None:
-    evidence = tmp_path / "evidence.md"
-    main(["untried"], THREE, evidence)
-    main([], {"gone": HELD}, evidence)
-    main(["held"], THREE, evidence)
-    main(["untried", "refuted"], THREE, evidence)
-    rows = [line.split(" | ") for line in evidence.read_text().splitlines()[6:]]
-    assert [(row[0], row[2]) for row in rows] == [
-        ("| held", "holds"), ("| refuted", "does not hold"), ("| untried", "cannot be tried here"),
-    ]  # fmt: skip
-
-
-def test_what_takes_longer_than_asked_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow = {"quick": HELD, "slow": claim({}, minutes=30)}
-    assert main(["--most-minutes", "1"], slow, tmp_path / "evidence.md") == 0
-    assert "slow" not in capsys.readouterr().out
 
 
 def test_the_page_lists_what_the_program_lists() -> None:
     assert listed(CLAIMS).splitlines() == indented(block(page("claims"), "claims"))
 
 
-def noisy_seconds(typical_seconds: float, count: int, seed: int) -> list[float]:
-    """Rounds that scatter by 5 % around a typical one."""
-    draw = random.Random(seed)
-    return [typical_seconds * draw.lognormvariate(0, 0.05) for _ in range(count)]
-
-
 @pytest.mark.parametrize("slowdown", [1.0, 1.1])
 def test_a_planted_slowdown_is_found_and_equal_sides_stay_within_the_limits(slowdown: float) -> None:
-    found = paired_ratio(noisy_seconds(slowdown, 300, seed=3), noisy_seconds(1.0, 300, seed=4))
+    side, reference = np.random.default_rng(3).lognormal(0, 0.05, (2, 300))
+    found = paired_ratio((slowdown * side).tolist(), reference.tolist())
     assert found.ratio == pytest.approx(slowdown, rel=0.02)
     assert found.low < found.ratio < found.high
     assert (found.low >= 0.98 and found.high <= 1.02) == (slowdown == 1.0)
 
 
-def test_a_drift_and_a_spike_that_both_sides_see_cancel() -> None:
-    seconds = [1.0 + 0.01 * place for place in range(40)]
-    seconds[10] *= 20
-    found = paired_ratio([1.1 * value for value in seconds], seconds)
-    assert (found.low, found.high) == pytest.approx((1.1, 1.1))
-
-
-def test_a_steady_drift_cancels_within_each_quadruple() -> None:
+def test_what_both_sides_see_cancels_and_a_steady_drift_within_each_quadruple() -> None:
     """Reference, side, side, reference: on a logarithmic slope the outer and the inner means are the same."""
+    seconds = 1.0 + 0.01 * np.arange(40)
+    seconds[10] *= 20
+    spiked = paired_ratio((1.1 * seconds).tolist(), seconds.tolist())
     side, reference = ([math.exp(0.05 * turn) for turn in range(40) if turn % 4 in of] for of in ((1, 2), (0, 3)))
-    found = paired_ratio_of_turns(side, reference)
-    assert (found.low, found.high) == pytest.approx((1.0, 1.0))
+    drifting = paired_ratio_of_turns(side, reference)
+    assert (spiked.low, spiked.high, drifting.low, drifting.high) == pytest.approx((1.1, 1.1, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(("count", "outside"), [(6, 0), (7, 2), (8, 3), (10, 8), (15, 25), (20, 52)])
@@ -113,19 +97,13 @@ def test_six_pairs_span_from_the_smallest_to_the_largest_and_five_are_too_few() 
         paired_ratio(seconds[:5], [1.0] * 5)
 
 
-@pytest.mark.parametrize(("hits", "trials"), [(0, 299), (1, 473), (2, 628), (3, 773)])
-def test_the_upper_limit_is_one_percent_where_the_tables_say(hits: int, trials: int) -> None:
-    """Trials needed to state a rate below 1 % at 95 % (Clopper and Pearson)."""
-    assert Share(hits, trials).upper_limit <= 0.01
-    assert Share(hits, trials - 1).upper_limit > 0.01
-
-
-def test_the_interval_of_a_share_is_the_exact_one() -> None:
-    """8 of 20: 0.191 to 0.639, as printed in textbooks."""
+def test_the_limits_of_a_share_are_the_exact_ones() -> None:
+    """Trials needed to state a rate below 1 % at 95 % (Clopper and Pearson), and 8 of 20 as printed in textbooks."""
+    for hits, trials in ((0, 299), (1, 473), (2, 628), (3, 773)):
+        assert Share(hits, trials).upper_limit <= 0.01 < Share(hits, trials - 1).upper_limit
     assert Share(8, 20).limits == pytest.approx((0.191, 0.639), abs=0.001)
-    assert Share(10, 10).limits[1] == 1.0
-    assert str(Share(8, 20)) == "8 of 20, 40% (19% to 64%)"
-    assert str(Share(0, 0)) == "0 of 0"
+    assert (Share(10, 10).limits[1], Share(10, 10).upper_limit, Share(0, 10).limits[0]) == (1.0, 1.0, 0.0)
+    assert (str(Share(8, 20)), str(Share(0, 0))) == ("8 of 20, 40% (19% to 64%)", "0 of 0")
 
 
 def test_the_time_line_is_read_as_the_suite_writes_it() -> None:

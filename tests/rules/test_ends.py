@@ -1,17 +1,18 @@
-"""How a run ends in time: which case still fits a limit, what a case that hangs becomes, what kills no third time."""
+"""How a run ends in time: which case still fits a limit, what a case that hangs becomes, what a signal waits for."""
 
 import hashlib
 import json
+import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession, Progress
@@ -20,6 +21,7 @@ from perf_tests.hardware.device import CpuDevice
 from perf_tests.records.journal import Journal, JournalContents
 from perf_tests.run import ends
 from perf_tests.run.ends import (
+    NOMINAL,
     TimedOutError,
     TimeLimit,
     Timeout,
@@ -29,18 +31,21 @@ from perf_tests.run.ends import (
     predicted_here,
     predicted_seconds,
     quarantine,
+    read_time_limit,
 )
-from tests.support.example_cases import CEILINGS, SETTINGS, attention_case, language_model_case
+from perf_tests.run.termination import TerminatedError, Termination
+from tests.support.example_cases import CEILINGS, CPU, SETTINGS, attention_case, language_model_case
 from tests.support.items import benchmark, stash_of
 from tests.support.synthetic import BACKWARD, header
 from tests.support.synthetic import FORWARD as FORWARD_ID
 
-CPU = CpuDevice(torch.device("cpu"))
+DEVICE = CpuDevice(CPU)
 
 
 @pytest.mark.parametrize(
     "deaths, last_words, outcome",
     [
+        pytest.param(0, "Timeout (0:00:01)!", None, id="of a case of another run"),
         pytest.param(1, None, None, id="once"),
         pytest.param(2, None, "process_died", id="twice"),
         pytest.param(2, "Fatal Python error: Segmentation fault", "process_died", id="twice, and it said of what"),
@@ -48,51 +53,45 @@ CPU = CpuDevice(torch.device("cpu"))
     ],
 )
 def test_a_case_that_killed_the_process_is_tried_again_once(
-    deaths: int, last_words: str | None, outcome: str | None, tmp_path: Path
+    deaths: int, last_words: str | None, outcome: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal.create(tmp_path, header([BACKWARD, FORWARD_ID]))
     contents = JournalContents(header([BACKWARD, FORWARD_ID]))
     for _ in range(deaths):
-        journal.write("started", FORWARD_ID)
         contents.add("started", FORWARD_ID)
-    contents.fatal_error = last_words if outcome == "process_died" else None
-    contents.out_of_time = outcome == "timed_out"
-    items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (BACKWARD, FORWARD_ID)]
+    contents.out_of_time = "Timeout" in (last_words or "")
+    contents.fatal_error = None if contents.out_of_time else last_words
+    monkeypatch.setattr(Journal, "keep_last_words", keep := Mock())
+    items = [benchmark(language_model_case(), "kernels", case_id) for case_id in (BACKWARD, FORWARD_ID)]
     spared = quarantine(items, MeasuringSession(journal, contents, Progress(None)), Outcome("process_died", "somehow"))
     journal.close()
-    assert [row["outcome"] for row in contents.outcomes] == ([] if outcome is None else [outcome])
+    assert [(row["outcome"], row["pass"]) for row in contents.outcomes] == ([(outcome, "kernels")] if outcome else [])
     assert spared == (items if outcome is None else items[:1])
+    assert keep.called is (deaths == 1 and outcome is None), "for the one that is tried again"
     if outcome == "process_died":
         assert (last_words or "somehow") in contents.outcomes[0]["reason"]
 
 
-@dataclass
 class Played:
     """A run whose clock jumps by what each case takes, in seconds; the limit is ten minutes."""
 
-    seconds: dict[Any, float]
-    predicted: dict[Any, float]
-    clock: float = 0.0
-    timed_out: Any = None
-    run: list[Any] = field(default_factory=list)
+    def __init__(self, predicted: dict[Any, float], clock: float = 0.0) -> None:
+        self.clock = clock
+        self.limit = TimeLimit(10, predicted.__getitem__, lambda item: predicted[item] > 0, lambda: self.clock)
 
-    def __post_init__(self) -> None:
-        self.limit = TimeLimit(10, self.predicted.__getitem__, lambda item: self.predicted[item] > 0, self.now)
-
-    def now(self) -> float:
-        return self.clock
-
-    def play(self) -> list[Any]:
-        for item, seconds in self.seconds.items():
-            noted(item).outcome = Outcome("timed_out", "it hung") if item is self.timed_out else None
+    def play(self, seconds: dict[Any, float], timed_out: Any = None) -> list[Any]:
+        ran = []
+        for item, taken in seconds.items():
+            noted(item).outcome = Outcome("timed_out", "it hung") if item is timed_out else None
             if self.limit.pytest_runtest_protocol(item) is None:
-                self.run.append(item)
-                self.clock += seconds
-        return self.run
+                ran.append(item)
+                self.clock += taken
+        return ran
 
 
-FORWARD, BACKWARD_CASE = (benchmark(language_model_case(phase=phase)) for phase in ("forward", "backward"))
-FORWARD_AGAIN, BACKWARD_AGAIN = (benchmark(language_model_case(phase=p)) for p in ("forward", "backward"))
+FORWARD, BACKWARD_CASE, FORWARD_AGAIN, BACKWARD_AGAIN = (
+    benchmark(language_model_case(phase=phase)) for phase in ("forward", "backward", "forward", "backward")
+)
 KERNELS = benchmark(language_model_case(), "kernels")
 TEN = dict.fromkeys((FORWARD, BACKWARD_CASE, FORWARD_AGAIN, BACKWARD_AGAIN, KERNELS), 10.0)
 SLOW = {FORWARD: 10.0, BACKWARD_CASE: 450.0}
@@ -115,22 +114,34 @@ SLOW = {FORWARD: 10.0, BACKWARD_CASE: 450.0}
 def test_a_run_ends_before_the_case_that_would_end_too_late(
     seconds: dict[Any, float], changed: dict[Any, float], began_at: float, runs: int
 ) -> None:
-    played = Played(seconds, {**TEN, **changed}, clock=began_at)
-    assert played.play() == list(seconds)[:runs]
+    played = Played({**TEN, **changed}, began_at)
+    assert played.play(seconds) == list(seconds)[:runs]
     assert played.limit.is_reached is (runs < len(seconds))
 
 
 def test_a_case_that_timed_out_says_nothing_of_the_next() -> None:
     seconds = {FORWARD: 10.0, BACKWARD_CASE: 400.0, BACKWARD_AGAIN: 10.0}
-    assert Played(seconds, TEN).play() == [FORWARD, BACKWARD_CASE]
-    assert Played(seconds, TEN, timed_out=BACKWARD_CASE).play() == list(seconds)
+    assert Played(TEN).play(seconds) == [FORWARD, BACKWARD_CASE]
+    assert Played(TEN).play(seconds, timed_out=BACKWARD_CASE) == list(seconds)
 
 
-def test_a_limit_shorter_than_a_case_is_refused_with_its_name_its_seconds_and_the_limit() -> None:
-    limit = Played({}, {FORWARD: 10.0, BACKWARD_CASE: 700.0}, clock=8.0).limit
+def test_a_limit_shorter_than_a_case_is_refused_with_the_longest_case_its_seconds_and_the_limit() -> None:
+    unlimited = TimeLimit(float("inf"), Mock(), Mock(), Mock())
+    unlimited.refuse_if_too_short([FORWARD])
+    unlimited.predict.assert_not_called()  # type: ignore[attr-defined]  # which may have to measure first
+    limit = Played({FORWARD: 592.0, KERNELS: 650.0, BACKWARD_CASE: 700.0}, clock=8.0).limit
     limit.refuse_if_too_short([FORWARD])
     with pytest.raises(pytest.UsageError, match=r"backward .* 700 s .*--time-limit 10 leaves 592 s.* more minutes"):
-        limit.refuse_if_too_short([FORWARD, BACKWARD_CASE])
+        limit.refuse_if_too_short([FORWARD, BACKWARD_CASE, KERNELS])
+
+
+@pytest.mark.parametrize("minutes", [None, "3"])
+def test_only_a_typed_limit_may_measure_ceilings(minutes: str | None) -> None:
+    workbench = Mock(settings=SETTINGS, **{"ceilings_for.return_value": CEILINGS})
+    config = Mock(stash=stash_of(workbench=workbench), **{"getoption.return_value": minutes})
+    limit = read_time_limit(config)
+    assert limit.predict(FORWARD) == predicted_seconds(FORWARD, SETTINGS, CEILINGS if minutes else NOMINAL["cpu"])
+    assert workbench.ceilings_for.called is bool(minutes)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +184,12 @@ def test_a_case_that_waits_for_ever_gets_its_outcome_and_the_next_one_runs(timeo
 
 def test_a_case_of_twenty_times_its_prediction_is_left_alone(timeout: Timeout) -> None:
     timeout.predict = lambda item: 1.0
+    session: Any = session_of(timeout.config).workbench.session
     assert timeout.limit_seconds(benchmark(language_model_case())) == 20
     with timeout.limited(benchmark(language_model_case())):
         time.sleep(0.3)
+    session.journal.end_process_after.assert_called_once_with(20.2)
+    timeout.end_process.assert_not_called()  # type: ignore[attr-defined]
 
 
 def test_c_code_that_does_not_return_ends_the_process_with_the_outcome_in_the_journal(
@@ -195,51 +209,105 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(cache: Path) -> None:
-    predicted = {"a": 60.0, "b": 60.0}
-    assert eta(predicted, CPU).startswith("2 cases, about 2 min, by round figures")
-    keep_pace(CPU, measured_seconds=300.0, predicted=60.0)
-    assert eta(predicted, CPU) == "2 cases, about 10 min"
-    assert eta({"a": 0.5}, CPU) == "1 case, about 2 s"
+@pytest.mark.parametrize("seconds, words", [(0.5, "1 s"), (89.0, "89 s"), (90.0, "2 min"), (150.0, "2 min")])
+def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(
+    seconds: float, words: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert eta({"a": seconds}, DEVICE) == f"1 case, about {words}, by round figures, as no run has ended here yet"
+    keep_pace(DEVICE, measured_seconds=300.0, predicted=60.0)
+    assert eta({"a": seconds / 10, "b": seconds / 10}, DEVICE) == f"2 cases, about {words}"
+    monkeypatch.setattr(ends, "kept_ceilings", lambda device: None)
+    predicted = predicted_here([FORWARD, Mock(stash=pytest.Stash())], Mock(settings=SETTINGS, device=DEVICE))
+    assert predicted == {FORWARD.nodeid: predicted_seconds(FORWARD, SETTINGS)}
 
 
-@pytest.mark.parametrize("measured, predicted", [(1.0, 1.0), (100.0, 0.0), (1e9, 1.0)])
-def test_a_pace_of_little_work_or_without_sense_is_not_kept(measured: float, predicted: float, cache: Path) -> None:
-    keep_pace(CPU, measured, predicted)
-    assert kept_pace(CPU) is None
+@pytest.mark.parametrize(
+    "measured, predicted, kept",
+    [(10.0, 10.0, 1.0), (9.9, 9.9, None), (100.0, 0.0, None), (1e9, 1.0, None), (10.0, 1e5, None)],
+)
+def test_a_pace_of_little_work_or_without_sense_is_not_kept(
+    measured: float, predicted: float, kept: float | None, cache: Path
+) -> None:
+    keep_pace(DEVICE, measured, predicted)
+    assert kept_pace(DEVICE) == kept
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"pace": 2}', '{"pace": "x", "identity": {}}', "[" * 9999, "other", "nan"]
 )
 def test_a_file_that_is_broken_or_of_another_machine_is_no_pace(content: str, cache: Path) -> None:
-    keep_pace(CPU, 100.0, 50.0)
-    assert kept_pace(CPU) == 2.0
+    keep_pace(DEVICE, 100.0, 50.0)
+    assert kept_pace(DEVICE) == 2.0
     (path,) = cache.rglob("pace-cpu.json")
     data = json.loads(path.read_text())
     changed = {"other": {**data, "identity": {**data["identity"], "cpu": "another"}}, "nan": {**data, "pace": 1e99}}
     path.write_text(json.dumps(changed[content]) if content in changed else content)
-    assert kept_pace(CPU) is None
+    assert kept_pace(DEVICE) is None
 
 
-def test_ranks_have_a_pace_of_their_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_pace(CPU, 100.0, 50.0)
+def test_ranks_have_a_pace_of_their_own_and_a_cache_that_cannot_be_written_has_none(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_pace(DEVICE, 100.0, 50.0)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert kept_pace(CPU) is None
-    keep_pace(CPU, 300.0, 50.0)
-    assert kept_pace(CPU) == 6.0
+    assert kept_pace(DEVICE) is None
+    keep_pace(DEVICE, 300.0, 50.0)
+    assert kept_pace(DEVICE) == 6.0
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert kept_pace(CPU) == 2.0
-
-
-def test_a_cache_that_cannot_be_written_costs_only_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept_pace(DEVICE) == 2.0
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
-    keep_pace(CPU, 100.0, 50.0)
-    assert kept_pace(CPU) is None
+    keep_pace(DEVICE, 100.0, 50.0)
+    assert kept_pace(DEVICE) is None
 
 
-def test_a_run_is_predicted_without_measuring(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "kept_ceilings", lambda device: None)
-    (seconds,) = predicted_here([benchmark(language_model_case())], Mock(settings=SETTINGS, device=CPU)).values()
-    assert seconds > 0
+@pytest.fixture
+def termination() -> Iterator[Termination]:
+    """Handles SIGTERM during the test."""
+    termination = Termination()
+    before = signal.signal(signal.SIGTERM, termination.note)
+    yield termination
+    signal.signal(signal.SIGTERM, before)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_model_catches_ends_the_run_before_the_next_case(termination: Termination) -> None:
+    termination.pytest_runtest_protocol()
+    with suppress(BaseException):
+        kill()
+    with pytest.raises(TerminatedError, match="SIGTERM has ended the run"):
+        termination.pytest_runtest_protocol()
+    kill()  # later ones do not disturb the clean-up
+
+
+def test_a_signal_waits_until_the_journal_is_open(termination: Termination) -> None:
+    opened = []
+
+    def open_journal() -> None:
+        with termination.waiting():
+            kill()
+            opened.append("journal")
+
+    with pytest.raises(TerminatedError):
+        open_journal()
+    assert opened
+    with Termination().waiting():
+        pass
+
+
+@pytest.mark.parametrize("has_loop", [True, False])
+def test_a_signal_after_the_last_case_waits_until_everything_is_saved_and_tells_in_the_exit_code(
+    has_loop: bool, termination: Termination
+) -> None:
+    session = Mock(exitstatus=0)
+    steps = [*([termination.pytest_runtestloop()] if has_loop else []), termination.pytest_sessionfinish(session)]
+    for step in steps:
+        next(step)
+        if step is steps[-1]:
+            kill()
+        with pytest.raises(StopIteration):
+            step.send(None)
+    assert session.exitstatus == 143

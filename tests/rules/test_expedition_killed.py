@@ -64,14 +64,10 @@ def found_in(out: Path, folder: Path) -> tuple[dict[str, dict[str, Json]], list[
     return cases, sorted(path.stem for path in folder.glob("findings/*.json"))
 
 
-@pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> PlayedSteps:
-    return PlayedSteps(monkeypatch)
-
-
-def test_killed_between_any_two_slices_or_in_a_step_and_resumed_on_a_fresh_copy_it_finds_the_same(
-    played: PlayedSteps, tmp_path: Path
+def test_killed_anywhere_or_carried_to_a_fresh_machine_after_each_slice_it_finds_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    played = PlayedSteps(monkeypatch)
     out = played.watched = tmp_path / "at once"
     all_slices(out)
     at_once, ran = found_in(out, tmp_path / "state"), played.ran
@@ -83,12 +79,8 @@ def test_killed_between_any_two_slices_or_in_a_step_and_resumed_on_a_fresh_copy_
         all_slices(carried)
         assert played.ran == ran[call:], "what was saved is not run again, and the rest is"
         assert found_in(carried, tmp_path / f"state {call}") == at_once
-
-
-def test_carried_to_a_fresh_machine_after_each_slice_it_finds_the_same(played: PlayedSteps, tmp_path: Path) -> None:
-    all_slices(tmp_path / "at once")
     carried = tmp_path / "nothing yet"
     for name in SLICES:
         expedition.main([name, f"--out={tmp_path / name}", f"--state={carried}", "--device=cpu"])
         carried = tmp_path / name
-    assert found_in(carried, tmp_path / "a") == found_in(tmp_path / "at once", tmp_path / "b")
+    assert found_in(carried, tmp_path / "a") == at_once

@@ -11,25 +11,28 @@ import pytest
 
 from tests.support.forked_python import forked_python
 
+SAYS = """
+print(os.getcwd(), sys.argv, os.environ["PLANTED"], os.environ["PYTHONPATH"], tempfile.gettempdir())
+print([path for path in sys.path if path.startswith("/planted")])
+print(len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+print(subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True).stdout)
+atexit.register(print, "cleaned up")
+"""
+
 PROGRAMS = {
-    "ends": "pass",
+    "says where it is and what it holds, starts another and cleans up": SAYS,
     "exits": "sys.exit(3)",
     "exits with words": "sys.exit('why')",
     "raises": "raise ValueError('planted')",
     "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "is interrupted": "os.kill(os.getpid(), signal.SIGINT)",
-    "says where it is": "print(os.getcwd(), sys.argv, os.environ['PLANTED'], os.environ['PYTHONPATH'])",
-    "says what it finds": "print([path for path in sys.path if path.startswith('/planted')], tempfile.gettempdir())",
-    "says what it holds": "print(len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task')))",
-    "cleans up": "import atexit; atexit.register(print, 'cleaned up')",
-    "starts another": "print(subprocess.run([sys.executable, '-c', 'print(7)'], capture_output=True).stdout)",
     "takes all its memory": "resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33)); bytearray(2**34)",
 }
 
 
 def ended(python: str, program: str, folder: Path) -> tuple[int, str, str]:
     """Exit code, output and the last line of errors."""
-    imports = "import os, resource, signal, subprocess, sys, tempfile; "
+    imports = "import atexit, os, resource, signal, subprocess, sys, tempfile; "
     process = subprocess.run(
         [python, "-c", imports + program, "a word"], cwd=folder, capture_output=True, text=True, process_group=0,
         env={"PLANTED": "here", "PYTHONPATH": "/planted/one:/planted/two", "TMPDIR": str(folder)},
@@ -42,16 +45,15 @@ def test_a_forked_process_does_as_a_started_one(what: str, tmp_path: Path) -> No
     assert ended(forked_python(), PROGRAMS[what], tmp_path) == ended(sys.executable, PROGRAMS[what], tmp_path)
 
 
-def test_torch_is_there_before_the_program_begins(tmp_path: Path) -> None:
-    program = "print('torch' in sys.modules, 'perf_tests' in sys.modules)"
-    assert ended(forked_python(), program, tmp_path) == (0, "True False\n", "")
-
-
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its group"])
 def test_a_stand_in_that_is_killed_leaves_no_forked_process(kill: Callable[[int, int], None]) -> None:
-    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    with subprocess.Popen([forked_python(), "-c", program], stdout=subprocess.PIPE, process_group=0) as process:
+    program = "print(os.getpid(), 'torch' in sys.modules, 'perf_tests' in sys.modules, flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [forked_python(), "-c", f"import os, sys, time; {program}"], stdout=subprocess.PIPE, process_group=0
+    ) as process:
         assert process.stdout is not None
-        assert int(process.stdout.readline()) != process.pid
+        number, has_torch, has_suite = process.stdout.readline().split()
+        assert int(number) != process.pid
+        assert (has_torch, has_suite) == (b"True", b"False"), "torch is there before the program begins"
         kill(process.pid, signal.SIGKILL)
         assert process.stdout.read() == b"", "which ends with the forked process"

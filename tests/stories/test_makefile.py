@@ -1,7 +1,9 @@
-"""What `make test` runs of both suites: everywhere on the CPU, and where there is an NVIDIA driver on its GPU too."""
+"""What `make` plans: both suites, on a GPU too where there is an NVIDIA driver; another torch; all wheels but one."""
 
 import os
+import re
 import subprocess
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,52 +19,46 @@ from tests.support.launch import ROOT
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def commands(*variables: str, path: str = os.environ["PATH"]) -> list[str]:
-    """The arguments of each pytest that `make test-suites` would start."""
+def make(*words: str, path: str = os.environ["PATH"]) -> str:
     environment = {**os.environ, "PATH": path, "MAKEFLAGS": ""}
-    words = ["make", "--dry-run", "test-suites", *variables]
-    printed = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.check_output(["make", "--no-print-directory", *words], cwd=ROOT, env=environment, text=True)
+
+
+def pytests(*variables: str, **named: str) -> list[str]:
+    """The arguments of each pytest that `make test-suites` would start."""
+    printed = make("--dry-run", "test-suites", *variables, **named)
     return [line.partition("/pytest ")[2] for line in printed.splitlines() if "/pytest " in line]
-
-
-def said_of_the_tests(venv: Path) -> str:
-    words = ["make", "--no-print-directory", "how-long", f"VENV={venv}"]
-    environment = {**os.environ, "MAKEFLAGS": ""}
-    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_make_test_says_how_long_it_took_the_last_time_here(tmp_path: Path) -> None:
     (tmp_path / ".installed").touch()
-    assert said_of_the_tests(tmp_path) == "make test: not timed here yet; the next one says how long it takes"
+    assert make("how-long", f"VENV={tmp_path}").startswith("make test: not timed here yet")
     (tmp_path / ".test-minutes").write_text("about 7 min, as the last time here\n")
-    assert said_of_the_tests(tmp_path) == "make test: about 7 min, as the last time here"
+    assert make("how-long", f"VENV={tmp_path}") == "make test: about 7 min, as the last time here\n"
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_with_a_driver_the_suites_run_on_its_gpu_too(has_driver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There few cases are compiled, each forward and backward."""
+    ran = pytests(f"NVIDIA={'yes' if has_driver else ''}")
+    devices = [command.split()[-1] for command in ran if command.startswith("numerics_tests")]
+    graphs = [command for command in ran if "reduce-overhead" in command]
+    (smoke,) = (command for command in ran if command.startswith("perf_tests --phase all"))
+    if not has_driver:
+        assert (devices, graphs) == (["cpu"], [])
+        assert smoke == "perf_tests --phase all --size tiny --benchmark-disable"
+        return
+    assert devices == ["cpu", "cuda"]
+    assert [command.split()[0] for command in graphs] == ["perf_tests/test_full_step.py"]
+    FakeCuda(monkeypatch)
+    grids = (on_a_gpu(smoke), settings(device="cuda", size="tiny", phase="all"))
+    compiled = [sum(case[3] == "compiled" for case in AttentionCase.grid(grid)) for grid in grids]
+    assert ([selectable_cases(grid) for grid in grids], compiled) == ([36, 288], [4, 40])
 
 
 def on_a_gpu(command: str) -> Settings:
     typed = {name[2:]: value for name, value in pairwise(command.split()) if name.startswith("--") and value[0] != "-"}
     return settings(device="cuda", **typed)
-
-
-def test_without_a_driver_the_numerics_run_on_the_cpu_alone_and_the_default_grid_as_it_is() -> None:
-    ran = commands("NVIDIA=")
-    assert [command.split()[-1] for command in ran if command.startswith("numerics_tests")] == ["cpu"]
-    assert "perf_tests --phase all --size tiny --benchmark-disable" in ran
-
-
-def test_with_one_the_numerics_run_on_both_and_a_cuda_graph_is_replayed() -> None:
-    ran = commands("NVIDIA=yes")
-    assert [command.split()[-1] for command in ran if command.startswith("numerics_tests")] == ["cpu", "cuda"]
-    (graphs,) = (command for command in ran if "reduce-overhead" in command)
-    assert graphs.startswith("perf_tests/test_full_step.py ")
-
-
-def test_with_one_each_benchmark_runs_at_a_few_shapes_and_few_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeCuda(monkeypatch)
-    (command,) = (command for command in commands("NVIDIA=yes") if command.startswith("perf_tests --phase all"))
-    smoke, default = on_a_gpu(command), settings(device="cuda", size="tiny", phase="all")
-    assert (selectable_cases(smoke), selectable_cases(default)) == (36, 288)
-    compiled = [sum(case[3] == "compiled" for case in AttentionCase.grid(grid)) for grid in (smoke, default)]
-    assert compiled == [4, 40]  # each forward and backward
 
 
 @pytest.mark.skipif(DRIVER.exists(), reason="this machine shows its driver's file")
@@ -72,4 +68,20 @@ def test_a_driver_without_its_file_is_found_by_its_tool(tmp_path: Path, exit_cod
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\nexit {exit_code}\n")
     tool.chmod(0o755)
-    assert any("cuda" in command for command in commands(path=f"{tmp_path}:{os.environ['PATH']}")) is is_found
+    assert any("cuda" in command for command in pytests(path=f"{tmp_path}:{os.environ['PATH']}")) is is_found
+
+
+def test_another_torch_is_installed_into_a_folder_of_its_own_and_pinned_by_nothing_else() -> None:
+    planned = make("--dry-run", "--always-make", "test-suites", "TORCH=2.11.0")
+    assert ".venv-2.11.0/bin/pytest perf_tests" in planned
+    assert ".venv/" not in planned
+    assert "sed '/^torch==/d' constraints.txt" in planned
+
+
+def test_make_wheels_packs_every_dependency_by_its_exact_version_but_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["nvidia"]]
+    needed = {re.split(r"[^\w-]", line)[0] for line in lines}
+    assert needed <= set(re.findall(r"^[\w-]+", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    (left_out,) = re.findall(r"sed -E '/\^\(#\|(.*)=\)/d' constraints\.txt", (ROOT / "Makefile").read_text())
+    assert needed & set(left_out.split("=|")) == {"torch"}

@@ -1,55 +1,67 @@
-"""Training on two ranks of this machine: what each variant leaves for the benchmarks. Its numbers: numerics_tests."""
+"""Training on real ranks of this machine: what they keep, gather and send. Its numbers are numerics_tests' matter."""
 
 from typing import Any
 
 import pytest
 
 from model.parallel import PARALLEL
+from model.sizes import SIZES
 from numerics_tests.harness.rank_pool import POOL, Task
+from perf_tests.hardware.limits import GATHERED, float32_bytes, kept_bytes, step_messages, working_bytes
+from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 from tests.support.documents import ROOT
 
-
-def on_two_ranks(function: str, *arguments: object) -> list[Any]:
-    return POOL.run(Task(str(ROOT), "tests.support.on_ranks", function, 2, arguments))
-
-
-def largest_gap(ours: list[list[float]], theirs: list[list[float]]) -> float:
-    pairs = zip(ours, theirs, strict=True)
-    return max(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
+SHAPES = parameter_shapes(SIZES["tiny"])
+WAYS = [
+    *((variant, None, True) for variant in PARALLEL),
+    *((variant, bucket_mb, True) for variant in ("ddp", "zero1") for bucket_mb in (0.01, 1.0, 4.0)),
+    *((variant, None, False) for variant in ("fsdp2", "fsdp2-bf16")),
+]
 
 
-@pytest.mark.parametrize("variant", PARALLEL)
-@pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
-def test_two_ranks_train_as_one_does(variant: str, optimizer: str) -> None:
-    """Two AdamW steps of at most 1e-3 each; a rank on its own batch alone is off by whole steps somewhere."""
-    (one,) = POOL.run(Task(str(ROOT), "tests.support.on_ranks", "take_steps", 1, ("ddp-naive", "loop", 2)))
-    first, second = on_two_ranks("take_steps", variant, optimizer, 2)
-    assert first == second
-    assert 0 < largest_gap(first, one) < (1e-3 if variant == "fsdp2-bf16" else 1e-5)
+def on_ranks(function: str, *arguments: object, world: int = 2) -> list[Any]:
+    return POOL.run(Task(str(ROOT), "tests.support.on_ranks", function, world, arguments))
 
 
 @pytest.mark.parametrize("variant", PARALLEL)
 def test_release_frees_what_the_optimizer_keeps(variant: str) -> None:
-    for before, after in on_two_ranks("release_leaves", variant):
-        assert before > 0
-        assert after == 0
+    for before, after in on_ranks("release_leaves", variant):
+        assert before > after == 0
 
 
-@pytest.mark.parametrize("variant", ["ddp-naive", "ddp-flat", "ddp", "zero1"])
-def test_without_synchronization_gradients_stay_apart_and_come_together_afterwards(variant: str) -> None:
-    (first_apart, first), (second_apart, second) = on_two_ranks("gradients_apart", variant)
-    assert first_apart != second_apart
-    assert first == second != first_apart
-
-
-def test_what_cannot_be_done_is_said_in_one_sentence() -> None:
-    for said in on_two_ranks("refusals"):
-        assert said == [
-            "batch 5 is not divisible by 2 ranks, whose mean would not be the batch's; choose a multiple of 2.",
-            "zero1 shards AdamW, not SGD; choose ddp for that optimizer.",
-        ]
+def test_what_cannot_be_done_is_refused_with_its_value_and_the_next_step() -> None:
+    for batch, optimizer in on_ranks("refusals"):
+        assert "batch 5 is not divisible by 2 ranks" in batch
+        assert "choose a multiple of 2" in batch
+        assert "zero1 shards AdamW, not SGD; choose ddp" in optimizer
 
 
 def test_blocks_are_gathered_one_by_one() -> None:
     """Three blocks and the root; a model without a list of layers is gathered as a whole."""
-    assert on_two_ranks("sharded_blocks") == [[4, 1], [4, 1]]
+    assert on_ranks("sharded_blocks") == [[4, 1], [4, 1]]
+
+
+@pytest.mark.parametrize("variant, bucket_mb, reshard", WAYS)
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_closed_form_is_what_real_ranks_send(
+    variant: str, bucket_mb: float | None, reshard: bool, world: int
+) -> None:
+    formed = step_messages(variant, SHAPES, world, bucket_mb, reshard, NORM_OF_EACH)
+    for sent in on_ranks("messages_sent", variant, bucket_mb, reshard, world=world):
+        assert sorted(sent) == sorted(formed)
+
+
+@pytest.mark.parametrize("variant", PARALLEL)
+@pytest.mark.parametrize("world", [2, 3])
+def test_what_a_rank_keeps_is_what_the_fullest_real_rank_keeps(variant: str, world: int) -> None:
+    fullest = tuple(max(each) for each in zip(*on_ranks("bytes_kept", variant, world=world), strict=True))
+    assert kept_bytes(variant, SHAPES, world) == fullest
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_forward_pass_leaves_the_rest_gathered_and_without_resharding_every_block(reshard: bool) -> None:
+    """What of the form is a buffer, one block for every block kept and two otherwise, is not seen from outside."""
+    block = sum(map(float32_bytes, SHAPES.blocks[0]))
+    gathered = SHAPES.bytes - (len(SHAPES.blocks) * block if reshard else 0)
+    assert on_ranks("bytes_gathered", reshard) == [gathered, gathered]
+    assert working_bytes("fsdp2", SHAPES, "forward", reshard) == {GATHERED: gathered + (3 if reshard else 1) * block}

@@ -1,21 +1,34 @@
-"""The suite on two ranks that exchange bytes by gloo: one record, the same samples, and a row for what cannot run."""
+"""The suite on two ranks that exchange bytes by gloo: one record, the same samples, and a row for what cannot run.
+
+Two launches of two ranks.
+"""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from statistics import median
 
 import pytest
 
-from tests.support.launch import ROOT, Launch
-from tests.support.ranks import launch_ranks, ranks_launched_once
+from perf_tests.hardware.limits import COLLECTIVES
+from perf_tests.records.record import Json
+from tests.support.launch import Launch
+from tests.support.ranks import ranks_launched_once
 
 PLAIN = "test_full_step[tiny-ctx8-fp32-naive]"
 ALONE, DDP, DDP_OF_THREE = (f"test_full_step[tiny-ctx8-fp32-naive-ddp-world{world}]" for world in (1, 2, 3))
 FSDP2, FSDP2_BF16 = (f"test_full_step[tiny-ctx8-fp32-naive-{way}-world2]" for way in ("fsdp2", "fsdp2-bf16"))
+SIZES = ("10B", "4KB", "40KB", "4MB")
 
-both = ranks_launched_once("--parallel=none,ddp,fsdp2,fsdp2-bf16", "--world=1,2,3", "--phase=full_step", "--rounds=3")
+both = ranks_launched_once(
+    "--parallel=none,ddp,fsdp2,fsdp2-bf16", "--world=1,2,3", "--phase=full_step", "--rounds=3",
+    "--collective=all", f"--message-size={','.join(SIZES)}",
+)  # fmt: skip
+
+WAYS = ("zero1-world2", "fsdp2-world2", "fsdp2-world2-no-reshard")
+PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer")
+
+of_phases = ranks_launched_once(
+    "--parallel=zero1,fsdp2", "--reshard=yes,no", f"--phase={','.join(PHASES)}",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +36,29 @@ def lead(both: list[Launch]) -> Launch:
     return both[0]
 
 
+def info_of(lead: Launch, name: str) -> Json:
+    info: Json = lead.measured[name]["extra_info"]
+    return info
+
+
 def test_rank_0_prints_and_saves_and_the_other_is_silent(both: list[Launch]) -> None:
-    assert [launched.exit_code for launched in both] == [0, 0], both[0].output + both[1].errors
-    assert "Saved" in both[0].output
-    assert "warnings" not in both[0].output
-    assert both[1].output == both[1].errors == ""
-    assert len(both[0].records) == 1
-    assert both[0].journals == []
-
-
-def test_the_time_of_the_run_names_the_rounds_that_show_the_cost_of_communication(lead: Launch) -> None:
-    share = re.search(r"(\d+)% in rounds that show what communication costs", lead.output)
-    assert share is not None
-    assert int(share[1]) > 0
+    lead, other = both
+    assert (lead.exit_code, other.exit_code) == (0, 0), lead.output + other.errors
+    assert "Saved" in lead.output
+    assert "warnings" not in lead.output
+    assert other.output == other.errors == ""
+    assert (len(lead.records), lead.journals) == (1, [])
+    assert lead.record["machine_info"]["torch"]["ranks"] == {"ranks_per_node": 2, "nccl": None, "peer_access": None}
+    assert "- ranks -" in lead.output
+    assert "- collectives -" in lead.output
+    assert int(re.findall(r"(\d+)% in rounds that show what communication costs", lead.output)[0]) > 0
 
 
 def test_one_record_holds_one_device_and_every_number_of_ranks(lead: Launch) -> None:
     assert {PLAIN, ALONE, DDP, FSDP2} <= lead.measured.keys()
-    assert "--world 3 needs 3 ranks, and 2 were started" in lead.outcomes[DDP_OF_THREE]["reason"]
-    assert lead.outcomes[DDP_OF_THREE]["outcome"] == "unsupported"
+    for name in (DDP_OF_THREE, "test_collective[all_reduce-4KB-world3]"):
+        assert lead.outcomes[name]["outcome"] == "unsupported"
+        assert "--world 3 needs 3 ranks, and 2 were started" in lead.outcomes[name]["reason"]
 
 
 def test_a_row_says_how_ranks_share_it_and_one_on_a_device_says_nothing(lead: Launch) -> None:
@@ -50,85 +67,75 @@ def test_a_row_says_how_ranks_share_it_and_one_on_a_device_says_nothing(lead: La
         "global_batch_size": 4, "per_rank_batch_size": 2, "bucket_bytes": None, "reshard": None,
         "reduce_dtype": "float32",
     }  # fmt: skip
-    plain, ddp = lead.measured[PLAIN]["extra_info"], lead.measured[DDP]["extra_info"]
+    plain, ddp = info_of(lead, PLAIN), info_of(lead, DDP)
     assert {name: ddp[name] for name in of_ranks} == of_ranks
     assert {plain[name] for name in of_ranks} == {None}
-    assert lead.measured[FSDP2]["extra_info"]["reshard"] is True
+    assert info_of(lead, FSDP2)["reshard"] is True
 
 
 def test_a_round_takes_as_long_as_on_its_slowest_rank(lead: Launch) -> None:
-    row = lead.measured[DDP]
-    own = row["extra_info"]["rank_seconds"]
-    assert [len(seconds) for seconds in own] == [3, 3]
-    assert row["stats"]["data"] == [max(pair) for pair in zip(*own, strict=True)]
-    assert row["extra_info"]["slowest_ranks"] == [pair.index(max(pair)) for pair in zip(*own, strict=True)]
+    row, info = lead.measured[DDP], info_of(lead, DDP)
+    rounds = list(zip(*info["rank_seconds"], strict=True))
+    assert len(rounds) == 3
+    assert row["stats"]["data"] == [max(pair) for pair in rounds]
+    assert info["slowest_ranks"] == [pair.index(max(pair)) for pair in rounds]
+    assert info["tokens_per_second"] == pytest.approx(4 * 8 / row["stats"]["median"]), "of all ranks"
 
 
-def test_exposed_communication_is_the_median_difference_to_the_step_without_it(lead: Launch) -> None:
-    for name in (DDP, FSDP2, FSDP2_BF16):
-        info = lead.measured[name]["extra_info"]
-        pairs = list(zip(info["seconds_with_communication"], info["seconds_without_communication"], strict=True))
-        assert len(pairs) == 3
-        assert info["exposed_communication_seconds"] == median(with_it - without for with_it, without in pairs)
+def test_the_ceiling_and_the_efficiency_are_held_against_one_rank(lead: Launch) -> None:
+    one, two = info_of(lead, ALONE), info_of(lead, DDP)
+    ceiling, rate = "matmul_ceiling_tflops_per_second", "tokens_per_second"
+    assert two[ceiling] == 2 * one[ceiling] > 0
+    assert two["relative_to"] == lead.measured[ALONE]["fullname"]
+    assert two["scaling_efficiency"] == pytest.approx(two[rate] / 2 / one[rate])
+    assert one["sent_bytes"] == 0
 
 
-def test_tokens_per_second_are_those_of_all_ranks(lead: Launch) -> None:
-    row = lead.measured[DDP]
-    assert row["extra_info"]["tokens_per_second"] == pytest.approx(4 * 8 / row["stats"]["median"])
+@pytest.mark.parametrize("name", [DDP, FSDP2, FSDP2_BF16])
+def test_exposed_communication_is_the_median_difference_to_the_step_without_it(name: str, lead: Launch) -> None:
+    info = info_of(lead, name)
+    pairs = list(zip(info["seconds_with_communication"], info["seconds_without_communication"], strict=True))
+    assert len(pairs) == 3
+    assert info["exposed_communication_seconds"] == median(with_it - without for with_it, without in pairs)
 
 
-def test_the_ceiling_of_a_row_is_that_of_all_its_ranks(lead: Launch) -> None:
-    alone, both = (lead.measured[name]["extra_info"]["matmul_ceiling_tflops_per_second"] for name in (ALONE, DDP))
-    assert both == 2 * alone > 0
-
-
-@pytest.mark.parametrize("name", [DDP, FSDP2])
-def test_the_bytes_that_a_step_sends_are_those_of_the_closed_form(name: str, lead: Launch) -> None:
-    info = lead.measured[name]["extra_info"]
-    assert info["sent_bytes"] == info["predicted_sent_bytes"] > 0
-    assert sum(part["sent_bytes"] for part in info["sent_by_part"].values()) == info["sent_bytes"]
+def sent_by_part(info: Json, whose: str) -> Json:
+    return {part: sent for part, sent in info[f"{whose}sent_by_part"].items() if sent["sent_bytes"]}
 
 
 @pytest.mark.parametrize("name", [DDP, FSDP2])
 def test_each_part_of_a_step_sends_the_predicted_messages(name: str, lead: Launch) -> None:
-    info = lead.measured[name]["extra_info"]
-    counted = {part: sent for part, sent in info["sent_by_part"].items() if sent["sent_bytes"]}
-    assert counted == {part: sent for part, sent in info["predicted_sent_by_part"].items() if sent["sent_bytes"]}
-    assert counted["backward"]["collectives"].keys() <= {"all_reduce", "all_gather", "reduce_scatter"}
+    info = info_of(lead, name)
+    assert sent_by_part(info, "") == sent_by_part(info, "predicted_")
+    assert info["sent_bytes"] == info["predicted_sent_bytes"] > 0
+    assert sum(part["sent_bytes"] for part in info["sent_by_part"].values()) == info["sent_bytes"]
 
 
-def test_one_rank_sends_nothing(lead: Launch) -> None:
-    assert lead.measured[ALONE]["extra_info"]["sent_bytes"] == 0
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_phase_sends_what_the_closed_form_says_of_its_parts(phase: str, way: str, of_phases: list[Launch]) -> None:
+    info = info_of(of_phases[0], f"test_{phase}[tiny-ctx8-fp32-naive-{way}]")
+    assert sent_by_part(info, "") == sent_by_part(info, "predicted_")
+    assert info["sent_bytes"] == info["predicted_sent_bytes"]
+    # A pass with gathers or reductions of its own sends something.
+    sends = phase in {"zero1-world2": ("backward", "forward_backward", "optimizer")}.get(way, PHASES)
+    assert (info["sent_bytes"] > 0) is sends
 
 
-def test_the_screen_and_the_row_say_to_which_row_the_efficiency_is_relative(lead: Launch) -> None:
-    info, base = lead.measured[DDP]["extra_info"], lead.measured[ALONE]
-    rate = base["extra_info"]["tokens_per_second"]
-    assert info["relative_to"] == base["fullname"]
-    assert info["scaling_efficiency"] == pytest.approx(info["tokens_per_second"] / 2 / rate)
-    assert "- ranks -" in lead.output
-
-
-def test_the_machine_says_how_its_ranks_are_joined(lead: Launch) -> None:
-    assert lead.record["machine_info"]["torch"]["ranks"] == {"ranks_per_node": 2, "nccl": None, "peer_access": None}
-
-
-ONE_DEVICE = """
-import sys
-import perf_tests.plugin, perf_tests.conftest
-of_ranks = ("perf_tests.bench.ranks", "perf_tests.run.ranks", "torch.distributed.tensor")
-print(*sorted(name for name in sys.modules if name.startswith(of_ranks)))
-"""
-
-
-def test_a_run_on_one_device_loads_nothing_of_ranks() -> None:
-    loaded = subprocess.run([sys.executable, "-c", ONE_DEVICE], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert loaded.stdout.split() == []
-
-
-def test_the_kernels_of_a_shared_case_are_those_of_rank_0(tmp_path: Path) -> None:
-    lead, other = launch_ranks(tmp_path, "--parallel=ddp", "--phase=forward_backward", "--kernels")
-    assert (lead.exit_code, other.exit_code) == (0, 0), lead.output
-    (traced,) = lead.passes.values()
-    assert traced["values"]["trace"] is not None
-    assert other.output == ""
+@pytest.mark.parametrize("collective, times_bus", [("all_reduce", 1.0), ("all_gather", 0.5), ("reduce_scatter", 0.5)])
+def test_a_collective_alone_has_the_bandwidths_of_nccl_tests_and_a_link(
+    collective: str, times_bus: float, lead: Launch
+) -> None:
+    name = f"test_collective[{collective}-40KB-world2]"
+    info, seconds = info_of(lead, name), lead.measured[name]["stats"]["median"]
+    assert info["algorithm_bytes_per_second"] == pytest.approx(40_000 / seconds)
+    assert info["bus_bytes_per_second"] == pytest.approx(times_bus * info["algorithm_bytes_per_second"])
+    assert len(info["rank_seconds"]) == 2
+    assert (info["collective"], info["message_bytes"], info["backend"]) == (collective, 40_000, "gloo")
+    cut = "all_gather-10B-world2"
+    assert info_of(lead, f"test_collective[{cut}]")["exchanged_bytes"] == 8, "what ranks cannot divide is cut"
+    (link,) = (link for link in lead.record["links"] if (link["collective"], link["world"]) == (collective, 2))
+    assert link["sizes"] == len(SIZES)
+    assert link["latency_seconds"] >= 0
+    names = {f"test_collective[{each}-{size}-world{world}]" for each in COLLECTIVES for size in SIZES for world in "12"}
+    assert names <= lead.measured.keys()

@@ -1,5 +1,9 @@
-"""Runs that are killed, interrupted or doubled, in real launches: nothing finished is lost."""
+"""Runs that end before their time, in real launches: nothing finished is lost, and what goes on ends in one record.
 
+Eighteen launches: signals, a case that hangs, two runs at once, and a grid in slices of time and in shares.
+"""
+
+import json
 import shlex
 import signal
 import time
@@ -7,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.journal import read_journal
+from perf_tests.__main__ import main
+from perf_tests.records.journal import JournalContents, read_journal
+from perf_tests.records.record import Json, identity_of
 from tests.support.forked_python import forked_python
 from tests.support.launch import (
     ALL_THREE,
@@ -19,126 +25,148 @@ from tests.support.launch import (
     finished,
     launch,
     launched_once,
+    record_files,
     start,
     start_command,
 )
 
+AT_8, AT_16 = (f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16))
 DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
+WAITS_AT_16 = (f"--model={MODELS}:WaitsAt16", *THREE_CASES)
 
 
-# Both in the second of three cases.
-killed = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
-interrupted = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGINT")
+def journal_of(launched: Launch) -> JournalContents:
+    (path,) = launched.journals
+    contents = read_journal(path)
+    assert contents is not None
+    return contents
 
 
 @pytest.fixture(scope="module")
-def resumed(killed: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch(copied(killed, tmp_path_factory.mktemp("resumed")), *DIES_AT_16, "--resume")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Launch]:
+    """By a signal in the second of three cases."""
+    storages = {name: tmp_path_factory.mktemp(name) for name in ("SIGKILL", "SIGINT", "SIGTERM")}
+    return {name: launch(storage, *DIES_AT_16, PLANTED_SIGNAL=name) for name, storage in storages.items()}
 
 
-def test_a_run_that_is_killed_or_interrupted_loses_only_the_case_in_flight(killed: Launch, interrupted: Launch) -> None:
-    assert (killed.exit_code, interrupted.exit_code) == (-signal.SIGKILL, 2)
-    for ended in (killed, interrupted):
-        assert finished(ended) == {"test_forward[tiny-ctx8-fp32-own]"}
-        assert ended.records == []
+@pytest.mark.parametrize("sent, exit_code, began", [("SIGKILL", -9, 1), ("SIGINT", 2, 0), ("SIGTERM", 143, 0)])
+def test_a_signal_ends_a_run_by_its_exit_code_and_loses_only_the_case_in_flight(
+    sent: str, exit_code: int, began: int, ended: dict[str, Launch]
+) -> None:
+    assert ended[sent].exit_code == exit_code, ended[sent].output + ended[sent].errors
+    assert ended[sent].records == []
+    assert finished(ended[sent]) == {AT_8}
+    in_flight = sum(count for case, count in journal_of(ended[sent]).starts.items() if case.endswith(AT_16))
+    assert in_flight == began, "only a kill may have been the fault of its case"
 
 
-def test_a_resumed_run_ends_in_one_record_with_every_case_once_and_no_journal(resumed: Launch) -> None:
-    assert resumed.exit_code == 0
-    assert resumed.measured.keys() == ALL_THREE
-    assert len(resumed.record["benchmarks"]) == 3
-    assert resumed.record["outcomes"] == []
-    assert resumed.journals == []
-    assert "1 of 3 cases were done" in resumed.output
-
-
-def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch, resumed: Launch) -> None:
-    contents = read_journal(killed.journals[0])
-    assert contents is not None
-    assert contents.benchmarks == [resumed.measured["test_forward[tiny-ctx8-fp32-own]"]]
-
-
-def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Launch, tmp_path: Path) -> None:
-    refused = launch(copied(killed, tmp_path), *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
-    assert refused.exit_code == 4
-    assert "rounds (2 then, 3 now)" in refused.errors
-    assert "batch_sizes ([4] then, [2] now)" in refused.errors
-    assert refused.records == []
-    assert [path.read_bytes() for path in refused.journals] == [path.read_bytes() for path in killed.journals]
-
-
-def test_a_case_that_brings_a_signal_upon_itself_is_given_up(killed: Launch, tmp_path: Path) -> None:
-    storage = copied(killed, tmp_path)
-    again = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGSEGV")
-    last = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGSEGV")
-    assert again.exit_code == -signal.SIGSEGV
-    assert last.exit_code == 1
-    assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
-    given_up = last.outcomes["test_forward[tiny-ctx16-fp32-own]"]
-    assert given_up["outcome"] == "process_died"
-    assert "died twice while this case ran, last of: Segmentation fault" in given_up["reason"]
-
-
-def test_a_case_in_which_the_process_was_killed_twice_is_the_users_to_decide(killed: Launch, tmp_path: Path) -> None:
-    storage = copied(killed, tmp_path)
-    launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-    third = launch(storage, *DIES_AT_16, "--resume")
-    assert third.exit_code == 1
-    assert third.records == []
-    assert "the process was killed twice while forward tiny-ctx16-fp32-own ran" in third.output
-    assert "--resume --retry` measures again" in third.output
-    retried = launch(copied(third, tmp_path / "retried"), *DIES_AT_16, "--resume", "--retry")
-    assert retried.exit_code == 0
-    assert retried.measured.keys() == ALL_THREE
-    saved = launch(storage, *DIES_AT_16, "--resume")
-    assert saved.exit_code == 1
-    assert saved.outcomes["test_forward[tiny-ctx16-fp32-own]"]["outcome"] == "process_died"
-    assert saved.journals == []
-
-
-def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
-    command = interrupted.output.partition("resume with `")[2].partition("`")[0]
-    pytest_name, *arguments = shlex.split(command)
+def test_the_command_that_an_interrupted_run_prints_completes_it_with_the_rounds_measured_before(
+    ended: dict[str, Launch],
+) -> None:
+    interrupted, before = ended["SIGINT"], journal_of(ended["SIGINT"]).benchmarks
+    pytest_name, *arguments = shlex.split(interrupted.output.partition("resume with `")[2].partition("`")[0])
     completed = finish(start_command((forked_python(), "-m", pytest_name, *arguments)), interrupted.storage)
     assert completed.exit_code == 0
+    assert "1 of 3 cases were done" in completed.output
     assert completed.measured.keys() == ALL_THREE
-    assert completed.journals == []
+    assert (len(completed.record["benchmarks"]), completed.record["outcomes"], completed.journals) == (3, [], [])
+    assert before == [completed.measured[AT_8]]
 
 
-def test_a_run_that_stops_at_its_first_failure_keeps_its_journal(tmp_path: Path) -> None:
-    stopped = launch(tmp_path, f"--model={MODELS}:FailsWithoutGraph", *THREE_CASES, "--phase=inference", "--exitfirst")
-    assert stopped.exit_code == 1
-    assert stopped.records == []
-    assert finished(stopped) == {f"test_inference[tiny-ctx{context}-fp32-own]" for context in (8, 16)}
-    assert "2 of 3 cases are kept" in stopped.output
+def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, Launch], tmp_path: Path) -> None:
+    storage = copied(ended["SIGKILL"], tmp_path)
+    again, last = (launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGSEGV") for _ in range(2))
+    assert (again.exit_code, last.exit_code) == (-signal.SIGSEGV, 1)
+    assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
+    assert last.outcomes[AT_16]["outcome"] == "process_died"
+    assert "died twice while this case ran, last of: Segmentation fault" in last.outcomes[AT_16]["reason"]
+
+
+def test_a_case_in_which_the_process_was_killed_twice_is_the_users_to_decide(
+    ended: dict[str, Launch], tmp_path: Path
+) -> None:
+    storage = copied(ended["SIGKILL"], tmp_path)
+    launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
+    third = launch(storage, *DIES_AT_16, "--resume")
+    assert (third.exit_code, third.records) == (1, [])
+    assert "the process was killed twice while forward tiny-ctx16-fp32-own ran" in third.output
+    retried = launch(copied(third, tmp_path / "retried"), *DIES_AT_16, "--resume", "--retry")
+    assert (retried.exit_code, set(retried.measured)) == (0, ALL_THREE)
+    saved = launch(storage, *DIES_AT_16, "--resume")
+    assert (saved.exit_code, saved.journals) == (1, [])
+    assert saved.outcomes[AT_16]["outcome"] == "process_died"
+
+
+def test_a_run_goes_on_after_a_case_that_hangs(tmp_path: Path) -> None:
+    never = str(tmp_path / "never")
+    hung = launch(tmp_path, *WAITS_AT_16, "-p", "tests.support.impatient_at_16", PLANTED_GATE=never)
+    assert hung.exit_code == 1
+    assert hung.measured.keys() | hung.outcomes.keys() == ALL_THREE
+    assert hung.outcomes[AT_16]["outcome"] == "timed_out"
+    assert hung.journals == []
 
 
 def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Path) -> None:
     """They would slow each other; resuming would be to take the first one's journal away."""
-    arguments = (f"--model={MODELS}:WaitsAt16", *THREE_CASES)
     gate = tmp_path / "gate"
-    first = start(tmp_path, *arguments, PLANTED_GATE=str(gate))
+    first = start(tmp_path, *WAITS_AT_16, PLANTED_GATE=str(gate))
     try:
-        wait_until_a_case_is_finished(tmp_path)
+        deadline = time.monotonic() + 120
+        while not any(AT_8 in path.read_text() for path in tmp_path.glob("*/journal-*")):
+            assert time.monotonic() < deadline, "the first run never finished a case"
+            time.sleep(0.05)
         (journal,) = tmp_path.glob("*/journal-*")
-        seconds = [launch(tmp_path, *arguments, *resume) for resume in ([], ["--resume"])]
+        second = launch(tmp_path, *WAITS_AT_16, "--resume")
     finally:
         gate.touch()
         complete = finish(first, tmp_path)
-    for second in seconds:
-        assert second.exit_code == 4
-        assert f"Process {journal.stem.rpartition('-')[2]} is measuring here already" in second.errors
-    assert complete.exit_code == 0
-    assert complete.measured.keys() == ALL_THREE
-    assert complete.journals == []
+    assert second.exit_code == 4
+    assert f"Process {journal.stem.rpartition('-')[2]} is measuring here already" in second.errors
+    assert (complete.exit_code, set(complete.measured), complete.journals) == (0, ALL_THREE, [])
 
 
-def wait_until_a_case_is_finished(storage: Path) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for journal in storage.glob("*/journal-*"):
-            contents = read_journal(journal)
-            if contents is not None and contents.finished_ids:
-                return
-        time.sleep(0.05)
-    raise AssertionError("the first run never finished a case")
+GRID = ("--phase=forward", "--context=8,16", "--attention=naive,flex", "-k=not attention", "--kernels")
+"""Two cases, their passes, and as many of an attention that this device does not have."""
+
+whole = launched_once(*GRID)
+
+
+def cases(record: Json) -> dict[str, list[tuple[str, Json]]]:
+    """Ids and identities in the record's order, by what came of them; and what was selected."""
+    names = {"benchmarks": "fullname", "outcomes": "id", "passes": "id"}
+    return {"selection": record["suite"]["selection"]} | {
+        kind: [(row[name], row.get("identity") or identity_of(row)) for row in record[kind]]
+        for kind, name in names.items()
+    }
+
+
+def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_path: Path) -> None:
+    assert whole.exit_code == 0, whole.output + whole.errors
+    slow = (*GRID, "-p", "tests.support.a_minute_a_case", "--resume")
+    first = launch(tmp_path / "first", *slow, "--time-limit=2.5")
+    assert first.exit_code == 0, first.output + first.errors
+    assert "--time-limit 2.5 is reached, 4 cases are left" in first.output
+    assert "resume with `pytest" in first.output
+    assert len(finished(first)) == 4
+    second = launch(copied(first, tmp_path), *slow, "--time-limit=2.6")
+    assert (second.exit_code, second.journals) == (0, []), second.output + second.errors
+    assert cases(second.record) == cases(whole.record)
+    assert len(cases(whole.record)["passes"]) == 2
+
+
+def test_shards_are_merged_to_the_record_of_one_go(
+    whole: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = copied(whole, tmp_path)
+    for share in (1, 2):
+        shard = launch(storage, *GRID, f"--shard={share}/2", "--benchmark-compare", "--resume")
+        assert shard.exit_code == 0, shard.output + shard.errors
+        assert "Not selected, so not counted as gone: 4 cases of these axes." in shard.output
+    paths = record_files(storage)[1:]
+    before = [path.read_bytes() for path in paths]
+    assert main(["merge", *map(str, paths), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["cases"] == 8
+    assert record_files(storage)[3:] == [Path(said["record"])]
+    assert cases(json.loads(Path(said["record"]).read_bytes())) == cases(whole.record)
+    assert [path.read_bytes() for path in paths] == before

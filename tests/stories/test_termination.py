@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM, to one process or to all of them; no worker outlives the run, whatever ends that."""
+"""No worker outlives the run, whatever ends that; what one answers too late, or can no longer say, is not mixed up.
+
+Nine processes that import no suite, but for workers.
+"""
 
 import os
 import signal
@@ -7,49 +10,56 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import Mock
+from types import FrameType
 
 import pytest
 
+from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.workers import WorkerProcess, start_worker
+from perf_tests.records.journal import Journal, read_journal
+from perf_tests.run.ends import TimedOutError, quarantine
 from perf_tests.run.termination import TerminatedError, Termination
+from tests.stories.test_passes import worker_in, write_worker
+from tests.support.example_cases import language_model_case
+from tests.support.items import benchmark
 from tests.support.launch import ROOT, inherited
+from tests.support.orphans import VARIABLE, orphans
+from tests.support.synthetic import BACKWARD, FORWARD, timed
+
+HANGS = """
+import time
+from perf_tests.bench.workers import end_with_starter
+end_with_starter()
+print(1, flush=True)
+time.sleep(600)
+"""
+"""Never answers, and ends with its starter whatever ends that."""
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    """It never answers, and ends with this process whatever ends that."""
-    program = (
-        "import time\nfrom perf_tests.bench.workers import end_with_starter\nend_with_starter()\ntime.sleep(600)\n"
-    )
-    (tmp_path / "hangs.py").write_text(program)
+    (tmp_path / "hangs.py").write_text(HANGS.replace("print(1, flush=True)", ""))
     worker = start_worker("hangs", tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)})
     yield worker
     worker.end()
 
 
-@pytest.fixture
-def termination(monkeypatch: pytest.MonkeyPatch) -> Iterator[Termination]:
-    """Handles SIGTERM during the test."""
-    termination = Termination()
-    before = signal.signal(signal.SIGTERM, termination.note)
-    yield termination
-    signal.signal(signal.SIGTERM, before)
+@contextmanager
+def handling(number: int, handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    yield
+    signal.signal(number, before)
 
 
 def test_a_process_ends_with_its_starter_and_not_with_the_thread_that_started_it() -> None:
     """The kernel tells of a thread's end before it closes the process's pipes, and to the process alone, not its group:
     a killed search of several threads left its gate running."""
-    program = (
-        "import time; from perf_tests.bench.workers import end_with_starter; "
-        "end_with_starter(); print(1, flush=True); time.sleep(600)"
-    )
     begun: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
-        command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+        command, pipe = [sys.executable, "-c", HANGS], subprocess.PIPE
         process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, process_group=0)
         begun.append(process)
         assert process.stdout is not None
@@ -66,7 +76,10 @@ def test_a_process_ends_with_its_starter_and_not_with_the_thread_that_started_it
         assert process.wait() == -signal.SIGKILL
 
 
-def test_sigterm_ends_the_wait_for_a_worker_once(worker: WorkerProcess, termination: Termination) -> None:
+def test_sigterm_ends_the_wait_for_a_worker_once_and_the_worker_leaves_its_end_to_the_run(
+    worker: WorkerProcess,
+) -> None:
+    """Otherwise its death would be the outcome of a case."""
     cleaned_up = []
 
     def wait() -> None:
@@ -75,54 +88,31 @@ def test_sigterm_ends_the_wait_for_a_worker_once(worker: WorkerProcess, terminat
             worker.receive(patience_seconds=60)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)  # once more, which must not disturb this
+            worker.process.terminate()
             cleaned_up.append(worker)
 
-    with pytest.raises(TerminatedError):
+    with handling(signal.SIGTERM, Termination().note), pytest.raises(TerminatedError):
         wait()
     assert cleaned_up
-
-
-def test_a_signal_that_a_model_catches_ends_the_run_before_the_next_case(termination: Termination) -> None:
-    with suppress(BaseException):
-        os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(TerminatedError, match="SIGTERM has ended the run"):
-        termination.pytest_runtest_protocol()
-
-
-def test_a_signal_waits_until_the_journal_is_open(termination: Termination) -> None:
-    opened = []
-
-    def open_journal() -> None:
-        with termination.waiting():
-            os.kill(os.getpid(), signal.SIGTERM)
-            opened.append("journal")
-
-    with pytest.raises(TerminatedError):
-        open_journal()
-    assert opened
-
-
-def test_a_signal_after_the_last_case_waits_until_everything_is_saved_and_tells_in_the_exit_code(
-    termination: Termination,
-) -> None:
-    loop = termination.pytest_runtestloop()
-    next(loop)
-    with pytest.raises(StopIteration):
-        loop.send(None)
-    os.kill(os.getpid(), signal.SIGTERM)
-    saving = termination.pytest_sessionfinish(session := Mock(exitstatus=0))
-    next(saving)
-    with pytest.raises(StopIteration):
-        saving.send(None)
-    assert session.exitstatus == 143
-
-
-def test_a_worker_leaves_its_end_to_the_run_that_started_it(worker: WorkerProcess) -> None:
-    """Otherwise its death would be the outcome of a case."""
-    worker.process.terminate()
-    time.sleep(0.1)
-    assert worker.process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.process.wait(timeout=0.2)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM}, "of this process"
+
+
+IGNORES_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from perf_tests.run.termination import end_at_once_when_signalled
+end_at_once_when_signalled()
+print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+signal.raise_signal(signal.SIGINT)
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_what_a_shell_starts_in_the_background_still_ignores_ctrl_c_and_sigterm_ends_it_at_once() -> None:
+    ended = subprocess.run([sys.executable, "-uc", IGNORES_CTRL_C], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.stdout, ended.returncode) == ("True False\n", 143)
 
 
 STARTER = """
@@ -148,28 +138,66 @@ while True:
 
 def test_a_worker_at_work_and_its_forks_end_at_once_when_the_run_is_killed(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
-    variables = inherited(PYTHONPATH=str(ROOT))
+    variables = inherited(PYTHONPATH=str(ROOT), **{VARIABLE: "a test of this"})
     with subprocess.Popen(
         [sys.executable, "-c", STARTER], cwd=tmp_path, env=variables, stdin=subprocess.PIPE
     ) as starter:
-        try:
-            assert wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2, seconds=60)
-        finally:
-            starter.kill()
-    workers = [int(path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
-    assert wait_until(lambda: not any(map(is_running, workers)), seconds=5)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("worker-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running = orphans("a test of this", patience_seconds=0)
+        starter.kill()
+    assert len(running) == 3
+    assert orphans("a test of this") == []
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return is_so()
+ECHO = """
+import json, socket, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+for task in end.makefile("rb"):
+    time.sleep(json.loads(task)["seconds"])
+    end.sendall(task)
+"""
 
 
-def is_running(process: int) -> bool:
-    """Not a zombie, which nobody may have waited for yet."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def test_what_a_worker_answers_once_the_time_of_its_case_is_up_is_not_taken_for_the_answer_of_the_next(
+    tmp_path: Path,
+) -> None:
+    def raise_error(number: int, frame: object) -> None:
+        raise TimedOutError
+
+    write_worker(tmp_path, ECHO)
+    with handling(signal.SIGALRM, raise_error), worker_in(tmp_path) as worker:
+        assert worker.ask({"seconds": 0}) == {"seconds": 0}
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(TimedOutError):
+            worker.ask({"seconds": 1})
+        assert worker.ask({"seconds": 0}) == {"seconds": 0}
+
+
+HOLDS_PYTHON = """
+import sys, re
+from pathlib import Path
+from tests.support.synthetic import FORWARD, BACKWARD, header, timed
+from perf_tests.records.journal import Journal
+journal = Journal.create(Path(sys.argv[1]), header([FORWARD, BACKWARD]))
+journal.write("benchmark", timed(BACKWARD))
+journal.write("started", FORWARD)
+journal.end_process_after(0.1)
+re.match("(a*)*b", "a" * 99)  # keeps the interpreter to itself
+"""
+
+
+def test_a_process_that_could_not_even_end_itself_tells_the_next_one(tmp_path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", HOLDS_PYTHON, str(tmp_path)], timeout=60).returncode == 1
+    (path,) = tmp_path.glob("journal-*")
+    contents, journal = read_journal(path), Journal.reopen(path)
+    assert contents is not None
+    assert journal is not None
+    item = benchmark(language_model_case(), nodeid=FORWARD)
+    assert quarantine([item], MeasuringSession(journal, contents, Progress(None))) == []
+    journal.close()
+    again = read_journal(path)
+    assert again is not None
+    assert [row["outcome"] for row in again.outcomes] == ["timed_out"]
+    assert again.benchmarks == [timed(BACKWARD)]

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import torch
 import torch.distributed as dist
 
-from perf_tests.bench.ranks import RankClock, SentByPart, values_by_part
+from perf_tests.bench.ranks import RankClock, messages_by_region, values_by_part
 
 
 def clock_of(group: dist.ProcessGroup) -> RankClock:
@@ -38,10 +38,10 @@ def sent_outside_and_inside(group: dist.ProcessGroup) -> dict[str, Any]:
     """Two messages in the backward pass, one of whole numbers, and one outside of any part."""
     from model.regions import region
 
-    sent = SentByPart()
-    with sent.counting():
+    def send() -> None:
         dist.all_reduce(torch.zeros(3), group=group)
         with region("backward"):
             dist.all_reduce(torch.zeros(5), group=group)
             dist.all_reduce(torch.zeros(5, dtype=torch.int64), group=group)
-    return values_by_part(sent.messages, dist.get_world_size(group))
+
+    return values_by_part(messages_by_region(send), dist.get_world_size(group))

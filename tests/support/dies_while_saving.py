@@ -1,4 +1,4 @@
-"""A pytest plugin for tests: once, rank 1 dies after the last case, and rank 0 saves when torchrun has told it so."""
+"""A plugin: after PLANTED_RESTARTS rank 1 dies after the last case, and rank 0 saves when torchrun has told it so."""
 
 import os
 import time
@@ -12,7 +12,7 @@ PATIENCE_SECONDS = 30
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] != os.environ["PLANTED_RESTARTS"]:
         return
     if os.environ["RANK"] == "1":
         os._exit(17)

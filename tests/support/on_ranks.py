@@ -1,7 +1,6 @@
 """What each rank of a test runs, in a process of its own."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -9,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from model.attention import naive_attention
-from model.parallel import PARALLEL, Ranks, share, without_synchronization
+from model.parallel import PARALLEL, Ranks, share
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
@@ -28,25 +27,6 @@ def training_on(group: dist.ProcessGroup, variant: str, optimizer: str = "loop")
     ), ranks
 
 
-def whole(tensor: torch.Tensor) -> list[float]:
-    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return full.detach().flatten().tolist()
-
-
-def weights(training: Training) -> list[list[float]]:
-    return [whole(parameter) for parameter in training.model.parameters()]
-
-
-def take_steps(group: dist.ProcessGroup, variant: str, optimizer: str, steps: int) -> list[list[float]]:
-    """Weights after `steps` steps on 6 sequences."""
-    training, ranks = training_on(group, variant, optimizer)
-    training.create_optimizer_state()
-    tokens = share(tiny.tokens(CPU, batch=6), ranks)
-    for _ in range(steps):
-        training.step(tokens, tokens.roll(-1, -1))
-    return weights(training)
-
-
 def release_leaves(group: dist.ProcessGroup, variant: str) -> tuple[int, int]:
     """Tensors of optimizer state before and after `release`."""
     training, _ = training_on(group, variant)
@@ -56,32 +36,18 @@ def release_leaves(group: dist.ProcessGroup, variant: str) -> tuple[int, int]:
     return before, len(training.optimizer.state)
 
 
-def gradients_apart(group: dist.ProcessGroup, variant: str) -> tuple[list[list[float]], list[list[float]]]:
-    """Gradients of one backward pass without synchronization, and of the next one with it."""
-    training, ranks = training_on(group, variant)
-    tokens = share(tiny.tokens(CPU, batch=6), ranks)
-    with without_synchronization(training):
-        apart = _gradients(training, tokens)
-    return apart, _gradients(training, tokens)
-
-
-def _fill(training: Training, tokens: torch.Tensor) -> None:
-    training.clear_gradients()
-    training.backward(training.loss(training.forward(tokens), tokens.roll(-1, -1)))
-
-
-def _gradients(training: Training, tokens: torch.Tensor) -> list[list[float]]:
-    _fill(training, tokens)
-    return [whole(gradient) for gradient in tiny.gradients(training.model).values()]
-
-
 def refusals(group: dist.ProcessGroup) -> list[str]:
     """The sentences of what cannot be done."""
-    said = []
-    ranks = Ranks(group, CPU)
-    calls: tuple[Any, ...] = (
+
+    def with_sgd(model: torch.nn.Module) -> Training:
+        training = Training(model, PRECISIONS["fp32"], CPU)
+        training.optimizer = torch.optim.SGD(model.parameters())
+        return training
+
+    said, ranks = [], Ranks(group, CPU)
+    calls: tuple[Callable[[], object], ...] = (
         lambda: share(tiny.tokens(CPU, batch=5), ranks),
-        lambda: PARALLEL["zero1"](tiny.model(CPU), ranks, _with_sgd),
+        lambda: PARALLEL["zero1"](tiny.model(CPU), ranks, with_sgd),
     )
     for call in calls:
         try:
@@ -89,12 +55,6 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
         except ValueError as error:
             said.append(str(error))
     return said
-
-
-def _with_sgd(model: torch.nn.Module) -> Training:
-    training = Training(model, PRECISIONS["fp32"], CPU)
-    training.optimizer = torch.optim.SGD(model.parameters())
-    return training
 
 
 def sharded_blocks(group: dist.ProcessGroup) -> list[int]:
