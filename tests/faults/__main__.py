@@ -43,7 +43,9 @@ CPU_SECONDS = 20
 WALL_SECONDS = 180
 """Ends an owner that waits instead of computing; long enough for `CPU_SECONDS` on a machine with other work."""
 
-NOT_COPIED = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "mutants", "wheels", "expedition")
+NOT_COPIED = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis")
+OUTPUTS = {"mutants", "wheels", "expedition"}
+"""Folders of the root that `make` writes, which may be large; a package of such a name is copied."""
 
 RUN_PYTEST = """
 import resource, runpy, sys
@@ -140,7 +142,12 @@ class Planter:
 
     def __enter__(self) -> "Planter":
         self.tree = Path(tempfile.mkdtemp(prefix="faults-")) / "tree"
-        shutil.copytree(self.root, self.tree, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        ignored = shutil.ignore_patterns(*NOT_COPIED)
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            return ignored(folder, names) | (OUTPUTS.intersection(names) if Path(folder) == self.root else set())
+
+        shutil.copytree(self.root, self.tree, symlinks=True, ignore=left_out)
         forked_python()
         self._kept = _children()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
