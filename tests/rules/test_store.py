@@ -142,9 +142,11 @@ def test_what_a_killed_writer_left_goes_at_the_next_start(tmp_path: Path) -> Non
 def test_an_error_names_the_file_that_was_asked_for_and_the_option() -> None:
     with pytest.raises(FileNotFoundError, match=r"no/page\.html'$"):
         write_whole(Path("no/page.html"), b"")
-    for write in (lambda: check_folder("no/page", "--out"), lambda: write_named("no/page", b"", "--out")):
-        with pytest.raises(UsageError, match=r"^no/page cannot be written: No such .*; name another file with --out"):
-            write()
+    said = r"^no/page cannot be written: No such .*; name another file with --out\.$"
+    with pytest.raises(UsageError, match=said):
+        check_folder("no/page", "--out")
+    with pytest.raises(UsageError, match=said):
+        write_named("no/page", b"", "--out")
 
 
 # Reading.
@@ -256,7 +258,8 @@ def test_a_case_without_two_figures_is_told_for_what_it_is(claim: str) -> None:
 def test_a_case_of_both_runs_has_its_ratio_and_what_is_only_before_may_be_left_out() -> None:
     slower = record([timed(seconds=[1.1 * seconds for seconds in TEN_ROUNDS])])
     (row,) = compare(FIGURE, slower)
-    assert (row.status, row.is_failure, row.ratio) == (Status.MEASURED, False, pytest.approx(1.1))
+    assert (row.status, row.is_failure) == (Status.MEASURED, False)
+    assert row.ratio == pytest.approx(1.1)
     assert row.interval == pytest.approx((1.1 * 1.01 / 1.08, 1.1 * 1.08 / 1.01))
     assert compare(slower, NO_CASE, gone_counts=False) == []
 
