@@ -151,13 +151,6 @@ def test_identity_is_the_same_from_a_benchmark_and_from_an_outcome() -> None:
     assert identity_of(timed(batch_size=7)) == identity_of(untimed(batch_size=7)) == identity(batch_size=7)
 
 
-def test_attention_alone_has_an_identity_of_its_own() -> None:
-    row = {"extra_info": {"phase": "attention_forward", "head_dim": 64, "sequence_length": 256, "median": 1.0}}
-    assert list(identity_of(row)) == [
-        "phase", "head_dim", "sequence_length", "batch_size", "precision", "attention", "device", "cache",
-    ]  # fmt: skip
-
-
 # Times.
 
 

@@ -47,61 +47,48 @@ class Dispatched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def training() -> Training:
-    return Training(build(), PRECISIONS["fp32"], CPU)
+def opened(checkpoint: str = "none") -> list[tuple[str, ...]]:
+    """The regions of a training step, each with those around it."""
+    opener, training = Opener(), Training(build(checkpoint=checkpoint), PRECISIONS["fp32"], CPU)
+    with regions_opened_by(opener):
+        training.step(random_tokens(), random_tokens())
+    return opener.opened
 
 
 def test_the_regions_of_a_step_nest_as_the_model_does() -> None:
-    opener, step = Opener(), training()
-    with regions_opened_by(opener):
-        step.step(random_tokens(), random_tokens())
-    attention = [path[4:] for path in opener.opened if path[:4] == ("full_step", "forward", "block 1", "attention")]
-    assert attention == [(), ("rotary",), ("rotary",), ("scores",), ("mask",), ("softmax",), ("value_product",)]
-    assert Counter(path[1] for path in opener.opened if len(path) == 2) == dict.fromkeys(
-        ("zero_grad", "forward", "loss", "backward", "optimizer"), 1
-    )
-    assert [path[2:] for path in opener.opened if path[1:2] == ("optimizer",)] == [
-        (), ("unscale",), ("clip",), ("adamw",)
-    ]  # fmt: skip
+    """Ten inside a layer bound the price of regions that do nothing: two calls and a context each, on 52 launches."""
+    regions = opened()
 
+    def inside(*path: str) -> list[str]:
+        return [one[len(path)] for one in regions if one[: len(path)] == path and len(one) == len(path) + 1]
 
-def test_every_layer_has_a_region_with_its_number_and_ten_inside() -> None:
-    """What bounds the price of regions that do nothing: two calls and a context each, on 52 launches a layer."""
-    opener, step = Opener(), training()
-    with regions_opened_by(opener):
-        step.forward(random_tokens())
-    assert [path[-1] for path in opener.opened if len(path) == 2] == ["embedding", "block 0", "block 1", "norm", "head"]
-    inside = [path[2] for path in opener.opened if path[1:2] == ("block 1",) and len(path) == 3]
-    assert inside == ["norm", "attention", "norm", "feed_forward"]
-    assert sum(len(path) > 2 for path in opener.opened) == 10 * TOY.num_layers
+    assert inside("full_step") == ["zero_grad", "forward", "loss", "backward", "optimizer"]
+    assert inside("full_step", "forward") == ["embedding", "block 0", "block 1", "norm", "head"]
+    block = ("full_step", "forward", "block 1")
+    assert inside(*block) == ["norm", "attention", "norm", "feed_forward"]
+    assert inside(*block, "attention") == ["rotary", "rotary", "scores", "mask", "softmax", "value_product"]
+    assert sum(path[:2] == block[:2] and len(path) > 3 for path in regions) == 10 * TOY.num_layers
+    assert inside("full_step", "optimizer") == ["unscale", "clip", "adamw"]
 
 
 @pytest.mark.parametrize("checkpoint", ["attention", "block"])
 def test_what_is_recomputed_opens_its_regions_again_in_the_backward_pass(checkpoint: str) -> None:
-    opener = Opener()
-    step = Training(build(checkpoint=checkpoint), PRECISIONS["fp32"], CPU)
-    with regions_opened_by(opener):
-        step.step(random_tokens(), random_tokens())
-    assert sum(path[1] == "backward" and path[-1] == "softmax" for path in opener.opened if len(path) > 1) == 2
+    assert sum(path[1:2] == ("backward",) and path[-1] == "softmax" for path in opened(checkpoint)) == TOY.num_layers
 
 
-def test_an_opener_is_gone_after_its_context_even_when_that_fails() -> None:
-    opener = Opener()
+def test_an_opener_changes_no_operation_and_is_gone_after_its_context_even_when_that_fails() -> None:
+    training, opener = Training(build(), PRECISIONS["fp32"], CPU), Opener()
+    training.create_optimizer_state()
+    with Dispatched() as plain:
+        training.step(random_tokens(), random_tokens())
+    with Dispatched() as watched, regions_opened_by(Opener()):
+        training.step(random_tokens(), random_tokens())
+    assert watched.seen == plain.seen
     with pytest.raises(RuntimeError, match="planted"), regions_opened_by(opener):
         raise RuntimeError("planted")
     with region("softmax"):
         pass
     assert opener.opened == []
-
-
-def test_an_opener_changes_no_operation_of_a_step() -> None:
-    step = training()
-    step.create_optimizer_state()
-    with Dispatched() as plain:
-        step.step(random_tokens(), random_tokens())
-    with Dispatched() as watched, regions_opened_by(Opener()):
-        step.step(random_tokens(), random_tokens())
-    assert watched.seen == plain.seen
 
 
 def test_the_whole_model_still_compiles_into_one_graph() -> None:
@@ -145,11 +132,6 @@ def test_a_forward_pass_is_nine_products_a_layer_and_the_head_and_a_backward_pas
     assert {part: sum(kernels[name] for name in PRODUCTS) for part, kernels in step.items()} == expected
 
 
-def test_no_kernel_is_a_fused_one(step: Step) -> None:
-    dispatched = {name for part in step.values() for name in part}
-    assert not [name for name in dispatched if any(word in name for word in FUSED)]
-
-
 WRITTEN_OUT = {
     "the softmax once per layer": ("forward", ("max", "exp", "sum", "where"), LAYERS),
     "the norm twice per layer and once after": ("forward", ("pow", "mean", "rsqrt"), 2 * LAYERS + 1),
@@ -159,10 +141,11 @@ WRITTEN_OUT = {
 }
 
 
-@pytest.mark.parametrize("what", WRITTEN_OUT)
-def test_it_is_written_out(what: str, step: Step) -> None:
-    part, kernels, times = WRITTEN_OUT[what]
-    assert [step[part][name] for name in kernels] == [times] * len(kernels)
+def test_no_kernel_is_a_fused_one_and_each_part_is_written_out(step: Step) -> None:
+    dispatched = {name for part in step.values() for name in part}
+    assert not [name for name in dispatched if any(word in name for word in FUSED)]
+    for what, (part, kernels, times) in WRITTEN_OUT.items():
+        assert {name: step[part][name] for name in kernels} == dict.fromkeys(kernels, times), what
 
 
 def test_naive_attention_keeps_two_squares_per_block() -> None:
