@@ -2,6 +2,7 @@
 
 import errno
 import json
+import lzma
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from perf_tests.records.store import (
     own_folder,
     ratio_interval,
     read_record,
+    record_files,
     remove_unfinished,
     rows_by_id,
     save_record,
@@ -64,7 +66,11 @@ def test_records_are_numbered_and_no_number_is_given_again(
     paths = [save_record(data, tmp_path / "one", name) for name in ("first", "second", "../a b/c")]
     assert [read_record(path).data for path in paths] == 3 * [data]
     assert files(tmp_path / "one") == ["0001_first.json", "0002_second.json", "0003_..-a-b-c.json"]
-    (tmp_path / "one/0002_second.json").unlink()
+    paths[1].unlink()
+    paths[2].with_name("0003_x.json.xz").write_bytes(lzma.compress(paths[2].read_bytes()))
+    paths[2].unlink()
+    (packed,) = record_files(tmp_path / "one", "0003*")
+    assert (read_record(packed).name, read_record(packed).data) == ("one/0003_x", data)
     assert save_record(data, tmp_path / "one", "fourth").name == "0004_fourth.json"
     assert save_record(data, tmp_path / "other", "x").name == "0001_x.json"
 
@@ -92,9 +98,12 @@ def test_each_row_of_a_record_has_a_line_of_its_own_in_committed_ones_too() -> N
     rows = [json.loads(line.removesuffix(",")) for line in lines if line.startswith("{") and line != "{"]
     assert rows == [*data["benchmarks"], *data["outcomes"]]
     assert len(lines) == 2 + len(data) + len(rows) + 2, "braces, parts, rows, and the ends of two lists"
-    for path in sorted((ROOT / ".benchmarks").glob("epyc-2core/*.json")):
-        data = json.loads(path.read_bytes())
-        assert path.read_bytes() == encoded(data), path
+    committed = record_files(ROOT / ".benchmarks")
+    assert [path.name[:4] for path in committed] == [f"{number:04}" for number in range(1, len(committed) + 1)]
+    for path in committed:
+        data, opened = read_record(path).data, lzma.open if path.suffix == ".xz" else open
+        with opened(path, "rb") as file:
+            assert file.read() == encoded(data), path
         timelines = [row["values"].get("timeline") or {} for row in data["passes"]]
         moments = [len(held) for timeline in timelines for held in timeline.get("category_bytes", {}).values()]
         assert max(moments, default=0) <= MOST_MOMENTS, path

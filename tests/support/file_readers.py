@@ -30,7 +30,14 @@ from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.machine import machine_identity
 from perf_tests.records.published import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, unpacked, why_not_a_record
-from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
+from perf_tests.records.store import (
+    BaselineError,
+    compare,
+    numbered_baseline,
+    read_record,
+    record_files,
+    rows_by_id,
+)
 from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
@@ -45,7 +52,7 @@ COMMITTED = ROOT / ".benchmarks/epyc-2core"
 @cache
 def record() -> bytes:
     """Committed rows of each kind, and a case without a timing."""
-    data, study = (json.loads(path.read_bytes()) for path in sorted(COMMITTED.glob("000[12]_*.json")))
+    data, study = (read_record(path).data for path in record_files(COMMITTED, "000[12]_*"))
     rows = data["benchmarks"]
     alone = [row for row in rows if row["extra_info"].get("head_dim")]
     layered = [row for row in data["passes"] if row["values"].get("attention")]
@@ -245,6 +252,7 @@ def ranked() -> bytes:
 RECORD = ("record.json", record, JSON)
 READERS: dict[str, Reader] = {
     "record": Reader("report {file} -o {folder}/out", *RECORD),
+    "record-xz": Reader("tables {file}", "record.json.xz", record, JSON, partial(lzma.compress, preset=0)),
     "record-tables": Reader("tables {file}", *RECORD),
     "record-flat": Reader("tables {file} --format csv", *RECORD),
     "record-latex": Reader("tables {file} --format latex", *RECORD),
