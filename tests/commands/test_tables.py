@@ -103,6 +103,7 @@ def test_a_choice_is_a_table_for_people_too(
 
 BAD = {
     "--where=size=smal": "there are small, tiny",
+    "--where=head_dim=16": "there are unknown ones",
     "--where=sise=small": "did you mean size?",
     "--where=size": "is not NAME=VALUE",
     "--columns=median": "did you mean median_seconds",

@@ -78,6 +78,12 @@ def test_a_figure_and_its_spread_end_at_one_place_two_digits_into_the_spread(val
     assert len(mean.partition(".")[2]) == len(deviation.partition(".")[2])
 
 
+def test_a_range_is_in_the_largest_unit_that_its_higher_end_fills() -> None:
+    assert [duration_range(5e-4, 1.0), duration_range(5e-4, 1e-3), duration_range(0.2, 0.5)] == [
+        "0.0005 to 1 s", "0.5 to 1 ms", "200 to 500 ms",
+    ]  # fmt: skip
+
+
 FIGURES = {
     "875 ± 12": (875.0398, 12.0133), "1670 ± 120": (1665.15, 123.4), "1.00 ± 0.10": (1.0, 0.0996),
     "50000.0000 ± 0.0010": (50_000.0, 0.001), "12345": (12_345.0, 0.0), "0.001234": (0.0012345, None),

@@ -112,7 +112,7 @@ def repository(folder: Path, monkeypatch: pytest.MonkeyPatch, *years: int) -> li
     git(folder, "init", "-q", "-b", "main", "whole")
     for year in years:
         monkeypatch.setenv("GIT_COMMITTER_DATE", f"{year}-01-01T00:00:00+00:00")
-        git(folder / "whole", "commit", "-q", "--allow-empty", "-m", f"of {year}")
+        git(folder / "whole", "commit", "-q", "--allow-empty", "-m", f"of\t{year}")
     git(folder, "clone", "-q", "--depth=1", f"file://{folder}/whole", "shallow")
     return git(folder / "whole", "log", "--topo-order", "--reverse", "--format=%H").split()
 
@@ -123,7 +123,7 @@ def test_git_orders_commits_and_what_it_lacks_stands_by_its_records_date(
     """Even if a clock went backwards; without git, every commit does."""
     made = repository(tmp_path, monkeypatch, 2032, 2030, 2031)
     records = [launch(place, 1.0, made[place]) for place in (2, 0, 1)] + [launch(5, 1.0, "f" * 40)]
-    logs = {"whole": ["", "of 2032", "of 2030", "of 2031"], "shallow": ["", "", "", "of 2031"], "none": [""] * 4}
+    logs = {"whole": ["", "of\t2032", "of\t2030", "of\t2031"], "shallow": ["", "", "", "of\t2031"], "none": [""] * 4}
     for folder, subjects in logs.items():
         (era,) = history(records, read_log(tmp_path / folder))
         assert [code.subject for code in era.codes] == subjects
@@ -163,6 +163,8 @@ def test_a_single_newest_commit_is_enough_where_it_was_launched_three_times() ->
     base = [1 + 0.01 * (place % 3) for place in range(COUNT)]
     for launches, places in ((1, []), (2, []), (3, [COUNT])):
         assert [step.start for step in steps_of([*base, 1.3], [launches] * (COUNT + 1))] == places
+    for two, count in (([3, 3], 1), ([4, 2], 0), ([5, 2], 0), ([3, 2], 0)):
+        assert len(steps_of([1.0, 1.3], two)) == count
 
 
 def test_the_scatter_sees_no_step_and_both_modes() -> None:

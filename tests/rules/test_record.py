@@ -25,10 +25,12 @@ from perf_tests.records.record import (
     OrNull,
     Times,
     build_record,
+    cache_folder,
     code_of,
     how_many,
     identity_of,
     ids_of,
+    is_shard,
     machine_differences,
     misshapen,
     parts_of,
@@ -252,6 +254,17 @@ def test_a_merged_record_names_its_parts_by_run_and_by_name_where_that_is_unknow
     suite = {"merged_from": ["m/0001", "m/0002", "m/0003"], "merged_runs": ["journal-1", None]}
     assert parts_of({"suite": suite}) == {"journal-1", "m/0002", "m/0003"}
     assert parts_of({"suite": {"merged_from": 5, "merged_runs": [7]}}) == set()
+    shards: tuple[object, ...] = ({"shard": [1, 2]}, {"shard": None}, {}, [])
+    assert [is_shard({"suite": {"settings": settings}}) for settings in shards] == [True, False, False, False]
+
+
+def test_the_cache_lies_in_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/a")
+    found = {}
+    for folder in ("/x", "relative", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        found[folder] = str(cache_folder().parent)
+    assert found == {"/x": "/x", "relative": "/home/a/.cache", "": "/home/a/.cache"}
 
 
 def test_counts_are_said_in_the_plural() -> None:

@@ -299,6 +299,7 @@ BASELINES: dict[str, tuple[list[Json], int | None]] = {
     "a case that ran out of memory is covered": ([ONE_LOST, FIGURE], 1),
     "the newest with any of the selection, where none covers it": ([FIGURE, NONE], 1),
     "the newest of the same batch size": ([BOTH, BOTH_OTHERWISE], 1),
+    "one case of the same batch size rather than none": ([FIGURE, BOTH_OTHERWISE], 1),
     "one of another batch size where there is no other, to name the field": ([BOTH_OTHERWISE], 1),
     "none with nothing of the selection": ([NONE], None),
     "none of another machine": ([BOTH, ELSEWHERE], 1),
