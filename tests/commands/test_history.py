@@ -12,7 +12,7 @@ from perf_tests.__main__ import main
 from perf_tests.records.record import Json
 from perf_tests.report.history import EXPORTS, asv, github_action_benchmark, otava
 from tests.support.launches_over_commits import COUNT, START, history, launch, with_step
-from tests.support.synthetic import BACKWARD, record, timed, timed_collective, write_record
+from tests.support.synthetic import BACKWARD, timed, timed_collective, write_record
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -82,16 +82,3 @@ def test_an_export_dates_what_has_no_date_to_1970_and_holds_no_formula(export: s
         assert (header[3], row[:2]) == ("'=cmd ", ["1970-01-01T00:00:00+00:00", "'@SUM"])
     else:
         assert json.loads(text)
-
-
-@pytest.mark.parametrize("date", [None, 5, [1], "9999-99-99", "0001-01-01T00:00:00+14:00", "1" * 5000, "2030"])
-def test_a_date_that_is_none_orders_by_what_is_left(date: object, said: Say) -> None:
-    code, printed, _ = said([{**launch(number, 1.0), "datetime": date} for number in range(3)])
-    assert (code, "3 launches of 3 commits" in printed) == (0, True)
-
-
-def test_a_case_of_very_many_rounds_is_read(said: Say, tmp_path: Path) -> None:
-    data = record([timed(seconds=[1.0, 1.5, 2.0])])
-    data["benchmarks"][0]["stats"]["data"] *= 100_000
-    assert said([data])[0] == 0
-    assert main(["tables", "--format=csv", "--storage", str(tmp_path)]) == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.history.commits import machines_of, read_log
+from perf_tests.history.commits import machines_of, moment, read_log
 from perf_tests.history.series import Era, new_slowdowns, newest_first
 from perf_tests.history.steps import scatter, steps_of
 from perf_tests.records.record import Json
@@ -154,6 +154,17 @@ def test_code_with_changes_is_not_its_commit_and_as_old_as_its_first_run() -> No
     assert [code.name for code in era_of([dirty, later, launch(1, 1.0)]).codes] == [
         "010101010101", "020202020202", "010101010101 with changes",
     ]  # fmt: skip
+
+
+DATES = {"1970-01-02": 86400.0, "1970-01-01T01:00:01+01:00": 1.0, "1970-01-01T00:00:01": 1.0,
+         **dict.fromkeys(("", "5", "9999-99-99"), 0.0)}  # fmt: skip
+
+
+def test_a_date_that_is_none_orders_by_what_is_left() -> None:
+    assert {date: moment(date) for date in DATES} == pytest.approx(DATES)
+    for date in (None, [1], "9999-99-99", "1" * 5000, "0001-01-01T00:00:00+14:00"):
+        era = era_of([{**launch(number, 1.0), "datetime": date} for number in (2, 0, 1)])
+        assert [code.commit for code in era.codes] == [name_of(number) for number in range(3)]
 
 
 # Steps.
