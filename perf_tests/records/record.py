@@ -141,7 +141,8 @@ def why_not_a_record(data: object) -> str | None:
     passes = data.get("passes", [])
     if not isinstance(passes, list) or not all(map(_is_pass, passes)):
         return "one of its passes lacks an id, an identity, its name or its values"
-    damaged = [name for name, is_right in _PARTS.items() if not is_right(data.get(name))]
+    parts = {"machine_info": is_machine, "commit_info": is_commit}
+    damaged = [name for name, is_right in parts.items() if not is_right(data.get(name))]
     return f"its {damaged[0]!r} is missing or damaged" if damaged else None
 
 
@@ -153,13 +154,6 @@ def is_machine(info: object) -> bool:
 def is_commit(info: object) -> bool:
     """Whether this may be a record's commit; older records, and runs outside of a repository, have none."""
     return info is None or isinstance(info, dict)
-
-
-_PARTS = {"machine_info": is_machine, "commit_info": is_commit}
-
-
-def _is_timed(row: object) -> bool:
-    return isinstance(row, dict) and _why_not_timed(row) is None
 
 
 def _why_not_timed(row: Json) -> str | None:
@@ -187,7 +181,11 @@ def _is_pass(row: object) -> bool:
     return isinstance(row, dict) and _has(str, row, "id", "pass") and _has(dict, row, "identity", "values")
 
 
-ROWS = {"benchmark": _is_timed, "outcome": _is_untimed, "pass": _is_pass}
+ROWS = {
+    "benchmark": lambda row: isinstance(row, dict) and _why_not_timed(row) is None,
+    "outcome": _is_untimed,
+    "pass": _is_pass,
+}
 """Whether a row can be a record's, by the kind of a journal's line."""
 
 

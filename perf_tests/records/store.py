@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 from perf_tests.phases import UsageError
@@ -118,14 +119,17 @@ def list_records(storage: Path) -> Listing:
 
 def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     """Leave out the shards that a merged record among them holds, and a run that was saved before."""
-    counted = set[str | None]().union(*(parts_of(record.data) for record in records))
-    kept = []
-    for record in records:
-        run = run_of(record.data)
-        if record.name not in counted and run not in counted:
-            kept.append(record)
-            counted |= {run} - {None}
-    return kept
+    runs = ((record.name, run_of(record.data)) for record in records)
+    counts = which_count(runs, set[str]().union(*(parts_of(record.data) for record in records)))
+    return list(compress(records, counts))
+
+
+def which_count(runs: Iterable[tuple[str, str | None]], parts: set[str]) -> Iterator[bool]:
+    """Whether each record, by its name and its run, is neither one of `parts` nor a run that was saved before."""
+    counted: set[str | None] = {*parts}
+    for name, run in runs:
+        yield name not in counted and run not in counted
+        counted |= {run} - {None}
 
 
 def saved_as(folder: Path, run: str) -> Path | None:
