@@ -1,6 +1,7 @@
 """`python -m perf_tests`: one sentence for each refusal, and no verb loads what only others take."""
 
 import json
+import lzma
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from perf_tests.__main__ import VERBS, main
 from perf_tests.records.record import Json
+from perf_tests.records.store import encoded
 from tests.support.file_readers import READERS
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
@@ -105,6 +107,22 @@ def test_runs_are_compared(claim: str, tmp_path: Path, capsys: pytest.CaptureFix
         assert main([*words, "--json"]) == code
         row = next(row for row in json.loads(capsys.readouterr().out) if row["id"] == FORWARD)
         assert row["is_failure"] is False
+
+
+def test_a_packed_record_is_read_as_it_is(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = {**record([timed()]), "passes": [traced("kernels")]}
+    write_record(stored, data)
+    shown: dict[str, list[tuple[int, str]]] = {}
+    for path in (stored, stored.with_name("0001_x.json.xz")):
+        path.write_bytes(lzma.compress(encoded(data)) if path != stored else encoded(data))
+        (stored.parents[2] / "page.html").unlink(missing_ok=True)
+        for words in ("audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json",
+                      "history 0001 --json", "gate {1} {1}", "report 0001 -o page.html"):  # fmt: skip
+            code = main(words.format(path, path.parent).split())
+            shown.setdefault(words, []).append((code, capsys.readouterr().out.replace(".json.xz", ".json")))
+        path.unlink()
+    for words, (plain, packed) in shown.items():
+        assert packed == plain, words
 
 
 @pytest.mark.parametrize("words", ["audit", "compare {file}", "kernels", "kernels --json", "replay"])
