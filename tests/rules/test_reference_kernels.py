@@ -1,8 +1,6 @@
-"""Regions name the parts of a step in their order; the reference is written out op by op, with no fused kernel."""
+"""The reference is written out op by op, with no fused kernel, keeps no square too many, and still compiles."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,29 +8,11 @@ import torch
 
 from model.attention import softmax
 from model.precision import PRECISIONS
-from model.regions import region, regions_opened_by
 from model.sizes import SIZES
 from model.training import Training
 from perf_tests.hardware.torch_private import TorchDispatchMode
 from tests.support.example_cases import CPU, TOY, build, random_tokens
 from tests.support.saved_tensors import saved_for_backward
-
-
-class Opener:
-    """Writes down every region with the regions around it."""
-
-    def __init__(self) -> None:
-        self.opened: list[tuple[str, ...]] = []
-        self._around: tuple[str, ...] = ()
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        before, self._around = self._around, (*self._around, name)
-        self.opened.append(self._around)
-        try:
-            yield
-        finally:
-            self._around = before
 
 
 class Dispatched(TorchDispatchMode):
@@ -47,50 +27,6 @@ class Dispatched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def opened(checkpoint: str = "none") -> list[tuple[str, ...]]:
-    """The regions of a training step, each with those around it."""
-    opener, training = Opener(), Training(build(checkpoint=checkpoint), PRECISIONS["fp32"], CPU)
-    with regions_opened_by(opener):
-        training.step(random_tokens(), random_tokens())
-    return opener.opened
-
-
-def test_the_regions_of_a_step_nest_as_the_model_does() -> None:
-    """Ten inside a layer bound the price of regions that do nothing: two calls and a context each, on 52 launches."""
-    regions = opened()
-
-    def inside(*path: str) -> list[str]:
-        return [one[len(path)] for one in regions if one[: len(path)] == path and len(one) == len(path) + 1]
-
-    assert inside("full_step") == ["zero_grad", "forward", "loss", "backward", "optimizer"]
-    assert inside("full_step", "forward") == ["embedding", "block 0", "block 1", "norm", "head"]
-    block = ("full_step", "forward", "block 1")
-    assert inside(*block) == ["norm", "attention", "norm", "feed_forward"]
-    assert inside(*block, "attention") == ["rotary", "rotary", "scores", "mask", "softmax", "value_product"]
-    assert sum(path[:2] == block[:2] and len(path) > 3 for path in regions) == 10 * TOY.num_layers
-    assert inside("full_step", "optimizer") == ["unscale", "clip", "adamw"]
-
-
-@pytest.mark.parametrize("checkpoint", ["attention", "block"])
-def test_what_is_recomputed_opens_its_regions_again_in_the_backward_pass(checkpoint: str) -> None:
-    assert sum(path[1:2] == ("backward",) and path[-1] == "softmax" for path in opened(checkpoint)) == TOY.num_layers
-
-
-def test_an_opener_changes_no_operation_and_is_gone_after_its_context_even_when_that_fails() -> None:
-    training, opener = Training(build(), PRECISIONS["fp32"], CPU), Opener()
-    training.create_optimizer_state()
-    with Dispatched() as plain:
-        training.step(random_tokens(), random_tokens())
-    with Dispatched() as watched, regions_opened_by(Opener()):
-        training.step(random_tokens(), random_tokens())
-    assert watched.seen == plain.seen
-    with pytest.raises(RuntimeError, match="planted"), regions_opened_by(opener):
-        raise RuntimeError("planted")
-    with region("softmax"):
-        pass
-    assert opener.opened == []
-
-
 def test_the_whole_model_still_compiles_into_one_graph() -> None:
     model, tokens = build(), random_tokens()
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
@@ -99,7 +35,6 @@ def test_the_whole_model_still_compiles_into_one_graph() -> None:
 
 CONFIG = SIZES["tiny"].at_context(16)
 LAYERS = CONFIG.num_layers
-PARAMETERS = len(list(build(CONFIG).parameters()))
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul")
 FUSED = (
     "scaled_dot_product", "rms_norm", "layer_norm", "silu", "softmax", "cross_entropy", "nll_loss", "_foreach_",
@@ -132,19 +67,18 @@ def test_a_forward_pass_is_nine_products_a_layer_and_the_head_and_a_backward_pas
     assert {part: sum(kernels[name] for name in PRODUCTS) for part, kernels in step.items()} == expected
 
 
-WRITTEN_OUT = {
-    "the softmax once per layer": ("forward", ("max", "exp", "sum", "where"), LAYERS),
-    "the norm twice per layer and once after": ("forward", ("pow", "mean", "rsqrt"), 2 * LAYERS + 1),
-    "the mask in every layer": ("forward", ("arange", "ge"), LAYERS),
-    "the loss": ("loss", ("max", "exp", "sum", "log", "gather", "mean"), 1),
-    "the optimizer one parameter at a time": ("optimizer", ("lerp_", "addcmul_", "addcdiv_", "sqrt"), PARAMETERS),
-}
-
-
 def test_no_kernel_is_a_fused_one_and_each_part_is_written_out(step: Step) -> None:
     dispatched = {name for part in step.values() for name in part}
     assert not [name for name in dispatched if any(word in name for word in FUSED)]
-    for what, (part, kernels, times) in WRITTEN_OUT.items():
+    parameters = len(list(build(CONFIG).parameters()))
+    written_out = {
+        "the softmax once per layer": ("forward", ("max", "exp", "sum", "where"), LAYERS),
+        "the norm twice per layer and once after": ("forward", ("pow", "mean", "rsqrt"), 2 * LAYERS + 1),
+        "the mask in every layer": ("forward", ("arange", "ge"), LAYERS),
+        "the loss": ("loss", ("max", "exp", "sum", "log", "gather", "mean"), 1),
+        "the optimizer one parameter at a time": ("optimizer", ("lerp_", "addcmul_", "addcdiv_", "sqrt"), parameters),
+    }
+    for what, (part, kernels, times) in written_out.items():
         assert {name: step[part][name] for name in kernels} == dict.fromkeys(kernels, times), what
 
 
