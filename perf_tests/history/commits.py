@@ -98,8 +98,7 @@ def _machine_of(data: Json, machines: list[Machine]) -> Machine:
 def _launch_of(record: StoredRecord, identities: dict[Identity, Identity]) -> Launch:
     """Thousands of launches have the same few identities, so `identities` keeps each once."""
     data = record.data
-    commit = data.get("commit_info")
-    commit = commit if isinstance(commit, dict) else {}
+    commit = data.get("commit_info") or {}
     identifier = str(commit.get("id") or "")
     return Launch(
         record.name, code_of(data), None if identifier in NO_COMMIT else identifier, bool(commit.get("dirty")),
