@@ -35,7 +35,10 @@ def written(folder: Path, *records: Json) -> list[str]:
 
 
 def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_path: Path) -> None:
-    later, earlier = {**SECOND, "datetime": "2030-01-02"}, {**FIRST, "datetime": "2030-01-01"}
+    later, earlier = (
+        {**with_suite(data, started=f"2030-01-0{day}"), "datetime": f"2030-01-0{day}"}
+        for data, day in ((SECOND, 2), (FIRST, 1))
+    )
     paths = written(tmp_path, later, earlier)
     before = [Path(path).read_bytes() for path in paths]
     assert main(["merge", *paths]) == 0
@@ -45,6 +48,7 @@ def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_pa
     assert [row["fullname"] for row in merged["benchmarks"]] == [FULL_STEP, FORWARD]
     assert [row["id"] for row in (*merged["outcomes"], *merged["passes"])] == [BACKWARD, KERNELS]
     assert merged["suite"]["settings"]["shard"] is merged["suite"]["places"] is None
+    assert merged["suite"]["started"] == "2030-01-01"
     assert merged["datetime"] == "2030-01-02", "as new as its newest shard, or a newer run would come before it"
     assert merged["suite"]["merged_from"] == ["machine/0002_abc", "machine/0001_abc"]
     assert [Path(path).read_bytes() for path in paths] == before
@@ -60,6 +64,7 @@ def with_setting(data: Json, **facts: Any) -> Json:
 
 REFUSED: dict[str, tuple[list[Json], str]] = {
     "a shard is missing": ([FIRST], "Beside machine/0001_abc, of 2 shards 2/2 is missing"),
+    "the first shard is missing": ([SECOND], "Beside machine/0001_abc, of 2 shards 1/2 is missing"),
     "a shard is given twice": ([FIRST, SECOND, FIRST], "are both shard 1/2"),
     "of other machines": ([FIRST, shard(2, {FULL_STEP: 0, BACKWARD: 2}, threads=2)], "machine or build: threads: "),
     "of other commits": ([FIRST, {**SECOND, "commit_info": {"id": "fedcba"}}], "differ in commit: '0123456789abcdef'"),
