@@ -134,6 +134,9 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
 	$(BIN)/python -m numerics_tests.harness.mutants
 
+tool-mutants: $(INSTALLED)  ## plant the listed faults into the tools, each against the test that owns it: make tool-mutants ARGS="--draw 20"
+	$(BIN)/python -m tests.faults $(ARGS)
+
 # An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
 triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once
 	$(MAKE) VENV=.venv-triton .venv-triton/.installed

@@ -14,7 +14,8 @@ from typing import Any
 from model.sizes import ModelConfig
 from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests.phases import has_identity, is_attention, is_collective
-from perf_tests.records.record import Json, without_path
+from perf_tests.records.record import Json, unpacked, without_path
+from perf_tests.records.store import MOST_UNPACKED_BYTES
 
 IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, NOTICE = "impossible", "inconsistent", "suspicious", "notice"
 VERDICTS = {
@@ -282,8 +283,9 @@ LARGEST_DIMENSION = 1e9
 
 def read_benchmarks(path: Path) -> list[Timing]:
     """The timings of the file. Raises ValueError with one sentence if it is no pytest-benchmark JSON with timings."""
+    packed = unpacked(path, MOST_UNPACKED_BYTES) if path.suffix == ".xz" else None
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes() if packed is None else packed)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {without_path(error)}.") from error
     rows = data.get("benchmarks") if isinstance(data, dict) else None

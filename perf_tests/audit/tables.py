@@ -50,6 +50,7 @@ from perf_tests.audit.rows import (
 from perf_tests.hardware.datasheets import Gpu
 from perf_tests.hardware.limits import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
+from perf_tests.records.store import ENDINGS
 
 Figure = Timing | Memory | Kernel
 
@@ -96,7 +97,7 @@ def audits_of(path: Path, gpu: Gpu | None = None, window: int = WINDOW) -> Itera
 
     Raises ValueError with one sentence for an unreadable file, and for one whose rows cannot be read at all.
     """
-    if path.suffix.casefold() == ".json":
+    if path.name.casefold().endswith(ENDINGS):
         yield _audit("pytest-benchmark", read_benchmarks(path), [], gpu)
         return
     with open_figures(path) as (kind, rows):

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import compress
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +21,7 @@ from perf_tests.records.record import (
     run_of,
     timing_outcomes,
 )
-from perf_tests.records.store import StoredRecord
+from perf_tests.records.store import StoredRecord, which_count
 
 Identity = tuple[tuple[str, object], ...]
 
@@ -78,11 +79,8 @@ def machines_of(records: Iterable[StoredRecord]) -> list[Machine]:
         merged |= parts_of(record.data)
         machine = _machine_of(record.data, machines)
         found.append((machine, _launch_of(record, identities), run_of(record.data)))
-    seen: set[str | None] = set()
-    for machine, launch, run in found:
-        if launch.name in merged or run in merged or (run is not None and run in seen):
-            continue
-        seen.add(run)
+    counts = which_count(((launch.name, run) for _, launch, run in found), merged)
+    for machine, launch, _ in compress(found, counts):
         machine.launches.append(launch)
     return [machine for machine in machines if machine.launches]
 
@@ -100,8 +98,7 @@ def _machine_of(data: Json, machines: list[Machine]) -> Machine:
 def _launch_of(record: StoredRecord, identities: dict[Identity, Identity]) -> Launch:
     """Thousands of launches have the same few identities, so `identities` keeps each once."""
     data = record.data
-    commit = data.get("commit_info")
-    commit = commit if isinstance(commit, dict) else {}
+    commit = data.get("commit_info") or {}
     identifier = str(commit.get("id") or "")
     return Launch(
         record.name, code_of(data), None if identifier in NO_COMMIT else identifier, bool(commit.get("dirty")),

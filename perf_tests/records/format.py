@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 DASH = "-"
 """Stands for a figure that is not known."""
 GIB, MIB = 2**30, 2**20
+UNITS = ((1, "s"), (1e3, "ms"), (1e6, "us"))
+"""Units of time, largest first, with how many of each a second is."""
 
 SPREAD_DIGITS = 2
 """Significant digits of a standard deviation; the mean ends at the same place."""
@@ -42,16 +44,13 @@ def duration(seconds: float | None) -> str:
     """Four significant digits in a fitting unit; a dash for None."""
     if seconds is None:
         return DASH
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"
+    factor, unit = next((one for one in UNITS if seconds * one[0] >= 1), (1e9, "ns"))
+    return f"{seconds * factor:.4g} {unit}"
 
 
 def duration_range(low_seconds: float, high_seconds: float) -> str:
     """`32 to 61 ms`: three significant digits, in the unit of the higher end."""
-    units = ((1, "s"), (1e3, "ms"), (1e6, "us"))
-    factor, unit = next((one for one in units if high_seconds * one[0] >= 1), units[-1])
+    factor, unit = next((one for one in UNITS if high_seconds * one[0] >= 1), UNITS[-1])
     ends = (seconds * factor for seconds in (low_seconds, high_seconds))
     return f"{' to '.join(f'{end:.0f}' if end >= 100 else f'{end:.3g}' for end in ends)} {unit}"
 

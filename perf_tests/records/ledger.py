@@ -83,16 +83,13 @@ def moved(old: Ledger, new: Ledger) -> list[str]:
         before = old.get(key)
         if before is None:
             found.append(f"{' '.join(key)}: new")
-        else:
-            changes = [_change(name, before[name], line[name]) for name in COUNTERS if before[name] != line[name]]
-            found += [f"{' '.join(key)}: {change}" for change in changes]
+            continue
+        for name in COUNTERS:
+            if (was := before[name]) != (now := line[name]):
+                words = " -> ".join("none" if value is None else f"{value:,}" for value in (was, now))
+                rise = "" if was is None or now is None else f" ({now - was:+,})"
+                found.append(f"{' '.join(key)}: {name} {words}{rise}")
     return found + [f"{' '.join(key)}: gone" for key in old if key not in new]
-
-
-def _change(counter: str, old: int | None, new: int | None) -> str:
-    before, after = ("none" if value is None else f"{value:,}" for value in (old, new))
-    rise = "" if old is None or new is None else f" ({new - old:+,})"
-    return f"{counter} {before} -> {after}{rise}"
 
 
 @dataclass
@@ -147,7 +144,11 @@ class LedgerBook:
     def closed(self, is_complete: bool) -> list[str]:
         """Write the ledger where it is updated; lines for the user."""
         if self.why_not_compared:
-            return [*(_shown(key, line) for key, line in self.counted.items()), self.why_not_compared]
+            shown = [
+                f"{' '.join(key)}: " + ", ".join(f"{name} {line[name]}" for name in COUNTERS if line[name] is not None)
+                for key, line in self.counted.items()
+            ]
+            return [*shown, self.why_not_compared]
         if not self.is_updating:
             return []
         if not is_complete:
@@ -162,7 +163,3 @@ class LedgerBook:
     def _with_next_step(self, findings: list[str]) -> list[str]:
         next_step = f"If this is intended, accept it with `{COMMAND}{self.options}` and commit {self.path.name}."
         return [*findings, next_step] if findings else []
-
-
-def _shown(key: LedgerKey, line: Line) -> str:
-    return f"{' '.join(key)}: " + ", ".join(f"{name} {line[name]}" for name in COUNTERS if line[name] is not None)

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import zip_longest
@@ -141,7 +140,8 @@ def why_not_a_record(data: object) -> str | None:
     passes = data.get("passes", [])
     if not isinstance(passes, list) or not all(map(_is_pass, passes)):
         return "one of its passes lacks an id, an identity, its name or its values"
-    damaged = [name for name, is_right in _PARTS.items() if not is_right(data.get(name))]
+    parts = {"machine_info": is_machine, "commit_info": is_commit}
+    damaged = [name for name, is_right in parts.items() if not is_right(data.get(name))]
     return f"its {damaged[0]!r} is missing or damaged" if damaged else None
 
 
@@ -153,13 +153,6 @@ def is_machine(info: object) -> bool:
 def is_commit(info: object) -> bool:
     """Whether this may be a record's commit; older records, and runs outside of a repository, have none."""
     return info is None or isinstance(info, dict)
-
-
-_PARTS = {"machine_info": is_machine, "commit_info": is_commit}
-
-
-def _is_timed(row: object) -> bool:
-    return isinstance(row, dict) and _why_not_timed(row) is None
 
 
 def _why_not_timed(row: Json) -> str | None:
@@ -187,7 +180,11 @@ def _is_pass(row: object) -> bool:
     return isinstance(row, dict) and _has(str, row, "id", "pass") and _has(dict, row, "identity", "values")
 
 
-ROWS = {"benchmark": _is_timed, "outcome": _is_untimed, "pass": _is_pass}
+ROWS = {
+    "benchmark": lambda row: isinstance(row, dict) and _why_not_timed(row) is None,
+    "outcome": _is_untimed,
+    "pass": _is_pass,
+}
 """Whether a row can be a record's, by the kind of a journal's line."""
 
 
@@ -211,35 +208,23 @@ def without_nan(value: Any) -> Any:
     return value
 
 
-class Compared(StrEnum):
-    """When a fact that differs makes two machines unlike."""
-
-    ALWAYS = "also where one record lacks it"
-    WHERE_KNOWN = "where both records have it"
-    NEVER = "in no case"
-
-
-LIKE_MACHINE = {
-    "memory_gib": Compared.NEVER,  # the kernel's own share differs between boots, across any rounding
-    "gpu.compute_mode": Compared.NEVER,  # who may use the GPU, not how fast it is
-    "gpu.cudnn": Compared.WHERE_KNOWN,
-    "gpu.power_limit_watts": Compared.WHERE_KNOWN,
-    "gpu.max_sm_clock_mhz": Compared.WHERE_KNOWN,
-    "gpu.max_memory_clock_mhz": Compared.WHERE_KNOWN,
-    "gpu.mig": Compared.WHERE_KNOWN,
+NEVER_COMPARED = {
+    "memory_gib",  # the kernel's own share differs between boots, across any rounding
+    "gpu.compute_mode",  # who may use the GPU, not how fast it is
 }
-"""The facts of `machine_info` that a like machine need not share; all others that are compared, it must."""
+COMPARED_WHERE_KNOWN = {
+    f"gpu.{name}" for name in ("cudnn", "power_limit_watts", "max_sm_clock_mhz", "max_memory_clock_mhz", "mig")
+}
+"""Facts that older records lack; all others make two machines unlike also where one record lacks them."""
 
 
 def machine_differences(here: Json, there: Json) -> list[str]:
     """The facts that make two machines or builds incomparable, as `name: here, there`."""
     facts_here, facts_there = _comparable_facts(here), _comparable_facts(there)
     differences = []
-    for name in sorted(facts_here.keys() | facts_there.keys()):
+    for name in sorted((facts_here.keys() | facts_there.keys()) - NEVER_COMPARED):
         one, other = facts_here.get(name), facts_there.get(name)
-        compared = LIKE_MACHINE.get(name, Compared.ALWAYS)
-        is_known = one is not None and other is not None
-        if one != other and (compared == Compared.ALWAYS or (compared == Compared.WHERE_KNOWN and is_known)):
+        if one != other and not (name in COMPARED_WHERE_KNOWN and None in (one, other)):
             differences.append(f"{name}: {one!r} here, {other!r} there")
     return differences
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 from perf_tests.phases import UsageError
@@ -29,9 +30,13 @@ from perf_tests.records.record import (
     parts_of,
     run_of,
     timing_outcomes,
+    unpacked,
     why_not_a_record,
     without_path,
 )
+
+ENDINGS = (".json", ".json.xz")
+"""How a record's file name ends. One that is kept for long may be packed, to a tenth."""
 
 UNFINISHED = ".unfinished-"
 """Begins the names of files that are being written; the writer's process id follows."""
@@ -41,6 +46,9 @@ DIRTY = "-dirty"
 
 LARGE_BYTES = 50_000_000
 """The size of a record of about a million rounds, which takes seconds to read."""
+
+MOST_UNPACKED_BYTES = 1_000_000_000
+"""What a packed record may hold: a stranger's file must not fill the memory."""
 
 
 # Reading records.
@@ -58,15 +66,21 @@ class StoredRecord:
 
 def record_name(path: Path) -> str:
     """The name of the record's folder and its own, also of a path without a folder."""
-    return f"{path.absolute().parent.name}/{path.stem}"
+    return f"{path.absolute().parent.name}/{path.name.removesuffix('.xz').removesuffix('.json')}"
+
+
+def record_files(folder: Path, name: str = "*/*") -> list[Path]:
+    """The files below the folder that are named as records, sorted; `name` is a pattern without the ending."""
+    return sorted(path for ending in ENDINGS for path in folder.glob(f"{name}{ending}"))
 
 
 def read_record(path: Path) -> StoredRecord:
     """The record at `path`; raises ValueError with one sentence for an unreadable or other file."""
+    packed = unpacked(path, MOST_UNPACKED_BYTES) if path.suffix == ".xz" else None
     try:
         if path.is_fifo():
             raise ValueError("it is a pipe, for whose writer a reader might wait for ever; write a file first")
-        data = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes() if packed is None else packed)
     except json.JSONDecodeError as error:
         others = "; `audit` reads tables of timings" if path.suffix.casefold() in (".csv", ".tsv") else ""
         raise ValueError(f"{path} cannot be read: it is no JSON, as records are ({error}){others}.") from error
@@ -98,26 +112,29 @@ class Listing:
 def list_records(storage: Path) -> Listing:
     """Every record of the storage, each run once."""
     left_out: list[str] = []
-    records = each_run_once(list(each_readable(sorted(storage.glob("*/*.json")), left_out)))
+    records = each_run_once(list(each_readable(record_files(storage), left_out)))
     records.sort(key=lambda record: str(record.data.get("datetime")))
     return Listing(records, left_out)
 
 
 def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     """Leave out the shards that a merged record among them holds, and a run that was saved before."""
-    counted = set[str | None]().union(*(parts_of(record.data) for record in records))
-    kept = []
-    for record in records:
-        run = run_of(record.data)
-        if record.name not in counted and run not in counted:
-            kept.append(record)
-            counted |= {run} - {None}
-    return kept
+    runs = ((record.name, run_of(record.data)) for record in records)
+    counts = which_count(runs, set[str]().union(*(parts_of(record.data) for record in records)))
+    return list(compress(records, counts))
+
+
+def which_count(runs: Iterable[tuple[str, str | None]], parts: set[str]) -> Iterator[bool]:
+    """Whether each record, by its name and its run, is neither one of `parts` nor a run that was saved before."""
+    counted: set[str | None] = {*parts}
+    for name, run in runs:
+        yield name not in counted and run not in counted
+        counted |= {run} - {None}
 
 
 def saved_as(folder: Path, run: str) -> Path | None:
     """The record of a run that is saved already."""
-    records = each_readable(sorted(folder.glob("*.json"), reverse=True), [])
+    records = each_readable(reversed(record_files(folder, "*")), [])
     return next((record.path for record in records if run_of(record.data) == run), None)
 
 
@@ -137,7 +154,7 @@ def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
     A word is a path, a folder of records, or the beginning of a name: `0003`, `epyc-2core/0003`.
     Raises ValueError with one sentence where a word matches nothing, or nothing is stored.
     """
-    stored = sorted(storage.glob("*/*.json"))
+    stored = record_files(storage)
     if not asked:
         if not stored:
             raise ValueError(f"{storage} holds no record; `pytest perf_tests` records a run.")
@@ -151,7 +168,7 @@ def _fitting(stored: Sequence[Path], storage: Path, word: str) -> list[Path]:
         if Path(word).is_file():
             return [Path(word)]
         if is_folder := Path(word).is_dir():
-            found = sorted([*Path(word).glob("*.json"), *Path(word).glob("*/*.json")])
+            found = [*record_files(Path(word), "*"), *record_files(Path(word))]
         else:
             found = [path for path in stored if path.name.startswith(word) or record_name(path).startswith(word)]
     except (OSError, ValueError):  # too long for a path, or with a null character in it
@@ -214,10 +231,10 @@ def save_record(record: Json, folder: Path, name: str) -> Path:
     """Write the record under the next free number; raises OSError and leaves nothing behind when that fails."""
     folder.mkdir(parents=True, exist_ok=True)
     with _written_aside(folder, encoded(record)) as temporary:
-        number = max((int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")), default=0)
+        number = max((int(path.name[:4]) for path in record_files(folder, "[0-9][0-9][0-9][0-9]_*")), default=0)
         while True:
             number += 1
-            if any(folder.glob(f"{number:04}_*.json")):
+            if record_files(folder, f"{number:04}_*"):
                 continue
             target = folder / f"{number:04}_{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.json"
             with suppress(FileExistsError):
@@ -443,13 +460,13 @@ def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRe
     found = [Path(asked)] if Path(asked).is_file() else []
     if not found:
         with suppress(ValueError, NotImplementedError):  # an absolute path, or a pattern that is none
-            found = sorted(storage.glob(f"{pattern.removesuffix('*')}*.json"))
+            found = record_files(storage, f"{pattern.removesuffix('*')}*")
         found = [path for path in found if path.parent == own] or found
     if len(found) > 1:
         names = ", ".join(map(record_name, found))
         raise BaselineError(f"--benchmark-compare={asked} matches several records ({names}); give more of the name.")
     if not found:
-        known = ", ".join(path.stem for path in sorted(own.glob("*.json"))) or "none"
+        known = ", ".join(record_name(path).rpartition("/")[2] for path in record_files(own, "*")) or "none"
         raise BaselineError(f"--benchmark-compare={asked} matches no record under {storage}; recorded here: {known}.")
     try:
         record = read_record(found[0])

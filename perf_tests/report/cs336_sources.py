@@ -11,7 +11,7 @@ from perf_tests.records.format import GIB, MIB, finite, significant
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
 from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord, each_readable
+from perf_tests.records.store import StoredRecord, each_readable, record_files
 
 ROOT = Path(__file__).parents[2]
 LEDGER = "perf_tests/predict/exact_counters"
@@ -89,7 +89,7 @@ class Sources:
     @cached_property
     def records(self) -> list[StoredRecord]:
         """Records of the named machine that has the newest one, newest first."""
-        paths = sorted((self.root / ".benchmarks").glob("*/*.json"))
+        paths = record_files(self.root / ".benchmarks")
         named = (path for path in paths if not GIT_IGNORES.search(path.parent.name))
         found = list(each_readable(named, self.left_out))
         found.sort(key=lambda record: (str(record.data.get("datetime")), record.name), reverse=True)
@@ -171,7 +171,7 @@ _rows = cache(published_rows)
 
 
 def _file(record: StoredRecord) -> str:
-    return f".benchmarks/{record.name}.json"
+    return f".benchmarks/{record.path.parent.name}/{record.path.name}"
 
 
 def kernel_name(row: Mapping[str, object]) -> str:

@@ -7,7 +7,15 @@ from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.record import code_of
-from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, write_named
+from perf_tests.records.store import (
+    DIRTY,
+    StoredRecord,
+    each_run_once,
+    read_record,
+    record_files,
+    record_name,
+    write_named,
+)
 from perf_tests.report.gate_screens import (
     as_json,
     markdown,
@@ -50,11 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     """The launches of a folder or commit; raises ValueError with one sentence for none or a broken one."""
     if Path(asked).is_dir():
-        paths = sorted(Path(asked).glob("*.json"))
+        paths = record_files(Path(asked), "*")
     else:
-        found = sorted(path for path in storage.glob("*/*.json") if path.stem.partition("_")[2].startswith(asked))
+        found = [path for path in record_files(storage) if path.name.partition("_")[2].startswith(asked)]
         # Runs of a commit with uncommitted changes are of other code: taken where they are named, or alone.
-        paths = [path for path in found if not path.stem.endswith(DIRTY) or asked.endswith(DIRTY)] or found
+        paths = [path for path in found if not record_name(path).endswith(DIRTY) or asked.endswith(DIRTY)] or found
     if not paths:
         raise ValueError(f"{asked} is not a folder with records, nor a commit of a run in {storage}; record one first.")
     return each_run_once([read_record(path) for path in paths])

@@ -11,7 +11,7 @@ from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, printable, shown, table
 from perf_tests.records.record import Json, misshapen, unpacked
-from perf_tests.records.store import read_record
+from perf_tests.records.store import ENDINGS, read_record
 from perf_tests.report.screens import missing_parts
 from perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
@@ -52,11 +52,12 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
         raise ValueError("it is a folder, not a file")
     if not path.is_file():
         raise ValueError("there is no such file")
-    if range_name is not None and path.suffix in (".json", ".gz"):
+    is_record = path.name.endswith(ENDINGS)
+    if range_name is not None and (is_record or path.suffix == ".gz"):
         raise RangeError("--range needs a capture of Nsight Systems")
-    if case and path.suffix != ".json":
+    if case and not is_record:
         raise UsageError(f"{path}: --case needs a record.")
-    if path.suffix == ".json":
+    if is_record:
         return _of_record(path, case)
     if path.suffix == ".gz":
         return {path.name: kernel_values(read_chrome_trace(unpacked(path, MOST_BYTES)), {})}

@@ -2,11 +2,11 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from perf_tests.phases import FINE, RefusalError, UsageError
 from perf_tests.records.record import Json, machine_differences, run_of, without_nan
@@ -65,14 +65,9 @@ class Shard:
     """The place of each selected case in the whole grid."""
 
     @property
-    def suite(self) -> Json:
-        suite: Json = self.record.data["suite"]
-        return suite
-
-    @property
     def settings(self) -> Json:
         """The run's settings without the share and the number of a GPU, which shards on one host differ in."""
-        settings = self.suite["settings"]
+        settings = self.record.data["suite"]["settings"]
         return {**settings, "shard": None, "device": str(settings.get("device")).partition(":")[0]}
 
 
@@ -92,13 +87,14 @@ def merged(records: Sequence[StoredRecord]) -> Json:
         found = [row for shard in shards for row in shard.record.data.get(kind, [])]
         return sorted(found, key=lambda row: place[row[name]])
 
+    suites = [shard.record.data["suite"] for shard in shards]
     suite = {
-        **first.suite,
+        **suites[0],
         "settings": first.settings,
         "selection": sorted(place, key=lambda case_id: place[case_id]),
         "places": None,
-        "started": min(str(shard.suite.get("started")) for shard in shards),
-        "other_drivers": sorted({str(driver) for shard in shards for driver in shard.suite.get("other_drivers") or []}),
+        "started": min(str(suite.get("started")) for suite in suites),
+        "other_drivers": sorted({str(driver) for suite in suites for driver in suite.get("other_drivers") or []}),
         "run": None,
         "merged_from": [shard.record.name for shard in shards],
         "merged_runs": [run_of(shard.record.data) for shard in shards],
@@ -118,11 +114,10 @@ def _shard(record: StoredRecord) -> Shard:
     suite = record.data["suite"]
     try:
         share, shares = suite["settings"]["shard"]
-        selection, places = suite["selection"], suite["places"]
-        place = dict(zip(selection, places, strict=True))
+        place = dict(zip(suite["selection"], suite["places"], strict=True))
         rows = {row["fullname"] for row in record.data["benchmarks"]}
         rows |= {row["id"] for kind in ("outcomes", "passes") for row in record.data.get(kind, [])}
-        is_whole = rows == place.keys() and all(type(number) is int for number in (share, shares, *places))
+        is_whole = rows == place.keys() and {type(number) for number in (share, shares, *place.values())} == {int}
         is_whole = is_whole and isinstance(suite.get("other_drivers") or [], list)
     except (KeyError, TypeError, ValueError):
         is_whole = False
@@ -132,37 +127,35 @@ def _shard(record: StoredRecord) -> Shard:
 
 
 def _refuse_another_run(first: Shard, other: Shard) -> None:
+    """Raises ValueError that names the first fact in which the two differ."""
     names = f"{first.record.name} and {other.record.name}"
+    one, two = ({
+        "commit": (shard.record.data.get("commit_info") or {}).get("id"),
+        "code": shard.record.data["suite"].get("source"),
+        "number of shards": shard.shares,
+        **{f"the setting {name}": value for name, value in sorted(shard.settings.items())},
+    } for shard in (first, other))  # fmt: skip
     differences = "; ".join(machine_differences(first.record.data["machine_info"], other.record.data["machine_info"]))
     if differences:
         raise ValueError(f"{names} differ in machine or build: {differences}.")
-    facts: dict[str, Callable[[Shard], Any]] = {
-        "commit": lambda shard: (shard.record.data.get("commit_info") or {}).get("id"),
-        "code": lambda shard: shard.suite.get("source"),
-        "number of shards": lambda shard: shard.shares,
-    }
-    for name, fact in facts.items():
-        if fact(first) != fact(other):
-            raise ValueError(f"{names} differ in {name}: {fact(first)!r} and {fact(other)!r}.")
-    here, there = first.settings, other.settings
-    for name in sorted(here.keys() | there.keys()):
-        if here.get(name) != there.get(name):
-            raise ValueError(f"{names} differ in the setting {name}: {here.get(name)!r} and {there.get(name)!r}.")
+    for name in {**one, **two}:
+        if one.get(name) != two.get(name):
+            raise ValueError(f"{names} differ in {name}: {one.get(name)!r} and {two.get(name)!r}.")
 
 
 def _refuse_an_incomplete_set(shards: Sequence[Shard]) -> None:
     shares, name = shards[0].shares, shards[0].record.name
     for one, other in combinations(shards, 2):
+        names = f"{one.record.name} and {other.record.name}"
         if one.share == other.share:
-            raise ValueError(f"{one.record.name} and {other.record.name} are both shard {one.share}/{shares}.")
-        twice = sorted(one.place.keys() & other.place.keys())
-        if twice:
-            raise ValueError(f"{one.record.name} and {other.record.name} both hold {twice[0]}.")
+            raise ValueError(f"{names} are both shard {one.share}/{shares}.")
+        if twice := sorted(one.place.keys() & other.place.keys()):
+            raise ValueError(f"{names} both hold {twice[0]}.")
     given = {shard.share for shard in shards}
     missing = (f"{share}/{shares}" for share in range(1, shares + 1) if share not in given)
     # A hostile record may claim a billion shards.
-    if names := ", ".join(islice(missing, 8)):
-        raise ValueError(f"Beside {name}, of {shares} shards {names} is missing; name its record too.")
+    if absent := ", ".join(islice(missing, 8)):
+        raise ValueError(f"Beside {name}, of {shares} shards {absent} is missing; name its record too.")
     places = sorted(place for shard in shards for place in shard.place.values())
     if places != list(range(len(places))):
         raise ValueError(f"The shards beside {name} are of different grids: their places do not join.")

@@ -6,7 +6,7 @@ import difflib
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageErr
 from perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
 from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, significant, typst
 from perf_tests.records.published import FLAT_COLUMNS, flat_figures
-from perf_tests.records.record import Json, without_path
+from perf_tests.records.record import without_path
 from perf_tests.records.store import (
     StoredRecord,
     announced,
@@ -47,13 +47,6 @@ MOST_SHOWN = 10
 
 EVERY_COLUMN = {**COLUMNS, SPEEDUP.name: SPEEDUP}
 
-Texts = dict[str, bytes]
-"""Content by file name."""
-
-
-class ChoiceError(ValueError):
-    """A choice that cannot be met; the message is one sentence."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
@@ -72,15 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        choice = choice_of(arguments)
-        _refuse_what_does_not_fit(arguments, choice)
-        return _run(arguments, choice)
-    except ChoiceError as error:
-        raise UsageError(error) from error
-
-
-def _run(arguments: argparse.Namespace, choice: "CaseChoice") -> int:
+    choice = choice_of(arguments)
     left_out: list[str] = []
     try:
         readable = each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out)
@@ -93,14 +78,21 @@ def _run(arguments: argparse.Namespace, choice: "CaseChoice") -> int:
         return UNREADABLE
     only = CASES if choice.is_made else arguments.only
     if arguments.json:
-        print(json.dumps([_as_json(record, choice, only) for record in records], indent=1))
+        print(json.dumps([{"record": one.name, **_rows_of([one], only, choice)} for one in records], indent=1))
         return FINDINGS if left_out else FINE
     texts = _texts(records, arguments.format, only, choice)
     if not texts:
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
+    if arguments.output is None:
+        print("\n".join(text.decode() for text in texts.values()), end="")
+        return FINDINGS if left_out else FINE
+    folder = Path(arguments.output)
     try:
-        _deliver(texts, arguments.output and Path(arguments.output))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_whole(folder / name, text)
+            print(folder / name)
     except OSError as error:
         why = without_path(error)
         raise UsageError(f"The tables cannot be written to {arguments.output}: {why}; name another folder.") from error
@@ -126,26 +118,17 @@ class CaseChoice:
     def is_made(self) -> bool:
         return self != CaseChoice()
 
-    def shown_columns(self, rows: Sequence[Row], for_people: bool) -> list[str]:
-        """Those asked for, else every one, or for people those that fit a page."""
-        speedup = [SPEEDUP.name] if self.against else []
-        if self.columns:
-            return list(self.columns)
-        if for_people:
-            return [name for name in FOR_PEOPLE if any(row[name] is not None for row in rows)] + speedup
-        return [*COLUMNS, *speedup]
-
     def rows_of(self, records: Sequence[StoredRecord]) -> list[Row]:
-        """The chosen rows in their order; raises ChoiceError for a value that no row has."""
+        """The chosen rows in their order; raises UsageError for a value that no row has."""
         rows = [row for record in records for row in case_rows(record.data, record.name, self.against)]
         if self.against is not None and rows and all(row[SPEEDUP.name] is None for row in rows):
             axis, value = self.against
-            raise ChoiceError(f"--against-axis {axis}={value}: no timed case has it; there are {_some(rows, axis)}.")
+            raise UsageError(f"--against-axis {axis}={value}: no timed case has it; there are {_some(rows, axis)}.")
         left = rows
         for name, values in self.where:
             missing = next((value for value in values if not any(_is(row[name], value) for row in rows)), None)
             if missing is not None and rows:
-                raise ChoiceError(f"--where {name}={missing}: no case has it; there are {_some(rows, name)}.")
+                raise UsageError(f"--where {name}={missing}: no case has it; there are {_some(rows, name)}.")
             left = [row for row in left if any(_is(row[name], value) for value in values)]
         # By the first name, then the next; unknown values come last either way.
         for word in reversed(self.sort):
@@ -156,39 +139,45 @@ class CaseChoice:
         return left
 
 
-def choice_of(arguments: argparse.Namespace) -> CaseChoice:
-    """The choice of these options; raises ChoiceError naming the one that cannot be met."""
+def choice_of(arguments: argparse.Namespace) -> CaseChoice:  # noqa: C901  # one option after the other
+    """The choice of these options; raises UsageError naming the one that cannot be met, or that meets another table."""
     against = None
     if arguments.against_axis is not None:
         axis, equals, value = arguments.against_axis.partition("=")
         if not equals or axis not in AXES:
-            raise ChoiceError(
+            raise UsageError(
                 f"--against-axis {arguments.against_axis!r} is not AXIS=VALUE; the axes are {', '.join(AXES)}."
             )
         against = axis, value
     known = EVERY_COLUMN if against else COLUMNS
-    columns, sort = (tuple(_entries(f"--{name}", getattr(arguments, name))) for name in ("columns", "sort"))
-    for name in columns:
-        _check_column("--columns", name, known)
-        if columns.count(name) > 1:
-            raise ChoiceError(f"--columns names {name} twice; name each column once.")
-    for name in sort:
-        _check_column("--sort", name.removeprefix("-"), known)
+    named = {name: getattr(arguments, name) for name in ("columns", "sort")}
+    chosen = {name: tuple(map(str.strip, text.split(","))) if text is not None else () for name, text in named.items()}
+    for option, names in chosen.items():
+        for name in names:
+            if not name:
+                raise UsageError(
+                    f"--{option} {named[option]!r} has an empty entry; write names with commas in between."
+                )
+            _check_column(f"--{option}", name.removeprefix("-" if option == "sort" else ""), known)
+            if option == "columns" and names.count(name) > 1:
+                raise UsageError(f"--columns names {name} twice; name each column once.")
     where = []
     for text in arguments.where:
         name, equals, values = text.partition("=")
         if not equals:
-            raise ChoiceError(f"--where {text!r} is not NAME=VALUE; write, for example, --where size=small,medium.")
+            raise UsageError(f"--where {text!r} is not NAME=VALUE; write, for example, --where size=small,medium.")
         _check_column("--where", name, known)
-        where.append((name, tuple(value.strip() for value in values.split(","))))
-    return CaseChoice(columns, sort, tuple(where), against)
-
-
-def _entries(option: str, text: str | None) -> list[str]:
-    found = [] if text is None else [entry.strip() for entry in text.split(",")]
-    if "" in found:
-        raise ChoiceError(f"{option} {text!r} has an empty entry; write names with commas in between.")
-    return found
+        where.append((name, tuple(map(str.strip, values.split(",")))))
+    choice = CaseChoice(chosen["columns"], chosen["sort"], tuple(where), against)
+    if arguments.only not in (None, CASES):
+        only, options = arguments.only, "--columns, --sort, --where and --against-axis"
+        if choice.is_made:
+            raise UsageError(f"{options} choose from the table {CASES}; drop --only {only}.")
+        if arguments.format == PARQUET and not arguments.json:
+            raise UsageError(f"--format parquet writes the table {CASES} alone; choose csv or jsonl for {only}.")
+    if arguments.format == PARQUET and arguments.output is None and not arguments.json:
+        raise UsageError("--format parquet writes a file; name its folder with -o FOLDER.")
+    return choice
 
 
 def _check_column(option: str, name: str, known: Iterable[str]) -> None:
@@ -198,7 +187,7 @@ def _check_column(option: str, name: str, known: Iterable[str]) -> None:
     hint = f"did you mean {' or '.join(near)}?" if near else "docs/tables.md lists them."
     if name == SPEEDUP.name:
         hint = "it needs --against-axis AXIS=VALUE."
-    raise ChoiceError(f"{option} {name!r} is no column of the table of cases; {hint}")
+    raise UsageError(f"{option} {name!r} is no column of the table of cases; {hint}")
 
 
 def _is(found: Value, text: str) -> bool:
@@ -221,53 +210,36 @@ def _some(rows: Sequence[Row], name: str) -> str:
     return ", ".join(known[:MOST_SHOWN]) + rest
 
 
-def _refuse_what_does_not_fit(arguments: argparse.Namespace, choice: CaseChoice) -> None:
-    """Raises ChoiceError where the options of `cases` or the format meet another table."""
-    options = "--columns, --sort, --where and --against-axis"
-    if choice.is_made and arguments.only not in (None, CASES):
-        raise ChoiceError(f"{options} choose from the table {CASES}; drop --only {arguments.only}.")
-    if arguments.json or arguments.format != PARQUET:
-        return
-    if arguments.only not in (None, CASES):
-        raise ChoiceError(f"--format parquet writes the table {CASES} alone; choose csv or jsonl for {arguments.only}.")
-    if arguments.output is None:
-        raise ChoiceError("--format parquet writes a file; name its folder with -o FOLDER.")
-
-
 # The tables in each format.
 
 
-def _as_json(record: StoredRecord, choice: CaseChoice, only: str | None) -> Json:
-    """Each table under its name; unknown values are null."""
+def _rows_of(records: Sequence[StoredRecord], only: str | None, choice: CaseChoice) -> dict[str, list[Row]]:
+    """The rows of each table for programs, the records below each other; unknown values are null."""
     found: dict[str, list[Row]] = {}
     if only in (None, CASES):
-        rows = choice.rows_of([record])
-        names = choice.shown_columns(rows, for_people=False)
-        found[CASES] = [{name: row[name] for name in names} for row in rows]
-    if only != CASES:
-        found |= {name: rows for name, rows in flat_figures(record.data, record.name).items() if only in (None, name)}
-    return {"record": record.name, **found}
+        names = choice.columns or [*COLUMNS, *([SPEEDUP.name] if choice.against else [])]
+        found[CASES] = [{name: row[name] for name in names} for row in choice.rows_of(records)]
+    for record in records if only != CASES else ():
+        for name, rows in flat_figures(record.data, record.name).items():
+            if only in (None, name):
+                found.setdefault(name, []).extend(rows)
+    return found
 
 
-def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None, choice: CaseChoice) -> Texts:
-    """Each table that has rows, the runs below each other. Programs get the table of cases unless asked."""
-    is_for_people = chosen_format in FORMATS
-    if only == CASES or (only is None and not is_for_people):
-        cases = choice.rows_of(records)
-        if not cases:
-            return {}
-        names = choice.shown_columns(cases, for_people=is_for_people)
-        if is_for_people:
-            suffix, write = FORMATS[chosen_format]
-            return {f"{CASES}.{suffix}": write([case_table(cases, names)]).encode()}
-        return {
-            f"{CASES}.{chosen_format}": exported([{name: row[name] for name in names} for row in cases], chosen_format)
-        }
-    if not is_for_people:
-        assert only is not None
-        flat = [row for record in records for row in flat_figures(record.data, record.name).get(only, [])]
-        return {f"{only}.{chosen_format}": exported(flat, chosen_format)} if flat else {}
+def _texts(
+    records: Sequence[StoredRecord], chosen_format: str, only: str | None, choice: CaseChoice
+) -> dict[str, bytes]:
+    """Each table that has rows, by file name. Programs get the table of cases unless asked."""
+    if chosen_format not in FORMATS:
+        name = only or CASES
+        rows = _rows_of(records, name, choice).get(name)
+        return {f"{name}.{chosen_format}": exported(rows, chosen_format)} if rows else {}
     suffix, write = FORMATS[chosen_format]
+    if only == CASES:
+        rows = choice.rows_of(records)
+        fitting = [name for name in FOR_PEOPLE if any(row[name] is not None for row in rows)]
+        names = choice.columns or [*fitting, *([SPEEDUP.name] if choice.against else [])]
+        return {f"{CASES}.{suffix}": write([case_table(rows, names)]).encode()} if rows else {}
     built = [table for record in records for table in tables_of(record.data, record.name)]
     by_name = {name: [table for table in built if table.name == name] for name in NAMES if only in (None, name)}
     return {f"{name}.{suffix}": write(tables).encode() for name, tables in by_name.items() if tables}
@@ -302,12 +274,12 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
 
 
 def _as_parquet(rows: Sequence[Row]) -> bytes:
-    """A column keeps its type where all its cells are null. Raises ChoiceError without pyarrow."""
+    """A column keeps its type where all its cells are null. Raises UsageError without pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ChoiceError(
+        raise UsageError(
             "--format parquet needs pyarrow, which is not installed; `pip install pyarrow`, or choose csv or jsonl."
         ) from error
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
@@ -315,13 +287,3 @@ def _as_parquet(rows: Sequence[Row]) -> bytes:
     content = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), content)
     return content.getvalue()
-
-
-def _deliver(texts: Mapping[str, bytes], folder: Path | None) -> None:
-    if folder is None:
-        print("\n".join(text.decode() for text in texts.values()), end="")
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_whole(folder / name, text)
-        print(folder / name)

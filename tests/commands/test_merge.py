@@ -1,6 +1,7 @@
 """`merge`: shards of one grid become one record, and nothing else does."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def written(folder: Path, *records: Json) -> list[str]:
 
 
 def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_path: Path) -> None:
-    later, earlier = {**SECOND, "datetime": "2030-01-02"}, {**FIRST, "datetime": "2030-01-01"}
+    later, earlier = (
+        {**with_suite(data, started=f"2030-01-0{day}"), "datetime": f"2030-01-0{day}"}
+        for data, day in ((SECOND, 2), (FIRST, 1))
+    )
     paths = written(tmp_path, later, earlier)
     before = [Path(path).read_bytes() for path in paths]
     assert main(["merge", *paths]) == 0
@@ -44,6 +48,7 @@ def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_pa
     assert [row["fullname"] for row in merged["benchmarks"]] == [FULL_STEP, FORWARD]
     assert [row["id"] for row in (*merged["outcomes"], *merged["passes"])] == [BACKWARD, KERNELS]
     assert merged["suite"]["settings"]["shard"] is merged["suite"]["places"] is None
+    assert merged["suite"]["started"] == "2030-01-01"
     assert merged["datetime"] == "2030-01-02", "as new as its newest shard, or a newer run would come before it"
     assert merged["suite"]["merged_from"] == ["machine/0002_abc", "machine/0001_abc"]
     assert [Path(path).read_bytes() for path in paths] == before
@@ -59,6 +64,7 @@ def with_setting(data: Json, **facts: Any) -> Json:
 
 REFUSED: dict[str, tuple[list[Json], str]] = {
     "a shard is missing": ([FIRST], "Beside machine/0001_abc, of 2 shards 2/2 is missing"),
+    "the first shard is missing": ([SECOND], "Beside machine/0001_abc, of 2 shards 1/2 is missing"),
     "a shard is given twice": ([FIRST, SECOND, FIRST], "are both shard 1/2"),
     "of other machines": ([FIRST, shard(2, {FULL_STEP: 0, BACKWARD: 2}, threads=2)], "machine or build: threads: "),
     "of other commits": ([FIRST, {**SECOND, "commit_info": {"id": "fedcba"}}], "differ in commit: '0123456789abcdef'"),
@@ -87,55 +93,48 @@ def test_what_is_no_set_of_shards_is_refused_in_one_sentence(
     assert sorted(map(str, tmp_path.rglob("*.json"))) == paths
 
 
-def test_a_figure_that_is_no_number_is_merged_as_unknown(tmp_path: Path) -> None:
-    """Python reads NaN in a foreign record, which a record must not hold."""
-    paths = written(tmp_path, FIRST, with_suite(SECOND, other_drivers=["x"]))
-    Path(paths[0]).write_text(Path(paths[0]).read_text().replace('"extra_info": {', '"extra_info": {"odd": NaN,', 1))
-    assert main(["merge", *paths]) == 0
-    merged = json.loads((tmp_path / "machine/0003_abc.json").read_bytes())
-    assert merged["benchmarks"][1]["extra_info"]["odd"] is None
-
-
 def test_a_merged_record_goes_to_a_new_file_on_request_and_over_none_that_exists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = written(tmp_path, FIRST, SECOND)
-    assert main(["merge", *paths, f"--output={tmp_path / 'grid.json'}", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {
-        "record": str(tmp_path / "grid.json"),
-        "cases": 4,
-        "shards": ["machine/0001_abc", "machine/0002_abc"],
-    }
+    """A figure that is no number, as Python reads NaN in a foreign record, is merged as unknown."""
+    paths = written(tmp_path, FIRST, with_suite(SECOND, other_drivers=["x"]))
+    Path(paths[0]).write_text(Path(paths[0]).read_text().replace('"extra_info": {', '"extra_info": {"odd": NaN,', 1))
+    out, shards = tmp_path / "grid.json", ["machine/0001_abc", "machine/0002_abc"]
+    assert main(["merge", *paths, f"--output={out}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"record": str(out), "cases": 4, "shards": shards}
+    merged = json.loads(out.read_bytes())
+    assert merged["benchmarks"][1]["extra_info"]["odd"] is None
+    assert merged["suite"]["other_drivers"] == ["x"]
     before = Path(paths[0]).read_bytes()
     assert main(["merge", *paths, "-o", paths[0]]) == 2
     assert Path(paths[0]).read_bytes() == before
 
 
-def test_of_merged_shards_the_merged_record_alone_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Otherwise the launches of a commit would count twice, and a page would compare a run with its own part."""
-    paths = written(tmp_path, FIRST, SECOND, record([timed(seconds=[2.0])]))
-    assert main(["merge", *paths[:2]]) == 0
-    left = ["machine/0003_abc", "machine/0004_abc"]
-    assert sorted(found.name for found in list_records(tmp_path).records) == left
-    assert [found.name for found in records_of(tmp_path, "abc")] == left
-    (machine,) = machines_of(map(read_record, sorted(tmp_path.glob("*/*.json"))))
-    assert sorted(launch.name for launch in machine.launches) == left
+def launches(paths: Iterable[Path]) -> list[str]:
+    found = machines_of(map(read_record, paths))
+    return sorted(launch.name for machine in found for launch in machine.launches)
 
 
-def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A kill between its record and the removal of its journal; resuming saved it again, in older versions too."""
-    first, second = with_suite(FIRST, run="journal-1"), with_suite(SECOND, run="journal-2")
-    paths = written(tmp_path, first, first, second)
-    assert main(["compare", *paths[:2]]) == 3
-    assert "are one run, saved twice" in capsys.readouterr().err
-    assert main(["merge", *paths]) == 0
+@pytest.mark.parametrize("runs", [(None, None), ("journal-1", "journal-2")], ids=["older records", "with their runs"])
+def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
+    runs: tuple[str | None, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the launches of a commit would count twice, and a page would compare a run with its own part.
+
+    A kill between a record and the removal of its journal: resuming saved it again, in older versions too.
+    """
+    first, second = (with_suite(data, run=run) for data, run in zip((FIRST, SECOND), runs, strict=True))
+    copies = 2 if runs[0] else 1
+    paths = written(tmp_path, *copies * [first], second, record([timed(seconds=[2.0])]))
+    if runs[0]:
+        assert main(["compare", *paths[:2]]) == 3
+        assert "are one run, saved twice" in capsys.readouterr().err
+        assert len(launches(map(Path, paths[:2]))) == 1
+    assert main(["merge", *paths[:-1]]) == 0
+    left = [f"machine/000{copies + number}_abc" for number in (2, 3)]
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
-        assert [stored.name for stored in found] == ["machine/0004_abc"], "the merged record, and no copy of a part"
-    every = [read_record(path) for path in (*map(Path, paths), tmp_path / "machine/0004_abc.json")]
-    for given, expected in (every[:2], 1), (every[:3], 2), (every, 1):
-        (machine,) = machines_of(given)
-        assert len(machine.launches) == expected
+        assert sorted(stored.name for stored in found) == left
+    assert launches(sorted(tmp_path.glob("*/*.json"))) == left
 
 
 def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path) -> None:
@@ -143,11 +142,8 @@ def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_p
     first, second = (written(tmp_path / name, with_suite(FIRST, run=name)) for name in ("ours", "theirs"))
     others = written(tmp_path / "other", with_suite(SECOND, run="other"))
     assert main(["merge", *second, *others, "-o", str(tmp_path / "merged.json")]) == 0
-    found = each_run_once([read_record(tmp_path / "merged.json"), *map(read_record, map(Path, (*first, *second)))])
+    found = each_run_once([read_record(path) for path in (tmp_path / "merged.json", *map(Path, (*first, *second)))])
     assert [stored.path for stored in found] == [tmp_path / "merged.json", Path(first[0])]
-
-
-def test_cases_of_other_shards_are_not_gone(tmp_path: Path) -> None:
     whole = write_record(tmp_path / "whole.json", record([timed(), timed(FULL_STEP)]))
     part = write_record(tmp_path / "part.json", shard(1, {FORWARD: 1}))
-    assert main(["compare", str(whole), str(part)]) == 0
+    assert main(["compare", str(whole), str(part)]) == 0, "cases of other shards are not gone"

@@ -1,6 +1,7 @@
-"""`python -m perf_tests compare`: what it prints and returns, without torch."""
+"""`python -m perf_tests`: one sentence for each refusal, and no verb loads what only others take."""
 
 import json
+import lzma
 import re
 import subprocess
 import sys
@@ -14,35 +15,6 @@ from tests.support.file_readers import READERS
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
 ROOT = Path(__file__).parents[2]
-SLOWER = [1.1 * seconds for seconds in TEN_ROUNDS]
-
-
-def compare(before: Path, now: Path, *options: str) -> int:
-    return main(["compare", str(before), str(now), *options])
-
-
-@pytest.mark.parametrize(
-    "now, code, said",
-    [(record([timed(seconds=SLOWER)]), 0, "1.100"), (record([timed()], threads=2), 3, "threads: 2 here, 4 there")],
-    ids=["case by case", "not those of two machines"],
-)
-def test_runs_are_compared(now: Json, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
-    assert compare(before, write_record(tmp_path / "now.json", now)) == code
-    assert said in "".join(capsys.readouterr())
-
-
-def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_record(tmp_path / "run.json", record([timed()]))
-    assert compare(path, path, "--json") == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["id"], row["ratio"], row["is_failure"]) == (FORWARD, 1.0, False)
-
-
-@pytest.mark.parametrize("now", [record([timed()]), record([timed()], [untimed(BACKWARD, phase="backward")])])
-def test_a_case_that_lost_its_figure_is_a_finding(now: Json, tmp_path: Path) -> None:
-    before = write_record(tmp_path / "before.json", record([timed(), timed(BACKWARD, phase="backward")]))
-    assert compare(before, write_record(tmp_path / "now.json", now)) == 1
 
 
 @pytest.fixture
@@ -114,6 +86,44 @@ def test_every_verb_is_refused_something() -> None:
     assert {words.split()[0] for words in REFUSED} == set(VERBS) - {"run"}
 
 
+LOST = record([timed()], [untimed(BACKWARD, phase="backward")])
+COMPARED: dict[str, tuple[Json, int, str]] = {
+    "case by case": (record([timed(seconds=[1.1 * one for one in TEN_ROUNDS]), timed(BACKWARD)]), 0, "1.100"),
+    "not those of two machines": (record([timed()], threads=2), 3, "threads: 2 here, 4 there"),
+    "a case that is gone is a finding": (record([timed()]), 1, "not part of this run"),
+    "a case that lost its figure is a finding": (LOST, 1, "out of memory"),
+}
+
+
+@pytest.mark.parametrize("claim", COMPARED)
+def test_runs_are_compared(claim: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now, code, said = COMPARED[claim]
+    before = write_record(tmp_path / "before.json", record([timed(), timed(BACKWARD, phase="backward")], threads=4))
+    words = ["compare", str(before), str(write_record(tmp_path / "now.json", now))]
+    assert main(words) == code
+    assert said in "".join(capsys.readouterr())
+    if code < 3:
+        assert main([*words, "--json"]) == code
+        row = next(row for row in json.loads(capsys.readouterr().out) if row["id"] == FORWARD)
+        assert row["is_failure"] is False
+
+
+def test_a_packed_record_is_read_as_it_is(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = READERS["record"].content()
+    shown: dict[str, list[tuple[int, str]]] = {}
+    for path in (stored, stored.with_name("0001_x.json.xz")):
+        path.write_bytes(content if path == stored else lzma.compress(content))
+        (stored.parents[2] / "page.html").unlink(missing_ok=True)
+        for words in ("audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json",
+                      "history 0001 --json", "gate {1} {1}", "report 0001 -o page.html"):  # fmt: skip
+            code = main(words.format(path, path.parent).split())
+            shown.setdefault(words, []).append((code, capsys.readouterr().out.replace(".json.xz", ".json")))
+        path.unlink()
+    for words, (plain, packed) in shown.items():
+        assert packed == plain, words
+        assert plain[0] in (0, 1), words
+
+
 @pytest.mark.parametrize("words", ["audit", "compare {file}", "kernels", "kernels --json", "replay"])
 def test_a_folder_in_the_place_of_a_file_is_named_once(
     words: str, stored: Path, capsys: pytest.CaptureFixture[str]
@@ -142,12 +152,13 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None
     assert verb.returncode == 0
 
 
-def test_no_verb_but_report_may_load_the_page() -> None:
-    verbs = [module for verb, module in VERBS.items() if verb != "report"]
-    program = "import sys, importlib; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program, *verbs], cwd=ROOT, capture_output=True, text=True)
-    assert set(verbs) <= (loaded := set(ended.stdout.split()))
-    assert "perf_tests.report.page" not in loaded
+CALL = "import sys; from perf_tests.__main__ import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules)"
+IMPORT = "import sys, importlib; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+
+
+def loaded(program: str, *words: str) -> set[str]:
+    ended = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True)
+    return set(ended.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
@@ -157,19 +168,17 @@ def test_no_verb_but_report_may_load_the_page() -> None:
 )  # fmt: skip
 def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path, tmp_path: Path) -> None:
     """Nor for what would look for steps where one commit is all there is."""
-    program = "import sys; from perf_tests.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
-    command = [sys.executable, "-c", program, *words.format(file=stored, folder=tmp_path).split()]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    loaded = set(ended.stdout.splitlines()[-1].split())
-    assert VERBS[words.partition(" ")[0]] in loaded
-    assert not {"scipy.stats", "scipy.special", "scipy.optimize", "ruptures", "torch"} & loaded
+    modules = loaded(CALL, *words.format(file=stored, folder=tmp_path).split())
+    assert VERBS[words.partition(" ")[0]] in modules
+    assert not {"scipy.stats", "scipy.special", "scipy.optimize", "ruptures", "torch"} & modules
 
 
-def test_help_loads_no_verb() -> None:
-    program = "import sys; from perf_tests.__main__ import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    loaded = set(ended.stdout.splitlines()[-1].split())
-    assert not {"torch", "scipy", "perf_tests.records.record", *VERBS.values()} & loaded
+def test_no_verb_but_report_may_load_the_page_and_help_loads_none() -> None:
+    verbs = [module for verb, module in VERBS.items() if verb != "report"]
+    modules = loaded(IMPORT, *verbs)
+    assert set(verbs) <= modules
+    assert "perf_tests.report.page" not in modules
+    assert not {"torch", "scipy", "perf_tests.records.record", *VERBS.values()} & loaded(CALL, "--help")
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +190,9 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert files - set(VERBS.values()) == {"perf_tests.verbs.output"}, "each file is a verb's"
 
 
-def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From any folder; a first word that names a file of the benchmarks selects it."""
     started: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda executable, words: started.append(words))
@@ -192,11 +203,6 @@ def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(monkeypat
         [*always, f"{ROOT}/perf_tests", "--model", "a.py:build", "--json"],
         [*always, f"{ROOT}/perf_tests/test_counters.py", "-q"],
     ]
-
-
-def test_run_without_the_checkout_says_how_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr("perf_tests.verbs.run.CONFIGURATION", Path("/nowhere/pyproject.toml"))
     assert main(["run"]) == 2
     assert "install the suite from its checkout" in capsys.readouterr().err

@@ -43,7 +43,9 @@ CPU_SECONDS = 20
 WALL_SECONDS = 180
 """Ends an owner that waits instead of computing; long enough for `CPU_SECONDS` on a machine with other work."""
 
-NOT_COPIED = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "mutants", "wheels", "expedition")
+NOT_COPIED = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis")
+OUTPUTS = {"mutants", "wheels", "expedition"}
+"""Folders of the root that `make` writes, which may be large; a package of such a name is copied."""
 
 RUN_PYTEST = """
 import resource, runpy, sys
@@ -99,31 +101,30 @@ class Fault:
 def read_faults(folder: Path) -> list[Fault]:
     """Every entry of the folder, rooms by name. Raises ValueError with one sentence for one that is wrong."""
     faults = []
+    known = {each.name for each in fields(Fault)} - {"name"}
     for path in sorted(folder.glob("*.toml")):
         try:
-            entries = tomllib.loads(path.read_text())
+            rooms = tomllib.loads(path.read_text())
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{path} is no TOML: {error}.") from error
-        if entries.keys() - {"fault"}:
-            raise ValueError(f"{path} holds {', '.join(sorted(entries))}; only [[fault]] is known.")
-        faults += [_fault(f"{path.stem}:{number}", entry) for number, entry in enumerate(entries.get("fault", []), 1)]
+        if rooms.keys() - {"fault"}:
+            raise ValueError(f"{path} holds {', '.join(sorted(rooms))}; only [[fault]] is known.")
+        for number, entry in enumerate(rooms.get("fault", []), 1):
+            name, missing = f"{path.stem}:{number}", {"file", "old", "new", "caught"} - entry.keys()
+            if entry.keys() - known or missing:
+                raise ValueError(
+                    f"{name} lacks {sorted(missing)} or has keys besides {sorted(known)}: {sorted(entry)}."
+                )
+            for key, value in entry.items():
+                if not isinstance(value, bool if key == "caught" else str):
+                    raise ValueError(f"{name}: {key} = {value!r} has the wrong type.")
+            fault = Fault(name, **entry)
+            if fault.old == fault.new or not fault.old:
+                raise ValueError(f"{name}: old and new must be different texts, and old not empty.")
+            if not (fault.owner if fault.caught else fault.why):
+                raise ValueError(f"{name}: a caught fault names its owner, another one says why it is not caught.")
+            faults.append(fault)
     return faults
-
-
-def _fault(name: str, entry: dict[str, object]) -> Fault:
-    known = {each.name for each in fields(Fault)} - {"name"}
-    missing = {"file", "old", "new", "caught"} - entry.keys()
-    if entry.keys() - known or missing:
-        raise ValueError(f"{name} lacks {sorted(missing)} or has keys besides {sorted(known)}: {sorted(entry)}.")
-    for key, value in entry.items():
-        if not isinstance(value, bool if key == "caught" else str):
-            raise ValueError(f"{name}: {key} = {value!r} has the wrong type.")
-    fault = Fault(name, **entry)  # type: ignore[arg-type]
-    if fault.old == fault.new or not fault.old:
-        raise ValueError(f"{name}: old and new must be different texts, and old not empty.")
-    if not (fault.owner if fault.caught else fault.why):
-        raise ValueError(f"{name}: a caught fault names its owner, another one says why it is not caught.")
-    return fault
 
 
 @dataclass
@@ -140,7 +141,12 @@ class Planter:
 
     def __enter__(self) -> "Planter":
         self.tree = Path(tempfile.mkdtemp(prefix="faults-")) / "tree"
-        shutil.copytree(self.root, self.tree, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        ignored = shutil.ignore_patterns(*NOT_COPIED)
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            return ignored(folder, names) | (OUTPUTS.intersection(names) if Path(folder) == self.root else set())
+
+        shutil.copytree(self.root, self.tree, symlinks=True, ignore=left_out)
         forked_python()
         self._kept = _children()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.damage import fuzz
 from tests.support.file_readers import READERS
-from tests.support.fuzzing import fuzz
 
 EXAMPLES, SEED = int(os.environ.get("FUZZ_EXAMPLES", "1000")), int(os.environ.get("FUZZ_SEED", "0"))
 """Files for each reader and the seed that draws them, for a longer search by hand."""
@@ -17,5 +17,5 @@ def test_a_damaged_file_ends_in_a_sentence_and_its_exit_code(name: str, tmp_path
     tally = fuzz(READERS[name], EXAMPLES, SEED)
     for place, contents in enumerate(tally.wrong.values()):  # pytest keeps the folder of a test that failed
         (tmp_path / f"{place}-{Path(READERS[name].file).name}").write_bytes(contents[0])
-    assert tally.files == EXAMPLES
+    assert tally.codes.total() == EXAMPLES
     assert {wrong: len(contents) for wrong, contents in tally.wrong.items()} == {}, f"kept in {tmp_path}"

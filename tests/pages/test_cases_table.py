@@ -1,6 +1,6 @@
 """The columns that the page of tables lists are those there are."""
 
-from perf_tests.records.columns import AXES, COLUMNS, GROUPS, SPEEDUP, Column
+from perf_tests.records.columns import COLUMNS, SPEEDUP, Column
 from tests.support.documents import page
 
 KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
@@ -9,7 +9,7 @@ KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false
 def column_table() -> list[str]:
     """The table of the page; print it to write it again."""
     rows = ["| column | kind | what it holds |", "|---|---|---|"]
-    return rows + [_line(column) for column in (*(c for group in GROUPS.values() for c in group), SPEEDUP)]
+    return rows + [_line(column) for column in (*COLUMNS.values(), SPEEDUP)]
 
 
 def _line(column: Column) -> str:
@@ -21,8 +21,3 @@ def test_the_page_lists_each_column_with_its_kind_and_no_other() -> None:
     assert [line for line in listed.splitlines() if line.startswith("| ")] == [
         line for line in column_table() if line.startswith("| ")
     ]
-
-
-def test_each_column_is_in_one_group_and_each_axis_is_a_column() -> None:
-    assert len(COLUMNS) == sum(map(len, GROUPS.values()))
-    assert set(AXES) <= set(COLUMNS)

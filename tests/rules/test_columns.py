@@ -7,21 +7,27 @@ import pytest
 from perf_tests.records.columns import (
     AXES,
     COLUMNS,
-    GROUPS,
     SPEEDUP,
+    case_name,
     case_rows,
     cells_of,
+    collectives_of,
     commit_of,
+    date_of,
     last_phases,
+    lost_lines,
     machine_line,
     machine_name,
+    name_of,
     pairs_along,
     pass_cells,
     rounds_line,
+    seconds_of,
 )
 from perf_tests.records.record import Json
 from tests.support.synthetic import (
     BACKWARD,
+    FORWARD,
     machine,
     record,
     remembered,
@@ -35,79 +41,82 @@ from tests.support.synthetic import (
 )
 
 
-def test_each_column_is_in_one_group_and_each_axis_is_a_column() -> None:
-    assert len(COLUMNS) == sum(map(len, GROUPS.values()))
+def test_each_axis_is_a_column_and_a_row_has_every_column() -> None:
     assert set(AXES) <= set(COLUMNS)
     assert list(case_rows(record([timed()]), "run")[0]) == [*COLUMNS, SPEEDUP.name]
 
 
-def test_numbers_are_numbers_and_what_is_not_known_is_null() -> None:
-    data = record([timed(seconds=(0.010, 0.012), kernel_launches=100, peak_allocated_bytes=None, mfu=math.nan)])
-    (row,) = case_rows(data, "machine/0001_run")
-    assert (row["record"], row["outcome"], row["torch"]) == ("machine/0001_run", "measured", "2.13.0+cpu")
-    assert (row["commit"], row["commit_has_changes"], row["device_name"]) == (
-        "0123456789abcdef",
-        False,
-        "Some CPU, 8 cores",
-    )
-    assert (row["batch_size"], row["d_ff"], row["kernel_launches"], row["rounds"]) == (4, 512, 100, 2)
-    assert row["median_seconds"] == pytest.approx(0.011)
-    assert (row["peak_allocated_bytes"], row["mfu"], row["head_dim"], row["reason"], row["flags"]) == (None,) * 5
+NOTHING = None
+PASSES = traced(), remembered(), warmed()
+HUNDRED = [place / 1000 for place in range(1, 102)]
+LISTS: Json = {"device_seconds": [2.0, None, 1.0, 3.0], "cpu_seconds": [], "before": {"power_watts": 300.0},
+               "part_seconds": {"forward": [1.0, 3.0, 2.0], "backward": "?"}}  # fmt: skip
+ROWS: dict[str, tuple[Json, Json]] = {
+    "a timing": (
+        record([timed(seconds=(0.010, 0.012), kernel_launches=100, peak_allocated_bytes=None, mfu=math.nan)]),
+        {"record": "machine/0001_run", "outcome": "measured", "torch": "2.13.0+cpu", "commit": "0123456789abcdef",
+         "commit_has_changes": False, "device_name": "Some CPU, 8 cores", "batch_size": 4, "d_ff": 512, "rounds": 2,
+         "kernel_launches": 100, "median_seconds": 0.011, "mean_seconds": 0.011, "stddev_seconds": 2**0.5 / 1000,
+         "peak_allocated_bytes": NOTHING, "mfu": NOTHING, "head_dim": NOTHING, "reason": NOTHING, "flags": NOTHING},
+    ),
+    "ten rounds": (
+        record([timed()]), {"median_low_seconds": 1.01, "median_high_seconds": 1.08, "min_seconds": 1.0,
+                            "max_seconds": 1.09, "p95_seconds": NOTHING, "p99_seconds": NOTHING},
+    ),
+    "from a hundred rounds on, percentiles": (
+        record([timed(seconds=HUNDRED)]),
+        {"min_seconds": 0.001, "max_seconds": 0.101, "p95_seconds": 0.096, "p99_seconds": 0.1},
+    ),
+    "lists of rounds, by their medians": (
+        record([timed(**LISTS)]),
+        {"device_median_seconds": 2.0, "cpu_median_seconds": NOTHING, "forward_part_seconds": 2.0,
+         "backward_part_seconds": NOTHING, "power_watts_before": 300.0, "power_watts_after": NOTHING},
+    ),
+    "a case without a timing": (
+        record([], [untimed(BACKWARD, "would_not_fit", "6 GiB asked", phase="backward")]),
+        {"outcome": "would_not_fit", "reason": "6 GiB asked", "needed_bytes": 2**30, "median_seconds": NOTHING},
+    ),
+    "attention": (record([timed_attention(flags=["trend", "outlier"])]),
+                  {"head_dim": 16, "size": NOTHING, "flags": "trend outlier"}),
+    "a collective": (
+        record([timed_collective(40_000, (0.1, 0.1))]),
+        {"collective": "all_gather", "message_bytes": 40_000, "exchanged_bytes": 40_000, "world": 2, "size": NOTHING,
+         "backend": "gloo", "dtype": "float32", "algorithm_bytes_per_second": 4e5, "bus_bytes_per_second": 2e5},
+    ),
+    "what passes found": (
+        with_passes(record([timed()]), *PASSES),
+        {"outcome": "measured", "traced_launches": 60, "traced_products_share": 0.75, "traced_busy_share": 0.8,
+         "memory_pass_peak_bytes": 2**30, "recommended_warmup_rounds": 1},
+    ),
+    "what passes found of another case": (
+        with_passes(record([timed(size="small")]), *PASSES),
+        {"outcome": "measured", "traced_launches": NOTHING, "memory_pass_peak_bytes": NOTHING},
+    ),
+    "a case that only passes looked at": (
+        with_passes(record(), *PASSES), {"outcome": "not_timed", "median_seconds": NOTHING, "traced_launches": 60},
+    ),
+}  # fmt: skip
 
 
-def test_the_rounds_have_their_interval_their_ends_and_from_a_hundred_on_percentiles() -> None:
-    few, many = case_rows(record([timed("a"), timed("b", [place / 1000 for place in range(1, 102)])]), "run")
-    names = ("median_low_seconds", "median_high_seconds", "min_seconds", "max_seconds", "p95_seconds", "p99_seconds")
-    assert [few[name] for name in names] == [1.01, 1.08, 1.0, 1.09, None, None]
-    assert [many[name] for name in names[2:]] == pytest.approx([0.001, 0.101, 0.096, 0.1])
+@pytest.mark.parametrize("what", ROWS)
+def test_a_row_has_numbers_as_numbers_and_null_for_what_is_not_known(what: str) -> None:
+    data, expected = ROWS[what]
+    row = case_rows(data, "machine/0001_run")[0]
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
-def test_lists_of_rounds_are_shown_by_their_median() -> None:
-    parts: Json = {"part_seconds": {"forward": [1.0, 3.0, 2.0], "backward": "?"}, "before": {"power_watts": 300.0}}
-    (row,) = case_rows(record([timed(device_seconds=[2.0, None, 1.0, 3.0], cpu_seconds=[], **parts)]), "run")
-    assert (row["device_median_seconds"], row["cpu_median_seconds"]) == (2.0, None)
-    assert (row["forward_part_seconds"], row["backward_part_seconds"]) == (2.0, None)
-    assert (row["power_watts_before"], row["power_watts_after"]) == (300.0, None)
+STRANGE = (10**400, "many", [1], {"a": 1}, True, math.inf, 0.5, -(2**63), 2**63, "\ud800")
 
 
-def test_both_families_cases_without_a_timing_and_collectives_are_rows() -> None:
-    lost = untimed(BACKWARD, "would_not_fit", "6 GiB asked", phase="backward")
-    data = record([timed_collective(40_000, (0.1, 0.1)), timed(flags=["trend", "outlier"]), timed_attention()], [lost])
-    model, backward, attention, collective = case_rows(data, "run")
-    outcomes = [row["outcome"] for row in (model, backward, attention, collective)]
-    assert outcomes == ["measured", "would_not_fit", "measured", "measured"]
-    assert (backward["reason"], backward["needed_bytes"], backward["median_seconds"]) == ("6 GiB asked", 2**30, None)
-    assert (attention["head_dim"], attention["size"], model["flags"]) == (16, None, "trend outlier")
-    names = ("collective", "message_bytes", "exchanged_bytes", "world", "backend", "dtype", "size")
-    assert [collective[name] for name in names] == ["all_gather", 40_000, 40_000, 2, "gloo", "float32", None]
-    assert collective["algorithm_bytes_per_second"] == pytest.approx(400_000)
-    assert collective["bus_bytes_per_second"] == pytest.approx(200_000)
-
-
-def test_what_passes_found_stands_in_the_row_of_their_case_or_in_one_of_its_own() -> None:
-    passes = traced(), remembered(), warmed()
-    first, other = case_rows(with_passes(record([timed(), timed("other", size="small")]), *passes), "run")[::1]
-    if first["size"] == "small":
-        first, other = other, first
-    assert (first["traced_launches"], first["traced_products_share"]) == (60, 0.75)
-    assert (first["memory_pass_peak_bytes"], first["recommended_warmup_rounds"]) == (2**30, 1)
-    assert (other["traced_launches"], other["memory_pass_peak_bytes"]) == (None, None)
-    (alone,) = case_rows(with_passes(record(), *passes), "run")
-    assert (alone["outcome"], alone["median_seconds"], alone["traced_launches"]) == ("not_timed", None, 60)
-
-
-STRANGE = (10**400, "many", [1], {"a": 1}, True, math.inf, 0.5, -(2**63), "\ud800")
-
-
-@pytest.mark.parametrize("strange", STRANGE, ids=range(len(STRANGE)))
-def test_no_value_of_a_strange_kind_gets_into_a_column(strange: object) -> None:
-    for name, column in COLUMNS.items():
+def test_no_value_of_a_strange_kind_gets_into_a_column() -> None:
+    for strange in STRANGE:
         data = record([timed()])
-        data["benchmarks"][0]["extra_info"][name] = strange
-        value = case_rows(data, "run")[0][name]
-        assert value is None or type(value) is column.kind, name
-        assert column.kind is not int or value is None or -(2**63) < int(value) < 2**63, name
-        assert str(value).encode(), name
+        data["benchmarks"][0]["extra_info"] |= dict.fromkeys(COLUMNS.keys() - {"head_dim", "collective"}, strange)
+        for name, value in case_rows(data, "run")[0].items():
+            kind = {**COLUMNS, SPEEDUP.name: SPEEDUP}[name].kind
+            assert value is None or type(value) is kind, name
+            assert kind is not int or value is None or -(2**63) < int(value) < 2**63, name
+            assert str(value).encode(), name
 
 
 def test_a_speedup_is_over_the_case_that_differs_only_along_the_axis() -> None:
@@ -118,19 +127,33 @@ def test_a_speedup_is_over_the_case_that_differs_only_along_the_axis() -> None:
     }  # fmt: skip
     (pair,) = pairs_along(cells_of(data), "attention", "naive")
     assert [cell.id for cell in pair] == ["a", "b"]
+    steps = cells_of(record([timed("a"), timed("b", phase="full_step", optimizer="fused")]))
+    assert [(one.id, other.id) for one, other in pairs_along(steps, "phase", "forward", "full_step")] == [("a", "b")]
+    assert pairs_along(steps, "phase", "forward", "backward") == []
 
 
 def test_cases_stand_by_family_size_length_implementation_precision_and_phase() -> None:
     rows = [
-        timed_attention(sequence_length=512), timed_attention(),
+        timed_collective(), timed_attention(sequence_length=512), timed_attention(head_dim=8, sequence_length=1024),
+        timed_attention(), timed("unknown", d_model=None, size="theirs"), timed("deep", num_layers=9, size="deep"),
         timed("large", d_model=1280, size="large"), timed("bf16", precision="bf16"), timed("sdpa", attention="sdpa"),
         timed("backward", phase="backward"), timed("longer", context_length=128), timed("first"),
     ]  # fmt: skip
-    names = [cell.id for cell in cells_of(record(rows))]
-    assert names[:6] == ["first", "backward", "bf16", "sdpa", "longer", "large"]
-    assert [name.partition("[")[0] for name in names[6:]] == ["test_attention_forward"] * 2
-    last = last_phases(cells_of(record(rows)))
-    assert "first" not in [cell.id for cell in last], "its backward pass holds what it holds"
+    cells = cells_of(record(rows))
+    assert [cell.id for cell in cells[:8]] == [
+        "first",
+        "backward",
+        "bf16",
+        "sdpa",
+        "longer",
+        "deep",
+        "large",
+        "unknown",
+    ]
+    places = [(cell.number("head_dim"), cell.number("sequence_length")) for cell in cells[8:]]
+    assert places == [(8, 1024), (16, 256), (16, 512)]
+    assert "first" not in [cell.id for cell in last_phases(cells)], "its backward pass holds what it holds"
+    assert [cell.label("collective") for cell in collectives_of(record(rows))] == ["all_gather"]
 
 
 IMPLEMENTATIONS: dict[str, Json] = {
@@ -143,31 +166,35 @@ IMPLEMENTATIONS: dict[str, Json] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", IMPLEMENTATIONS)
-def test_an_implementation_is_named_by_each_axis_that_is_not_the_default(words: str) -> None:
-    (cell,) = cells_of(record([timed("a", (1.0,), **IMPLEMENTATIONS[words])]))
-    assert cell.implementation == words
+def test_names_say_each_axis_that_is_not_the_default() -> None:
+    for words, changes in IMPLEMENTATIONS.items():
+        (cell,) = cells_of(record([timed("a", (1.0,), **changes)]))
+        assert (cell.implementation, name_of(cell)) == (words, f"tiny 8 forward fp32 {words}")
     (cell,) = cells_of(record([timed_attention((1.0,), cache="cold")]))
-    assert cell.implementation == "naive, cold cache"
+    assert name_of(cell) == "d 16 256 forward fp32 naive, cold cache"
+    assert case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
+    assert lost_lines(cells_of(record([timed("a")], [untimed(reason="why")]))) == (
+        "forward tiny-ctx8-fp32-naive: out of memory: why",
+    )
 
 
 def test_conditions_are_said_in_words() -> None:
-    data = record([timed()], threads=1, environment={"OMP_NUM_THREADS": "1"})
+    data = record([timed()], written="2030-01-02T03:04:05", threads=1, environment={"OMP_NUM_THREADS": "1"})
     assert machine_line(data) == "Some CPU, 8 cores, torch 2.13.0+cpu, 1 threads, OMP_NUM_THREADS=1"
     assert machine_name({"machine_info": machine(gpu={"name": "H100", "driver": "1"})}) == "H100"
     assert commit_of({**data, "commit_info": {"id": "0123456789abcdef", "dirty": True}}) == "0123456789ab with changes"
-    assert commit_of({**data, "commit_info": None}) == ""
+    assert (commit_of({**data, "commit_info": None}), date_of(data)) == ("", "2030-01-02 03:04")
     cells = cells_of(record([timed("a", warmup_rounds=5, warmup_rounds_run=312), timed("b", (1.0, 2.0), batch_size=8)]))
     assert rounds_line(cells) == "batch 4 and 8, 10 and 2 measured rounds, at least 5 warm-up rounds"
+    (exact,) = cells_of(record([timed(warmup_rounds=5, warmup_rounds_run=5)]))
+    assert rounds_line([exact]).endswith(", 5 warm-up rounds")
 
 
 def test_rows_of_a_pass_that_are_damaged_are_left_out_and_those_it_lost_follow() -> None:
-    lost = {**untimed(BACKWARD), "pass": "kernels"}
-    data = {
-        **record([], [lost]),
-        "passes": [None, {"pass": "kernels"}, {**traced(), "values": 3}, traced(), remembered()],
-    }
-    assert [(cell.id, cell.outcome) for cell in pass_cells(data, "kernels")] == [
-        (traced()["id"], ""),
-        (BACKWARD, "out_of_memory"),
-    ]
+    found = [None, {"pass": "kernels"}, {**traced(), "values": 3}, {**traced(), "id": 1}, traced(), remembered()]
+    data = {**record([], [{**untimed(BACKWARD), "pass": "kernels"}]), "passes": found}
+    cells = [(cell.id, cell.outcome) for cell in pass_cells(data, "kernels")]
+    assert cells == [(traced()["id"], ""), (BACKWARD, "out_of_memory")]
+    assert cells_of(data) == [], "a case that a pass lost was not to be timed"
+    assert seconds_of({"seconds": [1.0, 0, -1.0, None, math.nan, 2]}, "seconds") == [1.0, 2.0]
+    assert seconds_of({"seconds": 3}, "seconds") == []

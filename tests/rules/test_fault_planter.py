@@ -1,6 +1,7 @@
 """The planter of faults over a tiny tree of its own."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ def price(number, each):
 """
 
 TESTS = """
-import subprocess, sys
+import os, subprocess, sys
 from shop import price
 
 def test_price():
     assert price(2, 3) == 6
 
 def test_price_in_another_process():
+    assert os.path.isdir("pack/wheels") and not os.path.isdir("wheels"), "an output of make is not copied"
     subprocess.run([sys.executable, "-c", "from shop import price; assert price(2, 3) == 6"], check=True)
 
 def test_fails_anyway():
@@ -37,134 +39,105 @@ def test_leaves_a_process():
     assert price(2, 3) == 6
 """
 
-OWNER = "test_shop.py::test_price"
+SUM = ("    return number * each", "    return number + each")
+DISCOUNT = ("0.9", "0.8")
 
 
-def entry(old: str, new: str, owner: str = OWNER, caught: bool = True, why: str = "") -> str:
+def entry(old: str, new: str, owner: str = "price", caught: bool = True, why: str = "") -> str:
+    owner = owner and f"test_shop.py::test_{owner}"
     return (
         f"[[fault]]\nfile = 'shop.py'\nold = '{old}'\nnew = '{new}'\n"
         f"owner = '{owner}'\ncaught = {str(caught).lower()}\nwhy = '{why}'\n"
     )
 
 
-SUM = ("    return number * each", "    return number + each")
-DISCOUNT = ("0.9", "0.8")
+Plant = Callable[..., tuple[int, str, dict[str, str]]]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A tree with a product of one file and its tests; faults are added by the test."""
+def plant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plant:
+    """The exit code, what is printed, and the verdict by name of the fault; `rooms` are added to the tree."""
     root = tmp_path / "root"
     (root / "tests" / "faults").mkdir(parents=True)
+    (root / "wheels").mkdir()
+    (root / "pack" / "wheels").mkdir(parents=True)
     (root / "shop.py").write_text(SHOP)
     (root / "test_shop.py").write_text(TESTS.format(left=str(tmp_path / "left")))
-    return root
+
+    def planted(*words: str, **rooms: str) -> tuple[int, str, dict[str, str]]:
+        for room, entries in rooms.items():
+            (root / "tests" / "faults" / f"{room}.toml").write_text(entries)
+        code = main(words, root)
+        assert (root / "shop.py").read_text() == SHOP
+        said = "".join(capsys.readouterr())
+        lines = [line for line in said.splitlines() if " s  shop.py  " in line]
+        return code, said, {line[12:].split()[0]: line[:12].strip() for line in lines}
+
+    return planted
 
 
-def plant(root: Path, *entries: str, room: str = "shop") -> None:
-    (root / "tests" / "faults" / f"{room}.toml").write_text("\n".join(entries))
+FAULTS = {
+    entry(*SUM): "caught",
+    entry(*SUM, owner="price_in_another_process"): "caught",
+    entry(*DISCOUNT): "SURVIVED",
+    entry(*DISCOUNT, caught=False, why="nobody buys as much"): "SURVIVED",
+    entry(*SUM, owner="", caught=False, why="no owner yet"): "no owner",
+    entry("twice", "once"): "stale",
+    entry("number", "count"): "stale",
+    entry("return 0.9", "return return"): "stale",
+    entry(*SUM, owner="fails_anyway"): "owner fails",
+    entry(*SUM, owner="gone"): "owner fails",
+}
 
 
-def verdicts(output: str) -> dict[str, str]:
-    """By name of the fault."""
-    return {line[12:].split()[0]: line[:12].strip() for line in output.splitlines() if " s  shop.py  " in line}
-
-
-def test_a_fault_is_caught_or_survives_or_is_stale(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    not_caught = entry(*DISCOUNT, caught=False, why="nobody buys as much")
-    stale = [entry("twice", "once"), entry("number", "count"), entry("return 0.9", "return return")]
-    unowned = entry(*SUM, owner="", caught=False, why="no owner yet")
-    plant(root, entry(*SUM), entry(*DISCOUNT), not_caught, unowned, *stale)
-    assert main([], root) == 1
-    found = verdicts(capsys.readouterr().out)
-    assert list(found.values()) == ["caught", "SURVIVED", "SURVIVED", "no owner", "stale", "stale", "stale"]
-    assert main(["--only", "shop:1"], root) == 0
-    assert main(["--only", "shop:3"], root) == 0, "it is listed as not caught"
-    assert main(["--only", "shop:4"], root) == 0
-    assert main(["--only", "shop:5"], root) == 1
-    assert (root / "shop.py").read_text() == SHOP
-
-
-def test_the_score_says_what_was_not_caught(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(root, entry(*SUM), entry(*DISCOUNT))
-    main([], root)
-    assert capsys.readouterr().out.splitlines()[-1] == "1 of 2 faults caught: 1 SURVIVED"
-
-
-def test_a_process_that_the_owner_starts_has_the_fault(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(root, entry(*SUM, owner="test_shop.py::test_price_in_another_process"))
-    assert main([], root) == 0
-
-
-@pytest.mark.parametrize("owner", ["test_shop.py::test_fails_anyway", "test_shop.py::test_gone", "test_gone.py"])
-def test_an_owner_that_fails_or_is_missing_catches_nothing(
-    root: Path, owner: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant(root, entry(*SUM, owner=owner))
-    assert main([], root) == 1
-    assert list(verdicts(capsys.readouterr().out).values()) == ["owner fails"]
+def test_each_fault_has_its_verdict_and_fails_where_it_is_listed_as_caught_and_is_not(plant: Plant) -> None:
+    code, said, verdicts = plant(shop="\n".join(FAULTS))
+    assert (code, list(verdicts.values())) == (1, list(FAULTS.values()))
+    score = said.splitlines()[-1]
+    assert score == "2 of 10 faults caught: 3 stale, 2 SURVIVED, 2 owner fails, 1 no owner"
+    for number, expected in ((1, 0), (3, 1), (4, 0), (5, 0), (6, 1), (9, 1)):
+        assert plant("--only", f"shop:{number}")[0] == expected
 
 
 @pytest.mark.parametrize("limit", ["CPU_SECONDS", "WALL_SECONDS"])
-def test_an_owner_that_does_not_end_is_slow(
-    root: Path, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_owner_that_does_not_end_is_slow(limit: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"tests.faults.__main__.{limit}", 1)
-    plant(root, entry(*SUM, owner="test_shop.py::test_waits"))
-    assert main([], root) == 1
-    assert list(verdicts(capsys.readouterr().out).values()) == ["slow"]
+    code, _, verdicts = plant(shop=entry(*SUM, owner="waits"))
+    assert (code, verdicts) == (1, {"shop:1": "slow"})
 
 
-def test_what_an_owner_leaves_running_ends_with_it(root: Path, tmp_path: Path) -> None:
-    plant(root, entry(*SUM, owner="test_shop.py::test_leaves_a_process"))
-    assert main([], root) == 0
+def test_what_an_owner_leaves_running_ends_with_it(plant: Plant, tmp_path: Path) -> None:
+    assert plant(shop=entry(*SUM, owner="leaves_a_process"))[0] == 0
     process = int((tmp_path / "left").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
 
 
-def test_a_draw_takes_only_faults_marked_as_caught_and_can_be_repeated(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant(root, *[entry(f"{text}", f"{text} ") for text in ("def price", "if number", "return 0.9")], room="a")
-    plant(root, entry(*DISCOUNT, caught=False, why="nobody buys as much"), room="b")
-    drawn = []
-    for _ in range(2):
-        main(["--draw", "2", "--seed", "7"], root)
-        output = capsys.readouterr().out
-        assert "--seed 7" in output
-        drawn.append(list(verdicts(output)))
-    assert drawn[0] == drawn[1]
-    assert len(drawn[0]) == 2
-    main(["--draw", "9"], root)
-    assert set(verdicts(capsys.readouterr().out)) == {"a:1", "a:2", "a:3"}
-    assert main(["--draw", "1", "--room", "b"], root) == 2, "a draw of none would look like success"
+def test_a_draw_takes_only_faults_marked_as_caught_and_can_be_repeated_and_a_room_chosen(plant: Plant) -> None:
+    three = "\n".join(entry(text, f"{text} ") for text in ("def price", "if number", "return 0.9"))
+    rooms = {"a": three, "b": entry(*DISCOUNT, caught=False, why="nobody buys as much"), "c": entry(*SUM)}
+    (_, said, drawn), (*_, again) = (plant("--draw", "2", "--seed", "7", **rooms) for _ in range(2))
+    assert "2 faults drawn with --seed 7" in said
+    assert (list(drawn), len(drawn)) == (list(again), 2)
+    assert plant("--draw", "9")[2].keys() == {"a:1", "a:2", "a:3", "c:1"}
+    assert plant("--draw", "1", "--room", "b")[0] == 2, "a draw of none would look like success"
+    assert plant("--room", "c")[::2] == (0, {"c:1": "caught"})
+    assert plant("--room", "d")[:2] == (2, "No fault is listed for d.\n")
 
 
-def test_a_room_can_be_chosen(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(root, entry(*SUM), room="a")
-    plant(root, entry(*DISCOUNT), room="b")
-    assert main(["--room", "a"], root) == 0
-    assert main(["--room", "c"], root) == 2
-    assert "c" in capsys.readouterr().err
+WRONG = {
+    "fault = ": "shop.toml",
+    "[other]": "other",
+    "[[fault]]\nfile = 'shop.py'": "old",
+    entry(*SUM) + "when = 'now'": "when",
+    entry("same", "same"): "different",
+    entry(*SUM, owner=""): "owner",
+    entry(*SUM, caught=False): "why",
+    entry(*SUM).replace("true", "'yes'"): "yes",
+}
 
 
-@pytest.mark.parametrize(
-    "text, named",
-    [
-        ("fault = ", "shop.toml"),
-        ("[other]", "other"),
-        ("[[fault]]\nfile = 'shop.py'", "old"),
-        (entry(*SUM) + "when = 'now'", "when"),
-        (entry("same", "same"), "different"),
-        (entry(*SUM, owner=""), "owner"),
-        (entry(*SUM, caught=False), "why"),
-        (entry(*SUM).replace("true", "'yes'"), "yes"),
-    ],
-)
-def test_a_wrong_entry_is_refused_by_name(
-    root: Path, text: str, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant(root, text)
-    assert main([], root) == 2
-    assert named in capsys.readouterr().err
+def test_a_wrong_entry_is_refused_by_name(plant: Plant) -> None:
+    for text, named in WRONG.items():
+        code, said, _ = plant(shop=text)
+        assert (code, named in said) == (2, True), said

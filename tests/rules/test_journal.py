@@ -10,7 +10,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.records.journal import Journal, JournalContents, read_journal, remove_headless, unfinished_journals
+from perf_tests.records.journal import (
+    Journal,
+    JournalContents,
+    is_running,
+    read_journal,
+    remove_headless,
+    unfinished_journals,
+)
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, passed, timed, untimed
 
 HEADER = header([FORWARD, BACKWARD, FULL_STEP])
@@ -30,15 +37,53 @@ def contents_of(path: Path) -> JournalContents:
 
 
 def test_what_was_written_is_read_back_with_how_often_each_case_began(journal: Journal) -> None:
-    for case_id in (FORWARD, BACKWARD, BACKWARD):
+    """What was begun again counts from there on; a number that JSON lacks is null."""
+    for case_id in (FORWARD, BACKWARD, BACKWARD, FULL_STEP):
         journal.write("started", case_id)
-    journal.write("benchmark", timed(FORWARD))
-    journal.write("outcome", untimed(BACKWARD))
+    journal.write("benchmark", timed(FORWARD, peak_allocated_bytes=math.nan))
+    for lost in (BACKWARD, FULL_STEP):
+        journal.write("outcome", untimed(lost))
     journal.write("pass", passed(FULL_STEP))
-    assert contents_of(journal.path) == JournalContents(
-        HEADER, [timed(FORWARD)], [untimed(BACKWARD)], [passed(FULL_STEP)], {FORWARD: 1, BACKWARD: 2}
-    )
-    assert contents_of(journal.path).finished_ids == {FORWARD, BACKWARD, FULL_STEP}
+    journal.write("again", FULL_STEP)
+    for driver in ("570", "580", "570"):
+        journal.write("driver", driver)
+    contents = contents_of(journal.path)
+    assert contents == JournalContents(
+        {**HEADER, "other_drivers": ["570", "580"]}, [timed(FORWARD, peak_allocated_bytes=None)], [untimed(BACKWARD)],
+        [passed(FULL_STEP)], {FORWARD: 1, BACKWARD: 2},
+    )  # fmt: skip
+    assert contents.finished_ids == {FORWARD, BACKWARD, FULL_STEP}
+    assert (contents.last_started, contents.process) == (FULL_STEP, os.getpid())
+    assert b"NaN" not in journal.path.read_bytes()
+
+
+WORDS = {
+    "Fatal Python error: Segmentation fault\n\nThread 0x1:\n": ("Segmentation fault", False),
+    "Timeout (0:00:05)!\nThread 0x1:\n": (None, True),
+    '{"benchmark": {"fulln': (None, False),
+    "": (None, False),
+}
+
+
+@pytest.mark.parametrize("torn", WORDS)
+def test_a_reopened_journal_says_how_its_process_ended_and_goes_on_after_its_last_whole_line(
+    torn: str, journal: Journal
+) -> None:
+    journal.write("benchmark", timed(FORWARD))
+    assert is_running(journal.path)
+    assert Journal.reopen(journal.path) is None, "its process is alive"
+    journal.close()
+    assert not is_running(journal.path)
+    with journal.path.open("ab") as file:
+        file.write(torn.encode())
+    assert ((found := contents_of(journal.path)).fatal_error, found.out_of_time) == WORDS[torn]
+    reopened = Journal.reopen(journal.path)
+    assert reopened is not None
+    reopened.write("benchmark", timed(BACKWARD))
+    reopened.close()
+    contents = contents_of(journal.path)
+    assert [row["fullname"] for row in contents.benchmarks] == [FORWARD, BACKWARD]
+    assert (contents.fatal_error, contents.out_of_time) == (None, False)
 
 
 def test_a_finished_case_is_on_disk_when_the_call_returns(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,12 +95,6 @@ def test_a_finished_case_is_on_disk_when_the_call_returns(journal: Journal, monk
     assert sizes_on_disk == [journal.path.stat().st_size]
 
 
-def test_a_number_that_json_does_not_know_is_null_in_the_journal(journal: Journal) -> None:
-    journal.write("benchmark", timed(FORWARD, peak_allocated_bytes=math.nan))
-    assert contents_of(journal.path).benchmarks[0]["extra_info"]["peak_allocated_bytes"] is None
-    assert b"NaN" not in journal.path.read_bytes()
-
-
 def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: Journal) -> None:
     journal.write("benchmark", timed(FORWARD))
     whole = journal.path.read_bytes()
@@ -64,11 +103,8 @@ def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: J
     for length in range(len(whole), len(longer)):
         journal.path.write_bytes(longer[:length])
         assert contents_of(journal.path).finished_ids == {FORWARD}, f"torn after {length} of {len(longer)} bytes"
-
-
-def test_a_journal_torn_inside_its_header_holds_nothing(journal: Journal) -> None:
-    journal.path.write_bytes(journal.path.read_bytes().splitlines()[0])
-    assert read_journal(journal.path) is None
+    journal.path.write_bytes(longer.splitlines()[0])
+    assert read_journal(journal.path) is None, "a torn header"
 
 
 @pytest.mark.parametrize("content", [b"", b'{"header": {"sett'])
@@ -81,8 +117,9 @@ def test_a_journal_without_a_first_line_goes_at_the_next_start_once_its_process_
     foreign = folder / f"journal-{2**22 + 1}.jsonl"
     for path in (dead, living, foreign):
         path.write_bytes(content)
+    whole = journal.path.rename(dead.with_name(dead.name.replace("2030", "2031")))
     remove_headless(folder)
-    assert set(folder.iterdir()) == {journal.path, living, foreign}
+    assert unfinished_journals(folder.parent) == [foreign, whole, living], "by name, the newest first"
 
 
 def test_a_journal_that_a_full_disk_refuses_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,19 +127,6 @@ def test_a_journal_that_a_full_disk_refuses_is_not_left_behind(tmp_path: Path, m
     with pytest.raises(OSError, match="No space left"):
         Journal.create(tmp_path / "machine", HEADER)
     assert list((tmp_path / "machine").iterdir()) == []
-
-
-def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) -> None:
-    journal.write("benchmark", timed(FORWARD))
-    journal.close()
-    with journal.path.open("ab") as file:
-        file.write(b'{"benchmark": {"fulln' + b"." * 9999)
-    reopened = Journal.reopen(journal.path)
-    assert reopened is not None
-    reopened.write("started", BACKWARD)
-    reopened.write("benchmark", timed(BACKWARD))
-    reopened.close()
-    assert [row["fullname"] for row in contents_of(journal.path).benchmarks] == [FORWARD, BACKWARD]
 
 
 def test_a_journal_that_its_run_completed_is_not_reopened(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,38 +137,20 @@ def test_a_journal_that_its_run_completed_is_not_reopened(journal: Journal, monk
     assert Journal.reopen(journal.path) is None
 
 
-@pytest.mark.parametrize(
-    "content", [b"[]\n", b"{}\n", b'{"header": 5}\n', b'{"header": {}}\n', b"no json\n", b"\xff\xfe\n", b"\x00\n"]
-)
-def test_a_foreign_file_under_a_journals_name_is_told_apart_and_left_alone(tmp_path: Path, content: bytes) -> None:
+FIRST = json.dumps({"header": HEADER}).encode()
+DAMAGED = {
+    **dict.fromkeys((b"[]", b"{}", b'{"header": 5}', b"no json", b"\xff\xfe", b"\x00"), ""),
+    **dict.fromkeys((FIRST + b"\n" + line for line in (b"garbage", b"[]", b'{"benchmark": 1}', b'{"other": {}}',
+                                                       b'{"started": []}', b'{"again": 1, "driver": 2}')), ""),
+    **{json.dumps({"header": {**HEADER, name: value}}).encode(): f"its header.{name} is "
+       for name, value in (("commit_info", "abc"), ("machine_info", None), ("selection", {}))},
+}  # fmt: skip
+
+
+def test_what_is_no_journal_or_is_damaged_before_its_end_is_told_apart_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "journal-foreign.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
-        read_journal(path)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("line", [b"garbage", b"[]", b"5", b'{"benchmark": 1}', b'{"other": {}}'])
-def test_a_journal_damaged_in_the_middle_is_told_apart(journal: Journal, line: bytes) -> None:
-    journal.write("benchmark", timed(FORWARD))
-    last_line = journal.path.read_bytes().splitlines()[-1]
-    with journal.path.open("ab") as file:
-        file.write(line + b"\n" + last_line + b"\n")
-    with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
-        read_journal(journal.path)
-
-
-@pytest.mark.parametrize(("name", "value"), [("commit_info", "abc"), ("machine_info", None), ("selection", {})])
-def test_a_header_that_would_end_in_no_record_is_refused(journal: Journal, name: str, value: object) -> None:
-    path = journal.path.with_name("journal-damaged.jsonl")
-    path.write_text(json.dumps({"header": {**HEADER, name: value}}) + "\n")
-    with pytest.raises(ValueError, match=f"its header.{name} is "):
-        read_journal(path)
-
-
-def test_interrupted_runs_are_listed_newest_first(tmp_path: Path) -> None:
-    names = ["journal-20300101T000000-7.jsonl", "journal-20300102T000000-1.jsonl", "journal-20291231T235959-9.jsonl"]
-    (tmp_path / "machine").mkdir()
-    for name in names:
-        (tmp_path / "machine" / name).touch()
-    assert [path.name for path in unfinished_journals(tmp_path)] == [names[1], names[0], names[2]]
+    for content, wrong in DAMAGED.items():
+        path.write_bytes(content + b"\n" + b'{"started": "a"}\n')
+        with pytest.raises(ValueError, match=f"is no journal of this suite, or is damaged: .*{wrong}"):
+            read_journal(path)
+        assert path.read_bytes().startswith(content)

@@ -1,16 +1,13 @@
-"""Exact counters as a user runs them, in a copy of the suite, and in processes of another hash seed."""
+"""Exact counters as a user runs them, in a copy of the suite."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import make_repository
-from tests.support.launch import ROOT
 
 COUNTERS_FOLDER = "perf_tests/predict/exact_counters"
 ONE_CASE = ("perf_tests/test_counters.py", "-k", "d16-seq256-fp32-naive", "-q", "-p", "no:cacheprovider")
@@ -53,27 +50,3 @@ def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown
     assert "is no ledger" in broken.stdout + broken.stderr
     for words in ("1 skipped", "kernel_launches 1", "has no ledger", "record one with"):
         assert words in without.stdout
-
-
-def test_an_ordinary_run_does_not_collect_the_ledger(checkout: Path) -> None:
-    ended = run(checkout, "perf_tests", "--collect-only", "-q", "--size=tiny", "--device=cpu")
-    assert ended.returncode == 0
-    assert "test_counters" not in ended.stdout
-
-
-DIGEST = """
-import hashlib
-from perf_tests.predict.counters import counters_of
-from tests.support.example_cases import attention_case, language_model_case
-cases = [language_model_case(phase="full_step", optimizer="loop", precision=p, attention=a, device="cuda")
-         for p in ("fp32", "bf16") for a in ("naive", "sdpa")] + [attention_case(sequence_length=64)]
-print(hashlib.sha256(repr([counters_of(case) for case in cases]).encode()).hexdigest())
-"""
-
-
-def test_counters_are_the_same_whatever_the_hash_seed() -> None:
-    def said(seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
-        return subprocess.check_output([sys.executable, "-c", DIGEST], cwd=ROOT, env=environment, text=True)
-
-    assert said("1") == said("2")

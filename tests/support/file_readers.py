@@ -8,10 +8,9 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from random import Random
 from unittest import mock
 
 import numpy as np
@@ -31,41 +30,29 @@ from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.machine import machine_identity
 from perf_tests.records.published import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, unpacked, why_not_a_record
-from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
+from perf_tests.records.store import (
+    BaselineError,
+    compare,
+    numbered_baseline,
+    read_record,
+    record_files,
+    rows_by_id,
+)
 from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
-from tests.support import damage, simulated_launches, synthetic
+from tests.support import simulated_launches, synthetic
+from tests.support.damage import CSV, JSON, LINES, ROOT, SQLITE, TAR, TOML, Reader
 from tests.support.synthetic_nsys import one_layer
 from tests.support.synthetic_trace import forward_and_backward
 
-ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".benchmarks/epyc-2core"
-
-Pack = Callable[[bytes], bytes]
-Files = Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A verb and a valid file that it reads, `file`, in a folder with the files `beside`."""
-
-    words: str
-    """What is typed; `{file}` and `{folder}` are filled in."""
-    file: str
-    content: Callable[[], bytes]
-    damaged: Callable[[Random, bytes], bytes]
-    pack: Pack = bytes
-    beside: Callable[[], Files] = field(default=dict)
-    verb: Callable[[list[str]], int] = run_verb
-    writes: str = "out"
-    """How the name of what the verb may write begins, where it succeeds; empty: any file below, however it ends."""
 
 
 @cache
 def record() -> bytes:
     """Committed rows of each kind, and a case without a timing."""
-    data, study = (json.loads(path.read_bytes()) for path in sorted(COMMITTED.glob("000[12]_*.json")))
+    data, study = (read_record(path).data for path in record_files(COMMITTED, "000[12]_*"))
     rows = data["benchmarks"]
     alone = [row for row in rows if row["extra_info"].get("head_dim")]
     layered = [row for row in data["passes"] if row["values"].get("attention")]
@@ -89,7 +76,7 @@ def launch(number: int) -> bytes:
     return encoded(synthetic.record(rows))
 
 
-def launches() -> Files:
+def launches() -> Mapping[str, bytes]:
     return {f"base/{n}.json": launch(n) for n in range(1, 6)} | {f"head/{n}.json": launch(n) for n in range(6, 9)}
 
 
@@ -181,7 +168,7 @@ def dated(number: int, commit: str) -> bytes:
     return encoded({**data, **told, "suite": suite, "benchmarks": [*data["benchmarks"], shared]})
 
 
-def earlier() -> Files:
+def earlier() -> Mapping[str, bytes]:
     """Enough launches of two commits; the newest is of base."""
     head = {f"machine/000{n}_head.json": dated(n, "head") for n in (1, 2)}
     return head | {f"machine/000{n}_base.json": dated(n, "base") for n in range(3, 7)}
@@ -262,9 +249,10 @@ def ranked() -> bytes:
     return encoded(synthetic.record([synthetic.timed(), shared, *alone]))
 
 
-RECORD = ("record.json", record, damage.json_damaged)
+RECORD = ("record.json", record, JSON)
 READERS: dict[str, Reader] = {
     "record": Reader("report {file} -o {folder}/out", *RECORD),
+    "record-xz": Reader("tables {file}", "record.json.xz", record, JSON, partial(lzma.compress, preset=0)),
     "record-tables": Reader("tables {file}", *RECORD),
     "record-flat": Reader("tables {file} --format csv", *RECORD),
     "record-latex": Reader("tables {file} --format latex", *RECORD),
@@ -273,31 +261,31 @@ READERS: dict[str, Reader] = {
     "record-compare": Reader("compare {file} {folder}/good", *RECORD, beside=lambda: {"good": record()}),
     "record-compare-now": Reader("compare {folder}/good {file}", *RECORD, beside=lambda: {"good": record()}),
     "record-kernels": Reader("kernels {file}", *RECORD),
-    "record-scaling": Reader("scaling {file}", "record.json", ranked, damage.json_damaged),
+    "record-scaling": Reader("scaling {file}", "record.json", ranked, JSON),
     "record-audit": Reader("audit {file} --all", *RECORD),
-    "gate": Reader("gate {folder}/base {folder}/head", "base/1.json", lambda: launch(1), damage.json_damaged,
+    "gate": Reader("gate {folder}/base {folder}/head", "base/1.json", lambda: launch(1), JSON,
                    beside=launches),
     "accepted": Reader("gate {folder}/base {folder}/head --storage {folder}", "accepted.toml", accepted,
-                       damage.toml_damaged, beside=launches),
+                       TOML, beside=launches),
     "merge": Reader("merge {file} {folder}/2.json -o {folder}/out", "1.json", lambda: shard(1, 0, 2),
-                    damage.json_damaged, beside=lambda: {"2.json": shard(2, 1)}),
-    "samples": Reader("replay {file}", "run.jsonl", samples, damage.lines_damaged),
-    "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, damage.lines_damaged, gzip.compress),
-    "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), damage.csv_damaged),
-    "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv"), damage.csv_damaged),
-    "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), damage.csv_damaged),
-    "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), damage.csv_damaged),
-    "nsys": Reader("kernels {file}", "n.sqlite", database, damage.sqlite_damaged),
-    "nsys-range": Reader("kernels {file} --range softmax", "n.sqlite", database, damage.sqlite_damaged),
-    "journal": Reader("{folder}", "machine/journal-1.jsonl", journal, damage.lines_damaged, verb=resume,
+                    JSON, beside=lambda: {"2.json": shard(2, 1)}),
+    "samples": Reader("replay {file}", "run.jsonl", samples, LINES),
+    "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, LINES, gzip.compress),
+    "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), CSV),
+    "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv"), CSV),
+    "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), CSV),
+    "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), CSV),
+    "nsys": Reader("kernels {file}", "n.sqlite", database, SQLITE),
+    "nsys-range": Reader("kernels {file} --range softmax", "n.sqlite", database, SQLITE),
+    "journal": Reader("{folder}", "machine/journal-1.jsonl", journal, LINES, verb=resume,
                       writes=""),
-    "baseline": Reader("{file}", "machine/0001_a.json", lambda: launch(1), damage.json_damaged, verb=baseline),
-    "stored": Reader("{folder}", "machine/0007_base.json", lambda: dated(7, "base"), damage.json_damaged,
+    "baseline": Reader("{file}", "machine/0001_a.json", lambda: launch(1), JSON, verb=baseline),
+    "stored": Reader("{folder}", "machine/0007_base.json", lambda: dated(7, "base"), JSON,
                      beside=earlier, verb=compared, writes=""),
-    "expedition": Reader("{folder}", "state.tar.xz", state, damage.tar_damaged,
+    "expedition": Reader("{folder}", "state.tar.xz", state, TAR,
                          partial(lzma.compress, preset=0), verb=expedition_page,
                          writes="expedition.md"),
-    "ceilings": Reader("{folder}", "transformer-perf-tests/ceilings-cpu.json", cached_ceilings, damage.json_damaged,
+    "ceilings": Reader("{folder}", "transformer-perf-tests/ceilings-cpu.json", cached_ceilings, JSON,
                        verb=predict, writes="transformer-perf-tests/"),
-    "trace": Reader("kernels {file}", "t.trace.json.gz", trace, damage.json_damaged, gzip.compress),
+    "trace": Reader("kernels {file}", "t.trace.json.gz", trace, JSON, gzip.compress),
 }  # fmt: skip
