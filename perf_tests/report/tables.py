@@ -279,12 +279,15 @@ BLOCK: Columns[Json] = {
 
 def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     """The peak of each case beside the predicted one, and what was held between the parts of a round."""
-    held = [
-        {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(cell.info, "marks")} for cell in cells
-    ]
-    columns = PEAK | _mebibytes(distinct(name for marks in held for name in marks))
-    rows = [(cell, {**cell.info, **marks}) for cell, marks in zip(cells, held, strict=True)]
+    marks = distinct(str(mark.get("name")) for cell in cells for mark in rows_in(cell.info, "marks"))
+    rows = [(cell, with_marks(cell.info)) for cell in cells]
+    columns = PEAK | _mebibytes(marks)
     return _pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
+
+
+def with_marks(values: Json) -> Json:
+    """What a pass found, with the bytes that were held at each of its marks under the mark's name."""
+    return values | {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(values, "marks")}
 
 
 def memory_part_table(cells: Sequence[Cell]) -> Table | None:
