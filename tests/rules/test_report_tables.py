@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from perf_tests.records.format import Table, latex, markdown, typst
+from perf_tests.records.published import flat_figures
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.tables import Fit, attention_fits, tables_of
 from tests.support.synthetic import (
@@ -164,6 +165,14 @@ def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
                    "tiny 8 forward fp32 naive: Set --warmup-rounds 7."),
     }.items():  # fmt: skip
         assert [fact for fact in facts if fact not in "; ".join(table(data, name).notes)] == []
+
+
+def test_the_flat_figures_of_others_readers_agree_with_the_tables() -> None:
+    rows = [case(warmup_rounds=5, warmup_rounds_run=312), timed_attention(HUNDRED)]
+    flat = flat_figures(record(rows), "run")
+    assert flat["timing"][0]["warmup"] == 312
+    alone = [flat["attention"][0][name] for name in ("median_ms", "p95_ms", "p99_ms")]
+    assert alone == pytest.approx([50.5, 95.05, 99.01])
 
 
 def test_what_all_cases_share_is_said_once_in_the_title() -> None:
