@@ -52,7 +52,7 @@ def test_the_published_columns_come_first(kind: str) -> None:
 
 
 def test_a_timing_has_its_labels_and_its_figures() -> None:
-    asked = {"warmup_rounds": 3, "warmup_rounds_run": 5}
+    asked: Json = {"warmup_rounds": 3, "warmup_rounds_run": 5}
     (row,) = rows(record([timed(seconds=(0.010, 0.012), phase="forward_backward", **asked)]), "timing")
     assert (row["size"], row["d_ff"], row["n_layers"], row["context"], row["batch"]) == ("tiny", "512", "2", "8", "4")
     assert (row["phase"], row["status"], row["n_measured"], row["warmup"]) == ("fwd_bwd", "ok", "2", "5")

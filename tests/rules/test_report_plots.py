@@ -109,7 +109,7 @@ def test_lanes_of_host_and_device_begin_where_the_work_did_and_lie(page: Page) -
 
 
 def test_without_a_bandwidth_a_roof_is_level_and_rates_and_ratios_have_intervals(tmp_path: Path) -> None:
-    counted = {"model_flops": 10**12, "matmul_ceiling_tflops_per_second": 2.0}
+    counted: Json = {"model_flops": 10**12, "matmul_ceiling_tflops_per_second": 2.0}
     rows = [
         timed("a", bytes_touched=10**9, **counted),
         timed("b", precision="bf16"),
