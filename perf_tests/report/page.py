@@ -5,7 +5,7 @@ import json
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -367,8 +367,8 @@ SECTIONS = (
     Section("run{number}", "Run {number}: {name}", each_run, heading),
     Section("run{number}-timings", "Timings", each_run, timings, level=3),
     part("by-size", "By size and context", tables=[tables.timing_table]),
-    part("context", "Scaling over context", [plots.context_scaling]),
-    part("size", "Scaling over size", [plots.size_scaling]),
+    part("context", "Scaling over context", [partial(plots.model_growth, name="context", axis=plots.CONTEXT)]),
+    part("size", "Scaling over size", [partial(plots.model_growth, name="size", axis=plots.PARAMETERS)]),
     part("precision", "Precision", [plots.speed_up], [tables.precision_table]),
     part("passes", "Backward over forward", [plots.backward_over_forward], [tables.passes_table]),
     part("memory", "Memory", [plots.peaks, plots.memory_categories, plots.timelines], [tables.memory_table],

@@ -1,10 +1,10 @@
 """Every figure of one recorded run: growth over size and length, ratios, memory, kernels, warm-up, the roofline."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 from perf_tests.phases import FIRST_STEP
@@ -26,7 +26,7 @@ from perf_tests.records.record import OUTCOMES, Json, thinned
 from perf_tests.records.store import StoredRecord, ratio_interval
 from perf_tests.report import tables
 from perf_tests.report.blocks import SYMBOLS, Figure, Point, Series, bars, markers, place_of, tags_of, tags_with
-from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE
+from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE, grouped
 
 
 @dataclass(frozen=True)
@@ -118,17 +118,8 @@ LENGTH = Axis(
 )  # fmt: skip
 
 
-def context_scaling(run: RecordedRun) -> list[Figure]:
-    """Time over context, one figure for each phase, a line for each size, precision and implementation."""
-    return _model_growth(run, "context", CONTEXT)
-
-
-def size_scaling(run: RecordedRun) -> list[Figure]:
-    """Time over parameters, one figure for each phase, a line for each context, precision and implementation."""
-    return _model_growth(run, "size", PARAMETERS)
-
-
-def _model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
+def model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
+    """Time of models over context or parameters, one figure for each phase."""
     cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention]
     return _growth(run, cells, axis, _milliseconds, name, f"{{}}: time over {axis.title}", MEDIAN, fewest=2)
 
@@ -222,11 +213,11 @@ def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
     """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
     series: list[Series] = []
     for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
-        lines: dict[tuple[str, str], list[Point]] = {}
-        for cell in grown:
-            if (seconds := seconds_of_cell(cell) or 0.0) > 0:
-                point = Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell))
-                lines.setdefault(axis.names(cell), []).append(point)
+        lines = grouped(
+            (axis.names(cell),
+             Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell)))
+            for cell in grown if (seconds := seconds_of_cell(cell) or 0.0) > 0
+        )  # fmt: skip
         series += [
             Series(f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
                    is_background=True, is_in_legend=False, tied_to=", ".join(names))
@@ -417,11 +408,8 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
             names.setdefault(place, []).append(str(part.get("name")))
     height, look = max(totals) * PARTS_ABOVE / MIB, "triangle-down-open"
     parts = [Point(first, height, ", ".join(of), tags) for first, of in names.items()]
-    mode = "markers+text"
-    return [
-        *series,
-        Series("parts", parts, mode=mode, symbol=look, is_background=True, is_in_legend=False, group=group),
-    ]
+    shown: Json = {"mode": "markers+text", "symbol": look, "is_background": True, "is_in_legend": False}
+    return [*series, Series("parts", parts, group=group, **shown)]
 
 
 # Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes.
@@ -441,26 +429,20 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
 
 def attention_lanes(run: RecordedRun) -> list[Figure]:
     """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
-    series = [
-        replace(part, look="lane", group=f"{name_of(cell)}, {way}")
-        for cell in last_phases(run.passes["kernels"])
-        for way in ("forward", "backward")
-        for part in markers(_lane_points(cell, way))
-    ]
-    note = "host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"
+    series: list[Series] = []
+    for cell, way in product(last_phases(run.passes["kernels"]), tables.WAYS):
+        points = []
+        for row in rows_in(cell.info, "attention", way, "lanes"):
+            start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
+            if start is not None and seconds is not None and seconds >= 0:
+                part, low, high = str(row.get("part")), start * 1e6, (start + seconds) * 1e6
+                points.append((part, Point(str(row.get("side")), high - low, part, tags_of(cell), low, high)))
+        series += [replace(one, look="lane", group=f"{name_of(cell)}, {way}") for one in markers(points)]
+    notes = ["host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"]
     return run.figures(
-        "lanes", "One attention layer over time", ("time (us)", ""), series, [note, TRACED_NOTE],
+        "lanes", "One attention layer over time", ("time (us)", ""), series, [*notes, TRACED_NOTE],
         picks_one=True, x_values=("device", "host"),
     )  # fmt: skip
-
-
-def _lane_points(cell: Cell, way: str) -> Iterator[tuple[str, Point]]:
-    for row in rows_in(cell.info, "attention", way, "lanes"):
-        start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
-        if start is not None and seconds is not None and seconds >= 0:
-            part, side = str(row.get("part")), str(row.get("side"))
-            low, high = start * 1e6, (start + seconds) * 1e6
-            yield part, Point(side, high - low, part, tags_of(cell), low, high)
 
 
 def attention_layer(run: RecordedRun) -> list[Figure]:
@@ -469,8 +451,7 @@ def attention_layer(run: RecordedRun) -> list[Figure]:
     for cell in last_phases(run.passes["kernels"]):
         points = [
             (side, Point(f"{part.get('part')}, {way}", seconds * 1e6, side, tags_of(cell)))
-            for side in ("device", "host")
-            for way in ("forward", "backward")
+            for side, way in product(("device", "host"), tables.WAYS)
             for part in rows_in(cell.info, "attention", way, "parts")
             if (seconds := finite(part.get(f"{side}_seconds")) or 0.0) > 0
         ]
@@ -526,16 +507,16 @@ def roofline(run: RecordedRun) -> list[Figure]:
         return []
     cells = [cell for cell, *_ in known]
     precisions, kinds = distinct(cell.label("precision") for cell in cells), distinct(map(pass_name, cells))
-    points: dict[tuple[str, str], list[Point]] = {}
+    points = []
     for cell, intensity, flops in known:
         low, high = cell.rounds.median_interval(0.95) or (None, None)
         ends = (flops / high / 1e12, flops / low / 1e12) if low and high else (None, None)
         point = Point(intensity, flops / cell.median_seconds / 1e12, case_name(cell.id), tags_of(cell), *ends)
-        points.setdefault((pass_name(cell), cell.label("precision")), []).append(point)
+        points.append(((pass_name(cell), cell.label("precision")), point))
     marks = [
         Series(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
                symbol=SYMBOLS[kinds.index(kind) % len(SYMBOLS)])
-        for (kind, precision), found in points.items()
+        for (kind, precision), found in grouped(points).items()
     ]  # fmt: skip
     roofs = _roofs(cells, precisions, [intensity for _, intensity, _ in known])
     notes = ["lines: the best square product and the best memory traffic measured here"] if roofs else []

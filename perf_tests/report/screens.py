@@ -3,7 +3,7 @@
 Plain lines, pure functions of the data.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from perf_tests.audit.rounds import FLAGS, inconsistencies, product_shares_that_do_not_fall
@@ -11,7 +11,7 @@ from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.tables import Fit, attention_fits, part_name, with_marks
+from perf_tests.report.tables import Fit, attention_fits, grouped, part_name, with_marks
 from perf_tests.traces.kernels import STEADY
 
 WIDTH = 120
@@ -188,10 +188,7 @@ def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
         lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
     lines += [f"snapshots for pytorch.org/memory_viz: {of}, beside the record" for of in _folders(found, "snapshot")]
     lines += [f"{values['case']}: {reason}" for values in found if (reason := values.get("snapshot_reason"))]
-    flagged: dict[str, list[str]] = defaultdict(list)
-    for values in found:
-        for flag in values["flags"]:
-            flagged[flag].append(values["case"])
+    flagged = grouped((flag, values["case"]) for values in found for flag in values["flags"])
     return lines + [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in flagged.items()]
 
 

@@ -1,9 +1,9 @@
 """The tables of a write-up from one record: times, precisions, memory, attention, what each extra pass found."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import is_attention
@@ -49,6 +49,17 @@ from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json
 
 PassRow = tuple[Cell, Json]
 """A case, and what a pass found of it."""
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+def grouped(found: Iterable[tuple[Key, Kept]]) -> dict[Key, list[Kept]]:
+    """What belongs to each key, keys in order of first appearance."""
+    groups: dict[Key, list[Kept]] = {}
+    for key, one in found:
+        groups.setdefault(key, []).append(one)
+    return groups
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
@@ -228,15 +239,15 @@ def _table(
     shown = [label for label in labels if label.always or len(values[label.name]) > 1]
     said = [values[label.name][0] for label in labels if label not in shown and values[label.name][0]]
     columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: phase_order(entry[0])))
-    laid: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for cell, column, text in entries:
-        key = tuple(label.of(cell) for label in shown)
-        laid.setdefault(key, {}).setdefault(column, []).append(text)
-    # A record may hold a case twice; show both figures.
-    rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
+    laid = grouped((tuple(label.of(cell) for label in shown), (column, text)) for cell, column, text in entries)
+    rows = []
+    for key, texts in laid.items():
+        row = grouped(texts)
+        # A record may hold a case twice; show both figures.
+        rows.append((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)))
     header = (*(label.name for label in shown), *columns)
     notes = (note, *filter(None, [rounds_line(list(cells))]), *lost_lines(cells))
-    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), tuple(rows), notes)
 
 
 TIMING_TABLES = (
@@ -310,10 +321,10 @@ def saved_table(cells: Sequence[Cell]) -> Table | None:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
     rows = []
     for cell in last_phases(cells):
-        found: dict[str, list[float]] = {}
-        for row in rows_in(cell.info, "saved_bytes_by_part"):
-            if (amount := finite(row.get("saved_bytes"))) is not None:
-                found.setdefault(str(row.get("part")), []).append(amount)
+        known = (
+            (str(row.get("part")), finite(row.get("saved_bytes"))) for row in rows_in(cell.info, "saved_bytes_by_part")
+        )
+        found = grouped((part, amount) for part, amount in known if amount is not None)
         whole = sum(map(sum, found.values())) or 1.0
         most_first = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
         rows += [(cell, {"part": part, "amounts": amounts, "whole": whole}) for part, amounts in most_first]
@@ -521,10 +532,8 @@ class Fit:
 
 def attention_fits(passes: Sequence[Json]) -> list[Fit]:
     """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
-    by_implementation: dict[tuple[str, str], list[Json]] = defaultdict(list)
-    for row in passes:
-        if is_attention(row["identity"]):
-            by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
+    alone = ((row["identity"], row) for row in passes if is_attention(row["identity"]))
+    by_implementation = grouped(((of["attention"], of["precision"]), row) for of, row in alone)
     return [
         Fit(quantity, attention, precision, *_fit([_cell(row, field) for row in chosen]), len(chosen))
         for (attention, precision), rows in by_implementation.items()
