@@ -1,6 +1,5 @@
 """Text out of a record stays text in every view: it moves no cursor, opens no markup, and is no formula or command."""
 
-import copy
 import csv
 import io
 import json
@@ -19,9 +18,23 @@ from hypothesis import strategies as st
 from perf_tests.__main__ import main
 from perf_tests.records.published import FLAT_COLUMNS
 from perf_tests.records.record import Json
-from tests.support.file_readers import ranked, record
 from tests.support.report_pages import Page
-from tests.support.synthetic import write_record
+from tests.support.synthetic import (
+    BACKWARD,
+    FORWARD,
+    FULL_STEP,
+    record,
+    remembered,
+    timed,
+    timed_attention,
+    timed_collective,
+    untimed,
+    warmed,
+    with_passes,
+    write_record,
+)
+
+COMMITTED = Path(__file__).parents[2] / ".benchmarks/epyc-2core/0001_9e03909d2d18.json"
 
 HOSTILE = (
     "</script><img src=x onerror=pwned()>\u2028\u2029<!-- ' \" &",
@@ -122,20 +135,29 @@ VIEWS: dict[str, Callable[[str], None]] = {
 """What is typed, and what must hold of what is printed or written."""
 
 
-def records(around: Callable[[Any], Any]) -> dict[str, Json]:
-    """Two commits, and the second on another machine too: every pass, a lost case, attention alone, several ranks."""
-    data: Json = json.loads(record())
-    data["benchmarks"] += json.loads(ranked())["benchmarks"]
-    found = {}
-    for number, (name, threads) in enumerate(zip(NAMES, (2, 2, 64), strict=True)):
-        one = copy.deepcopy(data)
-        one["suite"]["run"], one["commit_info"]["id"], one["datetime"] = (
-            f"run{number}",
-            f"{number}" * 40,
-            f"203{number}",
-        )
-        one["machine_info"]["torch"]["threads"] = threads
-        found[name] = around(one)
+@cache
+def base() -> Json:
+    """A record with every pass, a lost case, attention alone, several ranks and collectives."""
+    sent = {"sent_by_part": {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}}, "sent_bytes": 12345}
+    rows = [
+        timed(FORWARD, [1.0, 1.1] * 50, flags=["trend"], bound="memory"), timed("b", precision="bf16"),
+        timed(BACKWARD, phase="backward"), timed("a[16]", context_length=16, roofline_seconds=0.5, bytes_touched=9),
+        timed(FULL_STEP, phase="full_step", parallel="ddp", world=2, backend="gloo", **sent),
+        *(timed_attention(sequence_length=length) for length in (256, 512)), timed_collective(1000), timed_collective(),
+    ]  # fmt: skip
+    kernels = (row for row in json.loads(COMMITTED.read_text())["passes"] if row["values"].get("attention"))
+    studies = [min(kernels, key=lambda row: len(str(row))), remembered(), warmed()]
+    return with_passes(record(rows, [untimed("lost")]), *studies)
+
+
+def records(around: Callable[[Any], Any]) -> list[Json]:
+    """The record of two commits, and of a third on another machine."""
+    found = []
+    for number, threads in enumerate((2, 2, 64)):
+        one: Json = json.loads(json.dumps(base()))
+        one |= {"datetime": f"203{number}", "commit_info": {"id": f"{number}" * 40, "dirty": False}}
+        one["suite"]["run"], one["machine_info"]["torch"]["threads"] = f"run{number}", threads
+        found.append(around(one))
     return found
 
 
@@ -144,7 +166,7 @@ def seen(view: str, around: Callable[[Any], Any]) -> str:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as streams:
         out, error = (streams.enter_context(to(io.StringIO())) for to in (redirect_stdout, redirect_stderr))
         paths = {name: Path(folder, f"machine/000{number}_a.json") for number, name in enumerate(NAMES, 1)}
-        for path, data in zip(paths.values(), records(around).values(), strict=True):
+        for path, data in zip(paths.values(), records(around), strict=True):
             write_record(path, data)
         assert main([word.format(folder=folder, **paths) for word in view.split()]) in (0, 1)
         in_a_terminal(error.getvalue())

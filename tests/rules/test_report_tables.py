@@ -187,6 +187,8 @@ def test_planted_squares_and_tensors_are_found_and_a_mask_is_the_remainder() -> 
         fit = fits([held(*shape, squares, 4.0) for shape in SHAPES])["saved"]
         assert (fit.squares, fit.cells, fit.implementation) == (squares, 4, "naive")
         assert [fit.tensors, fit.worst_remainder] == pytest.approx([4.0, 0.0], abs=1e-9)
+    less = fits([held(*shape, 2, -1.0) for shape in SHAPES])["saved"]
+    assert (less.squares, less.tensors > 0) == (1, True), "nothing holds less than no tensors"
     masked = fits([held(*shape, 2, 3.0, mask=True) for shape in SHAPES])["forward peak"]
     assert masked.squares == 2
     assert 0.001 < masked.worst_remainder < 0.03
