@@ -138,7 +138,10 @@ VIEWS: dict[str, Callable[[str], None]] = {
 @cache
 def base() -> Json:
     """A record with every pass, a lost case, attention alone, several ranks and collectives."""
-    sent = {"sent_by_part": {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}}, "sent_bytes": 12345}
+    sent: Json = {
+        "sent_by_part": {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}},
+        "sent_bytes": 12345,
+    }
     rows = [
         timed(FORWARD, [1.0, 1.1] * 50, flags=["trend"], bound="memory"), timed("b", precision="bf16"),
         timed(BACKWARD, phase="backward"), timed("a[16]", context_length=16, roofline_seconds=0.5, bytes_touched=9),
