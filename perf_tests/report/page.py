@@ -6,14 +6,14 @@ import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from perf_tests.audit.rounds import FLAGS
-from perf_tests.history.commits import Launch, Machine, machines_of, moment, read_log
+from perf_tests.history.commits import Launch, machines_of, moment, read_log
 from perf_tests.history.series import Era, newest_first
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
@@ -61,9 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page: named runs in full, the newest ten; without names, the newest of each machine.
+    """Write the page: named runs in full, the newest ten, and all others in their machine's history.
 
-    All others go into their machine's history.
+    Without names, each machine's newest run, and its newest with cases, are in full.
     """
     left_out: list[str] = []
     try:
@@ -74,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     numbers = {launch.path: number for number, launch in enumerate(launches, 1)}
     chosen = launches[-MOST_IN_FULL:]
     if not arguments.runs:
-        chosen = sorted((launch for machine in machines for launch in _newest(machine)), key=_moment)
+        kinds = ((machine.launches, [one for one in machine.launches if one.has_cases]) for machine in machines)
+        newest = {max(some, key=_moment).path for of_machine in kinds for some in of_machine if some}
+        chosen = [launch for launch in launches if launch.path in newest]
     full = each_readable(announced(launch.path for launch in chosen), left_out)
     shown = [RecordedRun.of(record, numbers[record.path]) for record in full]
     tell_left_out(left_out, arguments.runs)
@@ -92,13 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _moment(launch: Launch) -> tuple[float, str]:
     return moment(launch.written), launch.name
-
-
-def _newest(machine: Machine) -> list[Launch]:
-    """The machine's newest launch, and its newest with cases."""
-    newest = max(machine.launches, key=_moment)
-    with_cases = [launch for launch in machine.launches if launch.has_cases]
-    return [newest] if newest in with_cases or not with_cases else [max(with_cases, key=_moment), newest]
 
 
 class Report:
@@ -386,33 +381,16 @@ SECTIONS = (
 """The page from top to bottom. Neighbours of the same subjects go together: all sections of a run, then of the next."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A section of one subject, as the template takes it."""
-
-    anchor: str
-    title: str
-    level: int
-    blocks: list[Block]
-
-
-def sections_of(report: Report) -> Iterator[Shown]:
-    """Every section that has something to show, in the order of the page."""
-    for subjects, sections in groupby(SECTIONS, key=lambda section: section.subjects):
-        together = list(sections)
-        for own_number, name, subject in subjects(report):
-            for section in together:
-                anchor, title = (
-                    words.format(number=own_number, name=name) for words in (section.anchor, section.title)
-                )
-                if blocks := list(section.blocks(report, subject)):
-                    yield Shown(anchor, title, section.level, blocks)
-
-
 def page_of(report: Report) -> str:
     """The whole page: its text, the data of its figures, and the programs that draw and filter them."""
-    sections = list(sections_of(report))
-    drawn = [block for section in sections for block in section.blocks if isinstance(block, Figures)]
+    sections: list[dict[str, Any]] = []
+    for subjects, of_each in groupby(SECTIONS, key=lambda section: section.subjects):
+        for (own_number, name, subject), section in product(subjects(report), list(of_each)):
+            if blocks := list(section.blocks(report, subject)):
+                words = {"anchor": section.anchor, "title": section.title}
+                told = {part: text.format(number=own_number, name=name) for part, text in words.items()}
+                sections.append({**told, "level": section.level, "blocks": blocks})
+    drawn = [block for section in sections for block in section["blocks"] if isinstance(block, Figures)]
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
     over_time = (Cell(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
