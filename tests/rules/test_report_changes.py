@@ -117,6 +117,7 @@ def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: 
     assert float(change.strip("%")) == pytest.approx(20, abs=6)
     assert f"since {name_of(START)[:12]} (2030-01-01), {COUNT - START} launches against {START}" in why
     assert [page.tables[f"since1-{name}"][1][0] for name in ("steps", "cases")] == [TINY, TINY]
+    assert "since1-counters" not in page.tables
     assert page.having("href").count("#since1-c0") == 4, "of the worst, what changed, the steps and all cases"
     assert page.source.count('class="spark"') == page.source.count('class="mark"') == 2
 

@@ -173,6 +173,9 @@ def test_a_case_has_its_figures_in_their_units_and_a_limit_that_is_not_known_is_
     assert page.tables["run1-models"][1][5:] == [
         "10.45", "10.10 to 10.80", "10.45 ± 0.30", "10", "12,346", "1.23", "1,234", "trend"
     ]  # fmt: skip
+    table = page.source.partition('id="table-run1-models"')[2].partition("</thead>")[0]
+    heads = re.findall(r'<th scope="col"(?: class="(\w)")?>', table)
+    assert heads == [*[""] * 5, *"nnnnnnn", ""], "figures end their column"
     (limits,) = page.tables["run1-limits-models"][1:]
     assert limits[5:] == ["10.45", "12.50", "124%", "25%", "45.7%", "memory", "2.000", "1.000"]
     assert "above the median where caches serve what it counts as memory traffic" in page.texts["run1-roofline"]

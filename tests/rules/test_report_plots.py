@@ -89,6 +89,16 @@ def test_a_figure_draws_what_its_record_says(figure: str, page: Page) -> None:
     assert found == DRAWN[figure]
 
 
+def test_an_axis_of_contexts_has_them_as_ticks_and_one_of_names_has_them_in_order(page: Page) -> None:
+    axes = {figure["name"]: figure["layout"]["xaxis"] for figure in page.data["figures"]}
+    contexts, sizes, phases = (
+        axes[f"run1-{name}"] for name in ("context-forward", "size-forward", "memory-categories")
+    )
+    assert (contexts["type"], contexts["tickvals"], contexts["ticktext"]) == ("log", [8, 16], ["8", "16"])
+    assert (sizes["type"], "tickvals" in sizes) == ("log", False)
+    assert (phases["type"], phases["categoryarray"]) == ("category", ["forward", "backward"])
+
+
 def test_a_floor_has_the_colour_of_its_line_and_goes_with_it(page: Page) -> None:
     traces = page.traces("run1-context-forward")
     colours = set()
