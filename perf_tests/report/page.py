@@ -32,6 +32,7 @@ from perf_tests.records.store import announced, chosen_paths, each_readable, tel
 from perf_tests.report import changes, plots, tables
 from perf_tests.report.blocks import (
     Block,
+    CellOfRow,
     Figure,
     Figures,
     Link,
@@ -224,13 +225,14 @@ def _one_commit(era: Era, newest: RecordedRun) -> str:
 def _furthest(one: RecordedRun) -> Rows:
     """Cases without a timing, then flagged ones, then those furthest above their least time."""
     cells = sorted(one.cells, key=lambda of: (not of.outcome, not of.flags, of.number("roofline_fraction") or 1.0))
-    to, figures, rows = _anchors(one), (TIMINGS["median (ms)"], LIMITS["least / median"]), []
+    to, rows = _anchors(one), []
     for cell in cells[:WORST]:
-        verdict, texts, rounds, why = OUTCOMES.get(cell.outcome, ""), [DASH, DASH], sparkline((), ""), cell.reason
+        told: list[CellOfRow] = [OUTCOMES.get(cell.outcome, ""), DASH, DASH, "", cell.reason]
         if cell.is_timed:
-            verdict, why = "flagged" if cell.flags else "measured", ", ".join(cell.flags)
-            texts, rounds = [of(cell) for of in figures], sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
-        rows.append(Row([Link(case_name(cell.id), to[cell.id]), verdict, *texts, rounds, why]))
+            figures = TIMINGS["median (ms)"](cell), LIMITS["least / median"](cell)
+            rounds = sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
+            told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
+        rows.append(Row([Link(case_name(cell.id), to[cell.id]), *told]))
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
     return changes.worst_rows(
         header, rows, ": without a time, flagged, or furthest above the least time (trend: rounds)"
