@@ -122,41 +122,36 @@ def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: 
     assert page.source.count('class="spark"') == page.source.count('class="mark"') == 2
 
 
-LEVELS = {"lost": 1.0, "slowest": 1.5, "slower": 1.2, "steady": 1.0, "faster": 0.7}
-"""Head's time of each case over that of the commits before."""
+LEVELS = {"lost": 1.0, **{f"slow{n}": 1 + n / 10 for n in range(9, 1, -1)}, "steady": 1.0, "faster": 0.7}
+"""Head's time of each case over that of the commits before, in the order of the page."""
 
 
-def test_lost_cases_come_first_then_the_slowest_by_steps_that_head_itself_starts(tmp_path: Path) -> None:
+def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest_by_steps_that_head_itself_starts(
+    tmp_path: Path,
+) -> None:
     """Twelve commits, on which a counter of one case changes once, and head with three launches."""
     records = []
     for number, place in enumerate([*range(12), 12, 12, 12]):
-        names = {name: f"test_forward[{name}-ctx8-fp32-naive]" for name in LEVELS}
-        levels = LEVELS if place == 12 else dict.fromkeys(LEVELS, 1.0)
-        counted = {"steady": {"kernel_launches": 560 + (place > 5)}}
-        rows = [timed(names[name], [levels[name] * NOISE[number]] * 5, size=name, **counted.get(name, {}))
-                for name in reversed(LEVELS)]  # fmt: skip
-        lost = [untimed(names["lost"], "error", "boom", size="lost")] if place == 12 else []
+        rows = [
+            timed(f"test_forward[{name}]", [(level if place == 12 else 1.0) * NOISE[number]] * 5, size=name,
+                  **({"kernel_launches": 560 + (place > 5)} if name == "steady" else {}))
+            for name, level in reversed(LEVELS.items()) if (name, place) != ("lost", 12)
+        ]  # fmt: skip
+        lost = [untimed("test_forward[lost]", "error", "boom", size="lost")] if place == 12 else []
         day = f"2030-01-{1 + place:02}T{number:02}:00:00+00:00"
-        data = record(rows[: -len(lost) or None], lost, written=day)
-        records.append({**data, "commit_info": {"id": name_of(place), "dirty": False, "time": day}})
+        told = {"commit_info": {"id": name_of(place), "dirty": False, "time": day}}
+        records.append(record(rows, lost, written=day) | told)
     page = page_over(tmp_path, *records)
-    assert page.column("worst", "Case") == [f"forward {name}-ctx8-fp32-naive" for name in LEVELS]
-    assert page.column("worst", "verdict") == ["FAILED", "step up", "step up", "no step", "step down"]
-    changes = [1 + float(change.strip("%")) / 100 for change in page.column("worst", "change")[1:]]
-    assert changes == pytest.approx(list(LEVELS.values())[1:], abs=0.06)
-    assert page.counts == ["2", "1", "1", "0"]
+    assert page.column("worst", "Case") == [f"forward {name}" for name in LEVELS][:10]
+    verdicts = ["FAILED", *["step up"] * 8, "no step", "step down"]
+    assert page.column("worst", "verdict") == page.column("changed1-cases", "verdict")[:10] == verdicts[:10]
+    assert page.column("changed1-cases", "verdict")[10:] == verdicts[10:]
+    ratios = list(map(float, page.column("changed1-cases", "head / base")[1:]))
+    assert ratios == pytest.approx(list(LEVELS.values())[1:], abs=0.06)
+    assert page.counts == ["8", "1", "1", "0"]
     ((case, counter, *values, commit, _, _),) = page.tables["since1-counters"][1:]
-    assert (case, counter, values) == ("forward steady-ctx8-fp32-naive", "kernel_launches", ["560", "561"])
+    assert (case, counter, values) == ("forward steady", "kernel_launches", ["560", "561"])
     assert commit == name_of(6)[:12]
-
-
-def test_of_twelve_cases_the_first_screen_shows_the_ten_slowest(tmp_path: Path) -> None:
-    commits = [
-        of_commit(f"{head}", f"203{head}", *(timed(f"test_forward[s{n}]", [1.0 + head * n / 10] * 5, size=f"s{n}")
-                                             for n in range(12)))
-        for head in (0, 1)
-    ]  # fmt: skip
-    assert page_over(tmp_path, *commits).column("worst", "Case") == [f"forward s{n}" for n in range(11, 1, -1)]
 
 
 def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: Path) -> None:
