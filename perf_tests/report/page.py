@@ -17,16 +17,7 @@ from perf_tests.history.commits import Launch, machines_of, moment, read_log
 from perf_tests.history.series import Era, newest_first
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
-from perf_tests.records.format import (
-    DASH,
-    Columns,
-    Table,
-    figure_in,
-    mebibytes_in,
-    printable,
-    shown,
-    significant,
-)
+from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
 from perf_tests.records.record import OUTCOMES, how_many, without_nan
 from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
 from perf_tests.report import changes, plots, tables

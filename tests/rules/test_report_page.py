@@ -17,16 +17,7 @@ from perf_tests.report.blocks import Spark, sparkline
 from perf_tests.report.page import plotly
 from tests.support.launches_over_commits import launch
 from tests.support.report_pages import Page, page_over, page_with
-from tests.support.synthetic import (
-    record,
-    remembered,
-    timed,
-    timed_collective,
-    traced,
-    untimed,
-    warmed,
-    write_record,
-)
+from tests.support.synthetic import record, remembered, timed, timed_collective, traced, untimed, warmed, write_record
 from tests.support.synthetic_grid import grid_record, with_every_pass
 
 pytestmark = pytest.mark.usefixtures("no_plotly")
