@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perf_tests.history.commits import Figure, machines_of, moment, read_log
+from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_log
 from perf_tests.history.series import CounterChange, Era, Point, Series, new_slowdowns, newest_first
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.export is None:
         raise UsageError(f"-o {arguments.output} is for an export; name one with --export.")
-    left_out: list[str] = []
-    try:
-        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
-    except ValueError as error:
-        raise RefusalError(error) from error
+    machines, left_out = chosen_machines(arguments)
     tell_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
     eras = newest_first(machines, log)
@@ -55,6 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(history_lines(era, arguments.case)) for era in eras))
         print(verdict_line(eras, new))
     return FINDINGS if new or left_out else FINE
+
+
+def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:
+    """The machines of the named runs, or of all that are stored, and a sentence for each file that cannot be read."""
+    left_out: list[str] = []
+    try:
+        paths = announced(chosen_paths(arguments.storage, arguments.runs))
+        return machines_of(each_readable(paths, left_out)), left_out
+    except ValueError as error:
+        raise RefusalError(error) from error
 
 
 def _export(eras: Sequence[Era], name: str, output: str | None) -> int:

@@ -13,13 +13,13 @@ from typing import Any
 from markupsafe import Markup
 
 from perf_tests.audit.rounds import FLAGS
-from perf_tests.history.commits import Launch, machines_of, moment, read_log
+from perf_tests.history.commits import Launch, moment, read_log
 from perf_tests.history.series import Era, newest_first
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
 from perf_tests.records.record import OUTCOMES, how_many, without_nan
-from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
+from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
 from perf_tests.report import changes, plots, tables
 from perf_tests.report.blocks import (
     Block,
@@ -37,6 +37,7 @@ from perf_tests.report.blocks import (
     tags_of,
 )
 from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
+from perf_tests.report.history import chosen_machines
 from perf_tests.report.plots import RecordedRun
 from perf_tests.report.tables import milliseconds
 
@@ -57,11 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Without names, each machine's newest run, and its newest with cases, are in full.
     """
-    left_out: list[str] = []
-    try:
-        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
-    except ValueError as error:
-        raise RefusalError(error) from error
+    machines, left_out = chosen_machines(arguments)
     launches = sorted((launch for machine in machines for launch in machine.launches), key=_moment)
     numbers = {launch.path: number for number, launch in enumerate(launches, 1)}
     chosen = launches[-MOST_IN_FULL:]
