@@ -11,7 +11,7 @@ from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.tables import Fit, attention_fits, grouped, part_name, with_marks
+from perf_tests.report.tables import Fit, attention_fits, for_this_machine, grouped, part_name, with_marks
 from perf_tests.traces.kernels import STEADY
 
 WIDTH = 120
@@ -224,11 +224,10 @@ def warmup_lines(passes: Sequence[Json]) -> list[str]:
     for values in found:
         if values["flags"] or " After " in values["recommendation"]:
             lines.append(f"{values['case']}: {values['recommendation']}")
-    most = max(found, key=lambda values: values["recommended_warmup_rounds"])
-    needed, configured = most["recommended_warmup_rounds"], max(values["configured_warmup_rounds"] for values in found)
-    judgement = "covers every case of this study" if needed <= configured else "is too few"
-    machine = f"for this machine: --warmup-rounds {needed}, which {most['case']} needs"
-    return [*lines, f"{machine}; {configured} {judgement}"]
+    needed = [(values["recommended_warmup_rounds"], values["case"]) for values in found]
+    configured = max(values["configured_warmup_rounds"] for values in found)
+    judgement = "covers every case of this study" if max(needed)[0] <= configured else "is too few"
+    return [*lines, f"{for_this_machine(needed)}; {configured} {judgement}"]
 
 
 def _after(values: Json, rounds: int) -> Json:

@@ -400,14 +400,15 @@ def _recommendations(cells: Sequence[Cell]) -> list[str]:
     """The number that covers every case of the study, and advice for cases whose warm-up was too short."""
     found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
     needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
-    if not needed:
-        return []
-    most, cell = max(needed, key=lambda pair: pair[0])
-    short = [cell for _, cell in needed if cell.flags]
-    return [
-        f"for this machine: --warmup-rounds {most:.0f}, which {name_of(cell)} needs",
-        *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short if cell.info.get("recommendation")),
-    ]
+    short = [cell for _, cell in needed if cell.flags and cell.info.get("recommendation")]
+    covering = [for_this_machine([(rounds, name_of(cell)) for rounds, cell in needed])] if needed else []
+    return [*covering, *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short)]
+
+
+def for_this_machine(needed: Sequence[tuple[float, str]]) -> str:
+    """The number of warm-up rounds that covers every case of a study, from what each of them needs."""
+    most, name = max(needed, key=lambda pair: pair[0])
+    return f"for this machine: --warmup-rounds {most:.0f}, which {name} needs"
 
 
 def first_round_table(cells: Sequence[Cell]) -> Table | None:
