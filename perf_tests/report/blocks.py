@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from perf_tests.records.columns import Cell, labels_of, without_phase
 from perf_tests.records.format import Table, order, printable
 from perf_tests.records.record import Json
-from perf_tests.report.tables import BATCH, CONTEXT, HEAD_DIM, IMPLEMENTATION, PHASE, PRECISION, SEQUENCE, SIZE, Label
+from perf_tests.report import tables
+from perf_tests.report.tables import Label, grouped
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ class Rows:
 
 
 AXES: tuple[Label, ...] = (
-    SIZE, CONTEXT, HEAD_DIM, SEQUENCE, PHASE, PRECISION, IMPLEMENTATION, BATCH,
+    tables.SIZE, tables.CONTEXT, tables.HEAD_DIM, tables.SEQUENCE, tables.PHASE, tables.PRECISION,
+    tables.IMPLEMENTATION, tables.BATCH,
     Label("Optimizer", lambda cell: cell.label("optimizer")),
     Label("Gradients", lambda cell: cell.label("zero_grad_policy").replace("_", " ")),
     Label("Device", lambda cell: cell.label("device")),
@@ -261,17 +263,14 @@ def place_of(cell: Cell) -> str:
 
 def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
     """A colour and a marker for each name, in order of first appearance."""
-    points: dict[str, list[Point]] = {}
-    for name, point in named:
-        points.setdefault(name, []).append(point)
-    return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(points.items())]
+    return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(grouped(named).items())]
 
 
 def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
     """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
-    points: dict[tuple[str, str], list[Point]] = {}
-    for cell, name, height in found:
-        points.setdefault((without_phase(cell), name), []).append(Point(cell.phase, height, name, tags_of(cell)))
+    points = grouped(
+        ((without_phase(cell), name), Point(cell.phase, height, name, tags_of(cell))) for cell, name, height in found
+    )
     return [Series(name, some, colour(name), look="bar", group=group) for (group, name), some in points.items()]
 
 

@@ -5,7 +5,7 @@ steps that the history finds. Two machines have ratios without a verdict.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -16,27 +16,12 @@ from perf_tests.gate.verdicts import LOST, Verdict
 from perf_tests.history.commits import Code, Launch
 from perf_tests.history.series import Era, Series
 from perf_tests.history.steps import LEAST_LAUNCHES
-from perf_tests.records.columns import Cell, case_name
+from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, T, order, shown, significant
 from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
-from perf_tests.records.store import Status, StoredRecord, compare, read_record
-from perf_tests.report.blocks import (
-    Block,
-    CellOfRow,
-    CommitChoice,
-    Figure,
-    Figures,
-    Link,
-    Point,
-    Row,
-    Rows,
-    Said,
-    Tags,
-    markers,
-    rounded,
-    sparkline,
-    tags_of,
-)
+from perf_tests.records.store import Status, StoredRecord, compare, each_readable
+from perf_tests.report import blocks
+from perf_tests.report.blocks import Block, CellOfRow, Figure, Figures, Link, Point, Row, Rows, Said, rounded, tags_of
 from perf_tests.report.comparison import why_without_ratio
 from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
 from perf_tests.report.plots import RecordedRun, pass_name
@@ -148,15 +133,10 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
 
 def _records(code: Code, unreadable: list[str]) -> list[StoredRecord]:
     """Read the newest records again, because the rounds of hundreds of launches are too many to keep."""
-    found = []
-    for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]:
-        try:
-            record = read_record(launch.path)
-        except ValueError as error:
-            unreadable.append(str(error))
-        else:
-            found.append(StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)}))
-    return found
+    return [
+        StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)})
+        for record in each_readable((launch.path for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]), unreadable)
+    ]
 
 
 def _by_steps(era: Era, base: int, head: int) -> Pair:
@@ -232,17 +212,18 @@ def _sorted(changes: Iterable[Change]) -> list[Change]:
 HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "95 % interval", "why")
 
 
-def changed(era: Era, anchor: str, name: str, pair: Pair) -> Iterator[Block]:
-    """Two choices of a commit, and the table of the pair to show first; `anchor` is that of the era's history."""
+def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[Block]:
+    """Two choices of a commit, and the table of the first pair, the one to show before a reader chooses."""
     options = [
         (place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
         for place, code in reversed(list(enumerate(era.codes)))
     ]
-    yield CommitChoice(anchor, options, (("base", pair.base), ("head", pair.head)))
-    to = _anchors(era, anchor)
-    rows = [Row([_named(row.case, to), *_cells(row)]) for row in pair.changes]
-    title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
-    yield Rows(name, title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+    for pair in pairs[:1]:
+        yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
+        named = _case_links(era, number)
+        rows = [Row([named(row.case), *_cells(row)]) for row in pair.changes]
+        title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
+        yield Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
 
 
 def sentence(era: Era, pair: Pair) -> str:
@@ -261,21 +242,23 @@ def sentence(era: Era, pair: Pair) -> str:
     return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
 
 
-def worst(era: Era, anchor: str, pair: Pair) -> Rows:
+def worst(era: Era, number: int, pair: Pair) -> Rows:
     """The first rows of the pair's table, each with how its time went over all commits."""
-    to, series = _anchors(era, anchor), {one.case: one for one in reversed(era.series)}
+    named, series = _case_links(era, number), {one.case: one for one in reversed(era.series)}
     rows = [
         Row([
-            _named(row.case, to), row.verdict, "" if row.ratio is None else f"{row.ratio - 1:+.1%}",
+            named(row.case), row.verdict, "" if row.ratio is None else f"{row.ratio - 1:+.1%}",
             _spark(series[row.case]) if row.case in series else "", row.why,
         ])
         for row in pair.changes[:WORST]
     ]  # fmt: skip
-    return Rows("worst", worst_words(len(rows)), ("Case", "verdict", "change", "trend", "why"), 1, rows)
+    return worst_rows(("Case", "verdict", "change", "trend", "why"), rows)
 
 
-def worst_words(count: int) -> str:
-    return "The worst case" if count == 1 else f"The worst {count} cases"
+def worst_rows(header: Sequence[str], rows: Sequence[Row], said: str = "") -> Rows:
+    """The table of the first screen."""
+    title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
+    return Rows("worst", f"{title}{said}", header, 1, rows)
 
 
 def short_subject(code: Code) -> str:
@@ -294,16 +277,10 @@ def _cells(row: Change) -> tuple[str, ...]:
     return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", interval, row.why)
 
 
-def _anchors(era: Era, anchor: str) -> dict[str, str]:
-    """Each case's row in the history, by its id; of two identities, that of the newest code."""
-    found: dict[str, str] = {}
-    for place, one in enumerate(era.series):
-        found.setdefault(one.case, f"{anchor}-c{place}")
-    return found
-
-
-def _named(case: str, to: Mapping[str, str]) -> str | Link:
-    return Link(case_name(case), to[case]) if case in to else case_name(case)
+def _case_links(era: Era, number: int) -> Callable[[str], str | Link]:
+    """What names a case, with a link to its row in the history; of two identities, to that of the newest code."""
+    to = {one.case: f"since{number}-c{place}" for place, one in reversed(list(enumerate(era.series)))}
+    return lambda case: Link(case_name(case), to[case]) if case in to else case_name(case)
 
 
 # What it shows of each case over the commits: steps, exact counters, and how its time went.
@@ -315,13 +292,14 @@ TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)"
          "95 % interval (ms)", "newest / first")  # fmt: skip
 
 
-def over_commits(era: Era, anchor: str) -> Iterator[Block]:
+def over_commits(era: Era, number: int) -> Iterator[Block]:
     """Steps, counters that changed, a figure that the page's program draws from `era_data`, and all trends.
 
     Nothing where one commit is all there is.
     """
     if len(era.timed_places) < 2:
         return
+    anchor = f"since{number}"
     to = {id(one): f"{anchor}-c{place}" for place, one in enumerate(era.series)}
     steps, counters = steps_in(era), counter_changes_in(era)
     if steps:
@@ -359,14 +337,10 @@ def _spark(one: Series) -> CellOfRow:
     values = [point.seconds for point in one.points]
     first, last = (significant(value * 1e3) for value in (values[0], values[-1]))
     words = f"{how_many(len(values), 'commit')}, from {first} to {last} ms"
-    return sparkline(values, words, [step.start for step in one.steps])
+    return blocks.sparkline(values, words, [step.start for step in one.steps])
 
 
-def tags_of_series(one: Series) -> Tags:
-    return tags_of(Cell(one.case, dict(one.identity), {}))
-
-
-def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:
+def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
     """What the page's program shows of an era: a history has thousands of points, so each is three numbers."""
     places = {id(code): place for place, code in enumerate(era.codes)}
     cases = []
@@ -387,7 +361,7 @@ def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:
         for case, outcome in launch.outcomes.items()
     ]
     return {
-        "anchor": anchor,
+        "anchor": f"since{number}",
         "codes": [[code.name, code.date[:10], short_subject(code), len(code.launches)] for code in era.codes],
         "cases": cases,
         "lost": list(map(list, dict.fromkeys(lost))),
@@ -412,25 +386,26 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
     rows = compare(_as_record(before), _as_record(now))
     rows.sort(key=lambda row: (row.ratio is None, -(row.ratio or 0.0), list(Status).index(row.status)))
     cells = {cell.id: cell for cell in now.cells}
-    points = []
+    points, texts = [], []
     for row in rows:
-        if row.ratio is not None and row.before_seconds is not None:
-            cell = cells[row.id]
-            point = Point(row.before_seconds * 1e3, row.ratio, case_name(row.id), tags_of(cell))
-            points.append((pass_name(cell), point))
+        milliseconds = [s and s * 1e3 for s in (row.before_seconds, row.now_seconds)]
+        if row.ratio is not None:
+            point = Point(milliseconds[0] or 0.0, row.ratio, case_name(row.id), tags_of(cells[row.id]))
+            points.append((pass_name(cells[row.id]), point))
+        times = (DASH if ms is None else significant(ms) for ms in milliseconds)
+        why = why_without_ratio(row) if row.ratio is None else ""
+        texts.append(Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
     if not points:
         return
     points.sort(key=lambda named: (named[0], order(named[1].x)))
-    name, title = f"run{before.number}-run{now.number}", f"{now.title} over {before.title}"
+    name, title = (
+        f"run{before.number}-run{now.number}",
+        f"run {now.number}, {now.name} over run {before.number}, {before.name}",
+    )
     yield Figures([Figure(
-        name, title, f"run {before.number} (ms)", "ratio", markers(points), [NO_VERDICT, now.conditions],
+        name, title, f"run {before.number} (ms)", "ratio", blocks.markers(points), [NO_VERDICT, now.conditions],
         x_log=True, line_at=(1.0, "parity"),
     )])  # fmt: skip
-    texts = []
-    for row in rows:
-        times = (DASH if s is None else significant(s * 1e3) for s in (row.before_seconds, row.now_seconds))
-        why = why_without_ratio(row) if row.ratio is None else ""
-        texts.append(Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
     header = ("Case", f"run {before.number}, median (ms)", f"run {now.number}, median (ms)", "ratio", "why")
     notes = [NO_VERDICT, *(f"run {one.number}: {one.conditions}" for one in (before, now))]
     yield Rows(name, title, header, 1, texts, notes)
@@ -438,11 +413,14 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
 
 def _as_record(one: RecordedRun) -> Json:
     """What `compare` asks of a record, without the fields in which two machines differ."""
-    rows: Json = {"benchmarks": [], "outcomes": []}
-    for cell in one.cells:
-        identity = {**cell.identity, "device": None, "optimizer": None}
-        if cell.is_timed:
-            rows["benchmarks"].append({"fullname": cell.id, "extra_info": identity, "stats": {"data": cell.rounds}})
-        else:
-            rows["outcomes"].append({"id": cell.id, **identity, "outcome": cell.outcome, "reason": cell.reason})
-    return rows
+    differ = {"device": None, "optimizer": None}
+    return {
+        "benchmarks": [
+            {"fullname": cell.id, "extra_info": cell.identity | differ, "stats": {"data": cell.rounds}}
+            for cell in one.cells if cell.is_timed
+        ],
+        "outcomes": [
+            {"id": cell.id, **cell.identity, **differ, "outcome": cell.outcome, "reason": cell.reason}
+            for cell in one.cells if not cell.is_timed
+        ],
+    }  # fmt: skip

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import log
@@ -140,33 +140,28 @@ DROPPED = ("before", "now")
 
 def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
     """Columns as far as they fit; then names lose their middle."""
-    columns = {
-        "case": ["case", *(printable(case_name(row.id)) for row in rows)],
-        "before": ["before", *(duration(row.before_seconds or 0) for row in rows)],
-        "now": ["now", *(duration(row.now_seconds or 0) for row in rows)],
-        "ratio": ["ratio", *(f"{row.ratio:.3f}" for row in rows)],
-        "95 % interval": ["95 % interval", *map(_interval, rows)],
-        "reading": ["reading", *map(reading, rows)],
+    columns: dict[str, list[str]] = {
+        "case": [printable(case_name(row.id)) for row in rows],
+        "before": [duration(row.before_seconds or 0) for row in rows],
+        "now": [duration(row.now_seconds or 0) for row in rows],
+        "ratio": [f"{row.ratio:.3f}" for row in rows],
+        "95 % interval": [" to ".join(f"{end:.3f}" for end in row.interval or ()) or DASH for row in rows],
+        "reading": [reading(row) for row in rows],
     }
+
+    def lines() -> list[str]:
+        return table(list(columns), zip(*columns.values(), strict=True), left=("case", "reading", ""))
+
     for name in DROPPED:
-        if _width(columns) > width:
+        if len(lines()[0]) > width:
             del columns[name]
-    over = _width(columns) - width
+    over = len(lines()[0]) - width
     if over > 0:
         longest = max(map(len, columns["case"])) - over
         columns["case"] = [shortened(name, longest) for name in columns["case"]]
-    elif width - _width(columns) >= STRIP_COLUMNS + 2:
-        columns["strip"] = ["", *_strips(rows)]
-    header, *cells = zip(*columns.values(), strict=True)
-    return [ScreenLine(line.rstrip()) for line in table(header, cells, left=("case", "reading", ""))]
-
-
-def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    return sum(max(map(len, texts)) for texts in columns.values()) + 2 * (len(columns) - 1)
-
-
-def _interval(row: ComparedCase) -> str:
-    return DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+    elif -over >= STRIP_COLUMNS + 2:
+        columns[""] = _strips(rows)
+    return [ScreenLine(line.rstrip()) for line in lines()]
 
 
 def shortened(name: str, length: int) -> str:

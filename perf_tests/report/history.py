@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perf_tests.history.commits import Code, Figure, Launch, machines_of, moment, read_log
+from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_log
 from perf_tests.history.series import CounterChange, Era, Point, Series, new_slowdowns, newest_first
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.export is None:
         raise UsageError(f"-o {arguments.output} is for an export; name one with --export.")
-    left_out: list[str] = []
-    try:
-        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
-    except ValueError as error:
-        raise RefusalError(error) from error
+    machines, left_out = chosen_machines(arguments)
     tell_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
     eras = newest_first(machines, log)
@@ -55,6 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(history_lines(era, arguments.case)) for era in eras))
         print(verdict_line(eras, new))
     return FINDINGS if new or left_out else FINE
+
+
+def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:
+    """The machines of the named runs, or of all that are stored, and a sentence for each file that cannot be read."""
+    left_out: list[str] = []
+    try:
+        paths = announced(chosen_paths(arguments.storage, arguments.runs))
+        return machines_of(each_readable(paths, left_out)), left_out
+    except ValueError as error:
+        raise RefusalError(error) from error
 
 
 def _export(eras: Sequence[Era], name: str, output: str | None) -> int:
@@ -194,27 +200,27 @@ def series_json(era: Era) -> dict[str, object]:
              "records": [launch.name for launch in code.launches]}
             for code in era.codes
         ],
-        "cases": list(map(_case_json, era.series)),
-    }  # fmt: skip
-
-
-def _case_json(one: Series) -> dict[str, object]:
-    return {
-        "case": one.case,
-        "identity": dict(one.identity),
-        "points": [
-            {"commit": point.code.name, "median_seconds": point.seconds, "interval_seconds": point.interval,
-             "launches": point.launches}
-            for point in one.points
-        ],
-        "steps": [
-            {"since": one.code_of(step).name, "effect": step.effect, "interval": step.interval,
-             "launches_before": step.launches_before, "launches_after": step.launches_after}
-            for step in one.steps
-        ],
-        "counter_changes": [
-            {"counter": change.counter, "before": change.before, "after": change.after, "since": change.code.name}
-            for change in one.counter_changes
+        "cases": [
+            {
+                "case": one.case,
+                "identity": dict(one.identity),
+                "points": [
+                    {"commit": point.code.name, "median_seconds": point.seconds, "interval_seconds": point.interval,
+                     "launches": point.launches}
+                    for point in one.points
+                ],
+                "steps": [
+                    {"since": one.code_of(step).name, "effect": step.effect, "interval": step.interval,
+                     "launches_before": step.launches_before, "launches_after": step.launches_after}
+                    for step in one.steps
+                ],
+                "counter_changes": [
+                    {"counter": change.counter, "before": change.before, "after": change.after,
+                     "since": change.code.name}
+                    for change in one.counter_changes
+                ],
+            }
+            for one in era.series
         ],
     }  # fmt: skip
 
@@ -235,32 +241,22 @@ def otava(era: Era) -> str:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
     found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
-    columns = [_filled([launch.figures.get(case) for _, launch in found]) for case in cases]
-    for (code, launch), *seconds in zip(found, *columns, strict=True):
-        labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
-        rows.writerow([*labels, *seconds])
+    last: dict[str, Figure] = {}
+    for _, launch in reversed(found):
+        last |= launch.figures  # the first of each case in the end
+    for code, launch in found:
+        last |= launch.figures
+        # Where its record names no date that is one, its commit's, else that of 1970.
+        written = moment(launch.written) or moment(code.date) or 0.0
+        labels = (no_formula(printable(name)) for name in (code.name, launch.name))
+        date = datetime.fromtimestamp(written, UTC).isoformat()
+        rows.writerow([date, *labels, *(last[case].seconds for case in cases)])
     return text.getvalue()
-
-
-def _filled(figures: Sequence[Figure | None]) -> list[float]:
-    """Seconds of each launch, the gaps filled; at least one figure is there."""
-    seconds = next(one.seconds for one in figures if one is not None)
-    filled = []
-    for one in figures:
-        seconds = seconds if one is None else one.seconds
-        filled.append(seconds)
-    return filled
 
 
 def _name(case: str) -> str:
     """The case's name without what a file or a dashboard could not show."""
     return printable(case_name(case))
-
-
-def _date(launch: Launch, code: Code) -> str:
-    """The launch's date in ISO 8601; where its record names none that is one, its commit's, else that of 1970."""
-    known = (moment(launch.written), moment(code.date))
-    return datetime.fromtimestamp(next(filter(None, known), 0.0), UTC).isoformat()
 
 
 def github_action_benchmark(era: Era) -> str:

@@ -5,24 +5,25 @@ import json
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import groupby, pairwise
+from functools import cache, partial
+from itertools import groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from perf_tests.audit.rounds import FLAGS
-from perf_tests.history.commits import Launch, Machine, machines_of, moment, read_log
+from perf_tests.history.commits import Launch, moment, read_log
 from perf_tests.history.series import Era, newest_first
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
-from perf_tests.records.format import DASH, MIB, Table, printable, significant
-from perf_tests.records.format import shown as in_form
+from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
 from perf_tests.records.record import OUTCOMES, how_many, without_nan
-from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
+from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
+from perf_tests.report import changes, plots, tables
 from perf_tests.report.blocks import (
     Block,
+    CellOfRow,
     Figure,
     Figures,
     Link,
@@ -30,69 +31,15 @@ from perf_tests.report.blocks import (
     Row,
     Rows,
     Said,
-    Tags,
     choices_of,
     sparkline,
     stored_data,
     tags_of,
 )
-from perf_tests.report.changes import (
-    COUNTED,
-    WORST,
-    Kind,
-    Pair,
-    changed,
-    era_data,
-    over_commits,
-    pairs_of,
-    sentence,
-    side_by_side,
-    tags_of_series,
-    worst,
-    worst_words,
-)
-from perf_tests.report.plots import (
-    RecordedRun,
-    attention_growth,
-    attention_lanes,
-    attention_layer,
-    backward_over_forward,
-    context_scaling,
-    first_rounds,
-    kernel_shares,
-    memory_categories,
-    passes_of,
-    peaks,
-    roofline,
-    size_scaling,
-    speed_up,
-    timelines,
-    warmup_series,
-)
-from perf_tests.report.tables import (
-    CONTEXT,
-    HEAD_DIM,
-    IMPLEMENTATION,
-    MEMORY_TABLES,
-    MODEL_LABELS,
-    PHASE,
-    PRECISION,
-    RATIO_NOTE,
-    SEQUENCE,
-    SIZE,
-    SPREAD_NOTE,
-    WARMUP_TABLES,
-    attention_memory_table,
-    attention_part_table,
-    attention_table,
-    kernel_table,
-    memory_table,
-    milliseconds,
-    precision_table,
-    ratio,
-    share_table,
-    timing_table,
-)
+from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
+from perf_tests.report.history import chosen_machines
+from perf_tests.report.plots import RecordedRun
+from perf_tests.report.tables import milliseconds
 
 HERE = Path(__file__).parent
 TITLE = "Recorded runs"
@@ -107,20 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page: named runs in full, the newest ten; without names, the newest of each machine.
+    """Write the page: named runs in full, the newest ten, and all others in their machine's history.
 
-    All others go into their machine's history.
+    Without names, each machine's newest run, and its newest with cases, are in full.
     """
-    left_out: list[str] = []
-    try:
-        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
-    except ValueError as error:
-        raise RefusalError(error) from error
+    machines, left_out = chosen_machines(arguments)
     launches = sorted((launch for machine in machines for launch in machine.launches), key=_moment)
     numbers = {launch.path: number for number, launch in enumerate(launches, 1)}
     chosen = launches[-MOST_IN_FULL:]
     if not arguments.runs:
-        chosen = sorted((launch for machine in machines for launch in _newest(machine)), key=_moment)
+        kinds = ((machine.launches, [one for one in machine.launches if one.has_cases]) for machine in machines)
+        newest = {max(some, key=_moment).path for of_machine in kinds for some in of_machine if some}
+        chosen = [launch for launch in launches if launch.path in newest]
     full = each_readable(announced(launch.path for launch in chosen), left_out)
     shown = [RecordedRun.of(record, numbers[record.path]) for record in full]
     tell_left_out(left_out, arguments.runs)
@@ -140,13 +85,6 @@ def _moment(launch: Launch) -> tuple[float, str]:
     return moment(launch.written), launch.name
 
 
-def _newest(machine: Machine) -> list[Launch]:
-    """The machine's newest launch, and its newest with cases."""
-    newest = max(machine.launches, key=_moment)
-    with_cases = [launch for launch in machine.launches if launch.has_cases]
-    return [newest] if newest in with_cases or not with_cases else [max(with_cases, key=_moment), newest]
-
-
 class Report:
     """What the page is about: `eras` newest first, numbers of runs by date from 1 on, the runs shown in full.
 
@@ -157,7 +95,7 @@ class Report:
         self, eras: Sequence[Era], numbers: Mapping[Path, int], shown: Sequence[RecordedRun], left_out: Sequence[str]
     ) -> None:
         self.eras, self.numbers, self.shown, self.left_out = eras, numbers, shown, [*left_out]
-        self.pairs: list[list[Pair]] = [pairs_of(era, self.left_out) for era in eras]
+        self.pairs: list[list[Pair]] = [changes.pairs_of(era, self.left_out) for era in eras]
 
 
 # The sections of the page. A new one is one line here and a function below that gives its blocks.
@@ -218,22 +156,15 @@ def part(
         yield from _drawn(figure for of in figures for figure in of(one))
         # The reasons for cases without a timing, of which there may be thousands, stand below the run's first table.
         said = frozenset(lost_lines(one.cells))
-        for builders, cells, without in ((tables, one.cells, said), (pass_tables, one.passed(passed), frozenset())):
+        for builders, cells, without in (
+            (tables, one.cells, said),
+            (pass_tables, one.passes.get(passed, []), frozenset()),
+        ):
             for table in (found for build in builders if (found := build(cells)) is not None):
                 notes = [*(note for note in table.notes if note not in without), one.conditions]
                 yield Rows.of(table, f"run{one.number}-{table.name}", notes)
 
     return Section(f"run{{number}}-{name}", title, each_run, blocks, level=3)
-
-
-def passes_table(cells: Sequence[Cell]) -> Table | None:
-    """Backward over forward of each model."""
-    pairs = passes_of(cell for cell in cells if not cell.is_attention)
-    if not pairs:
-        return None
-    rows = tuple((*(label.of(forward) for label in MODEL_LABELS), ratio(back, forward)) for back, forward in pairs)
-    header = (*(label.name for label in MODEL_LABELS), "backward / forward")
-    return Table("passes", "Backward over forward", header, len(MODEL_LABELS), rows, (RATIO_NOTE,))
 
 
 def answer(report: Report, _: Report) -> Iterator[Block]:
@@ -251,13 +182,13 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
         if newest.cells:
             yield _furthest(newest)
     else:
-        yield Said(sentence(era, pair), "answer")
+        yield Said(changes.sentence(era, pair), "answer")
         counts = [
             (str(pair.counts[kind]) if kind == Kind.LOST or pair.can_tell else DASH, words)
             for kind, words in COUNTED.items()
         ]
         yield Numbers([*counts, flagged])
-        yield worst(era, "since1", pair)
+        yield changes.worst(era, 1, pair)
     others = len(report.eras) - 1
     where = f"{newest.conditions}."
     if others:
@@ -281,74 +212,50 @@ def _one_commit(era: Era, newest: RecordedRun) -> str:
 
 def _furthest(one: RecordedRun) -> Rows:
     """Cases without a timing, then flagged ones, then those furthest above their least time."""
-    cells = sorted(
-        one.cells, key=lambda cell: (not cell.outcome, not cell.flags, cell.number("roofline_fraction") or 1.0)
-    )
-    to = _anchors(one)
-    rows = []
+    cells = sorted(one.cells, key=lambda of: (not of.outcome, not of.flags, of.number("roofline_fraction") or 1.0))
+    to, rows = _anchors(one), []
     for cell in cells[:WORST]:
-        name = Link(case_name(cell.id), to[cell.id])
-        if cell.outcome:
-            rows.append(Row([name, OUTCOMES[cell.outcome], DASH, DASH, "", cell.reason]))
-            continue
-        figures = significant(cell.median_seconds * 1e3), in_form(cell.number("roofline_fraction"), ".0%")
-        rounds = sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
-        rows.append(Row([name, "flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]))
+        told: list[CellOfRow] = [OUTCOMES.get(cell.outcome, ""), DASH, DASH, "", cell.reason]
+        if cell.is_timed:
+            figures = TIMINGS["median (ms)"](cell), LIMITS["least / median"](cell)
+            rounds = sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
+            told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
+        rows.append(Row([Link(case_name(cell.id), to[cell.id]), *told]))
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
-    title = f"{worst_words(len(rows))}: without a time, flagged, or furthest above the least time (trend: rounds)"
-    return Rows("worst", title, header, 1, rows)
+    return changes.worst_rows(
+        header, rows, ": without a time, flagged, or furthest above the least time (trend: rounds)"
+    )
 
 
-def what_changed(report: Report, place: int) -> Blocks:
-    if not report.pairs[place]:
-        return ()
-    number = place + 1
-    return changed(report.eras[place], f"since{number}", f"changed{number}-cases", report.pairs[place][0])
+def _in_form(name: str, form: str) -> Callable[[Cell], str]:
+    return lambda cell: shown(cell.number(name), form)
 
 
-def since_when(report: Report, place: int) -> Blocks:
-    return over_commits(report.eras[place], f"since{place + 1}")
-
-
-Column = Callable[[Cell], str | None]
-"""A figure of a timed case as text, None for an unknown one; a column without any is left out."""
-
-
-def number(name: str, form: str) -> Column:
-    return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
-
-
-def scaled(name: str, factor: float, digits: int = 4) -> Column:
-    return lambda cell: None if (value := cell.number(name)) is None else significant(value * factor, digits)
-
-
-def _interval(cell: Cell) -> str | None:
-    found = cell.rounds.median_interval(0.95)
-    return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
-
-
-TIMINGS: dict[str, Column] = {
+TIMINGS: Columns[Cell] = {
     "median (ms)": lambda cell: significant(cell.median_seconds * 1e3),
-    "95 % interval (ms)": _interval,
+    "95 % interval (ms)": lambda cell: " to ".join(
+        significant(end * 1e3) for end in cell.rounds.median_interval(0.95) or ()
+    ) or DASH,
     "mean ± std (ms)": milliseconds,
     "rounds": lambda cell: str(len(cell.rounds)),
-    "tokens/s": number("tokens_per_second", ",.0f"),
-    "TFLOP/s": scaled("tflops_per_second", 1.0, 3),
-    "launches": number("kernel_launches", ",.0f"),
-    "flags": lambda cell: ", ".join(cell.flags) or None,
-}
+    "tokens/s": _in_form("tokens_per_second", ",.0f"),
+    "TFLOP/s": lambda cell: DASH if (rate := cell.number("tflops_per_second")) is None else significant(rate, 3),
+    "launches": _in_form("kernel_launches", ",.0f"),
+    "flags": lambda cell: ", ".join(cell.flags) or DASH,
+}  # fmt: skip
 INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
 
-LIMITS: dict[str, Column] = {
-    "median, measured (ms)": lambda cell: significant(cell.median_seconds * 1e3),
-    "least time, computed (ms)": scaled("roofline_seconds", 1e3),
-    "least / median": number("roofline_fraction", ".0%"),
-    "of product ceiling": number("share_of_matmul_ceiling", ".0%"),
-    "MFU": number("mfu", ".1%"),
-    "bound by": lambda cell: str(cell.info.get("bound") or "") or None,
-    "peak, measured (MiB)": scaled("peak_allocated_bytes", 1 / MIB),
-    "peak, predicted (MiB)": scaled("predicted_peak_bytes", 1 / MIB),
+LIMITS: Columns[Cell] = {
+    "median, measured (ms)": TIMINGS["median (ms)"],
+    "least time, computed (ms)": lambda cell: figure_in(cell.info, "roofline_seconds", 1e3),
+    "least / median": _in_form("roofline_fraction", ".0%"),
+    "of product ceiling": _in_form("share_of_matmul_ceiling", ".0%"),
+    "MFU": _in_form("mfu", ".1%"),
+    "bound by": lambda cell: str(cell.info.get("bound") or DASH),
+    "peak, measured (MiB)": lambda cell: mebibytes_in(cell.info, "peak_allocated_bytes"),
+    "peak, predicted (MiB)": lambda cell: mebibytes_in(cell.info, "predicted_peak_bytes"),
 }
+"""What a timed case shows; a column that is a dash for every case is left out."""
 KNOWN_LIMITS = ("roofline_fraction", "share_of_matmul_ceiling", "mfu")
 LIMIT_NOTE = (
     "least time, computed: arithmetic and memory traffic of a case's kernels at rates measured on this machine, "
@@ -359,11 +266,11 @@ LIMIT_NOTE = (
 
 def limits(_: Report, one: RecordedRun) -> Iterator[Block]:
     """The roofline, and a table of the cases whose record knows a limit."""
-    yield from _drawn(roofline(one))
+    yield from _drawn(plots.roofline(one))
     known = [
         cell for cell in one.cells if cell.is_timed and any(cell.number(name) is not None for name in KNOWN_LIMITS)
     ]
-    yield from _case_tables(one, ("limits-models", "limits-attention"), known, LIMITS, [LIMIT_NOTE, one.conditions])
+    yield from _case_tables(one, ("limits-models", "limits-attention"), known, LIMITS, [LIMIT_NOTE, one.conditions], {})
 
 
 def heading(_: Report, one: RecordedRun) -> Iterator[Block]:
@@ -376,31 +283,28 @@ def heading(_: Report, one: RecordedRun) -> Iterator[Block]:
 
 def timings(_: Report, one: RecordedRun) -> Iterator[Block]:
     """Every case of a run on a line, with the columns that the filters compare."""
-    said = [one.conditions, rounds_line(one.cells), SPREAD_NOTE, INTERVAL_NOTE, *_flag_sentences(one)]
+    said = [one.conditions, rounds_line(one.cells), tables.SPREAD_NOTE, INTERVAL_NOTE, *_flag_sentences(one)]
     yield from _case_tables(one, ("models", "alone"), one.cells, TIMINGS, said, _anchors(one))
 
 
 def _case_tables(
-    one: RecordedRun, names: tuple[str, str], cells: Sequence[Cell], columns: Mapping[str, Column],
-    said: Sequence[str], anchors: Mapping[str, str] | None = None,
+    one: RecordedRun, names: tuple[str, str], cells: Sequence[Cell], columns: Columns[Cell], said: Sequence[str],
+    anchors: Mapping[str, str],
 ) -> Iterator[Rows]:  # fmt: skip
     """A table of models and one of attention alone: each case's labels, and its figures or why it has none."""
     for alone, name, title in zip((False, True), names, ("Language models", "Attention alone"), strict=True):
         found = [cell for cell in cells if cell.is_attention == alone]
         if not found:
             continue
-        places = (HEAD_DIM, SEQUENCE) if alone else (SIZE, CONTEXT)
-        labels = (*places, PHASE, PRECISION, IMPLEMENTATION)
+        places = (tables.HEAD_DIM, tables.SEQUENCE) if alone else (tables.SIZE, tables.CONTEXT)
+        labels = (*places, tables.PHASE, tables.PRECISION, tables.IMPLEMENTATION)
         timed = [cell for cell in found if cell.is_timed]
-        used = {column: of for column, of in columns.items() if any(of(cell) is not None for cell in timed)}
+        used = {column: of for column, of in columns.items() if any(of(cell) != DASH for cell in timed)}
         rows = []
         for cell in found:
-            texts = [label.of(cell) for label in labels]
-            anchor = (anchors or {}).get(cell.id, "")
-            if cell.is_timed:
-                rows.append(Row([*texts, *(of(cell) or DASH for of in used.values())], anchor))
-            else:
-                rows.append(Row(texts, anchor, (OUTCOMES[cell.outcome], cell.reason)))
+            texts = [*(label.of(cell) for label in labels), *(of(cell) for of in used.values() if cell.is_timed)]
+            lost = None if cell.is_timed else (OUTCOMES[cell.outcome], cell.reason)
+            rows.append(Row(texts, anchors.get(cell.id, ""), lost))
         header = [*(label.name for label in labels), *(used or ("outcome",))]
         yield Rows(f"run{one.number}-{name}", title, header, len(labels), rows, said)
 
@@ -440,68 +344,50 @@ def _drawn(figures: Iterable[Figure]) -> list[Block]:
 
 SECTIONS = (
     Section("answer", "Is anything slower?", whole_page, answer),
-    Section("changed{number}", "What changed: {name}", each_era, what_changed),
+    Section("changed{number}", "What changed: {name}", each_era,
+            lambda report, place: changes.changed(report.eras[place], place + 1, report.pairs[place])),
     Section("run{number}-roofline", "How close to the limits: run {number}", each_run, limits),
-    Section("since{number}", "Since when: {name}", each_era, since_when),
+    Section("since{number}", "Since when: {name}", each_era,
+            lambda report, place: changes.over_commits(report.eras[place], place + 1)),
     Section("run{number}", "Run {number}: {name}", each_run, heading),
     Section("run{number}-timings", "Timings", each_run, timings, level=3),
-    part("by-size", "By size and context", tables=[timing_table]),
-    part("context", "Scaling over context", [context_scaling]),
-    part("size", "Scaling over size", [size_scaling]),
-    part("precision", "Precision", [speed_up], [precision_table]),
-    part("passes", "Backward over forward", [backward_over_forward], [passes_table]),
-    part("memory", "Memory", [peaks, memory_categories, timelines], [memory_table], "memory", MEMORY_TABLES),
-    part("attention", "Attention alone", [attention_growth], [attention_table, attention_memory_table]),
-    part("kernels", "Where the device time goes", [kernel_shares], (), "kernels", [share_table, kernel_table]),
-    part("kernels-layer", "One attention layer", [attention_lanes, attention_layer], (), "kernels",
-         [attention_part_table]),
-    part("warmup", "Warm-up", [warmup_series, first_rounds], (), "warmup", WARMUP_TABLES),
-    Section("run{number}", "Side by side: {name}", neighbours, lambda _, two: side_by_side(*two)),
+    part("by-size", "By size and context", tables=[tables.timing_table]),
+    part("context", "Scaling over context", [partial(plots.model_growth, name="context", axis=plots.CONTEXT)]),
+    part("size", "Scaling over size", [partial(plots.model_growth, name="size", axis=plots.PARAMETERS)]),
+    part("precision", "Precision", [plots.speed_up], [tables.precision_table]),
+    part("passes", "Backward over forward", [plots.backward_over_forward], [tables.passes_table]),
+    part("memory", "Memory", [plots.peaks, plots.memory_categories, plots.timelines], [tables.memory_table],
+         "memory", tables.MEMORY_TABLES),
+    part("attention", "Attention alone", [plots.attention_growth],
+         [tables.attention_table, tables.attention_memory_table]),
+    part("kernels", "Where the device time goes", [plots.kernel_shares], (),
+         "kernels", [tables.share_table, tables.kernel_table]),
+    part("kernels-layer", "One attention layer", [plots.attention_lanes, plots.attention_layer], (),
+         "kernels", [tables.attention_part_table]),
+    part("warmup", "Warm-up", [plots.warmup_series, plots.first_rounds], (), "warmup", tables.WARMUP_TABLES),
+    Section("run{number}", "Side by side: {name}", neighbours, lambda _, two: changes.side_by_side(*two)),
     Section("runs", "What ran and where", whole_page, what_ran),
 )  # fmt: skip
 """The page from top to bottom. Neighbours of the same subjects go together: all sections of a run, then of the next."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A section of one subject, as the template takes it."""
-
-    anchor: str
-    title: str
-    level: int
-    blocks: list[Block]
-
-
-def sections_of(report: Report) -> Iterator[Shown]:
-    """Every section that has something to show, in the order of the page."""
-    for subjects, sections in groupby(SECTIONS, key=lambda section: section.subjects):
-        together = list(sections)
-        for own_number, name, subject in subjects(report):
-            for section in together:
-                anchor, title = (
-                    words.format(number=own_number, name=name) for words in (section.anchor, section.title)
-                )
-                if blocks := list(section.blocks(report, subject)):
-                    yield Shown(anchor, title, section.level, blocks)
-
-
 def page_of(report: Report) -> str:
     """The whole page: its text, the data of its figures, and the programs that draw and filter them."""
-    sections = list(sections_of(report))
-    figures = [
-        figure
-        for section in sections
-        for block in section.blocks
-        if isinstance(block, Figures)
-        for figure in block.figures
-        if not figure.over_commits
-    ]
+    sections: list[dict[str, Any]] = []
+    for subjects, of_each in groupby(SECTIONS, key=lambda section: section.subjects):
+        for (own_number, name, subject), section in product(subjects(report), list(of_each)):
+            if blocks := list(section.blocks(report, subject)):
+                words = {"anchor": section.anchor, "title": section.title}
+                told = {part: text.format(number=own_number, name=name) for part, text in words.items()}
+                sections.append({**told, "level": section.level, "blocks": blocks})
+    drawn = [block for section in sections for block in section["blocks"] if isinstance(block, Figures)]
+    figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
-    cases: dict[str, Tags] = {case_name(cell.id): tags_of(cell) for cell in cells}
-    cases |= {case_name(one.case): tags_of_series(one) for era in report.eras for one in era.series}
+    over_time = (Cell(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
+    cases = {case_name(cell.id): tags_of(cell) for cell in (*cells, *over_time)}
     eras = [
-        era_data(era, f"since{place}", pairs)
-        for place, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
+        changes.era_data(era, n, pairs)
+        for n, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
         if pairs
     ]
     document: str = macros().document(

@@ -1,26 +1,20 @@
 """Every figure of one recorded run: growth over size and length, ratios, memory, kernels, warm-up, the roofline."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 from perf_tests.phases import FIRST_STEP
+from perf_tests.records import columns
 from perf_tests.records.columns import (
-    PASSES,
     Cell,
     case_name,
-    cells_of,
-    collectives_of,
     inside,
     last_phases,
-    lost_lines,
-    machine_line,
     name_of,
-    pairs_along,
-    pass_cells,
     phase_order,
     rounds_line,
     rows_in,
@@ -30,17 +24,9 @@ from perf_tests.records.columns import (
 from perf_tests.records.format import MIB, distinct, finite
 from perf_tests.records.record import OUTCOMES, Json, thinned
 from perf_tests.records.store import StoredRecord, ratio_interval
+from perf_tests.report import tables
 from perf_tests.report.blocks import SYMBOLS, Figure, Point, Series, bars, markers, place_of, tags_of, tags_with
-from perf_tests.report.tables import (
-    BASE_PRECISION,
-    FIRST_ROUND_NOTE,
-    MEMORY_NOTE,
-    TRACED_NOTE,
-    WARMUP_NOTE,
-    first_round_parts,
-    part_name,
-    series_name,
-)
+from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE, grouped
 
 
 @dataclass(frozen=True)
@@ -60,19 +46,13 @@ class RecordedRun:
     def of(cls, stored: StoredRecord, number: int) -> "RecordedRun":
         data = stored.data
         facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
-        passes = {name: found for name in PASSES if (found := pass_cells(data, name))}
-        return cls(number, stored.name, facts, cells_of(data), len(collectives_of(data)), passes)
+        passes = {name: columns.pass_cells(data, name) for name in columns.PASSES}
+        collectives = len(columns.collectives_of(data))
+        return cls(number, stored.name, facts, columns.cells_of(data), collectives, passes)
 
     @property
     def conditions(self) -> str:
-        return machine_line(self.record)
-
-    @property
-    def title(self) -> str:
-        return f"run {self.number}, {self.name}"
-
-    def passed(self, name: str) -> list[Cell]:
-        return self.passes.get(name, [])
+        return columns.machine_line(self.record)
 
     def figures(
         self, name: str, title: str, axes: tuple[str, str], series: Sequence[Series], notes: Sequence[str], **more: Any
@@ -138,17 +118,8 @@ LENGTH = Axis(
 )  # fmt: skip
 
 
-def context_scaling(run: RecordedRun) -> list[Figure]:
-    """Time over context, one figure for each phase, a line for each size, precision and implementation."""
-    return _model_growth(run, "context", CONTEXT)
-
-
-def size_scaling(run: RecordedRun) -> list[Figure]:
-    """Time over parameters, one figure for each phase, a line for each context, precision and implementation."""
-    return _model_growth(run, "size", PARAMETERS)
-
-
-def _model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
+def model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
+    """Time of models over context or parameters, one figure for each phase."""
     cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention]
     return _growth(run, cells, axis, _milliseconds, name, f"{{}}: time over {axis.title}", MEDIAN, fewest=2)
 
@@ -156,7 +127,7 @@ def _model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
 def attention_growth(run: RecordedRun) -> list[Figure]:
     """Attention's time, peak, and memory before the backward pass over sequence length, one figure for each pass."""
     peak, before = (partial(_mebibytes, field=f"{name}_bytes") for name in ("peak_allocated", "memory_before_backward"))
-    passed = run.passed("memory")
+    passed = run.passes["memory"]
     # A forward pass alone ends in the moment before the backward pass, too.
     backward = [cell for cell in passed if cell.phase == "backward"] or passed
     figures = []
@@ -185,9 +156,8 @@ def _mebibytes(cell: Cell, field: str) -> tuple[float, ...]:
 
 def _product_seconds(cell: Cell) -> float | None:
     """Time of the counted products at the measured rate, where the case does what was counted."""
-    names = ("model_flops", "matmul_ceiling_tflops_per_second", "share_of_matmul_ceiling")
-    flops, rate, share = map(cell.number, names)
-    return flops / (rate * 1e12) if flops and rate and share is not None else None
+    flops, rate = cell.number("model_flops"), cell.number("matmul_ceiling_tflops_per_second")
+    return flops / (rate * 1e12) if flops and rate and cell.number("share_of_matmul_ceiling") is not None else None
 
 
 FLOORS: dict[str, tuple[str, str, Callable[[Cell], float | None]]] = {
@@ -243,11 +213,11 @@ def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
     """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
     series: list[Series] = []
     for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
-        lines: dict[tuple[str, str], list[Point]] = {}
-        for cell in grown:
-            if (seconds := seconds_of_cell(cell) or 0.0) > 0:
-                point = Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell))
-                lines.setdefault(axis.names(cell), []).append(point)
+        lines = grouped(
+            (axis.names(cell),
+             Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell)))
+            for cell in grown if (seconds := seconds_of_cell(cell) or 0.0) > 0
+        )  # fmt: skip
         series += [
             Series(f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
                    is_background=True, is_in_legend=False, tied_to=", ".join(names))
@@ -261,12 +231,11 @@ def _crosses(grown: Sequence[Cell], axis: Axis, looks: Looks, top: float) -> lis
     series = []
     for names, (colour, dash) in looks.items():
         lost = [cell for cell in grown if axis.names(cell) == names and cell.outcome]
-        if lost:
-            said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
-            reasons = zip(lost, lost_lines(lost), strict=True)
-            points = [Point(axis.place(cell), top, reason, tags_of(cell)) for cell, reason in reasons]
-            symbol = CROSSES[dash % len(CROSSES)]
-            series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))
+        said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
+        reasons = zip(lost, columns.lost_lines(lost), strict=True)
+        points = [Point(axis.place(cell), top, reason, tags_of(cell)) for cell, reason in reasons]
+        symbol = CROSSES[dash % len(CROSSES)]
+        series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))
     return series
 
 
@@ -278,7 +247,7 @@ RATIO_NOTE = "ratio of medians with its 95 % interval within this launch"
 def speed_up(run: RecordedRun) -> list[Figure]:
     """The speed of each other precision as fp32 over it, by size and context; parity is drawn."""
     models = (cell for cell in run.cells if cell.is_timed and not cell.is_attention)
-    pairs = pairs_along(models, "precision", BASE_PRECISION)
+    pairs = columns.pairs_along(models, "precision", tables.BASE_PRECISION)
     named = [(f"{other.label('precision')}, {other.phase}", (base, other)) for base, other in pairs]
     axes = "size, context", "fp32 / other"
     return _ratios(run, "precision", "Speed-up over fp32", axes, named, (1.0, "parity"))
@@ -291,16 +260,11 @@ def backward_over_forward(run: RecordedRun) -> list[Figure]:
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
         (True, "attention", "d, sequence", None),
     ):
-        pairs = passes_of(cell for cell in run.cells if cell.is_attention == alone)
+        pairs = tables.passes_of(cell for cell in run.cells if cell.is_attention == alone)
         named = [(f"{back.label('precision')} {back.implementation}", (back, forward)) for back, forward in pairs]
         title, axes = f"Backward / forward, {name}", (place, "backward / forward")
         figures += _ratios(run, f"{name}-backward", title, axes, named, line)
     return figures
-
-
-def passes_of(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
-    """(backward, forward) of each configuration that has both."""
-    return pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
 
 
 def _ratios(
@@ -343,7 +307,7 @@ def peaks(run: RecordedRun) -> list[Figure]:
     """A marker for each phase by size and context: filled for a measured peak, open for a predicted one."""
     timed, passed = (
         [cell for cell in cells if not cell.is_attention and (cell.number(MEASURED) or cell.number(PREDICTED))]
-        for cells in (run.cells, run.passed("memory"))
+        for cells in (run.cells, run.passes["memory"])
     )
     # On a CPU only the memory pass has measured peaks, not the timings.
     cells = timed if any(cell.number(MEASURED) for cell in timed) or not passed else passed
@@ -370,7 +334,7 @@ def peaks(run: RecordedRun) -> list[Figure]:
 
 def memory_categories(run: RecordedRun) -> list[Figure]:
     """Peaks by phase, stacked by category, circles at predicted ones; a reader picks the configuration."""
-    known = [(cell, held) for cell in run.passed("memory") if (held := inside(cell.info, "peak_by_category_bytes"))]
+    known = [(cell, held) for cell in run.passes["memory"] if (held := inside(cell.info, "peak_by_category_bytes"))]
     groups = distinct(without_phase(cell) for cell, _ in known)
     known.sort(key=lambda row: (groups.index(without_phase(row[0])), phase_order(row[0])))
     names = _stacked({name for _, held in known for name in held})
@@ -399,7 +363,7 @@ def timelines(run: RecordedRun) -> list[Figure]:
 
     A reader picks the case.
     """
-    passed = run.passed("memory")
+    passed = run.passes["memory"]
     firsts = [cell for cell in passed if cell.phase == FIRST_STEP]
     cells = [*last_phases([cell for cell in passed if cell.phase != FIRST_STEP]), *firsts]
     known = []
@@ -444,11 +408,8 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
             names.setdefault(place, []).append(str(part.get("name")))
     height, look = max(totals) * PARTS_ABOVE / MIB, "triangle-down-open"
     parts = [Point(first, height, ", ".join(of), tags) for first, of in names.items()]
-    mode = "markers+text"
-    return [
-        *series,
-        Series("parts", parts, mode=mode, symbol=look, is_background=True, is_in_legend=False, group=group),
-    ]
+    shown: Json = {"mode": "markers+text", "symbol": look, "is_background": True, "is_in_legend": False}
+    return [*series, Series("parts", parts, group=group, **shown)]
 
 
 # Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes.
@@ -458,7 +419,7 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
     """Each kind's share of the kernel time, a bar for each phase; a reader picks the configuration."""
     shares = [
         (cell, str(row.get("kind")), share * 100)
-        for cell in run.passed("kernels")
+        for cell in run.passes["kernels"]
         for row in rows_in(cell.info, "kinds")
         if (share := finite(row.get("share_of_kernel_time"))) is not None
     ]
@@ -468,36 +429,29 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
 
 def attention_lanes(run: RecordedRun) -> list[Figure]:
     """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
-    series = [
-        replace(part, look="lane", group=f"{name_of(cell)}, {way}")
-        for cell in last_phases(run.passed("kernels"))
-        for way in ("forward", "backward")
-        for part in markers(_lane_points(cell, way))
-    ]
-    note = "host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"
+    series: list[Series] = []
+    for cell, way in product(last_phases(run.passes["kernels"]), tables.WAYS):
+        points = []
+        for row in rows_in(cell.info, "attention", way, "lanes"):
+            start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
+            if start is not None and seconds is not None and seconds >= 0:
+                part, low, high = str(row.get("part")), start * 1e6, (start + seconds) * 1e6
+                points.append((part, Point(str(row.get("side")), high - low, part, tags_of(cell), low, high)))
+        series += [replace(one, look="lane", group=f"{name_of(cell)}, {way}") for one in markers(points)]
+    notes = ["host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"]
     return run.figures(
-        "lanes", "One attention layer over time", ("time (us)", ""), series, [note, TRACED_NOTE],
+        "lanes", "One attention layer over time", ("time (us)", ""), series, [*notes, TRACED_NOTE],
         picks_one=True, x_values=("device", "host"),
     )  # fmt: skip
-
-
-def _lane_points(cell: Cell, way: str) -> Iterator[tuple[str, Point]]:
-    for row in rows_in(cell.info, "attention", way, "lanes"):
-        start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
-        if start is not None and seconds is not None and seconds >= 0:
-            part, side = str(row.get("part")), str(row.get("side"))
-            low, high = start * 1e6, (start + seconds) * 1e6
-            yield part, Point(side, high - low, part, tags_of(cell), low, high)
 
 
 def attention_layer(run: RecordedRun) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
     series = []
-    for cell in last_phases(run.passed("kernels")):
+    for cell in last_phases(run.passes["kernels"]):
         points = [
             (side, Point(f"{part.get('part')}, {way}", seconds * 1e6, side, tags_of(cell)))
-            for side in ("device", "host")
-            for way in ("forward", "backward")
+            for side, way in product(("device", "host"), tables.WAYS)
             for part in rows_in(cell.info, "attention", way, "parts")
             if (seconds := finite(part.get(f"{side}_seconds")) or 0.0) > 0
         ]
@@ -512,32 +466,30 @@ def attention_layer(run: RecordedRun) -> list[Figure]:
 def warmup_series(run: RecordedRun) -> list[Figure]:
     """Time of each round since its process began, a line for each process; a reader picks the case."""
     series = []
-    for cell in run.passed("warmup"):
+    for cell in run.passes["warmup"]:
         for place, row in enumerate(rows_in(cell.info, "series")):
             warm, measured = seconds_of(row, "warmup_seconds"), seconds_of(row, "seconds")
-            name = f"after {series_name(row)}"
+            name = f"after {tables.series_name(row)}"
             # Warm-up rounds that leave out the timed phase are counted but not drawn: they are of another kind.
             drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
             first = len(warm) + len(measured) - len(drawn) + 1
             points = [Point(number, value * 1e3, name, tags_of(cell)) for number, value in enumerate(drawn, first)]
             series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
-    note = "the first rounds of a line are its warm-up, as many as its name says"
-    return run.figures(
-        "warmup", "Rounds of fresh processes", ("round of the process", "time (ms)"), series, [note, WARMUP_NOTE],
-        y_log=True, picks_one=True,
-    )  # fmt: skip
+    notes = ["the first rounds of a line are its warm-up, as many as its name says", tables.WARMUP_NOTE]
+    titles = "Rounds of fresh processes", ("round of the process", "time (ms)")
+    return run.figures("warmup", *titles, series, notes, y_log=True, picks_one=True)
 
 
 def first_rounds(run: RecordedRun) -> list[Figure]:
     """The parts of a process' first round, a stacked bar for each phase; a reader picks the configuration."""
     parts = [
-        (cell, part_name(name), seconds * 1e3)
-        for cell in sorted(run.passed("warmup"), key=phase_order)
-        for name, seconds in first_round_parts(cell.info).items()
+        (cell, tables.part_name(name), seconds * 1e3)
+        for cell in sorted(run.passes["warmup"], key=phase_order)
+        for name, seconds in tables.first_round_parts(cell.info).items()
     ]
     titles = "What the first round of a process is spent on", "time (ms)"
     names, drawn = distinct(name for _, name, _ in parts), (row for row in parts if row[2] > 0)
-    return run.phase_bars("first-rounds", titles, drawn, names.index, [FIRST_ROUND_NOTE])
+    return run.phase_bars("first-rounds", titles, drawn, names.index, [tables.FIRST_ROUND_NOTE])
 
 
 # How close each case came to what this machine can do.
@@ -555,16 +507,16 @@ def roofline(run: RecordedRun) -> list[Figure]:
         return []
     cells = [cell for cell, *_ in known]
     precisions, kinds = distinct(cell.label("precision") for cell in cells), distinct(map(pass_name, cells))
-    points: dict[tuple[str, str], list[Point]] = {}
+    points = []
     for cell, intensity, flops in known:
         low, high = cell.rounds.median_interval(0.95) or (None, None)
         ends = (flops / high / 1e12, flops / low / 1e12) if low and high else (None, None)
         point = Point(intensity, flops / cell.median_seconds / 1e12, case_name(cell.id), tags_of(cell), *ends)
-        points.setdefault((pass_name(cell), cell.label("precision")), []).append(point)
+        points.append(((pass_name(cell), cell.label("precision")), point))
     marks = [
         Series(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
                symbol=SYMBOLS[kinds.index(kind) % len(SYMBOLS)])
-        for (kind, precision), found in points.items()
+        for (kind, precision), found in grouped(points).items()
     ]  # fmt: skip
     roofs = _roofs(cells, precisions, [intensity for _, intensity, _ in known])
     notes = ["lines: the best square product and the best memory traffic measured here"] if roofs else []

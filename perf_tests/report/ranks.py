@@ -5,7 +5,6 @@ Also what a run of several ranks adds to its record: their efficiency, and the l
 
 import argparse
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -15,7 +14,7 @@ from statistics import median
 from perf_tests.hardware.limits import COLLECTIVES, Link, bus_share, fit_link
 from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, duration_range, printable
+from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
 from perf_tests.records.record import (
     AMOUNT,
     NUMBER,
@@ -28,6 +27,7 @@ from perf_tests.records.record import (
     misshapen,
 )
 from perf_tests.records.store import read_record
+from perf_tests.report.tables import grouped
 
 WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
 SENT: Json = {"collectives": Value(lambda value: isinstance(value, dict), "counts"), "sent_bytes": AMOUNT}
@@ -164,13 +164,13 @@ def rank_lines(rows: Sequence[Json]) -> list[str]:
         "slowest": _slowest,
         "exposed": lambda row: _exposed(row["extra_info"]),
         "sent": lambda row: (
-            f"{count / 1e6:,.4g} MB" if (count := row["extra_info"].get("sent_bytes")) is not None else DASH
+            DASH if (count := row["extra_info"].get("sent_bytes")) is None else f"{count / 1e6:,.4g} MB"
         ),
         "efficiency": lambda row: f"{found[row['fullname']].efficiency:.1%}" if row["fullname"] in found else DASH,
         "relative to": lambda row: case_name(found[row["fullname"]].relative_to) if row["fullname"] in found else DASH,
     }
     if any(row["extra_info"].get("rank_peak_allocated_bytes") for row in shared):
-        columns["peaks"] = lambda row: _peaks(row["extra_info"].get("rank_peak_allocated_bytes"))
+        columns["peaks"] = lambda row: _peaks(row["extra_info"])
     return [*column_table(columns, shared), RANKS_NOTE]
 
 
@@ -193,11 +193,11 @@ def _exposed(info: Json) -> str:
     return f"{said} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
 
 
-def _peaks(rank_bytes: Sequence[int] | None) -> str:
-    if not rank_bytes:
+def _peaks(info: Json) -> str:
+    counts = info.get("rank_peak_allocated_bytes")
+    if not counts:
         return DASH
-    low, high = (f"{count / MIB:,.0f}" for count in (min(rank_bytes), max(rank_bytes)))
-    return f"{high} MiB" if low == high else f"{low} to {high} MiB"
+    return f"{' to '.join(distinct(f'{end / MIB:,.0f}' for end in (min(counts), max(counts))))} MiB"
 
 
 # What ranks send: each part of a step, and collectives alone with the latency and rate of the link between them.
@@ -270,13 +270,11 @@ def links_of(rows: Sequence[Json]) -> list[CollectiveLink]:
 
 def _messages(rows: Sequence[Json]) -> dict[tuple[str, int, str], list[tuple[float, float]]]:
     """(bytes, median seconds) by collective, world and backend."""
-    messages: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        info = row["extra_info"]
-        if is_collective(info) and info["world"] > 1:
-            of = info["collective"], info["world"], info["backend"]
-            messages[of].append((info["exchanged_bytes"], median(row["stats"]["data"])))
-    return messages
+    return grouped(
+        ((info["collective"], info["world"], info["backend"]),
+         (info["exchanged_bytes"], median(row["stats"]["data"])))
+        for row in rows if is_collective(info := row["extra_info"]) and info["world"] > 1
+    )  # fmt: skip
 
 
 def collective_lines(rows: Sequence[Json]) -> list[str]:

@@ -3,7 +3,7 @@
 Plain lines, pure functions of the data.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from perf_tests.audit.rounds import FLAGS, inconsistencies, product_shares_that_do_not_fall
@@ -11,7 +11,7 @@ from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.tables import Fit, attention_fits
+from perf_tests.report.tables import Fit, attention_fits, for_this_machine, grouped, part_name, with_marks
 from perf_tests.traces.kernels import STEADY
 
 WIDTH = 120
@@ -21,8 +21,8 @@ RESULTS: Columns[Json] = {
     "case": lambda row: case_name(row["fullname"]),
     "median": lambda row: duration(row["stats"]["median"]),
     "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
-    "tokens/s": lambda row: _rounded_rate(row["extra_info"].get("tokens_per_second")),
-    "TFLOP/s": lambda row: _rounded_rate(row["extra_info"].get("tflops_per_second")),
+    "tokens/s": lambda row: _rate(row["extra_info"].get("tokens_per_second")),
+    "TFLOP/s": lambda row: _rate(row["extra_info"].get("tflops_per_second")),
     "of ceiling": lambda row: shown(row["extra_info"].get("share_of_matmul_ceiling"), ".0%"),
     "bound": lambda row: row["extra_info"].get("bound") or DASH,
     "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
@@ -63,10 +63,8 @@ def result_lines(record: Json) -> list[str]:
     return lines
 
 
-def _rounded_rate(value: float | None) -> str:
-    if value is None:
-        return DASH
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+def _rate(value: float | None) -> str:
+    return shown(value, ",.0f" if value is not None and value >= 1000 else ".3g")
 
 
 def time_line(seconds: dict[str, float]) -> str:
@@ -90,35 +88,41 @@ def pass_lines(record: Json) -> dict[str, list[str]]:
     return {name: PASS_LINES[name](of_pass) for name, of_pass in rows.items() if of_pass}
 
 
+def _with_name(row: Json) -> Json:
+    """What a pass found of a case, with the case's name and what was held at each mark."""
+    return {**with_marks(row["values"]), "case": case_name(row["id"]).removeprefix("memory_of_")}
+
+
+def _folders(found: Sequence[Json], name: str) -> list[str]:
+    """The folders beside the record that hold these files."""
+    return sorted({values[name].partition("/")[0] for values in found if values.get(name)})
+
+
 # The kernel pass: one row for each traced case, then the inconsistencies.
 
 
 KERNEL_SUMMARY: Columns[Json] = {
-    "case": lambda row: case_name(row["id"]),
-    "launches": lambda row: f"{row['values']['launches']}",
-    "products": lambda row: f"{row['values']['matrix_products']['count']}",
-    "share of kernel time": lambda row: f"{row['values']['matrix_products']['share_of_kernel_time']:.1%}",
-    "busy": lambda row: shown(row["values"]["busy_share"], ".1%"),
-    "softmax / products": lambda row: _softmax_over_products(row["values"]["attention"] or {}),
-    "wall, not traced": lambda row: duration(row["values"]["plain_wall_seconds"]),
-}
+    "case": lambda of: of["case"],
+    "launches": lambda of: f"{of['launches']}",
+    "products": lambda of: f"{of['matrix_products']['count']}",
+    "share of kernel time": lambda of: f"{of['matrix_products']['share_of_kernel_time']:.1%}",
+    "busy": lambda of: shown(of["busy_share"], ".1%"),
+    "softmax / products": lambda of: ", ".join(
+        shown(way["softmax_over_products_time"], ".2f") for way in (of["attention"] or {}).values() if way
+    ) or DASH,
+    "wall, not traced": lambda of: duration(of["plain_wall_seconds"]),
+}  # fmt: skip
 
 
 def kernel_summary_lines(passes: Sequence[Json]) -> list[str]:
     """A row for each traced case, where the traces lie, and what does not fit together."""
-    lines = column_table(KERNEL_SUMMARY, passes)
+    found = list(map(_with_name, passes))
+    lines = column_table(KERNEL_SUMMARY, found)
     lines += ["share: of the matrix products; softmax / products: times in a layer's attention, forward, backward"]
-    folders = sorted({row["values"]["trace"].partition("/")[0] for row in passes if row["values"].get("trace")})
-    lines += [f"traces for ui.perfetto.dev: {folder}, beside the record" for folder in folders]
-    for row in passes:
-        sentences = [*missing_parts(row["values"]), *inconsistencies(row["values"])]
-        lines += [f"{case_name(row['id'])}: {sentence}" for sentence in sentences]
+    lines += [f"traces for ui.perfetto.dev: {folder}, beside the record" for folder in _folders(found, "trace")]
+    for values in found:
+        lines += [f"{values['case']}: {said}" for said in (*missing_parts(values), *inconsistencies(values))]
     return lines + product_shares_that_do_not_fall(passes)
-
-
-def _softmax_over_products(attention: Json) -> str:
-    ratios = [direction["softmax_over_products_time"] for direction in attention.values() if direction]
-    return ", ".join(shown(ratio, ".2f") for ratio in ratios) or DASH
 
 
 def missing_parts(values: Json) -> list[str]:
@@ -133,16 +137,14 @@ def missing_parts(values: Json) -> list[str]:
 LARGEST_SHOWN = 3
 
 MEMORY_SUMMARY: Columns[Json] = {
-    "case, MB": lambda row: _memory_name(row),
-    "peak": lambda row: megabytes(row["values"]["peak_allocated_bytes"]),
-    "reserved": lambda row: megabytes(row["values"]["peak_reserved_bytes"]),
-    "predicted": lambda row: megabytes(row["values"]["predicted_peak_bytes"]),
-    "difference": lambda row: shown(row["values"]["prediction_error"], "+.3%"),
-    "before backward": lambda row: megabytes(
-        row["values"].get("memory_before_backward_bytes", _mark(row, "before backward"))
-    ),
-    "before optimizer": lambda row: megabytes(_mark(row, "before optimizer")),
-    "after optimizer": lambda row: megabytes(_mark(row, "after optimizer")),
+    "case, MB": lambda of: of["case"],
+    "peak": lambda of: megabytes(of["peak_allocated_bytes"]),
+    "reserved": lambda of: megabytes(of["peak_reserved_bytes"]),
+    "predicted": lambda of: megabytes(of["predicted_peak_bytes"]),
+    "difference": lambda of: shown(of["prediction_error"], "+.3%"),
+    "before backward": lambda of: megabytes(of.get("memory_before_backward_bytes", of.get("before backward"))),
+    "before optimizer": lambda of: megabytes(of.get("before optimizer")),
+    "after optimizer": lambda of: megabytes(of.get("after optimizer")),
 }
 FIT: Columns[Fit] = {
     "attention alone, float32 numbers for each of the batch": lambda fit: (
@@ -157,40 +159,37 @@ FIT: Columns[Fit] = {
 
 def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
     """One row for each case, at least one, then its parts and what is to be said of it."""
-    lines = column_table(MEMORY_SUMMARY, passes)
-    reasons = Counter(row["values"]["prediction_reason"] for row in passes if row["values"]["prediction_reason"])
+    found = list(map(_with_name, passes))
+    lines = column_table(MEMORY_SUMMARY, found)
+    reasons = Counter(values["prediction_reason"] for values in found if values["prediction_reason"])
     lines += [f"{count} without a prediction: {reason}" for reason, count in reasons.items()]
-    lines += _saved_lines(passes)
-    highest = max(passes, key=lambda row: row["values"]["peak_allocated_bytes"])
+    alike: dict[tuple[tuple[str, int], ...], str] = {}
+    for row in passes:
+        parts = row["values"]["saved_bytes_by_part"]
+        # All blocks of a model save the same, so the first one stands for them.
+        first = next((part["block"] for part in parts if part["block"] is not None), None)
+        saved = {part["part"]: part["saved_bytes"] for part in parts if first is not None and part["block"] == first}
+        if saved:
+            alike.setdefault(tuple(saved.items()), case_name(row["id"]).partition(" ")[2])
+    for saved_by_part, name in alike.items():
+        most_first = sorted(saved_by_part, key=lambda item: -item[1])
+        said = ", ".join(f"{part} {megabytes(count)}" for part, count in most_first)
+        total = megabytes(sum(count for _, count in most_first))
+        lines.append(f"saved for the backward pass by a block of {name}: {total} MB: {said}")
+    highest = max(found, key=lambda values: values["peak_allocated_bytes"])
     blocks = [
         f"{made['count']} x {megabytes(made['bytes'])} MB at {made['line'] or 'no line of the model'} "
         f"({made['category']})"
-        for made in highest["values"]["largest_allocations"][:LARGEST_SHOWN]
+        for made in highest["largest_allocations"][:LARGEST_SHOWN]
     ]
-    lines.append(f"largest blocks of {_memory_name(highest)}: {'; '.join(blocks)}")
+    lines.append(f"largest blocks of {highest['case']}: {'; '.join(blocks)}")
     if fits := attention_fits(passes):
         lines += column_table(FIT, fits)
         lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
-    folders = sorted({row["values"]["snapshot"].partition("/")[0] for row in passes if row["values"].get("snapshot")})
-    lines += [f"snapshots for pytorch.org/memory_viz: {folder}, beside the record" for folder in folders]
-    lines += [
-        f"{_memory_name(row)}: {row['values']['snapshot_reason']}"
-        for row in passes
-        if row["values"].get("snapshot_reason")
-    ]
-    flagged: dict[str, list[str]] = defaultdict(list)
-    for row in passes:
-        for flag in row["values"]["flags"]:
-            flagged[flag].append(_memory_name(row))
+    lines += [f"snapshots for pytorch.org/memory_viz: {of}, beside the record" for of in _folders(found, "snapshot")]
+    lines += [f"{values['case']}: {reason}" for values in found if (reason := values.get("snapshot_reason"))]
+    flagged = grouped((flag, values["case"]) for values in found for flag in values["flags"])
     return lines + [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in flagged.items()]
-
-
-def _memory_name(row: Json) -> str:
-    return case_name(row["id"]).removeprefix("memory_of_")
-
-
-def _mark(row: Json, name: str) -> int | None:
-    return next((mark["allocated_bytes"] for mark in row["values"]["marks"] if mark["name"] == name), None)
 
 
 def megabytes(count: int | None) -> str:
@@ -200,60 +199,39 @@ def megabytes(count: int | None) -> str:
     return f"{count / 1e6:,.1f}" if count >= 1e8 else f"{count / 1e6:.4g}"
 
 
-def _saved_lines(passes: Sequence[Json]) -> list[str]:
-    """What one block saves, by part: one line for all cases whose blocks save the same."""
-    names: dict[tuple[tuple[str, int], ...], str] = {}
-    for row in passes:
-        parts = row["values"]["saved_bytes_by_part"]
-        # All blocks of a model save the same, so the first one stands for them.
-        first = next((part["block"] for part in parts if part["block"] is not None), None)
-        saved = {part["part"]: part["saved_bytes"] for part in parts if first is not None and part["block"] == first}
-        if saved:
-            names.setdefault(tuple(saved.items()), case_name(row["id"]).partition(" ")[2])
-    return [
-        f"saved for the backward pass by a block of {name}: {megabytes(sum(dict(saved).values()))} MB: "
-        + ", ".join(f"{part} {megabytes(count)}" for part, count in sorted(saved, key=lambda item: -item[1]))
-        for saved, name in names.items()
-    ]
-
-
 # The warm-up study: one row for each case, and the recommendation for this machine.
 
 
 WARMUP: Columns[Json] = {
-    "case": lambda row: case_name(row["id"]),
-    "first round": lambda row: duration(_after(row, 0)["seconds"][0]),
-    "of it mostly": lambda row: _mostly(_after(row, 0)["first_round_parts"]),
-    "mean after 0": lambda row: _mean(_after(row, 0)),
-    "after 1": lambda row: _mean(_after(row, 1)),
-    "after 5": lambda row: _mean(_after(row, 5)),
-    "steady from": lambda row: (
-        f"round {steady}" if (steady := _after(row, 0)["steady_from_round"]) is not None else DASH
-    ),
-    "enough": lambda row: f"{row['values']['recommended_warmup_rounds']}",
+    "case": lambda of: of["case"],
+    "first round": lambda of: duration(_after(of, 0)["seconds"][0]),
+    "of it mostly": lambda of: _mostly(_after(of, 0)["first_round_parts"]),
+    "mean after 0": lambda of: _mean(_after(of, 0)),
+    "after 1": lambda of: _mean(_after(of, 1)),
+    "after 5": lambda of: _mean(_after(of, 5)),
+    "steady from": lambda of: DASH if (n := _after(of, 0)["steady_from_round"]) is None else f"round {n}",
+    "enough": lambda of: f"{of['recommended_warmup_rounds']}",
 }
 
 
 def warmup_lines(passes: Sequence[Json]) -> list[str]:
     """Rows, remarks on single cases, and one recommendation for the machine."""
-    lines = column_table(WARMUP, passes)
+    found = list(map(_with_name, passes))
+    lines = column_table(WARMUP, found)
     lines += [
         "one process per column; mean (relative standard deviation); steady from: first steady round without warm-up"
     ]
-    for row in passes:
-        values = row["values"]
+    for values in found:
         if values["flags"] or " After " in values["recommendation"]:
-            lines.append(f"{case_name(row['id'])}: {values['recommendation']}")
-    needed = {row["id"]: row["values"]["recommended_warmup_rounds"] for row in passes}
-    most = max(needed, key=lambda case_id: needed[case_id])
-    configured = max(row["values"]["configured_warmup_rounds"] for row in passes)
-    judgement = "covers every case of this study" if needed[most] <= configured else "is too few"
-    machine = f"for this machine: --warmup-rounds {needed[most]}, which {case_name(most)} needs"
-    return [*lines, f"{machine}; {configured} {judgement}"]
+            lines.append(f"{values['case']}: {values['recommendation']}")
+    needed = [(values["recommended_warmup_rounds"], values["case"]) for values in found]
+    configured = max(values["configured_warmup_rounds"] for values in found)
+    judgement = "covers every case of this study" if max(needed)[0] <= configured else "is too few"
+    return [*lines, f"{for_this_machine(needed)}; {configured} {judgement}"]
 
 
-def _after(row: Json, rounds: int) -> Json:
-    found = (one for one in row["values"]["series"] if not one["leaves_out_timed_phase"])
+def _after(values: Json, rounds: int) -> Json:
+    found = (one for one in values["series"] if not one["leaves_out_timed_phase"])
     return next(one for one in found if one["warmup_rounds"] == rounds)
 
 
@@ -263,7 +241,7 @@ def _mostly(parts: Json) -> str:
     if not grown:
         return DASH
     name = max(grown, key=lambda part: grown[part])
-    return f"{name.removesuffix('_seconds').replace('_', ' ')} {grown[name] / sum(grown.values()):.0%}"
+    return f"{part_name(name)} {grown[name] / sum(grown.values()):.0%}"
 
 
 def _mean(series: Json) -> str:

@@ -1,9 +1,9 @@
 """The tables of a write-up from one record: times, precisions, memory, attention, what each extra pass found."""
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import is_attention
@@ -49,6 +49,17 @@ from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json
 
 PassRow = tuple[Cell, Json]
 """A case, and what a pass found of it."""
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+def grouped(found: Iterable[tuple[Key, Kept]]) -> dict[Key, list[Kept]]:
+    """What belongs to each key, keys in order of first appearance."""
+    groups: dict[Key, list[Kept]] = {}
+    for key, one in found:
+        groups.setdefault(key, []).append(one)
+    return groups
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
@@ -116,9 +127,19 @@ Entry = tuple[Cell, str, str]
 
 
 def timing_table(cells: Sequence[Cell]) -> Table | None:
-    chosen = [cell for cell in cells if not cell.is_attention]
-    entries = [(cell, f"{cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
-    return _table("timing", "Time by size and context", chosen, MODEL_LABELS, entries, SPREAD_NOTE)
+    return _timings("timing", "Time by size and context", [cell for cell in cells if not cell.is_attention])
+
+
+def attention_table(cells: Sequence[Cell]) -> Table | None:
+    return _timings("attention", "Attention alone", [cell for cell in cells if cell.is_attention])
+
+
+def memory_table(cells: Sequence[Cell]) -> Table | None:
+    return _memory("memory", "Peak memory by size and context", [cell for cell in cells if not cell.is_attention])
+
+
+def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
+    return _memory("attention_memory", "Peak memory of attention alone", [cell for cell in cells if cell.is_attention])
 
 
 def percentile_table(cells: Sequence[Cell]) -> Table | None:
@@ -144,24 +165,22 @@ def precision_table(cells: Sequence[Cell]) -> Table | None:
         precision = other.label("precision")
         entries.append((base, f"{precision} (ms)", milliseconds(other)))
         entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
-    return _table("precision", "Speed-up over fp32", chosen, labels, entries, RATIO_NOTE)
+    return _table("precision", "Speed-up over fp32", chosen, entries, RATIO_NOTE, labels)
 
 
-def memory_table(cells: Sequence[Cell]) -> Table | None:
-    chosen = [cell for cell in cells if not cell.is_attention]
-    return _memory("memory", "Peak memory by size and context", chosen, MODEL_LABELS, lambda cell: cell.phase)
+def passes_of(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
+    """(backward, forward) of each configuration that has both."""
+    return pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
 
 
-def attention_table(cells: Sequence[Cell]) -> Table | None:
-    chosen = [cell for cell in cells if cell.is_attention]
-    entries = [(cell, f"{cell.implementation} {cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
-    return _table("attention", "Attention alone", chosen, ATTENTION_LABELS, entries, SPREAD_NOTE)
-
-
-def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
-    chosen = [cell for cell in cells if cell.is_attention]
-    title = "Peak memory of attention alone"
-    return _memory("attention_memory", title, chosen, ATTENTION_LABELS, lambda c: f"{c.implementation} {c.phase}")
+def passes_table(cells: Sequence[Cell]) -> Table | None:
+    """Backward over forward of each model."""
+    pairs = passes_of(cell for cell in cells if not cell.is_attention)
+    if not pairs:
+        return None
+    rows = tuple((*(label.of(forward) for label in MODEL_LABELS), ratio(back, forward)) for back, forward in pairs)
+    header = (*(label.name for label in MODEL_LABELS), "backward / forward")
+    return Table("passes", "Backward over forward", header, len(MODEL_LABELS), rows, (RATIO_NOTE,))
 
 
 def milliseconds(cell: Cell) -> str:
@@ -180,46 +199,55 @@ def ratio(over: Cell, under: Cell) -> str:
     return with_spread(value, spread) if spread else significant(value, 3)
 
 
-def _memory(
-    name: str, title: str, cells: Sequence[Cell], labels: Sequence[Label], column: Callable[[Cell], str]
-) -> Table | None:
+def _column(cell: Cell) -> str:
+    """The phase; implementations of attention stand side by side, those of a model below each other."""
+    return f"{cell.implementation} {cell.phase}" if cell.is_attention else cell.phase
+
+
+def _timings(name: str, title: str, cells: Sequence[Cell]) -> Table | None:
+    entries = [(cell, f"{_column(cell)} (ms)", milliseconds(cell)) for cell in cells]
+    return _table(name, title, cells, entries, SPREAD_NOTE)
+
+
+def _memory(name: str, title: str, cells: Sequence[Cell]) -> Table | None:
     fields = {"peak_allocated_bytes": "", "predicted_peak_bytes": " predicted"}
-    amounts = [amount for cell in cells for field in fields if (amount := cell.number(field)) is not None]
+    known = [(cell, {of: n for of in fields if (n := cell.number(of)) is not None}) for cell in cells]
+    amounts = [amount for _, found in known for amount in found.values()]
     if not amounts:
         return None
     divisor, unit = (GIB, "GiB") if min(amounts) >= GIB_FROM_BYTES else (MIB, "MiB")
     entries: list[Entry] = []
-    for cell in cells:
-        for field, suffix in fields.items():
-            if (amount := cell.number(field)) is not None:
-                entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
-        if not cell.is_timed:
-            entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
-    is_measured = any(cell.number("peak_allocated_bytes") is not None for cell in cells)
+    for cell, found in known:
+        entries += [
+            (cell, f"{_column(cell)}{fields[of]} ({unit})", significant(n / divisor)) for of, n in found.items()
+        ]
+        if cell.outcome:
+            entries.append((cell, f"{_column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
+    is_measured = any("peak_allocated_bytes" in found for _, found in known)
     how = "in the measured rounds" if is_measured else "predicted, as none is measured here"
-    note = f"peak of allocated bytes {how}, 1 {unit} = {divisor:,} bytes"
-    return _table(name, title, cells, labels, entries, note)
+    return _table(name, title, cells, entries, f"peak of allocated bytes {how}, 1 {unit} = {divisor:,} bytes")
 
 
 def _table(
-    name: str, title: str, cells: Sequence[Cell], labels: Sequence[Label], entries: Sequence[Entry], note: str
+    name: str, title: str, cells: Sequence[Cell], entries: Sequence[Entry], note: str, labels: Sequence[Label] = ()
 ) -> Table | None:
-    """Entries laid out by row and column; None without any."""
+    """Entries laid out by row and column, named by `labels` or those of the cells' kind; None without any."""
     if not entries:
         return None
+    labels = labels or (ATTENTION_LABELS if cells[0].is_attention else MODEL_LABELS)
     values = {label.name: distinct(label.of(cell) for cell in cells) for label in labels}
     shown = [label for label in labels if label.always or len(values[label.name]) > 1]
     said = [values[label.name][0] for label in labels if label not in shown and values[label.name][0]]
     columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: phase_order(entry[0])))
-    laid: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for cell, column, text in entries:
-        key = tuple(label.of(cell) for label in shown)
-        laid.setdefault(key, {}).setdefault(column, []).append(text)
-    # A record may hold a case twice; show both figures.
-    rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
+    laid = grouped((tuple(label.of(cell) for label in shown), (column, text)) for cell, column, text in entries)
+    rows = []
+    for key, texts in laid.items():
+        row = grouped(texts)
+        # A record may hold a case twice; show both figures.
+        rows.append((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)))
     header = (*(label.name for label in shown), *columns)
-    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
-    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+    notes = (note, *filter(None, [rounds_line(list(cells))]), *lost_lines(cells))
+    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), tuple(rows), notes)
 
 
 TIMING_TABLES = (
@@ -234,18 +262,24 @@ MEMORY_NOTE = "each case in its own process, apart from the timings; 1 MiB = 1,0
 LARGEST = 5
 """Blocks of each case in a table."""
 
+
+def _measured_over_predicted(row: Json) -> str:
+    measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
+    return shown(measured / predicted if measured and predicted else None, ".5f")
+
+
 PEAK: Columns[Json] = {
     "peak (MiB)": lambda row: mebibytes_in(row, "peak_allocated_bytes"),
     "predicted (MiB)": lambda row: mebibytes_in(row, "predicted_peak_bytes"),
-    "measured / predicted": lambda row: _measured_over_predicted(row),
+    "measured / predicted": _measured_over_predicted,
     "reserved (MiB)": lambda row: mebibytes_in(row, "peak_reserved_bytes"),
 }
 SAVED: Columns[Json] = {
     "Part": lambda row: str(row["part"]),
-    "places": lambda row: str(row["places"]),
-    "of one (MiB)": lambda row: significant(row["bytes"] / row["places"] / MIB),
-    "together (MiB)": lambda row: significant(row["bytes"] / MIB),
-    "of all saved (%)": lambda row: f"{row['percent']:.1f}",
+    "places": lambda row: str(len(row["amounts"])),
+    "of one (MiB)": lambda row: significant(sum(row["amounts"]) / len(row["amounts"]) / MIB),
+    "together (MiB)": lambda row: significant(sum(row["amounts"]) / MIB),
+    "of all saved (%)": lambda row: f"{100 * sum(row['amounts']) / row['whole']:.1f}",
 }
 BLOCK: Columns[Json] = {
     "Line": lambda row: str(row.get("line") or DASH),
@@ -256,12 +290,15 @@ BLOCK: Columns[Json] = {
 
 def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     """The peak of each case beside the predicted one, and what was held between the parts of a round."""
-    held = [
-        {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(cell.info, "marks")} for cell in cells
-    ]
-    columns = PEAK | _mebibytes(distinct(name for marks in held for name in marks))
-    rows = [(cell, {**cell.info, **marks}) for cell, marks in zip(cells, held, strict=True)]
+    marks = distinct(str(mark.get("name")) for cell in cells for mark in rows_in(cell.info, "marks"))
+    rows = [(cell, with_marks(cell.info)) for cell in cells]
+    columns = PEAK | _mebibytes(marks)
     return _pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
+
+
+def with_marks(values: Json) -> Json:
+    """What a pass found, with the bytes that were held at each of its marks under the mark's name."""
+    return values | {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(values, "marks")}
 
 
 def memory_part_table(cells: Sequence[Cell]) -> Table | None:
@@ -282,7 +319,15 @@ def memory_category_table(cells: Sequence[Cell]) -> Table | None:
 
 def saved_table(cells: Sequence[Cell]) -> Table | None:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
-    rows = [(cell, row) for cell in last_phases(cells) for row in _saved_rows(cell.info)]
+    rows = []
+    for cell in last_phases(cells):
+        known = (
+            (str(row.get("part")), finite(row.get("saved_bytes"))) for row in rows_in(cell.info, "saved_bytes_by_part")
+        )
+        found = grouped((part, amount) for part, amount in known if amount is not None)
+        whole = sum(map(sum, found.values())) or 1.0
+        most_first = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+        rows += [(cell, {"part": part, "amounts": amounts, "whole": whole}) for part, amounts in most_first]
     return _pass_table("saved", "Saved for the backward pass by part", SAVED, rows, _notes(cells), words=1)
 
 
@@ -295,27 +340,8 @@ def largest_table(cells: Sequence[Cell]) -> Table | None:
     return _pass_table("largest_blocks", "Largest blocks of memory", BLOCK, rows, _notes(cells), words=2)
 
 
-def _measured_over_predicted(row: Json) -> str:
-    measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
-    return shown(measured / predicted if measured and predicted else None, ".5f")
-
-
 def _mebibytes(names: Sequence[str]) -> Columns[Json]:
     return {f"{name} (MiB)": partial(mebibytes_in, name=name) for name in names}
-
-
-def _saved_rows(values: Json) -> list[Json]:
-    """Places and bytes of each part of the model, the part that saves most first."""
-    found: dict[str, list[float]] = {}
-    for row in rows_in(values, "saved_bytes_by_part"):
-        amount = finite(row.get("saved_bytes"))
-        if amount is not None:
-            found.setdefault(str(row.get("part")), []).append(amount)
-    whole = sum(map(sum, found.values())) or 1.0
-    return [
-        {"part": part, "places": len(amounts), "bytes": sum(amounts), "percent": 100 * sum(amounts) / whole}
-        for part, amounts in sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
-    ]
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
@@ -345,7 +371,9 @@ def warmup_table(cells: Sequence[Cell]) -> Table | None:
         f"after {name} (ms)": partial(_mean, name) for name in distinct(name for _, of in series for name in of)
     }
     columns |= {
-        "first round (ms)": lambda row: _first_round(row["by_name"].get("0", {})),
+        "first round (ms)": lambda row: next(
+            (significant(s * 1e3) for s in seconds_of(row["by_name"].get("0", {}), "seconds")), DASH
+        ),
         "steady from": lambda row: count_in(row["by_name"].get("0", {}), "steady_from_round"),
         "recommended": lambda row: count_in(row, "recommended_warmup_rounds"),
     }
@@ -368,23 +396,19 @@ def _mean(name: str, row: Json) -> str:
     return said
 
 
-def _first_round(series: Json) -> str:
-    rounds = seconds_of(series, "seconds")
-    return significant(rounds[0] * 1e3) if rounds else DASH
-
-
 def _recommendations(cells: Sequence[Cell]) -> list[str]:
     """The number that covers every case of the study, and advice for cases whose warm-up was too short."""
     found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
     needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
-    if not needed:
-        return []
-    most, cell = max(needed, key=lambda pair: pair[0])
-    short = [cell for _, cell in needed if cell.flags]
-    return [
-        f"for this machine: --warmup-rounds {most:.0f}, which {name_of(cell)} needs",
-        *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short if cell.info.get("recommendation")),
-    ]
+    short = [cell for _, cell in needed if cell.flags and cell.info.get("recommendation")]
+    covering = [for_this_machine([(rounds, name_of(cell)) for rounds, cell in needed])] if needed else []
+    return [*covering, *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short)]
+
+
+def for_this_machine(needed: Sequence[tuple[float, str]]) -> str:
+    """The number of warm-up rounds that covers every case of a study, from what each of them needs."""
+    most, name = max(needed, key=lambda pair: pair[0])
+    return f"for this machine: --warmup-rounds {most:.0f}, which {name} needs"
 
 
 def first_round_table(cells: Sequence[Cell]) -> Table | None:
@@ -421,6 +445,11 @@ NAME_CHARACTERS = 100
 TRACED_NOTE = "traced under a profiler after the timings: use the shares; times include the profiler's overhead"
 WAYS = ("forward", "backward")
 
+
+def _softmax_over_products(way: str, row: Json) -> str:
+    return figure_in(inside(row, "attention", way), "softmax_over_products_time")
+
+
 KERNEL: Columns[Json] = {
     "Kernel": lambda row: str(row.get("name"))[:NAME_CHARACTERS],
     "calls": lambda row: count_in(row, "calls"),
@@ -433,8 +462,7 @@ SHARES: Columns[Json] = {
     "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
     "device busy (%)": lambda row: percent_in(row, "busy_share"),
     "products of kernel time (%)": lambda row: percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
-    "softmax / products, forward": lambda row: _softmax_over_products(row, "forward"),
-    "softmax / products, backward": lambda row: _softmax_over_products(row, "backward"),
+    **{f"softmax / products, {way}": partial(_softmax_over_products, way) for way in WAYS},
 }
 ATTENTION_PART: Columns[Json] = {
     "Direction": lambda row: str(row["way"]),
@@ -471,10 +499,6 @@ def attention_part_table(cells: Sequence[Cell]) -> Table | None:
     return _pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
 
 
-def _softmax_over_products(row: Json, way: str) -> str:
-    return figure_in(inside(row, "attention", way), "softmax_over_products_time")
-
-
 KERNEL_TABLES = (share_table, kernel_table, attention_part_table)
 
 
@@ -509,10 +533,8 @@ class Fit:
 
 def attention_fits(passes: Sequence[Json]) -> list[Fit]:
     """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
-    by_implementation: dict[tuple[str, str], list[Json]] = defaultdict(list)
-    for row in passes:
-        if is_attention(row["identity"]):
-            by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
+    alone = ((row["identity"], row) for row in passes if is_attention(row["identity"]))
+    by_implementation = grouped(((of["attention"], of["precision"]), row) for of, row in alone)
     return [
         Fit(quantity, attention, precision, *_fit([_cell(row, field) for row in chosen]), len(chosen))
         for (attention, precision), rows in by_implementation.items()

@@ -10,53 +10,45 @@ import pytest
 from perf_tests.__main__ import VERBS, main
 from tests.support.synthetic import record, timed, write_record
 
-SENTENCE = "The output cannot be written: No space left on device; free space or print elsewhere.\n"
+HELP = [[verb, "--help"] for verb in VERBS if verb != "run"]  # whose help is pytest's
+READING = [["tables", "RUN"], ["compare", "RUN", "RUN"]]
+BUFFERS = (1, 65536)
+"""With a buffer of one line an output fails while a verb prints, else when it has ended."""
 
 
-def full(buffering: int) -> TextIO:
-    """A file that takes nothing; with a buffer of one line it fails while a verb prints, else when it has ended."""
-    return Path("/dev/full").open("w", buffering=buffering)
+def ended(words: list[str], folder: Path, output: TextIO | None, monkeypatch: pytest.MonkeyPatch) -> int:
+    path = write_record(folder / "run.json", record([timed()]))
+    monkeypatch.setattr(sys, "stdout", output)
+    return main([str(path) if word == "RUN" else word for word in words])
 
 
-@pytest.mark.parametrize("buffering", [1, 65536])
-@pytest.mark.parametrize("words", [["tables", "RUN"], ["compare", "RUN", "RUN"]])
+@pytest.mark.parametrize(
+    "words, buffer", [*((of, size) for of in READING for size in BUFFERS), *((of, 1) for of in HELP)]
+)
 def test_a_full_output_is_one_sentence_and_no_fault_of_the_verbs_files(
-    buffering: int,
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], buffer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_record(tmp_path / "run.json", record([timed()]))
-    with full(buffering) as output:
-        monkeypatch.setattr(sys, "stdout", output)
-        assert main([str(path) if word == "RUN" else word for word in words]) == 2
-    assert capsys.readouterr().err == SENTENCE
+    with Path("/dev/full").open("w", buffering=buffer) as output:
+        assert ended(words, tmp_path, output, monkeypatch) == 2
+    said = "The output cannot be written: No space left on device; free space or print elsewhere.\n"
+    assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_so_is_the_help_of_every_verb(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if verb == "run":  # whose help is pytest's
-        return
-    with full(65536) as output:
-        monkeypatch.setattr(sys, "stdout", output)
-        assert main([verb, "--help"]) == 2
-    assert capsys.readouterr().err == SENTENCE
-
-
-@pytest.mark.parametrize("buffering", [1, 65536])
+@pytest.mark.parametrize("buffer", BUFFERS)
 def test_a_reader_that_has_seen_enough_is_no_fault(
-    buffering: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    buffer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_record(tmp_path / "run.json", record([timed()]))
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w", buffering=buffering) as output:
-        monkeypatch.setattr(sys, "stdout", output)
-        assert main(["tables", str(path)]) == 0
+    with os.fdopen(write, "w", buffering=buffer) as output:
+        assert ended(["tables", "RUN"], tmp_path, output, monkeypatch) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("words", READING)
+def test_a_closed_output_is_no_fault_either(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(words, tmp_path, None, monkeypatch) == 0
+    sys.stdout.close()
 
 
 def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +58,3 @@ def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: py
     monkeypatch.setattr("perf_tests.verbs.tables.run", fails)
     with pytest.raises(OSError, match="a disk of theirs"):
         main(["tables"])
-
-
-@pytest.mark.parametrize("words", [["tables", "RUN"], ["compare", "RUN", "RUN"]])
-def test_a_closed_output_is_no_fault_either(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_record(tmp_path / "run.json", record([timed()]))
-    monkeypatch.setattr(sys, "stdout", None)
-    assert main([str(path) if word == "RUN" else word for word in words]) == 0
-    sys.stdout.close()

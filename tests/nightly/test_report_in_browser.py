@@ -192,14 +192,6 @@ def test_the_page_takes_the_theme_of_its_reader(scheme: int, background: str, pa
     assert seen_by(page, "return getComputedStyle(document.body).backgroundColor;", scheme=scheme) == background
 
 
-def test_without_programs_the_text_and_the_tables_are_there(page: Path) -> None:
-    without = page.with_name("without.html")
-    without.write_text(re.sub(r"<script[^>]*>.*?</script>", "", page.read_text(), flags=re.DOTALL))
-    dom, _ = opened(without, page.parent / "profile")
-    assert dom.count("<td>small</td>") >= 16
-    assert "out of memory" in dom
-
-
 def test_no_column_is_hidden_and_nothing_is_wider_than_a_telephone(page: Path) -> None:
     """The page is in a frame, because a window of Chromium is at least 500 pixels wide."""
     narrow, inner = page.with_name("narrow.html"), html.escape(page.read_text())

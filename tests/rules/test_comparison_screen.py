@@ -13,32 +13,40 @@ from perf_tests.report.comparison import (
     ScreenLine,
     comparison_lines,
     painted,
-    reading,
     shortened,
 )
-from tests.support.synthetic import FORWARD, record, timed, untimed
+from tests.support.synthetic import record, timed, untimed
 
 TEN = timed()["stats"]["data"]
 
 
-def times(factor: float) -> list[float]:
-    return [factor * seconds for seconds in TEN]
+def slower(name: str, factor: float) -> dict[str, object]:
+    return timed(name, [factor * seconds for seconds in TEN])
 
 
 BEFORE = record(
-    [timed("gone"), timed("same"), timed("slower"), timed("much-slower"), timed("faster"), timed("incomparable"),
-     timed("no-longer")],
+    [timed(name) for name in ("gone", "same", "slower", "much-slower", "faster", "incomparable", "no-longer")],
     [untimed("measured-now"), untimed("never", reason="never fits")],
-)  # fmt: skip
+)
 NOW = record(
-    [timed("same"), timed("slower", times(2)), timed("much-slower", times(3)), timed("faster", times(0.5)),
+    [timed("same"), slower("slower", 2), slower("much-slower", 3), slower("faster", 0.5),
      timed("incomparable", batch_size=8), timed("measured-now"), timed("new")],
     [untimed("no-longer", reason="1 GiB asked"), untimed("never", reason="never fits")],
 )  # fmt: skip
-
-
-def texts(width: int = 120) -> list[str]:
-    return [line.text for line in comparison_lines(compare(BEFORE, NOW), width)]
+ROWS = compare(BEFORE, NOW)
+SHOWN = {
+    "gone": "gone (1.045 s before)",
+    "no-longer": "no longer measured (1.045 s before): now out of memory: 1 GiB asked",
+    "incomparable": "incomparable (1.045 s): batch_size was 4, is 8",
+    "much-slower": "1.045 s 3.135 s 3.000 2.806 to 3.208 differs",
+    "slower": "1.045 s 2.09 s 2.000 1.870 to 2.139 differs",
+    "faster": "1.045 s 522.5 ms 0.500 0.468 to 0.535 differs",
+    "same": "1.045 s 1.045 s 1.000 0.935 to 1.069 no difference",
+    "measured-now": "measured now, not before (1.045 s): out of memory before",
+    "never": "measured in neither: now out of memory: never fits",
+    "new": "new (1.045 s)",
+}
+"""What stands of each case, in the order of the screen but for the last three."""
 
 
 def measured(
@@ -47,42 +55,25 @@ def measured(
     return ComparedCase(case_id, Status.MEASURED, ratio * before_seconds, before_seconds, ratio, interval)
 
 
-@pytest.mark.parametrize(
-    "case_id, words",
-    [
-        ("same", "1.000"),
-        ("slower", "2.000"),
-        ("gone", "gone (1.045 s before)"),
-        ("new", "new (1.045 s)"),
-        ("incomparable", "incomparable (1.045 s): batch_size was 4, is 8"),
-        ("measured-now", "measured now, not before (1.045 s): out of memory before"),
-        ("no-longer", "no longer measured (1.045 s before): now out of memory: 1 GiB asked"),
-        ("never", "measured in neither: now out of memory: never fits"),
-    ],
-)
-def test_each_case_of_either_run_is_one_line(case_id: str, words: str) -> None:
-    (line,) = [text for text in texts() if text.startswith(f"{case_id} ")]
-    assert words in line
+def texts(rows: Sequence[ComparedCase], width: int = 120) -> list[str]:
+    return [line.text for line in comparison_lines(rows, width)]
 
 
-def test_the_first_line_counts_what_became_of_the_cases_and_a_note_says_that_no_interval_is_a_verdict() -> None:
-    assert any("within these launches" in text and "no verdict" in text for text in texts())
-    assert texts()[0] == (
+def test_each_case_of_either_run_is_one_line_what_is_lost_first_and_then_the_worst_ratio() -> None:
+    tally, *lines = texts(ROWS)
+    assert tally == (
         "10 cases: 1 gone, 1 no longer measured, 1 incomparable, 3 differ, 1 no difference, 1 new, "
         "1 measured now, not before, 1 measured in neither"
     )
-
-
-def test_what_is_lost_comes_first_and_the_worst_ratio_next() -> None:
-    order = [text.split()[0] for text in texts() if not text.startswith(("10", "ratio:", "case"))]
-    assert order[:7] == ["gone", "no-longer", "incomparable", "much-slower", "slower", "faster", "same"]
-    assert set(order[7:]) == {"new", "measured-now", "never"}
-
-
-def test_a_large_ratio_within_its_interval_stands_below_a_small_one_beyond_it() -> None:
-    rows = [measured("noisy", 2.0, (0.5, 3.0)), measured("sure", 1.1, (1.05, 1.2))]
-    found = [line.text.split()[0] for line in comparison_lines(rows, 120)]
-    assert found.index("sure") < found.index("noisy")
+    found = {line.split()[0]: line for line in lines if not line.startswith(("case ", "ratio:"))}
+    assert list(found)[:7] == list(SHOWN)[:7]
+    for name, words in SHOWN.items():
+        told = " ".join(found.pop(name).split()[1:]).partition(" -")[0].partition(" |")[0]
+        assert words in told.removesuffix(" o"), name
+    assert found == {}
+    assert any("within these launches" in line and "no verdict" in line for line in lines)
+    red = {line.text.split()[0] for line in comparison_lines(ROWS, 120) if line.is_red}
+    assert red == {"gone", "no-longer"}, "colour says only what words say"
 
 
 LONG = "perf_tests/test_attention.py::test_attention_backward[d128-seq16384-fp32-compiled-{}]"
@@ -90,73 +81,57 @@ LONG_ROWS = [measured(LONG.format(number), 1.1117, (1.0123, 1.2345), before_seco
 
 
 @pytest.mark.parametrize("width", [20, 80, 100, 120, 160, 200, 400])
-@pytest.mark.parametrize("rows", [LONG_ROWS, compare(BEFORE, NOW)])
+@pytest.mark.parametrize("rows", [LONG_ROWS, ROWS])
 def test_the_table_fits_its_terminal(rows: Sequence[ComparedCase], width: int) -> None:
-    found = [line.text for line in comparison_lines(rows, width)]
+    found = texts(rows, width)
     first = next(place for place, text in enumerate(found) if text.startswith("case"))
-    measured = sum(row.ratio is not None for row in rows)
-    assert max(map(len, found[first : first + 1 + measured])) <= max(width, NARROWEST)
+    with_ratio = sum(row.ratio is not None for row in rows)
+    assert max(map(len, found[first : first + 1 + with_ratio])) <= max(width, NARROWEST)
 
 
-def test_a_narrow_terminal_keeps_ratio_and_interval_and_drops_times() -> None:
-    header = next(text for text in texts(80) if text.startswith("case"))
-    _, narrow, row, *_ = comparison_lines(LONG_ROWS, 80)
+def test_a_narrow_terminal_keeps_ratio_and_interval_and_both_ends_of_a_name() -> None:
+    header = next(text for text in texts(ROWS, 80) if text.startswith("case"))
     assert header.split()[:2] == ["case", "before"], "short names leave room"
-    assert narrow.text.split() == ["case", "ratio", "95", "%", "interval", "reading"]
-    assert "1.012 to 1.23" in row.text
-
-
-def test_a_name_that_does_not_fit_keeps_both_ends() -> None:
+    _, narrow, row, *_ = texts(LONG_ROWS, 80)
+    assert narrow.split() == ["case", "ratio", "95", "%", "interval", "reading"]
+    assert "1.012 to 1.23" in row
     assert shortened("attention_backward d16-naive", 15) == "attent..6-naive"
-    assert shortened("short", 15) == "short"
+    assert shortened("fifteen-letters", 15) == "fifteen-letters"
 
 
 def test_a_wide_terminal_draws_each_interval_around_one() -> None:
-    rows = [measured("up", 1.1, (1.05, 1.15)), measured("same", 1.0, (0.95, 1.05))]
-    up, same = [line.text for line in comparison_lines(rows, 160)][2:4]
+    rows = [measured("up", 1.1, (1.05, 1.15)), measured("same", 1.0, (0.95, 1.05)), measured("few", 1.1, None)]
+    up, few, same = (next(one for one in texts(rows, 160) if one.startswith(name)) for name in ("up", "few", "same"))
     middle = up.index("|")
     assert middle == same.rindex("o"), "one column stands for the ratio 1 in every row"
-    assert middle < up.rindex("o")
-    assert up.rstrip().endswith("-")
-    assert len(same) - middle <= STRIP_COLUMNS
+    assert middle < up.index("-o") < len(up) - 1
+    assert up.endswith("-")
+    assert (few[middle], few[-1], len(few)) == ("|", "o", up.rindex("o") + 1)
+    assert len(up) - middle - 1 == STRIP_COLUMNS // 2, "the end that is furthest off reaches the edge"
 
 
 @pytest.mark.parametrize(
-    "interval, said",
-    [
-        ((1.01, 1.2), Reading.DIFFERS),
-        ((0.8, 0.99), Reading.DIFFERS),
-        ((0.9, 1.1), Reading.SAME),
-        (None, Reading.TOO_FEW),
-    ],
-)
-def test_a_reading_is_that_of_its_interval(interval: tuple[float, float] | None, said: Reading) -> None:
-    row = measured("a", 1.0, interval)
-    assert reading(row) is said
-    assert f" {said} " in comparison_lines([row], 120)[2].text
-
-
-def test_colour_says_only_what_words_say() -> None:
-    found = [(line.is_red, line.text.split()[0]) for line in comparison_lines(compare(BEFORE, NOW), 120)]
-    assert {name for is_red, name in found if is_red} == {"gone", "no-longer"}
+    "ratio, interval, said",
+    [(1.15, (1.01, 1.2), "differs"), (0.9, (0.8, 0.99), "differs"), (1.05, (0.9, 1.1), "no difference"),
+     (1.1, (1.0, 1.2), "no difference"), (0.9, (0.8, 1.0), "no difference"), (1.5, None, "too few rounds")],
+)  # fmt: skip
+def test_a_reading_is_that_of_its_interval_and_what_lies_beyond_it_comes_first(
+    ratio: float, interval: tuple[float, float] | None, said: str
+) -> None:
+    rows = texts([measured("a", ratio, interval), measured("sure", 1.02, (1.01, 1.03))])[2:4]
+    assert any(row.startswith("a ") and f" {said} " in row for row in rows)
+    assert [row.split()[0] for row in rows] == (["a", "sure"] if said == Reading.DIFFERS else ["sure", "a"])
 
 
 @pytest.mark.parametrize(
     "is_terminal, environment, is_painted",
-    [
-        (True, {}, True),
-        (False, {}, False),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"NO_COLOR": ""}, True),
-        (True, {"TERM": "dumb"}, False),
-    ],
-)
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"NO_COLOR": ""}, True),
+     (True, {"TERM": "dumb"}, False)],
+)  # fmt: skip
 def test_colour_is_for_terminals_whose_users_want_it(
     is_terminal: bool, environment: dict[str, str], is_painted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name, value in environment.items():
+    for name, value in {"NO_COLOR": "", "TERM": "xterm", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
     assert painted(ScreenLine("gone", is_red=True)) == ("\x1b[31mgone\x1b[0m" if is_painted else "gone")
@@ -164,6 +139,5 @@ def test_colour_is_for_terminals_whose_users_want_it(
 
 
 def test_nothing_to_compare_is_nothing_to_say() -> None:
-    assert comparison_lines([], 120) == []
-    new_alone = comparison_lines(compare(record(), record([timed(FORWARD)])), 120)
-    assert [line.text for line in new_alone] == ["1 case: 1 new", "forward tiny-ctx8-fp32-naive: new (1.045 s)"]
+    assert texts([]) == []
+    assert texts(compare(record(), record([timed("a")]))) == ["1 case: 1 new", "a : new (1.045 s)"]

@@ -4,17 +4,37 @@ import csv
 import io
 import json
 import re
+import tempfile
 from collections.abc import Callable
-from html.parser import HTMLParser
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
 
 from perf_tests.__main__ import main
 from perf_tests.records.published import FLAT_COLUMNS
 from perf_tests.records.record import Json
-from tests.support.file_readers import ranked, record
+from tests.support.report_pages import Page
+from tests.support.synthetic import (
+    BACKWARD,
+    FORWARD,
+    FULL_STEP,
+    record,
+    remembered,
+    timed,
+    timed_attention,
+    timed_collective,
+    untimed,
+    warmed,
+    with_passes,
+    write_record,
+)
+
+COMMITTED = Path(__file__).parents[2] / ".benchmarks/epyc-2core/0001_9e03909d2d18.json"
 
 HOSTILE = (
     "</script><img src=x onerror=pwned()>\u2028\u2029<!-- ' \" &",
@@ -29,7 +49,8 @@ KEPT = ("outcome", "pass", "phase", "flags", "collective", "datetime")
 def hostile(tree: Any, text: str, key: str = "") -> Any:
     """The same with the text around every string."""
     if isinstance(tree, dict):
-        return {name: hostile(value, text, name) for name, value in tree.items()}
+        changed = {name: hostile(value, text, name) for name, value in tree.items()}
+        return changed | ({text: text} if key in ("environment", "peak_by_category_bytes") else {})
     if isinstance(tree, list):
         return [hostile(value, text, key) for value in tree]
     return f"{text}{tree}{text}" if isinstance(tree, str) and key not in KEPT else tree
@@ -76,22 +97,19 @@ def in_json(said: str) -> None:
     assert json.loads(said)
 
 
-class Elements(HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names += [tag, *(name for name, _ in attrs)]
-
-
 def in_a_page(said: str) -> None:
-    names = Elements(said).names
-    assert names.count("script") == 3
-    assert not [name for name in names if name == "img" or name.startswith("on")]
+    """Every element and attribute is one that a page over plain records has, and no text of a figure is markup."""
+    page, plain = Page(said), plain_page()
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in plain.elements}
+    assert {name for _, one in page.elements for name in one} <= {name for _, one in plain.elements for name in one}
+    assert len(page.scripts) == 3
+    assert "<" not in page.scripts[0]
+    plotted = [[{**trace, "tags": [], "hovertemplate": ""} for trace in traces] for traces in page.figures.values()]
+    assert "<" not in json.dumps([plotted, [figure["layout"] for figure in page.data["figures"]]])
 
 
+PAGE = "report {file} {other} {elsewhere} -o {folder}/page"
+NAMES = ("file", "other", "elsewhere")
 VIEWS: dict[str, Callable[[str], None]] = {
     "compare {file} {other}": in_a_terminal,
     "history {file} {other} --case a": in_a_terminal,
@@ -102,7 +120,7 @@ VIEWS: dict[str, Callable[[str], None]] = {
     "kernels {file}": in_a_terminal,
     "kernels {file} --json": in_json,
     "scaling {file}": in_a_terminal,
-    "report {file} -o {folder}/page": in_a_page,
+    PAGE: in_a_page,
     "tables {file}": in_markdown,
     "tables {file} --only cases": in_markdown,
     "tables {file} --format latex": in_latex,
@@ -117,27 +135,57 @@ VIEWS: dict[str, Callable[[str], None]] = {
 """What is typed, and what must hold of what is printed or written."""
 
 
-@pytest.fixture(scope="module", params=HOSTILE, ids=range(len(HOSTILE)))
-def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A hostile record, and the same of another run."""
-    folder = tmp_path_factory.mktemp("hostile")
-    paths = {name: folder / f"machine/000{number}_a.json" for number, name in enumerate(("file", "other"), 1)}
-    for number, path in enumerate(paths.values()):
-        data: Json = json.loads(record())
-        data["benchmarks"] += json.loads(ranked())["benchmarks"]
-        data = hostile(data, request.param)
-        path.parent.mkdir(exist_ok=True)
-        data["suite"]["run"] = f"{request.param}{number}"
-        path.write_text(json.dumps(data))
-    return {"folder": str(folder), **{name: str(path) for name, path in paths.items()}}
+@cache
+def base() -> Json:
+    """A record with every pass, a lost case, attention alone, several ranks and collectives."""
+    sent: Json = {
+        "sent_by_part": {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}},
+        "sent_bytes": 12345,
+    }
+    rows = [
+        timed(FORWARD, [1.0, 1.1] * 50, flags=["trend"], bound="memory"), timed("b", precision="bf16"),
+        timed(BACKWARD, phase="backward"), timed("a[16]", context_length=16, roofline_seconds=0.5, bytes_touched=9),
+        timed(FULL_STEP, phase="full_step", parallel="ddp", world=2, backend="gloo", **sent),
+        *(timed_attention(sequence_length=length) for length in (256, 512)), timed_collective(1000), timed_collective(),
+    ]  # fmt: skip
+    kernels = (row for row in json.loads(COMMITTED.read_text())["passes"] if row["values"].get("attention"))
+    studies = [min(kernels, key=lambda row: len(str(row))), remembered(), warmed()]
+    return with_passes(record(rows, [untimed("lost")]), *studies)
 
 
+def records(around: Callable[[Any], Any]) -> list[Json]:
+    """The record of two commits, and of a third on another machine."""
+    found = []
+    for number, threads in enumerate((2, 2, 64)):
+        one: Json = json.loads(json.dumps(base()))
+        one |= {"datetime": f"203{number}", "commit_info": {"id": f"{number}" * 40, "dirty": False}}
+        one["suite"]["run"], one["machine_info"]["torch"]["threads"] = f"run{number}", threads
+        found.append(around(one))
+    return found
+
+
+def seen(view: str, around: Callable[[Any], Any]) -> str:
+    """What the view prints or writes of these records; standard error is held to be fit for a terminal."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as streams:
+        out, error = (streams.enter_context(to(io.StringIO())) for to in (redirect_stdout, redirect_stderr))
+        paths = {name: Path(folder, f"machine/000{number}_a.json") for number, name in enumerate(NAMES, 1)}
+        for path, data in zip(paths.values(), records(around), strict=True):
+            write_record(path, data)
+        assert main([word.format(folder=folder, **paths) for word in view.split()]) in (0, 1)
+        in_a_terminal(error.getvalue())
+        return Path(folder, "page").read_text() if "{folder}" in view else out.getvalue()
+
+
+@cache
+def plain_page() -> Page:
+    return Page(seen(PAGE, lambda tree: tree))
+
+
+@pytest.mark.usefixtures("no_plotly")
 @pytest.mark.parametrize("view", VIEWS)
-def test_no_text_of_a_record_is_more_than_text(
-    view: str, words: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word.format(**words) for word in view.split()]) in (0, 1)
-    page = Path(words["folder"]) / "page"
-    printed = capsys.readouterr()
-    VIEWS[view](page.read_text() if "{folder}" in view else printed.out)
-    in_a_terminal(printed.err)
+@given(st.sampled_from(HOSTILE), st.text(max_size=9))
+@example(HOSTILE[0], "")
+@example(HOSTILE[1], "")
+@settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.generate))
+def test_no_text_of_a_record_is_more_than_text(view: str, text: str, more: str) -> None:
+    VIEWS[view](seen(view, lambda tree: hostile(tree, text + more)))

@@ -5,164 +5,201 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from perf_tests.records.format import Table, latex, markdown, typst
-from perf_tests.records.published import flat_figures
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.tables import tables_of
-from tests.support.synthetic import attention_identity, record, timed, timed_attention, traced, untimed
+from perf_tests.report.tables import Fit, attention_fits, tables_of
+from tests.support.synthetic import (
+    attention_identity,
+    record,
+    remembered,
+    timed,
+    timed_attention,
+    traced,
+    untimed,
+    warmed,
+    with_passes,
+)
+
+SMALL: Json = {"size": "small", "context_length": 128}
 
 
 def case(phase: str = "forward", seconds: Sequence[float] = (0.010, 0.012), **changes: object) -> Json:
     """A timed row whose id tells it from every other."""
-    changes = {"size": "small", "context_length": 128, **changes}
+    changes = SMALL | changes
     return timed(f"test_{phase}[{'-'.join(map(str, changes.values()))}]", seconds, phase=phase, **changes)
 
 
-def lost(phase: str = "forward", outcome: str = "out_of_memory", reason: str = "of this") -> Json:
-    return untimed(f"test_{phase}[small-128]", outcome, reason, phase=phase, size="small", context_length=128)
+def tables(data: Json) -> dict[str, Table]:
+    return {table.name: table for table in tables_of(data, "machine/0001_run")}
 
 
-def table(data: Json, name: str) -> Table:
-    (found,) = [table for table in tables_of(data, "machine/0001_run") if table.name == name]
-    return found
+HUNDRED = [place / 1000 for place in range(1, 101)]
+ALONE = [timed_attention((0.010, 0.012), phase=f"attention_{way}", attention=name)
+         for name in ("naive", "sdpa") for way in ("forward", "backward")]  # fmt: skip
+GRID = record(
+    [case("backward", size="large", d_model=2048), case(size="large", d_model=2048), case("backward", [0.03] * 3),
+     case(seconds=[0.02] * 3, peak_allocated_bytes=2**26, predicted_peak_bytes=2**25),
+     case(context_length=16, peak_allocated_bytes=2**36), case(seconds=(0.5,), context_length=16, d_model=64),
+     case(seconds=[0.01] * 3, precision="bf16"), case(seconds=[0.04] * 3, precision="fp16"),
+     case(seconds=(0.004, 0.006), size="large", precision="bf16", d_model=2048),
+     *ALONE, timed_attention(HUNDRED, sequence_length=64), timed_attention(HUNDRED[1:], sequence_length=32)],
+    [untimed("lost", phase="backward", precision="bf16", **SMALL),
+     {"id": "l", "outcome": "out_of_memory", "reason": "6 GiB", **attention_identity(sequence_length=512)}],
+)  # fmt: skip
+TIMED = {
+    "timing": [
+        "Size | Context | Precision | forward (ms) | backward (ms)",
+        "small | 16 | fp32 | 500.0 / 11.0 ± 1.4 | -",
+        "small | 128 | fp32 | 20.00 | 30.00", "small | 128 | bf16 | 10.00 | OOM",
+        "small | 128 | fp16 | 40.00 | -",
+        "large | 128 | fp32 | 11.0 ± 1.4 | 11.0 ± 1.4", "large | 128 | bf16 | 5.0 ± 1.4 | -",
+    ],
+    "precision": [
+        "Size | Context | Phase | fp32 (ms) | bf16 (ms) | fp32 / bf16 | fp16 (ms) | fp32 / fp16",
+        "small | 128 | forward | 20.00 | 10.00 | 2.00 | 40.00 | 0.500",
+        "small | 128 | backward | 30.00 | OOM | - | - | -",
+        "large | 128 | forward | 11.0 ± 1.4 | 5.0 ± 1.4 | 2.20 ± 0.68 | - | -",
+    ],
+    "memory": [
+        "Size | Context | Precision | forward (MiB) | forward predicted (MiB) | backward (MiB)",
+        "small | 16 | fp32 | 65536 | - | -", "small | 128 | fp32 | 64.00 | 32.00 | -",
+        "small | 128 | bf16 | - | - | OOM",
+    ],
+    "attention": [
+        "d | Sequence | naive forward (ms) | sdpa forward (ms) | naive backward (ms) | sdpa backward (ms)",
+        "16 | 32 | 51 ± 29 | - | - | -", "16 | 64 | 50 ± 29 | - | - | -", "16 | 256" + " | 11.0 ± 1.4" * 4,
+        "16 | 512 | OOM | - | - | -",
+    ],
+    "percentiles": [
+        "Size | Context | Phase | Precision | Implementation | p50 (ms) | p95 (ms) | p99 (ms)",
+        "d 16 | 64 | forward | fp32 | naive | 50.50 | 95.05 | 99.01",
+    ],
+}  # fmt: skip
 
 
-def column(found: Table, name: str) -> list[str]:
-    return [row[found.header.index(name)] for row in found.rows]
+def shown(table: Table) -> list[str]:
+    return [" | ".join(row) for row in (table.header, *table.rows)]
 
 
-def test_each_size_and_context_is_a_row_and_each_phase_a_column() -> None:
-    rows = [case(phase, size=size, context_length=context, d_model=width)
-            for size, width in (("large", 1280), ("small", 768)) for context in (1024, 128)
-            for phase in ("backward", "forward")]  # fmt: skip
-    found = table(record(rows), "timing")
-    assert found.header == ("Size", "Context", "forward (ms)", "backward (ms)")
-    assert [row[:2] for row in found.rows] == [("small", "128"), ("small", "1024"), ("large", "128"), ("large", "1024")]
+@pytest.mark.parametrize("name", TIMED)
+def test_a_table_has_sizes_by_parameters_numbers_by_value_phases_in_order_and_what_was_lost(name: str) -> None:
+    """Both figures of two shapes of one name, and a dash where a case was not selected."""
+    assert shown(tables(GRID)[name]) == TIMED[name]
 
 
-CELLS = {
-    "the mean and the deviation of several rounds": ([case(seconds=(0.010, 0.011, 0.012))], "11.0 ± 1.0"),
-    "a single round without a deviation": ([case(seconds=(0.010,))], "10.00"),
-    "both of two shapes of one name": ([case(), case(seconds=(0.5,), d_model=2560)], "11.0 ± 1.4 / 500.0"),
-    "a dash for what was not selected": ([case("backward"), case(context_length=256)], "-"),
-}
+FOUND = {
+    "kernels": "Kernel | calls | total (ms) | mean (us) | of kernel time (%)\n"
+               "gemm<float> | 10 | 7.500 | 750 ± 75 | 75.0",
+    "kernel_shares": "launches | kernels (ms) | device busy (%) | products of kernel time (%) | "
+                     "softmax / products, forward | softmax / products, backward\n"
+                     "60 | 10.00 | 80.0 | 75.0 | 0.5000 | 0.4000",
+    "attention_parts": "Direction | Part | launches | device (us) | host (us) | MFLOP | MB | bound by\n"
+                       "forward | scores | 2 | 2.000 | 8.000 | 1.000 | 0.5000 | launch",
+    "memory_pass": "peak (MiB) | predicted (MiB) | measured / predicted | reserved (MiB) | after init (MiB) | "
+                   "before backward (MiB)\n1024 | 1025 | 0.99902 | - | 256.0 | 512.0",
+    "memory_parts": "Part | peak (MiB) | predicted (MiB) | measured / predicted | reserved (MiB)\n"
+                    "forward | 512.0 | 512.0 | 1.00000 | -",
+    "memory_categories": "Peak | parameters (MiB) | gradients (MiB) | optimizer state (MiB) | activations (MiB) | "
+                         "temporaries (MiB)\nmeasured | 307.2 | 102.4 | 204.8 | 307.2 | 102.4",
+    "saved": "Part | places | of one (MiB) | together (MiB) | of all saved (%)\nsoftmax | 2 | 3.000 | 6.000 | 75.0",
+    "largest_blocks": "Line | Category | block (MiB)\nmodel/attention.py:48 | activations | 4.000",
+    "warmup": "after 0 (ms) | after 1 (ms) | after 2 (ms) | after 5 (ms) | after 10 (ms) | "
+              "after 5 without the timed phase (ms) | first round (ms) | steady from | recommended\n"
+              "14.09 ± 0.20 (outlier: round 1) | 10.09 ± 0.20 | 10.10 ± 0.20 | 10.10 ± 0.20 | 10.09 ± 0.20 | "
+              "10.10 ± 0.20 | 50.00 | 2 | 1",
+    "first_rounds": "module loading (ms) | allocator growth (ms)\n30.00 | 10.00",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("shown", CELLS)
-def test_a_cell_shows(shown: str) -> None:
-    rows, cell = CELLS[shown]
-    assert column(table(record(rows), "timing"), "forward (ms)")[0] == cell
+def test_what_passes_found_are_tables_of_their_cases() -> None:
+    found = tables(with_passes(record([case()]), traced(), remembered(), warmed()))
+    for name, text in FOUND.items():
+        columns, first = text.splitlines()
+        head, row, *_ = shown(found[name])
+        assert head == f"Size | Context | Phase | Precision | Implementation | {columns}"
+        assert row == f"tiny | 8 | forward | fp32 | naive | {first}"
+    labels = {name: found[name].label_columns - 5 for name in FOUND}
+    assert [name for name, count in labels.items() if count == 1] == [
+        "kernels",
+        "memory_parts",
+        "memory_categories",
+        "saved",
+    ]
+    assert [name for name, count in labels.items() if count == 2] == ["attention_parts", "largest_blocks"]
 
 
-def test_what_all_cases_share_is_said_once_in_the_title() -> None:
-    assert table(record([case()]), "timing").title.endswith(": naive, fp32, batch 4")
-    both = table(record([case(), case(precision="bf16")]), "timing")
-    assert column(both, "Precision") == ["fp32", "bf16"]
-    assert "fp32" not in both.title
-
-
-@pytest.mark.parametrize("changes", [{"attention": "sdpa"}, {"execution": "compiled"}, {"checkpoint": "block"},
-                                     {"model": "theirs:build"}, {"batch_size": 8}])  # fmt: skip
-def test_cases_that_differ_in_any_axis_are_different_rows(changes: Json) -> None:
-    found = table(record([case(), case(seconds=(0.02, 0.03), **changes)]), "timing")
-    assert len(set(found.rows)) == 2
-
-
-@pytest.mark.parametrize("others", [[], [case()]], ids=["alone", "beside a timing"])
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_case_without_a_timing_is_a_cell_and_a_reason(outcome: str, others: list[Json]) -> None:
-    found = table(record(others, [lost("backward", outcome, "because of this")]), "timing")
-    assert column(found, "backward (ms)") == ["OOM" if outcome == "out_of_memory" else OUTCOMES[outcome]]
-    assert any(note.endswith(f"{OUTCOMES[outcome]}: because of this") for note in found.notes)
-
-
-def test_each_precision_stands_beside_fp32_with_its_ratio() -> None:
-    fast, slow = (0.010, 0.010, 0.010), (0.020, 0.020, 0.020)
-    found = table(record([case(seconds=slow), case(seconds=fast, precision="bf16")]), "precision")
-    assert found.header[3:] == ("fp32 (ms)", "bf16 (ms)", "fp32 / bf16")
-    assert found.rows[0][3:] == ("20.00", "10.00", "2.00")
-
-
-def test_a_ratio_with_a_case_that_ran_out_of_memory_is_a_dash() -> None:
-    found = table(record([case(precision="bf16")], [lost(reason="too large")]), "precision")
-    assert found.rows[0][3:] == ("OOM", "11.0 ± 1.4", "-")
-    assert any("too large" in note for note in found.notes)
-
-
-def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
-    small = case(peak_allocated_bytes=2**26, predicted_peak_bytes=2**25)
-    found = table(record([small, case("full_step", peak_allocated_bytes=2**36)]), "memory")
-    assert found.header[2:] == ("forward (MiB)", "forward predicted (MiB)", "full_step (MiB)")
-    assert found.rows[0][2:] == ("64.00", "32.00", "65536")
-    large = table(record([case("full_step", peak_allocated_bytes=2**36)]), "memory")
-    assert column(large, "full_step (GiB)") == ["64.00"]
-
-
-def test_warm_up_rounds_are_those_that_ran() -> None:
-    data = record([case(warmup_rounds=5, warmup_rounds_run=312)])
-    assert "at least 5 warm-up rounds" in table(data, "timing").notes[1]
-    assert flat_figures(data, "run")["timing"][0]["warmup"] == 312
-
-
-def test_a_case_of_a_hundred_rounds_has_its_percentiles_and_one_of_fewer_has_none() -> None:
-    rounds = [place / 1000 for place in range(101)]
-    data = record([timed_attention(rounds[1:], sequence_length=512), timed_attention(rounds[2:], sequence_length=256)])
-    found = table(data, "percentiles")
-    assert [(row[1], *row[5:]) for row in found.rows] == [("512", "50.50", "95.05", "99.01")]
-    (flat,) = [row for row in flat_figures(data, "run")["attention"] if row["p95_ms"] is not None]
-    assert (flat["median_ms"], flat["p95_ms"], flat["p99_ms"]) == pytest.approx((50.5, 95.05, 99.01))
-
-
-def test_attention_has_its_implementations_side_by_side_and_out_of_memory_cells() -> None:
-    short = [timed_attention((0.010, 0.012), phase=f"attention_{way}", attention=name)
-             for name in ("naive", "compiled") for way in ("forward", "backward")]  # fmt: skip
-    long = {"id": "long", "outcome": "out_of_memory", "reason": "6 GiB", **attention_identity(sequence_length=512)}
-    found = table(record(short, [long]), "attention")
-    names = [f"{name} {way} (ms)" for way in ("forward", "backward") for name in ("naive", "compiled")]
-    assert list(found.header[2:]) == names
-    assert [row[2] for row in found.rows] == ["11.0 ± 1.4", "OOM"]
+def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
+    unpredicted, short = remembered(), warmed()
+    unpredicted["values"] |= {"predicted_peak_bytes": None, "prediction_reason": "it is fused."}
+    short["values"] |= {"flags": ["short_warmup"], "recommendation": "Set --warmup-rounds 7."}
+    lost = [untimed(outcome, outcome, "of this", phase="backward", **SMALL) for outcome in OUTCOMES]
+    row = case(warmup_rounds=5, warmup_rounds_run=312)
+    found = tables(with_passes(record([row], lost), unpredicted, short))
+    for name, facts in {
+        "timing": ("Some CPU, 8 cores", "2.13.0+cpu", "4 threads", "batch 4", "2 measured rounds",
+                   "at least 5 warm-up rounds", "machine/0001_run", "0123456789ab",
+                   *(f"{words}: of this" for words in OUTCOMES.values())),
+        "memory_pass": ("no prediction: it is fused.",),
+        "warmup": ("for this machine: --warmup-rounds 1, which tiny 8 forward fp32 naive needs",
+                   "tiny 8 forward fp32 naive: Set --warmup-rounds 7."),
+    }.items():  # fmt: skip
+        assert [fact for fact in facts if fact not in "; ".join(found[name].notes)] == []
+    assert found["timing"].title.endswith(": naive, fp32, batch 4"), "what all cases share"
+    large = tables(record([case("full_step", peak_allocated_bytes=2**36)]))["memory"]
+    assert shown(large) == ["Size | Context | full_step (GiB)", "small | 128 | 64.00"]
 
 
 @pytest.mark.parametrize("peak", [None, float("nan"), float("inf"), "many", True, 10**400, [1]])
-def test_without_fp32_and_without_a_peak_there_are_timings_alone(peak: object) -> None:
-    row = case(precision="bf16")
+def test_without_fp32_a_peak_and_a_sound_pass_there_are_timings_alone_of_any_identity(peak: object) -> None:
+    row = case(precision="bf16", size=["a"], context_length=None, d_model="wide")
     row["extra_info"]["peak_allocated_bytes"] = peak
-    assert [table.name for table in tables_of({**record(), "benchmarks": [row]}, "run")] == ["timing"]
-
-
-def test_identities_of_null_and_of_strange_kinds_are_taken() -> None:
-    rows = [case(size=None, context_length=None), case(size=["a"], context_length="many", d_model="wide")]
-    assert len(table(record(rows), "timing").rows) == 2
-
-
-def test_a_traced_case_has_its_kernels_their_shares_and_one_attention_layer_by_part() -> None:
-    data = {**record([case()]), "passes": [traced(), {"id": "other", "pass": "memory", "identity": {}, "values": {}}]}
-    kernels = table(data, "kernels")
-    assert column(kernels, "Kernel") == ["gemm<float>", "add"]
-    assert column(kernels, "mean (us)") == ["750 ± 75", "250 ± 25"]
-    assert column(kernels, "of kernel time (%)") == ["75.0", "25.0"]
-    shares = table(data, "kernel_shares")
-    assert column(shares, "softmax / products, forward") == ["0.5000"]
-    parts = table(data, "attention_parts")
-    assert column(parts, "Direction") == ["forward", "forward", "backward", "backward"]
-    assert column(parts, "device (us)")[:2] == ["2.000", "4.000"]
-
-
-@pytest.mark.parametrize("passes", [None, {}, [None], [{"pass": "kernels"}], [{**traced(), "values": {"kernels": 3}}]])
-def test_passes_that_hold_no_kernels_are_no_tables(passes: object) -> None:
-    names = [table.name for table in tables_of({**record([case()]), "passes": passes}, "run")]
-    assert [name for name in names if name not in ("timing", "kernel_shares")] == []
-
-
-def test_notes_say_under_what_conditions() -> None:
-    notes = " ".join(table(record([case(warmup_rounds=5)]), "timing").notes)
-    for fact in ("Some CPU, 8 cores", "2.13.0+cpu", "4 threads", "batch 4", "2 measured rounds", "5 warm-up rounds",
-                 "machine/0001_run", "0123456789ab"):  # fmt: skip
-        assert fact in notes
+    damaged: list[object] = [None, {}, [None], [{"pass": "kernels"}], [{**traced(), "pass": "other"}]]
+    for passes in damaged:
+        assert list(tables({**record(), "benchmarks": [row], "passes": passes})) == ["timing"]
 
 
 @pytest.mark.parametrize("write", [markdown, latex, typst])
 def test_rows_have_one_order_in_each_format_and_name_their_unit(write: Callable[[list[Table]], str]) -> None:
-    rows = [case(), case("backward"), case(precision="bf16")]
-    forwards, backwards = record(rows, written="2030"), record(rows[::-1], written="2030")
-    assert "(ms)" in write(tables_of(forwards, "run"))
-    assert write(tables_of(forwards, "run")) == write(tables_of(backwards, "run"))
+    forwards = write(tables_of(GRID, "run"))
+    assert "(ms)" in forwards
+    assert forwards == write(tables_of({**GRID, "benchmarks": sorted(GRID["benchmarks"], key=str)}, "run"))
+
+
+# How the memory of attention alone grows.
+
+
+def held(length: int, width: int, squares: int, tensors: float, mask: bool = False, way: str = "forward") -> Json:
+    """A case that holds so many squares and tensors of float32 at every moment."""
+    count = int((squares * length**2 + tensors * length * width) * 8 * 4) + mask * length**2
+    row = remembered(f"a[{length}-{width}]", count)
+    values = {"memory_before_backward_bytes": count, "saved_bytes_by_part": [{"saved_bytes": count}]}
+    identity = attention_identity(phase=f"attention_{way}", sequence_length=length, head_dim=width)
+    return {**row, "identity": identity, "values": row["values"] | values}
+
+
+SHAPES = ((256, 16), (256, 64), (1024, 16), (1024, 64))
+
+
+def fits(rows: list[Json]) -> dict[str, Fit]:
+    return {fit.quantity: fit for fit in attention_fits(rows)}
+
+
+def test_planted_squares_and_tensors_are_found_and_a_mask_is_the_remainder() -> None:
+    """One byte of a mask for each pair of positions, for the whole batch: a 32nd of one of its squares."""
+    for squares in (0, 1, 2, 3, 6):
+        fit = fits([held(*shape, squares, 4.0) for shape in SHAPES])["saved"]
+        assert (fit.squares, fit.cells, fit.implementation) == (squares, 4, "naive")
+        assert [fit.tensors, fit.worst_remainder] == pytest.approx([4.0, 0.0], abs=1e-9)
+    less = fits([held(*shape, 2, -1.0) for shape in SHAPES])["saved"]
+    assert (less.squares, less.tensors > 0) == (1, True), "nothing holds less than no tensors"
+    masked = fits([held(*shape, 2, 3.0, mask=True) for shape in SHAPES])["forward peak"]
+    assert masked.squares == 2
+    assert 0.001 < masked.worst_remainder < 0.03
+
+
+def test_a_quantity_is_of_the_pass_that_it_is_about_and_one_length_fits_nothing() -> None:
+    both = [held(*shape, k, 1.0, way=way) for shape in SHAPES for way, k in (("forward", 1), ("backward", 5))]
+    squares = {name: fit.squares for name, fit in fits(both).items()}
+    assert squares == {"saved": 1, "forward peak": 1, "before backward": 5, "backward peak": 5}
+    assert {fits(both[1::2])[name].squares for name in ("saved", "before backward", "backward peak")} == {5}
+    of_a_model = {"id": "x", "identity": {"size": "tiny"}, "pass": "memory", "values": {}}
+    assert attention_fits([of_a_model, held(256, 16, 2, 1.0), held(256, 64, 2, 1.0)]) == []

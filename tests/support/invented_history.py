@@ -11,7 +11,7 @@ import numpy as np
 
 from claims.statistics import Share
 from perf_tests.history.commits import Figure, Launch, Log, Machine
-from perf_tests.history.series import Era, Series, eras_of
+from perf_tests.history.series import Series, eras_of
 from tests.support.synthetic import identity, record
 
 COMMITS, CASES, PLANTED = 400, 30, 40
@@ -35,42 +35,30 @@ class Score:
 
 
 def invented(random: np.random.Generator, commits: int = COMMITS, cases: int = CASES, planted: int = PLANTED) -> Score:
-    """One invented history, and what its steps say of the planted ones."""
-    truth = _drawn_steps(random, commits, cases, planted)
+    """One invented history of one launch a commit, and what its steps say of the planted ones."""
+    truth: list[tuple[int, int, float]] = []
+    while len(truth) < planted:
+        case, start = int(random.integers(cases)), int(random.integers(APART, commits - NEAR))
+        if all(other != case or abs(start - at) >= APART for other, at, _ in truth):
+            size = random.uniform(SMALLEST, LARGEST)
+            truth.append((case, start, size if random.random() < 0.5 else 1 / (1 + size) - 1))
     drift = np.exp(np.cumsum(random.normal(0, DRIFT, commits)))
-    levels = np.ones((cases, commits))
+    seconds = np.ones((cases, commits))
     for case, start, effect in truth:
-        levels[case, start:] *= 1 + effect
+        seconds[case, start:] *= 1 + effect
     noise = np.exp(random.standard_t(4, (cases, commits)) / 2**0.5 * SCATTER)
     noise *= 1 + (random.random((cases, commits)) < DISTURBED) * random.uniform(0.05, 0.4, (cases, commits))
     sentinel_seconds = drift * np.exp(random.normal(0, SENTINEL_SCATTER, commits))
-    return _score(_era(levels * noise * drift, sentinel_seconds), truth)
-
-
-def _drawn_steps(random: np.random.Generator, commits: int, cases: int, planted: int) -> list[tuple[int, int, float]]:
-    found: list[tuple[int, int, float]] = []
-    while len(found) < planted:
-        case, start = int(random.integers(cases)), int(random.integers(APART, commits - NEAR))
-        if all(other != case or abs(start - at) >= APART for other, at, _ in found):
-            size = random.uniform(SMALLEST, LARGEST)
-            found.append((case, start, size if random.random() < 0.5 else 1 / (1 + size) - 1))
-    return found
-
-
-def _era(seconds: np.ndarray, sentinel_seconds: np.ndarray) -> Era:
-    """The era of seconds by case and commit, one launch of each commit."""
+    seconds *= noise * drift
     of = tuple(identity().items())
     launches = [
         Launch(f"{place:04}", f"{place:040}", f"{place:040}", False, f"{2000 + place}-01-01", f"{2000 + place}-01-01",
                {f"{case}": Figure(of, float(seconds[case, place]), float(sentinel_seconds[place]), {})
-                for case in range(len(seconds))})
-        for place in range(seconds.shape[1])
+                for case in range(cases)})
+        for place in range(commits)
     ]  # fmt: skip
-    return eras_of(Machine(record(), launches), NO_LOG)[0]
-
-
-def _score(era: Era, truth: Sequence[tuple[int, int, float]]) -> Score:
-    found: dict[int, list[int]] = {int(one.case): [step.start for step in one.steps] for one in era.series}
+    (era,) = eras_of(Machine(record(), launches), NO_LOG)
+    found = {int(one.case): [step.start for step in one.steps] for one in era.series}
     hits = []
     for case, start, effect in truth:
         near = [at for at in found[case] if abs(at - start) <= NEAR]
@@ -78,8 +66,8 @@ def _score(era: Era, truth: Sequence[tuple[int, int, float]]) -> Score:
         if near:
             found[case].remove(near[0])
     sure = [hit for is_sure, hit in hits if is_sure]
-    false = sum(map(len, found.values()))
-    return Score(Share(sum(sure), len(sure)), Share(sum(hit for _, hit in hits), len(hits)), false, _size(era.series))
+    every = Share(sum(hit for _, hit in hits), len(hits))
+    return Score(Share(sum(sure), len(sure)), every, sum(map(len, found.values())), _size(era.series))
 
 
 def _size(series: Sequence[Series]) -> int:

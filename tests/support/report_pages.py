@@ -30,6 +30,8 @@ class Page(HTMLParser):
             trace["tags"] = [self.data["tags"][number] for number in trace["tags"]]
             trace.setdefault("x", [trace.get("x_from", 0) + place for place in range(len(trace["y"]))])
         self.figures: dict[str, list[Json]] = {figure["name"]: figure["data"] for figure in self.data["figures"]}
+        self.sections = [attributes["id"] for tag, attributes in self.elements if tag == "section"]
+        self.counts = re.findall("<dd>([^<]*)</dd>", text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
@@ -58,10 +60,6 @@ class Page(HTMLParser):
             if self.rows and self.rows[-1]:
                 self.rows[-1][-1] += data
 
-    @property
-    def sections(self) -> list[str]:
-        return [attributes["id"] for tag, attributes in self.elements if tag == "section"]
-
     def having(self, attribute: str) -> list[str]:
         return [attributes[attribute] for _, attributes in self.elements if attribute in attributes]
 
@@ -72,20 +70,13 @@ class Page(HTMLParser):
     def traces(self, figure: str) -> dict[str, Any]:
         return {trace["name"]: trace for trace in self.figures[figure]}
 
-    @property
-    def counts(self) -> list[str]:
-        return re.findall("<dd>([^<]*)</dd>", self.source)
 
-
-def written(folder: Path, *words: str, code: int = 0) -> Page:
-    assert main(["report", f"--storage={folder}/records", f"--output={folder}/page.html", *words]) == code
-    return Page((folder / "page.html").read_text())
-
-
-def page_over(folder: Path, *records: Json | str, code: int = 0) -> Page:
+def page_over(folder: Path, *records: Json | str, words: tuple[str, ...] = (), code: int = 0) -> Page:
+    """The page over these runs of one machine and those that the folder has already."""
     for number, data in enumerate(records, 1):
         write_record(folder / f"records/machine/{number:04}_run.json", data)
-    return written(folder, code=code)
+    assert main(["report", f"--storage={folder}/records", f"--output={folder}/page.html", *words]) == code
+    return Page((folder / "page.html").read_text())
 
 
 def page_with(folder: Path, *passes: Json) -> Page:

@@ -1,0 +1,213 @@
+"""What the page sets beside each other: two commits, each case over all commits, two machines."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perf_tests.records.record import OUTCOMES, Json
+from tests.support.git_repository import git
+from tests.support.launches_over_commits import COUNT, NOISE, START, launch, name_of, with_step
+from tests.support.report_pages import of_commit, page_over
+from tests.support.synthetic import BACKWARD, machine, record, timed, traced, untimed, with_passes
+
+TINY = "forward tiny-ctx8-fp32-naive"
+pytestmark = pytest.mark.usefixtures("no_plotly")
+
+
+def launches_of(seed: int, commit: str, first: int, count: int, slowdown: float = 0.0, **changes: Any) -> list[Json]:
+    """Launches of ten cases, the first of them slower, one a minute; `changes` go to `commit_info`."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for minute in range(first, first + count):
+        levels = [np.exp(draw.normal(size=12) * 0.01 + draw.normal() * 0.01) for _ in range(10)]
+        levels[0] *= 1 + slowdown
+        rows = [timed(f"test_forward[ctx{place}]", level.tolist()) for place, level in enumerate(levels)]
+        data = of_commit(commit, f"2030-01-01T00:{minute:02}", *rows)
+        found.append({**data, "commit_info": {**data["commit_info"], **changes}})
+    return found
+
+
+JUDGED: dict[str, tuple[int, int, float, Json, str]] = {
+    "slower": (5, 3, 0.2, {}, "SLOWER"), "no change": (5, 3, 0.0, {}, "OK"), "too few of base": (4, 4, 0.2, {}, ""),
+    "too few of head": (6, 2, 0.2, {}, ""), "one commit": (6, 0, 0.2, {}, ""),
+    "with changes": (6, 4, 0.2, {"dirty": True}, ""), "another machine": (6, 4, 0.2, {"machine": True}, ""),
+}  # fmt: skip
+"""Launches of base and of head, how much slower head is, what else it has, and the verdict."""
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_two_commits_with_launches_enough_get_the_gates_verdicts_and_others_none(what: str, tmp_path: Path) -> None:
+    base, head, slowdown, changes, verdict = JUDGED[what]
+    elsewhere = {"machine_info": machine(system="Other")} if "machine" in changes else {}
+    of_head = ({**run, **elsewhere} for run in launches_of(2, "a", 10, head, slowdown, **changes))
+    page = page_over(tmp_path, *launches_of(1, "b", 0, base), *of_head)
+    if not verdict:
+        assert not re.search("SLOWER|gate: (PASSED|FAILED)", "".join(page.texts.values()))
+        return
+    assert page.column("changed1-cases", "verdict")[0] == verdict
+    ratios = list(map(float, page.column("changed1-cases", "head / base")))
+    low, high = map(float, page.column("changed1-cases", "95 % interval")[0].split(" to "))
+    assert low < ratios[0] == max(ratios) < high
+    assert ratios[0] == pytest.approx(1 + slowdown, abs=0.05)
+    assert f"gate: {'FAILED' if slowdown else 'PASSED'}" in page.texts["changed1"]
+    said = "1 slower of" if slowdown else "no change was found in any of"
+    assert f"{'a' * 12} (2030-01-01) against {'b' * 12} (2030-01-01): {said} 10 cases." in page.texts["answer"]
+
+
+BACK, LATE = timed(BACKWARD, phase="backward"), timed("late", phase="full_step")
+FAILED = untimed(BACKWARD, "error", "boom", phase="backward")
+GRID = [timed(f"a[{t}{name}]", context_length=t, precision=name) for name in ("fp32", "bf16") for t in (8, 16)]
+
+
+@pytest.mark.parametrize(
+    "base, head, lost, verdicts, counts, said",
+    [
+        ([timed(), BACK], [timed(seconds=[1.5] * 10)], [], ["no step"], "--00", "Left out: 1 case of base that"),
+        ([timed(), BACK], [timed(), LATE], [FAILED], ["FAILED", "no step", "NEW"], "--10", OUTCOMES["error"]),
+        ([timed()], [timed(batch_size=64)], [], ["INCOMPARABLE"], "--00", "another identity on either side"),
+        ([BACK], [timed()], [], ["NEW"], "--00", "have no case in common, so nothing can be slower or faster yet"),
+        (GRID, GRID[:3], [], ["GONE", *["no step"] * 3], "--10", "1 gone or failed of 4 cases"),
+        (GRID, GRID[:2], [], ["no step", "no step"], "--00", "Left out: 2 cases of base that the axes of head's"),
+    ],
+    ids=["few launches", "failed and new", "identity", "nothing in common", "gone", "a smaller run"],
+)
+def test_of_two_commits_with_a_launch_each_what_is_lost_is_told_apart_from_what_was_not_asked_for(
+    base: list[Json], head: list[Json], lost: list[Json], verdicts: list[str], counts: str, said: str, tmp_path: Path
+) -> None:
+    now = {**of_commit("b", "2031-01-01", *head), "outcomes": lost}
+    page = page_over(tmp_path, of_commit("a", "2030-01-01", *base), now)
+    assert page.column("changed1-cases", "verdict") == verdicts
+    assert len(page.tables["changed1-cases"][0]) == 7, "the page's program fills empty columns for other pairs"
+    assert "".join(page.counts) == counts, "so few launches tell nothing but a loss"
+    assert said in page.texts["answer"] + page.texts["changed1"]
+    needed = "1 launch with times of base against 1 of head; it needs at least 5 and 3"
+    assert f"No verdict of the gate: {needed}" in page.texts["changed1"]
+
+
+def test_launches_of_passes_alone_have_no_times_and_hide_none(tmp_path: Path) -> None:
+    passed = {**with_passes(record(written="2032-01-01"), traced()), "commit_info": {"id": name_of(3)}}
+    page = page_over(tmp_path / "one", launch(1, 1.0), passed)
+    assert "1 of 1 case has a time at" in page.texts["answer"]
+    assert {"run1", "run2"} <= set(page.sections)
+    assert {"since1", "changed1", "since2"}.isdisjoint(page.sections)
+    passes = [of_commit("a", f"2030-01-0{day}") for day in range(1, 5)]
+    bases, heads = ([of_commit(name, f"203{name}-01-0{day}", timed()) for day in days]
+                    for name, days in (("2", [6]), ("3", [1, 2, 3])))  # fmt: skip
+    for data in bases:
+        data["commit_info"] = passes[0]["commit_info"]
+    page = page_over(tmp_path / "five", *passes, *bases, *heads)
+    assert "1 launch with times of base against 3 of head" in page.texts["changed1"]
+
+
+# Over all commits.
+
+
+def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: Path) -> None:
+    records = with_step(0.2)
+    for data, date in zip(records, reversed([data["datetime"] for data in records]), strict=True):
+        data["datetime"] = date  # a clock that went backwards moves no commit: git orders them, or their own dates
+    page = page_over(tmp_path, *records)
+    assert f"{name_of(COUNT - 1)[:12]} (2030-01-01) against {name_of(0)[:12]}" in page.texts["answer"]
+    assert "1 slower of 1 case" in page.texts["answer"]
+    ((case, verdict, change, _, why),) = page.tables["worst"][1:]
+    assert (case, verdict) == (TINY, "step up")
+    assert float(change.strip("%")) == pytest.approx(20, abs=6)
+    assert f"since {name_of(START)[:12]} (2030-01-01), {COUNT - START} launches against {START}" in why
+    assert [page.tables[f"since1-{name}"][1][0] for name in ("steps", "cases")] == [TINY, TINY]
+    assert "since1-counters" not in page.tables
+    assert page.having("href").count("#since1-c0") == 4, "of the worst, what changed, the steps and all cases"
+    assert page.source.count('class="spark"') == page.source.count('class="mark"') == 2
+
+
+LEVELS = {"lost": 1.0, **{f"slow{n}": 1 + n / 10 for n in range(9, 1, -1)}, "steady": 1.0, "faster": 0.7}
+"""Head's time of each case over that of the commits before, in the order of the page."""
+
+
+def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest_by_steps_that_head_itself_starts(
+    tmp_path: Path,
+) -> None:
+    """Twelve commits, on which a counter of one case changes once, and head with three launches."""
+    records = []
+    for number, place in enumerate([*range(12), 12, 12, 12]):
+        rows = [
+            timed(f"test_forward[{name}]", [(level if place == 12 else 1.0) * NOISE[number]] * 5, size=name,
+                  **({"kernel_launches": 560 + (place > 5)} if name == "steady" else {}))
+            for name, level in reversed(LEVELS.items()) if (name, place) != ("lost", 12)
+        ]  # fmt: skip
+        lost = [untimed("test_forward[lost]", "error", "boom", size="lost")] if place == 12 else []
+        day = f"2030-01-{1 + place:02}T{number:02}:00:00+00:00"
+        told = {"commit_info": {"id": name_of(place), "dirty": False, "time": day}}
+        records.append(record(rows, lost, written=day) | told)
+    page = page_over(tmp_path, *records)
+    assert page.column("worst", "Case") == [f"forward {name}" for name in LEVELS][:10]
+    verdicts = ["FAILED", *["step up"] * 8, "no step", "step down"]
+    assert page.column("worst", "verdict") == page.column("changed1-cases", "verdict")[:10] == verdicts[:10]
+    assert page.column("changed1-cases", "verdict")[10:] == verdicts[10:]
+    ratios = list(map(float, page.column("changed1-cases", "head / base")[1:]))
+    assert ratios == pytest.approx(list(LEVELS.values())[1:], abs=0.06)
+    assert page.counts == ["8", "1", "1", "0"]
+    ((case, counter, *values, commit, _, _),) = page.tables["since1-counters"][1:]
+    assert (case, counter, values) == ("forward steady", "kernel_launches", ["560", "561"])
+    assert commit == name_of(6)[:12]
+
+
+def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: Path) -> None:
+    runs = [
+        of_commit(f"{n}", f"203{n}-01-01", timed(seconds=(second,) * 3), threads=threads)
+        for n, (second, threads) in enumerate([(2.0, 4), (1.0, 4), (9.0, 8), (4.0, 4), (3.0, 4)])
+    ]
+    page = page_over(tmp_path, *runs, of_commit("9", "2029-01-01", timed(seconds=(7.0,) * 3, batch_size=64)))
+    (era,) = page.data["eras"]
+    found = [(case["at"], case["seconds"]) for case in era["cases"]]
+    assert found == [([1, 2, 3, 4], [2.0, 1.0, 4.0, 3.0]), ([0], [7.0])]
+    assert [code[0] for code in era["codes"]] == [of * 12 for of in "90134"]
+    assert {"since1", "changed1"} <= set(page.sections)
+    assert "since2" not in page.sections, "one commit has no history"
+    # Its first, lowest, highest and newest time.
+    assert page.tables["since1-cases"][1][2:] == ["4", "2000", "1000", "4000", "3000", "-", "1.500"]
+    chosen = re.findall(r'data-side="(\w+)">.*?selected>20\d\d-01-01 (\w+)', page.source)
+    assert chosen == [("base", "9" * 12), ("head", "4" * 12)]
+
+
+def test_a_commit_has_its_subject_as_text_cut_with_a_sign_and_one_that_git_does_not_know_has_none(
+    tmp_path: Path,
+) -> None:
+    hostile = "<img src=x onerror=pwned()> {{ 7 }} & \"'"
+    made = []
+    for subject in (hostile, "word " * 20):
+        git(tmp_path, "init", "-q")
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", subject)
+        made.append(git(tmp_path, "rev-parse", "HEAD"))
+    page = page_over(tmp_path, launch(1, 1.0), *(launch(n, 1.0, commit) for n, commit in enumerate(made, 2)))
+    assert "img" not in {tag for tag, _ in page.elements}
+    assert hostile in page.texts["changed1"]
+    codes = {code[0]: code[2] for code in page.data["eras"][0]["codes"]}
+    assert codes == {name_of(1)[:12]: "", made[0][:12]: hostile, made[1][:12]: f"{'word ' * 11}word…"}
+
+
+# Machines.
+
+
+def test_machines_are_kept_apart_beside_each_other_without_a_verdict(tmp_path: Path) -> None:
+    there = [{**launch(n, 2.0, device="cuda"), "machine_info": machine(threads=64)} for n in (3, 4)]
+    for data in there:
+        data["benchmarks"].append(BACK)
+    page = page_over(tmp_path, launch(1, 1.0), launch(2, 1.0), *there)
+    assert [[case["seconds"] for case in era["cases"][:1]] for era in page.data["eras"]] == [[[2.0, 2.0]], [[1.0, 1.0]]]
+    assert "2 machines, builds or settings are shown separately" in page.texts["runs"]
+    assert "Shown apart below: 1 other machine" in page.texts["answer"]
+    (ratio,) = page.figures["run2-run4"]
+    assert (ratio["x"], ratio["y"]) == ([1000.0], [2.0])
+    measured, new = page.tables["run2-run4"][1:]
+    assert measured == [TINY, "1000", "2000", "2.000", ""]
+    assert (new[0], new[1:4], new[4]) == (f"backward {TINY.split()[1]}", ["-", "1045", "-"], "new")
+
+
+def test_launches_without_a_product_beside_their_cases_are_a_history_of_their_own(tmp_path: Path) -> None:
+    without = [launch(number, 1.0, sentinel=None) for number in (1, 2)]
+    page = page_over(tmp_path, *without, launch(3, 1.0), launch(4, 1.0))
+    assert ", before a product was timed beside the cases" in page.texts["changed2"]
+    assert len(page.data["eras"]) == 2

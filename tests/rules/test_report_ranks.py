@@ -1,0 +1,68 @@
+"""What several ranks bring: efficiency over the row that a row is relative to, the slowest rank, what is sent."""
+
+from typing import Any
+
+import pytest
+
+from perf_tests.records.record import Json
+from perf_tests.report.ranks import message_lines, rank_lines, scalings
+from tests.support.synthetic import timed
+
+
+def row(name: str, rate: float, world: int = 1, parallel: str | None = "ddp", **changes: Any) -> Json:
+    """A row of `rate` tokens a second on all ranks together; `parallel` None is a device alone."""
+    shared: Json = {"world": world, "scaling": "strong", "nodes": 1, "backend": "gloo"} if parallel else {}
+    return timed(name, tokens_per_second=rate, **{"parallel": parallel, **shared, **changes})
+
+
+ONE, TWO, DEVICE = row("one", 10.0), row("two", 16.0, 2), row("device", 12.0, parallel=None)
+
+
+@pytest.mark.parametrize(
+    "rows, base, efficiency",
+    [
+        ([ONE, TWO, DEVICE, row("four", 24.0, 4)], "one", 0.6),
+        ([TWO, DEVICE, row("four", 24.0, 4)], "device", 0.5),
+        ([TWO, row("three", 21.0, 3), row("four", 24.0, 4)], "two", 0.75),
+        ([row("other", 8.0, parallel="fsdp2"), DEVICE, row("four", 24.0, 4)], "device", 0.5),
+        ([row("large", 8.0, size="large"), row("four", 24.0, 4)], None, 0.0),
+        ([row("weak", 8.0, 2, scaling="weak"), row("four", 24.0, 4)], None, 0.0),
+        ([row("eight", 8.0, 8), row("none", 0.0), row("four", 24.0, 4)], None, 0.0),
+    ],
+    ids=["one rank", "a device", "fewest ranks", "another way", "another size", "another scaling", "more or no rate"],
+)
+def test_a_row_is_relative_to_its_way_on_one_rank_else_a_device_else_its_way_on_the_fewest(
+    rows: list[Json], base: str | None, efficiency: float
+) -> None:
+    found = {of["fullname"]: scaling for of, scaling in scalings(rows)}
+    assert ("four" in found) == (base is not None)
+    if base is not None:
+        assert found["four"].relative_to == base
+        assert found["four"].efficiency == pytest.approx(efficiency)
+
+
+EXPOSED = {"exposed_communication_seconds": 0.1, "exposed_communication_interval": [-0.05, 0.15]}
+TOLD: dict[str, tuple[Json, str]] = {
+    "the slowest": ({"rank_seconds": [[1.0, 1.1], [1.2, 1.4], [1.0, 1.1]]}, "rank 1, +23.8%"),
+    "what is exposed": (EXPOSED, "100 ms (0 to 150 ms)"),
+    "nothing exposed in few rounds": ({"exposed_communication_seconds": -0.1}, "0 s (few rounds)"),
+    "what is sent": ({"sent_bytes": 12_345_678}, "12.35 MB"),
+    "peaks": ({"rank_peak_allocated_bytes": [2**21, 3 * 2**20]}, "2 to 3 MiB"),
+    "equal peaks": ({"rank_peak_allocated_bytes": [2**21, 2**21]}, "2 MiB"),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_a_row_of_several_ranks_tells(what: str) -> None:
+    changes, words = TOLD[what]
+    _, told, *_ = rank_lines([row("two", 16.0, 2, **changes), DEVICE])
+    assert words in told
+    assert "66.7%" in told
+    assert rank_lines([DEVICE]) == []
+
+
+def test_each_part_of_a_step_tells_what_it_sends_beside_its_prediction() -> None:
+    counted = {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}, "loss": {"sent_bytes": 0}}
+    lines = message_lines([row("two", 16.0, 2, sent_by_part=counted, predicted_sent_by_part={})])
+    assert [line.split()[2:] for line in lines[1:]] == [["2", "all_reduce:", "12,345", "B", "none:", "0", "B"]]
+    assert message_lines([DEVICE]) == []
