@@ -294,7 +294,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
         "head": of_head,
         "machine_info": plan.machine_info,
         "settings": {
-            **plan.rules.settings(),
+            **asdict(plan.rules),
             "minutes": plan.against.minutes,
             "layout_seed": seed,
             "worker_environment": STEADY,

@@ -96,10 +96,10 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
     """The result as JSON, with `is_failure` in each row; an unknown number is null."""
     data: Json = asdict(result)
     if isinstance(result, RecordedResult):
-        data |= {"verdict": _run_verdict(result), "rules": rules.settings()}
+        data |= {"verdict": _run_verdict(result), "rules": asdict(rules)}
     else:
         data = {"verdict": result.verdict, "exit_code": result.exit_code, **data}
-        data |= {"base": header["base"], "head": header["head"], "rules": rules.settings()}
+        data |= {"base": header["base"], "head": header["head"], "rules": asdict(rules)}
         data |= {"findings": finding_sentences(result, header, rules)}
         for place, exact in enumerate(result.exact):
             data["exact"][place]["is_failure"] = exact.is_failure

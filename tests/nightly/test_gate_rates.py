@@ -1,5 +1,6 @@
 """The gate's error rates in full: on simulated machines whose truth is known, on relabelled launches, and its words."""
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from claims.gate import KEPT, trials_under
 from perf_tests.gate.samples import Clock, GateSamples
-from perf_tests.gate.stages import interim_analyses, spreads_slower
+from perf_tests.gate.stages import interim_analyses
 from perf_tests.gate.statistics import estimate, fit_prior, moderated, pair_values
 from tests.support.gate_words import MODES, judged
 from tests.support.invented_history import invented
@@ -78,20 +79,17 @@ def test_early_looks_at_the_kept_launches_are_far_from_calling_anything_slower(
     unchanged: list[GateSamples], clock: Clock
 ) -> None:
     """Either side as head; as `docs/gate.md` says."""
-    farthest = []
     for look, fewest in zip(interim_analyses(RULES), (300, 150), strict=True):
-        looks, spreads = 0, [0.0]
+        # No level holds these up, and a third of the spreads is enough; of the second look, none.
+        easier = replace(look, level=np.inf, spreads=look.spreads / 3 if look.spreads > 1 else -np.inf)
+        looks = 0
         for run in unchanged:
             values = pair_values(run, 1, run.pairs(1), clock)
             for start in range(0, values.shape[1] - look.pairs + 1, look.pairs):
                 for taken in (values[:, start : start + look.pairs], -values[:, start : start + look.pairs]):
                     looks += 1
-                    assert not look.calls(taken, RULES).any()
-                    spreads += spreads_slower(taken)[np.all(taken > look.above, axis=1)].tolist()
+                    assert not easier.calls(taken, RULES).any()
         assert looks >= fewest
-        farthest.append(max(spreads))
-    assert 0 < farthest[0] < RULES.far_spreads / 3
-    assert farthest[1] == 0, "none is above the limit in every pair"
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))

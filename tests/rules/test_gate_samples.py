@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,7 @@ def test_a_counter_is_compared_where_both_sides_know_it_and_a_side_without_any_s
 
 
 def test_older_settings_had_no_early_looks_and_other_names_are_the_engines() -> None:
-    assert rules_from_settings({**Rules().settings(), "minutes": 5, "confirm_looks": [3, 10, 18, 36]}) == Rules()
+    assert rules_from_settings({**asdict(Rules()), "minutes": 5, "confirm_looks": [3, 10, 18, 36]}) == Rules()
     older = rules_from_settings({"alpha": 0.02})
     assert older == Rules(alpha=0.02, first_look=None, second_share=0.0, screen_above=0.0)
 
@@ -189,6 +190,6 @@ def test_rules_that_make_no_sense_are_refused_in_a_sentence(
 ) -> None:
     for value in wrong:
         with pytest.raises(ValueError, match=rf"^The gate's .*({name}|not a number).*\.$"):
-            rules_from_settings(Rules().settings() | {name: value})
+            rules_from_settings(asdict(Rules()) | {name: value})
     for value in kept:
-        rules_from_settings(Rules().settings() | {name: value})
+        rules_from_settings(asdict(Rules()) | {name: value})

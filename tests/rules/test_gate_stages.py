@@ -9,7 +9,7 @@ import pytest
 from perf_tests.gate import stages
 from perf_tests.gate.samples import Clock, ClockChoice
 from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_analyses, replay_stages, screening_of
-from perf_tests.gate.statistics import Estimate, Floats, Prior
+from perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
 from perf_tests.gate.verdicts import RunVerdict, Verdict, conclude, next_step
 from tests.support.simulated_launches import QUIET, RULES, SimulatedCase, gate_run, row, screened_run
 
@@ -31,7 +31,7 @@ def test_stage_one_passes_on_what_it_suspects_and_what_it_cannot_clear() -> None
     screened = stages.screen_values(noisy, RULES)
     assert screened.too_noisy.tolist() == screened.candidates.tolist() == [False, True, True, True]
     assert not screened.slower_suspects.any()
-    close = [0.8 * RULES.log_screen_above, 1.2 * RULES.log_screen_above, -0.01]
+    close = [0.8 * RULES.screen_above, 1.2 * RULES.screen_above, -0.01]
     screened = stages.screen_values(values_about(close, 0.001, 6), RULES)
     assert (screened.estimate.slower_p_values(0.0)[:2] < RULES.screen_level).all()
     assert screened.slower_suspects.tolist() == [False, True, False], "what may not be called SLOWER is no suspect"
@@ -47,7 +47,7 @@ def test_every_open_suspect_makes_it_harder_for_each(
     suspects: list[int], earlier: list[int], expected: list[int]
 ) -> None:
     values = values_about([0.02, 0.0], 0.01, 12)
-    found = stages.stage_two_estimate(values, NOTHING_LENT)
+    found = moderated(estimate(values), NOTHING_LENT)
     level = 1.5 * float(found.slower_p_values(RULES.log_margin)[0])
     flags = np.array(suspects, dtype=bool), np.array(earlier, dtype=bool), np.array([True, True])
     assert stages.rejected_values(values, found, *flags, level, RULES).tolist() == expected
@@ -70,7 +70,7 @@ def test_the_exact_test_is_waived_where_every_pair_shows_what_matters(
     values, all_cases = values_about([0.3] * 10, spread, pairs), np.ones(10, dtype=bool)
     if lowest is not None:
         values[:, 0] = lowest * RULES.log_matters
-    found = stages.stage_two_estimate(values, NOTHING_LENT)
+    found = moderated(estimate(values), NOTHING_LENT)
     flags = stages.rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES)
     assert flags.sum() == called
 

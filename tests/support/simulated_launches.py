@@ -5,7 +5,7 @@ launch are correlated (AR(1)), scatter, and one in twenty takes a spike.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ def header(cases: Sequence[SimulatedCase], rules: Rules = RULES) -> Json:
         "base": {"revision": "0" * 40, "label": "base"},
         "head": {"revision": None, "label": "head"},
         "machine_info": {},
-        "settings": rules.settings(),
+        "settings": asdict(rules),
         "cases": [{"id": case.id, "identity": {}} for case in cases],
         "accepted": [],
     }

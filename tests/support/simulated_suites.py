@@ -23,7 +23,6 @@ from perf_tests.gate.stages import (
     confirmed_so_far,
     interim_analyses,
     screen_values,
-    stage_two_estimate,
     suite_shift,
 )
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, moderated, pair_values
@@ -175,7 +174,7 @@ def coverage(
     first, second = (machine.pair_values(draw, truth, spreads, spreads > 0, count) for count in counts)
     alone = estimate(first[..., :pairs])
     screened = screen_values(first[..., : RULES.screen_pairs], RULES)
-    fresh = stage_two_estimate(np.where(screened.candidates[..., None], second, np.nan), screened.prior)
+    fresh = moderated(estimate(np.where(screened.candidates[..., None], second, np.nan)), screened.prior)
     return covers(moderated(alone, fit_prior(alone)), truth), covers(fresh, truth)
 
 
