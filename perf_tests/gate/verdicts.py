@@ -321,17 +321,15 @@ def case_results(
     lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
     rows = []
     for place, case in enumerate(samples.cases):
-        found = [row for side in SIDES if (row := lost.get((case, side))) is not None]
-        rows.append(_untimed(case, found) if found else _timed(samples, history, rules, place))
+        found = [lost[case, side] for side in SIDES if (case, side) in lost]
+        rows.append(untimed(case, found) if found else _timed(samples, history, rules, place))
     return [with_acceptance(row, accepted) for row in rows]
 
 
-def _untimed(case: str, lost: Sequence[NoTiming]) -> CaseResult:
+def untimed(case: str, lost: Sequence[NoTiming]) -> CaseResult:
     """The row of a case that one side, or both, base first, has `lost`."""
-    words = [
-        f"{'does not have it' if row.outcome == ABSENT else OUTCOMES[row.outcome]}: {row.reason.rstrip('.')}"
-        for row in lost
-    ]
+    outcomes = {**OUTCOMES, ABSENT: "does not have it"}
+    words = [f"{outcomes[row.outcome]}{row.reason and ': '}{row.reason.rstrip('.')}" for row in lost]
     if len(lost) == 1:
         verdict = Verdict.NEW if lost[0].side == "base" else LOST[lost[0].outcome]
         return CaseResult(case, verdict, explanation=f"{lost[0].side} {words[0]}")
