@@ -1,13 +1,14 @@
 """The gate's verdicts on runs whose truth is known, its answer to all that is no timing, and what is accepted."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from perf_tests.gate.samples import End, EndReason, GateSamples, LeftOut
+from perf_tests.gate.samples import End, EndReason, GateSamples, LeftOut, Rules
 from perf_tests.gate.stages import screening_of
 from perf_tests.gate.verdicts import (
     LOST,
@@ -39,9 +40,85 @@ from tests.support.simulated_launches import (
 
 SLOW = SimulatedCase("slow", slowdown=0.03)
 """Too little for an early look."""
-FAST = SimulatedCase("fast", slowdown=-0.05)
-NOISY = SimulatedCase("noisy", slowdown=0.03, pair_spread=0.1)
 FINISHED = End("finished").to_line()
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A case whose truth is known, the cases beside it, and what is said of it in a run that ends so."""
+
+    case: SimulatedCase
+    verdict: str
+    run: RunVerdict
+    pairs: int | None = None
+    """Launch pairs behind the verdict."""
+    by: tuple[str, ...] = ()
+    """The clocks that call it SLOWER."""
+    clock: str = "wall"
+    by_guard: bool = False
+    beside: Sequence[SimulatedCase] = tuple(QUIET)
+    rules: Rules = RULES
+    most_pairs: int | None = None
+    end: str | None = "finished"
+
+
+WALL, BOTH = ("wall",), ("cpu", "wall")
+NOISY = SimulatedCase("x", slowdown=0.03, pair_spread=0.1)
+FAR = SimulatedCase("x", slowdown=0.9)
+WAITING = replace(NOISY_WALL[0], id="x", slowdown=1.0, cpu_slowdown=-0.1)  # work that moved to one thread
+CPU_ALONE = SimulatedCase("x", pair_spread=0.05, cpu_pair_spread=0.002, cpu_slowdown=0.9)
+CALM_CPU = [replace(CPU_ALONE, id=f"calm {place}", cpu_slowdown=0.0) for place in range(8)]
+EIGHT = replace(RULES, screen_pairs=8, second_share=0.0)
+PASSED, FAILED, UNFINISHED = RunVerdict.PASSED, RunVerdict.FAILED, RunVerdict.UNFINISHED
+INTERRUPTED = RunVerdict.INTERRUPTED
+TRUTHS = {
+    "unchanged": Truth(SimulatedCase("x"), "OK", PASSED, 6),
+    "faster": Truth(SimulatedCase("x", slowdown=-0.05), "FASTER", PASSED, 10),
+    "slower": Truth(SLOW, "SLOWER", FAILED, 10, WALL),
+    "slower, time up between two looks": Truth(SLOW, "SLOWER", FAILED, 8, WALL, most_pairs=14, end="budget"),
+    "slower, time limit between two looks": Truth(SLOW, "SLOWER", FAILED, 8, WALL, most_pairs=14, end="time_limit"),
+    "slower, interrupted": Truth(SLOW, "UNDECIDED", INTERRUPTED, most_pairs=14, end="interrupted"),
+    "far slower": Truth(FAR, "SLOWER", FAILED, 3, WALL),
+    "plainly slower": Truth(SimulatedCase("x", slowdown=0.1, pair_spread=0.005), "SLOWER", FAILED, 6, WALL),
+    "noisy": Truth(NOISY, "UNDECIDED", PASSED, 36),
+    "noisy, fails": Truth(NOISY, "UNDECIDED", RunVerdict.UNDECIDED, rules=replace(RULES, undecided="fail")),
+    "noisy, time limit": Truth(NOISY, "UNDECIDED", UNFINISHED, end="time_limit"),
+    "noisy, killed": Truth(NOISY, "UNDECIDED", INTERRUPTED, end=None),
+    "wall time guards": Truth(WAITING, "SLOWER", FAILED, None, WALL, "wall", True, NOISY_WALL),
+    "slower by both": Truth(
+        replace(WAITING, cpu_slowdown=0.5), "SLOWER", FAILED, None, BOTH, "cpu", beside=NOISY_WALL
+    ),
+    "wall time alone keeps it from being OK": Truth(
+        replace(WAITING, slowdown=0.2, cpu_slowdown=0.0), "UNDECIDED", PASSED, 8, (), "wall", True, NOISY_WALL, EIGHT,
+        most_pairs=8, end="budget",
+    ),
+    "far slower by CPU time, before wall time is chosen": Truth(
+        CPU_ALONE, "SLOWER", FAILED, 3, ("cpu",), "cpu", False, CALM_CPU, most_pairs=3, end="budget"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_a_case_whose_truth_is_known_gets_its_verdict_by_the_launches_and_the_clock_that_decided(name: str) -> None:
+    truth = TRUTHS[name]
+    seed = 3 if truth.rules is EIGHT else 1
+    samples = gate_run([*truth.beside, replace(truth.case, id="x")], truth.rules, seed, most_pairs=truth.most_pairs)
+    samples.events = [End(cast(EndReason, truth.end))] if truth.end else []
+    result = conclude(samples, truth.rules)
+    found = row(result, "x")
+    assert (found.verdict, result.verdict, [*found.slower_by]) == (truth.verdict, truth.run, [*truth.by])
+    assert (found.clock, found.is_by_guard) == (truth.clock, truth.by_guard)
+    assert result.exit_code == {PASSED: 0, FAILED: 1, RunVerdict.UNDECIDED: 1, UNFINISHED: 4, INTERRUPTED: 2}[truth.run]
+    assert (result.reason == "") == (truth.run in (PASSED, FAILED))
+    assert found.effect is not None
+    assert truth.pairs in (None, found.effect.pairs)
+    assert found.effect.low > truth.rules.margin or truth.verdict != "SLOWER"
+    assert (found.launches_needed or 0) > RULES.confirm_looks[-1] or truth.case is not NOISY
+    assert {verdict for case, verdict in verdicts(result).items() if case != "x"} <= {"OK", "UNDECIDED"}
+    if len(truth.by) and truth.end == "finished":  # it must be accepted by each clock that shows it
+        for clocks in ({"cpu"}, {"wall"}, {"cpu", "wall"}):
+            entries = [accepted_entry("x", 2.5, clock=clock) for clock in clocks]
+            assert accepting(samples, *entries).exit_code == (0 if clocks >= {*truth.by} else 1)
 
 
 def verdicts(result: GateResult) -> dict[str, Verdict]:
@@ -50,42 +127,11 @@ def verdicts(result: GateResult) -> dict[str, Verdict]:
 
 @pytest.fixture(scope="module")
 def slowed() -> GateSamples:
-    return gate_run([*QUIET, SLOW, FAST])
+    return gate_run([*QUIET, SLOW])
 
 
 def accepting(samples: GateSamples, *entries: Json) -> GateResult:
     return conclude(replace(samples, header=samples.header | {"accepted": [*entries]}), RULES)
-
-
-def test_slow_fast_and_unchanged_cases_get_their_verdicts(slowed: GateSamples) -> None:
-    result = conclude(slowed, RULES)
-    assert verdicts(result) == {**{case.id: "OK" for case in QUIET}, "slow": "SLOWER", "fast": "FASTER"}
-    assert (result.verdict, result.exit_code) == (RunVerdict.FAILED, 1)
-    assert conclude(gate_run([*QUIET, FAST]), RULES).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("undecided", "end", "verdict", "code"),
-    [
-        ("pass", "finished", RunVerdict.PASSED, 0),
-        ("fail", "finished", RunVerdict.UNDECIDED, 1),
-        ("pass", "time_limit", RunVerdict.UNFINISHED, 4),
-        ("pass", "budget", RunVerdict.PASSED, 0),
-        ("pass", "interrupted", RunVerdict.INTERRUPTED, 2),
-        ("pass", None, RunVerdict.INTERRUPTED, 2),
-    ],
-)
-def test_a_noisy_case_stays_undecided_and_what_ended_the_run_says_what_that_means(
-    undecided: Any, end: Any, verdict: RunVerdict, code: int
-) -> None:
-    rules = replace(RULES, undecided=undecided)
-    samples = gate_run([*QUIET, NOISY], rules)
-    samples.events = [End(end)] if end else []
-    result = conclude(samples, rules)
-    assert row(result, "noisy").verdict == Verdict.UNDECIDED
-    assert (row(result, "noisy").launches_needed or 0) > RULES.confirm_looks[-1]
-    assert (result.verdict, result.exit_code) == (verdict, code)
-    assert (result.reason == "") == (verdict == RunVerdict.PASSED)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +226,6 @@ def test_sides_that_cannot_be_compared_are_refused_whatever_else_they_say() -> N
     assert (result.verdict, result.exit_code, result.reason) == (RunVerdict.INCOMPARABLE, 4, "two builds")
 
 
-@pytest.mark.parametrize("end", ["budget", "time_limit", "interrupted"])
-def test_only_a_clock_that_ends_the_run_between_two_looks_gives_it_a_last_one(end: Any) -> None:
-    samples = gate_run([*QUIET, SLOW], most_pairs=6 + 8)
-    samples.events[-1] = End(end)
-    assert row(conclude(samples, RULES), "slow").verdict == ("UNDECIDED" if end == "interrupted" else "SLOWER")
-
-
 @pytest.mark.parametrize(("limit", "code"), [(1.0, 1), (1.01, 1), (1.02, 0)])
 def test_a_shift_of_the_whole_suite_fails_unless_accepted_though_no_case_does(limit: float, code: int) -> None:
     cases = [SimulatedCase(f"case {place}", slowdown=0.015, pair_spread=0.005) for place in range(40)]
@@ -268,30 +307,6 @@ def test_cpu_time_decides_where_it_scatters_less(cases: list[SimulatedCase], ask
     else:
         found = screening_of(screened_run(cases), rules).clock
         assert (found.clock, found.guards) == (clock, clock == "cpu")
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "cpu_slowdown", "most_pairs", "verdict", "shown", "accepted_by"),
-    [
-        (1.0, -0.1, None, Verdict.SLOWER, ["wall"], {"wall"}),  # work that moved to one thread
-        (1.0, 0.5, None, Verdict.SLOWER, ["cpu", "wall"], {"cpu", "wall"}),
-        (0.2, 0.0, 8, Verdict.UNDECIDED, [], set()),
-    ],
-    ids=["wall time guards", "by both", "wall time alone keeps it from being OK"],
-)
-def test_where_cpu_time_decides_wall_time_guards_and_a_slowdown_must_be_accepted_by_each_clock_that_shows_it(
-    slowdown: float, cpu_slowdown: float, most_pairs: int | None, verdict: Verdict, shown: list[str],
-    accepted_by: set[str],
-) -> None:  # fmt: skip
-    case = replace(NOISY_WALL[0], id="slow", slowdown=slowdown, cpu_slowdown=cpu_slowdown)
-    rules = replace(RULES, screen_pairs=8, second_share=0.0) if most_pairs else RULES
-    samples = gate_run([*NOISY_WALL, case], rules, seed=3 if most_pairs else 1, most_pairs=most_pairs)
-    found = row(result := conclude(samples, rules), "slow")
-    assert (result.clock.clock, found.verdict, [*found.slower_by]) == ("cpu", verdict, shown)
-    assert (found.clock, found.is_by_guard) == (("cpu", False) if "cpu" in shown else ("wall", True))
-    for clocks in ({"cpu"}, {"wall"}, {"cpu", "wall"}) if accepted_by else ():
-        entries = [accepted_entry("slow", 2.5, clock=clock) for clock in clocks]
-        assert accepting(samples, *entries).exit_code == (0 if clocks >= accepted_by else 1)
 
 
 # What is accepted.
