@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from perf_tests.gate.samples import ABSENT, SIDES, Clock, NoTiming, Rules
-from perf_tests.gate.stages import POWER_OF_DETECTION
+from perf_tests.gate.samples import ABSENT, SIDES, Clock, NoTiming, Rules, Uncounted
+from perf_tests.gate.stages import POWER_OF_DETECTION, Shift
 from perf_tests.gate.statistics import (
     CPU_TIME_ADVANTAGE,
     Estimate,
@@ -34,6 +34,8 @@ from perf_tests.gate.verdicts import (
     Acceptance,
     CaseResult,
     Effect,
+    ExactResult,
+    RunVerdict,
     Verdict,
     launches_needed,
     shown_effect,
@@ -160,9 +162,20 @@ class RecordedResult:
     detectable: float | None = None
     """The slowdown that so many launches detect with 80 % power, as a share of base's time."""
 
+    # What a run has beside, as its report reads it.
+    exact: ClassVar[Sequence[ExactResult]] = ()
+    uncounted: ClassVar[Sequence[Uncounted]] = ()
+    suite: ClassVar[Shift | None] = None
+
     @property
-    def fails(self) -> bool:
-        return any(row.is_failure for row in self.cases)
+    def verdict(self) -> RunVerdict:
+        if self.contaminated:
+            return RunVerdict.CONTAMINATED
+        return RunVerdict.FAILED if any(row.is_failure for row in self.cases) else RunVerdict.PASSED
+
+    @property
+    def reason(self) -> str:
+        return self.contaminated
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_com
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
+    base_revision,
     finding_sentences,
     limits_to_accept,
     markdown,
-    offer_beside,
     offer_entries,
     report_lines,
 )
@@ -197,9 +197,10 @@ class GatePlugin:
         lines = ["No verdict: the run did not finish."]
         if self.run.result is not None:
             lines = report_lines(self.run.result, self.run.header, self.run.plan.rules)
-            limits = limits_to_accept(self.run.result, self.run.header)
+            limits = limits_to_accept(self.run.result, base_revision(self.run.header))
             if limits:
-                self.run.notes.append(offer_entries(limits, offer_beside(self.run.paths[-1])))
+                stem = self.run.paths[-1].name.partition(".")[0]
+                self.run.notes.append(offer_entries(limits, self.run.paths[-1].with_name(f"{stem}_accept.toml")))
         for path in self.run.paths[-1:]:
             self.run.notes.append(f"Samples: {path}. Judge them again with `python -m perf_tests replay {path}`.")
         terminalreporter.section("gate", sep="-")

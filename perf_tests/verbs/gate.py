@@ -5,17 +5,18 @@ from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.phases import UNREADABLE, RefusalError
 from perf_tests.records.record import code_of
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, write_named
 from perf_tests.report.gate_screens import (
     as_json,
+    limits_to_accept,
     markdown,
     offer_among,
     offer_entries,
     report_lines,
-    slowdowns_to_accept,
 )
+from perf_tests.verbs.replay import EXIT_CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.summary is not None:
         write_named(arguments.summary, markdown(result, {}, RULES).encode(), "--summary")
     print(as_json(result, {}, RULES) if arguments.json else "\n".join(report_lines(result, {}, RULES)))
-    if result.contaminated:
-        return UNREADABLE
-    limits = slowdowns_to_accept(result.cases, base_name)
-    if limits and not arguments.json:
+    limits = limits_to_accept(result, base_name)
+    if limits and not (arguments.json or result.contaminated):
         print(offer_entries(limits, offer_among(arguments.storage, base_name)))
-    return FINDINGS if result.fails else FINE
+    return EXIT_CODES.get(result.verdict, UNREADABLE)
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:

@@ -171,13 +171,13 @@ def test_what_rose_is_a_sentence_a_case_or_one_for_many_and_what_moved_a_row_a_c
 
 def test_what_is_offered_to_paste_accepts_exactly_what_fails() -> None:
     found = result(suite=Shift(0.021, 0.01, 0.031, 1e-6, True))
-    limits = limits_to_accept(found, HEADER)
+    limits = limits_to_accept(found, "0" * 12)
     assert [(limit.id, limit.limit, limit.clock, limit.counter) for limit in limits] == [
         (ID.format(0), 1.06, "wall", None), ("suite", 1.04, "wall", None), (ID.format(0), 1100, None, "saved_bytes"),
     ]  # fmt: skip
     entries = [acceptance(asdict(limit)) for limit in limits]
     again = result([with_acceptance(row, entries) for row in CASES], [counted(0, "saved_bytes", 1000, 1100, *entries)])
-    assert limits_to_accept(again, HEADER) == []
+    assert limits_to_accept(again, "0" * 12) == []
 
 
 def test_markdown_names_the_findings_folds_the_rest_and_keeps_hostile_text_as_text() -> None:
