@@ -31,9 +31,7 @@ def plugin(row: CaseResult | None, verdict: RunVerdict, *risen: ExactResult, sum
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
     rows, clock = [row] if row else [], ClockDecision("wall", 0.01, None)
     run.result = GateResult(verdict, "it is so", rows, [*risen], None, None, {}, clock, None, (6, 10))
-    found = GatePlugin(run, Watch(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
-    found.rows = {CASE_ID: row} if row else {}
-    return found
+    return GatePlugin(run, Watch(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
 
 
 @pytest.mark.parametrize(
