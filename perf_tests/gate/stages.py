@@ -316,7 +316,7 @@ def confirm_values(
     mirrored = replace(found, mean=-found.mean)
     faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
     no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
-    no_speedup = found.lower_limits(rules.look_clearing_level) > -rules.log_matters
+    no_speedup = mirrored.upper_limits(rules.look_clearing_level) < rules.log_matters
     is_calm = is_last | ~looks_slower(found, rules)
     clear = undecided & ~slower & ~faster & is_calm & no_slowdown & (no_speedup | ~screened.faster_suspects)
     return Confirmed(slower, before.faster | faster, before.cleared | clear)

@@ -5,18 +5,11 @@ from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
-from perf_tests.phases import UNREADABLE, RefusalError
+from perf_tests.phases import RefusalError
 from perf_tests.records.record import code_of
-from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, write_named
-from perf_tests.report.gate_screens import (
-    as_json,
-    limits_to_accept,
-    markdown,
-    offer_among,
-    offer_entries,
-    report_lines,
-)
-from perf_tests.verbs.replay import EXIT_CODES
+from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record
+from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries
+from perf_tests.verbs.replay import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
         result = conclude_recorded(base, head, RULES, accepted)
     except ValueError as error:
         raise RefusalError(error) from error
-    if arguments.summary is not None:
-        write_named(arguments.summary, markdown(result, {}, RULES).encode(), "--summary")
-    print(as_json(result, {}, RULES) if arguments.json else "\n".join(report_lines(result, {}, RULES)))
+    code = show(arguments, result, {}, RULES)
     limits = limits_to_accept(result, base_name)
     if limits and not (arguments.json or result.contaminated):
         print(offer_entries(limits, offer_among(arguments.storage, base_name)))
-    return EXIT_CODES.get(result.verdict, UNREADABLE)
+    return code
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:

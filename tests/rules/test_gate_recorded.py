@@ -56,12 +56,15 @@ def test_a_large_change_is_found_and_its_size_told(slowdown: float, drift: float
     assert (without_timings.cases, without_timings.slope) == (result.cases, result.slope)
 
 
-def test_a_launch_without_a_matrix_product_takes_it_from_all() -> None:
+def test_times_follow_the_matrix_product_in_proportion_at_most_unless_a_launch_lacks_it() -> None:
     base = launches(1, 8)
     for row in base[0]["benchmarks"]:
         del row["extra_info"]["matmul_ceiling_tflops_per_second"]
     result = concluded(base, launches(2, 5))
     assert (result.slope, result.contaminated, {row.verdict for row in result.cases}) == (0, "", {Verdict.OK})
+    drift = np.array([-0.1, 0.0, 0.1])
+    for follows, slope in ((0.5, 0.5), (3.0, 1.2), (-1.0, 0.0)):
+        assert compared(follows * drift[None], follows * drift[None], drift, drift)[1] == pytest.approx(slope)
 
 
 @pytest.mark.parametrize(("base", "head", "is_enough"), [(4, 5, False), (8, 2, False), (1, 1, False), (5, 3, True)])
@@ -133,28 +136,35 @@ def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
 
 # The launches that a run is judged by.
 
-NOW = dated(launches(4, 1), HEAD, 30)
 ZERO = "0" * 40
-TWO = [*dated(launches(1, 5), ZERO, 0), *dated(launches(2, 2), BASE, 10), *NOW]
-DIRTY = [*dated(launches(1, 2), BASE, 0, True, "one"), *dated(launches(2, 2), BASE, 10, True, "two")]
+TWO: list[Any] = [(5, ZERO, 0), (2, BASE, 10), (1, HEAD, 30)]
+
+
+def recorded(*runs: Any) -> list[Json]:
+    """Launches, so many of a commit from a moment on; with a source, of its uncommitted changes."""
+    return [
+        launch
+        for count, commit, first, *source in runs
+        for launch in dated(launches(first + 1, count), commit, first, bool(source), *source)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("data", "asked", "base_name", "counts", "words"),
+    ("runs", "asked", "base_name", "counts", "words"),
     [
-        ([*dated(launches(1, 6), BASE, 0), *dated(launches(2, 3), HEAD, 10)], None, BASE, (6, 3), ""),
-        (dated(launches(1, 6), HEAD, 0), None, HEAD, (0, 6), "every comparable record is of this run's own code"),
+        ([(6, BASE, 0), (3, HEAD, 10)], None, BASE, (6, 3), ""),
+        ([(6, HEAD, 0)], None, HEAD, (0, 6), "every comparable record is of this run's own code"),
         (TWO, None, ZERO, (5, 1), "and this code 1; at least 5 and 3"),
         (TWO, 5, BASE, (2, 1), f"{BASE[:12]} has 2 comparable launches"),
-        ([TWO[0], *NOW], None, ZERO, (1, 1), "has 1 comparable launch and"),
-        (DIRTY, None, "one", (2, 2), ""),
+        ([(1, ZERO, 0), (1, HEAD, 30)], None, ZERO, (1, 1), "has 1 comparable launch and"),
+        ([(2, BASE, 0, "one"), (2, BASE, 10, "two")], None, "one", (2, 2), ""),
     ],
     ids=["enough", "own code", "newest with enough", "asked for", "one launch", "uncommitted changes"],
 )
 def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_enough(
-    data: list[Json], asked: int | None, base_name: str, counts: tuple[int, int], words: str
+    runs: list[Any], asked: int | None, base_name: str, counts: tuple[int, int], words: str
 ) -> None:
-    *earlier, now = stored(data)
+    *earlier, now = stored(recorded(*runs))
     found = sides_of(now, earlier, earlier[-1 if asked is None else asked], asked is not None)
     assert (found.base_name, (len(found.base), len(found.head))) == (base_name[:12], counts)
     assert words in found.why_no_verdict
@@ -163,7 +173,7 @@ def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_eno
 
 def test_launches_of_another_machine_run_or_meaning_do_not_count() -> None:
     def changed(change: Callable[[Json], Any], first: int) -> list[Json]:
-        found = dated(launches(first, 3), BASE, first)
+        found = recorded((3, BASE, first))
         for launch in found:
             change(launch)
         return found
@@ -172,8 +182,9 @@ def test_launches_of_another_machine_run_or_meaning_do_not_count() -> None:
         *changed(lambda launch: launch.update(machine_info=machine(threads=2)), 0),
         *changed(lambda launch: [row["extra_info"].update(batch_size=64) for row in launch["benchmarks"]], 10),
         *changed(lambda launch: launch.pop("datetime"), 20),
-        {**NOW[0], "benchmarks": NOW[0]["benchmarks"][:3]},
+        *recorded((1, HEAD, 30)),
     ]
+    del data[-1]["benchmarks"][3:]
     *earlier, now = stored(data)
     found = sides_of(now, [*earlier, now], earlier[-1], False)
     assert (len(found.base), len(found.head)) == (3, 1)
