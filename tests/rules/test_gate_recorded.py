@@ -20,7 +20,8 @@ from perf_tests.gate.recorded import (
     why_incomparable,
 )
 from perf_tests.gate.samples import Clock
-from perf_tests.gate.verdicts import Acceptance, Verdict, read_accepted
+from perf_tests.gate.statistics import Estimate
+from perf_tests.gate.verdicts import Acceptance, Verdict, launches_needed, read_accepted
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, save_record
 from perf_tests.run.after import judge
@@ -120,6 +121,31 @@ def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards(
     for clocks in (["wall"], ["cpu"], ["cpu", "wall"]):
         accepted = concluded(base, head, *(limits[clock] for clock in clocks)).cases[0]
         assert accepted.is_failure == (not {*by} <= {*clocks})
+
+
+@pytest.mark.parametrize(
+    ("shares", "slower"),
+    [((0.89, 1.0), [1, 0]), ((0.91, 1.0), [0, 0]), ((1.0, 0.09), [0, 1]), ((1.0, 0.11), [0, 0]), ((0.99,), [1])],
+)
+def test_where_wall_time_guards_the_clocks_share_the_level(shares: tuple[float, ...], slower: list[int]) -> None:
+    """One case, whose p-value by each clock is so much of the level."""
+    one = np.array([1.0])
+    means = [RULES.log_margin + stats.t.isf(share * RULES.alpha, 10) * one for share in shares]
+    found = {by: Estimate(one, mean, one, 10 * one) for by, mean in zip(("cpu", "wall"), means, strict=False)}
+    flags, faster = judged(found, RULES)  # type: ignore[arg-type]
+    assert [int(by_clock[0]) for by_clock in flags.values()] == slower
+    assert not faster[0]
+
+
+@pytest.mark.parametrize(("mean", "level", "greater"), [(0.0, RULES.clearing_level, False), (0.09, 0.002, True)])
+def test_the_launches_that_would_decide_are_the_fewest_that_do(mean: float, level: float, greater: bool) -> None:
+    """By scipy's t test of two samples: the estimate is below what matters, or above the margin."""
+    needed = launches_needed(mean, 0.05**2, 0.002, RULES.clearing_level, RULES, 3, base=8)
+    assert needed is not None
+    limit, side = (RULES.log_margin, "greater") if greater else (RULES.log_matters, "less")
+    p_values = [stats.ttest_ind_from_stats(mean - limit, 0.05, n, 0, 0.05, 8, alternative=side).pvalue
+                for n in (needed - 1, needed)]  # fmt: skip
+    assert p_values[1] < level <= p_values[0]
 
 
 def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
