@@ -167,7 +167,7 @@ def test_a_side_that_cannot_count_says_why_and_costs_no_case_its_time(
     assert all(row.side == side and words in row.reason for row in uncounted)
 
 
-FATAL = {"dies": "SIGKILL", "hangs": "no answer", "raises": "ValueError: planted"}
+FATAL = {"dies": "SIGKILL", "hangs in a round": "no answer", "raises": "ValueError: planted"}
 
 
 @pytest.mark.parametrize(
