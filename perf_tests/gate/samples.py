@@ -27,20 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import (
-    IO,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,7 +189,7 @@ ABSENT = "absent"
 Seconds = NDArray[np.float64]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -211,8 +198,8 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _is_duration(value: object) -> bool:
-    return _is_number(value) and cast(float, value) > 0
+def _is_duration(value: Any) -> bool:
+    return _is_number(value) and value > 0
 
 
 def _are_durations(value: object) -> bool:
@@ -243,11 +230,6 @@ class Event:
 
     def to_line(self) -> Json:
         return {"event": self.event, **vars(self)}
-
-    @classmethod
-    def from_line(cls, line: Json) -> Self:
-        """Raises ValueError, with what is wrong, for a missing or damaged value."""
-        return cls(**_checked(cls, line))
 
 
 class NoTiming(Event, event="outcome"):
@@ -356,21 +338,21 @@ class Measurement:
     base_cpu_seconds: Seconds | None
     head_cpu_seconds: Seconds | None
 
-    @classmethod
-    def from_line(cls, line: Json) -> Self:
-        """Raises ValueError, with what is wrong, for a missing or damaged value."""
-        orders = line.get("orders")
-        if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
-            raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
-        clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
-        seconds = {name: _quadruples(line, name, len(orders)) for name in clocks}
-        return cls(**_checked(cls, line), orders=tuple(orders), **cast(Json, seconds))
-
     def seconds_by(self, clock: Clock) -> tuple[Seconds | None, Seconds | None]:
         """Base's and head's; None where the clock was not read."""
         if clock == "wall":
             return self.base_seconds, self.head_seconds
         return self.base_cpu_seconds, self.head_cpu_seconds
+
+
+def _measurement(line: Json) -> Measurement:
+    """Raises ValueError, with what is wrong, for a missing or damaged value."""
+    orders = line.get("orders")
+    if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
+        raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
+    clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
+    seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
+    return Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
 
 
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
@@ -460,9 +442,10 @@ class GateSamples:
         if "event" in line:
             if not isinstance(line["event"], str) or line["event"] not in EVENTS:
                 raise ValueError(f"the event {line['event']!r} is not known")
-            self.events.append(EVENTS[line["event"]].from_line(line))
+            kind = EVENTS[line["event"]]
+            self.events.append(kind(**_checked(kind, line)))
             return
-        found = Measurement.from_line(line)
+        found = _measurement(line)
         if found.case not in self.cases:
             raise ValueError(f"the case {found.case!r} is not in the header")
         # A pair has each case at most once, so a double lies among the last lines of as many cases.
@@ -479,7 +462,7 @@ class SamplesFile:
         text = _encoded({"format_version": FORMAT_VERSION, "kind": KIND, **header})
         self.samples = GateSamples(json.loads(text))
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = path.open("xb")
+        self._file = path.open("xb")
         self._write(text)
 
     def append(self, line: Json) -> None:
