@@ -66,7 +66,7 @@ class SearchError(Exception):
 
 
 class RevisionsError(Exception):
-    """Between these two commits there is nothing to search; the message is one sentence."""
+    """There is nothing to search between these two commits; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Found:
     good: Commit
     bad: Commit
     steps: list[Judged]
-    """In the order of their verdicts, BAD first."""
+    """The commits tried in the order of their verdicts, BAD first."""
     suspects: list[str]
     """Full hashes, the newest first. One where the search has found the commit, more where it had to skip some, none
     where BAD is not slower."""

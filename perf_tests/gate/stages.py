@@ -351,7 +351,7 @@ FEWEST_CASES_OF_A_SUITE = 5
 
 @dataclass(frozen=True)
 class Shift:
-    """By how much one side takes longer, as a share of base's time, with its 95 % interval."""
+    """The share of base's time that one side takes longer, with its 95 % interval."""
 
     effect: float
     low: float
@@ -414,7 +414,7 @@ AIMED_POWER = 0.85
 """Computed with Gaussian quantiles, which promise a few points more than t tests reach."""
 
 WIDER = {3: 1.4, 6: 1.3}
-"""By launch pairs: a spread, as estimated, is smaller than this many times the true one in four of five cases."""
+"""Factor by launch pairs: an estimated spread is smaller than this many true ones in four of five cases."""
 ABOVE_ALL = {3: 1.6, 6: 1.9}
 """Standard deviations by which a mean must exceed a limit, for all values to exceed it in four of five cases."""
 ABOVE_ONE = 1.0

@@ -59,8 +59,8 @@ START_SECONDS = 600.0
 SENTINELS = ("arithmetic", "memory", "interpreter")
 
 PRIMED_BELOW_SECONDS = 0.01
-"""Below this, each turn starts with an unmeasured round, because caches and branch predictors forget while the other
-side works; in longer rounds that costs too little to matter."""
+"""Each turn of shorter rounds starts with an unmeasured one, because caches and branch predictors forget while the
+other side works; in longer rounds that costs too little to matter."""
 
 SETTLING_QUADRUPLES = 2
 """First quadruples of such short rounds that are discarded: before them both sides waited, one of them longer, and may
@@ -136,7 +136,7 @@ class Watch:
             self.line.rewrite(f"{self._prefix}  {place_words}  {case_name(case)}", erase=True)
 
     def say(self, sentence: str) -> None:
-        """Above the line that shows the progress."""
+        """Write a sentence above the line that shows the progress."""
         self.ends()
         self._write(sentence)
 

@@ -60,7 +60,7 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
 
 
 def unchanged_backward(trial: Trial) -> float:
-    """By how much backward passes behind forward passes with extra work are slower, in launches of stage 1."""
+    """The slowdown of backward passes behind forward passes with extra work, in launches of stage 1."""
     values = pair_values(trial.samples, 1, trial.samples.pairs(1), trial.result.clock.clock)
     is_behind = ["attention_backward" in case and "naive" in case for case in trial.samples.cases]
     return float(np.expm1(values[is_behind].mean(axis=1)).mean())

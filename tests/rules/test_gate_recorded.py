@@ -139,7 +139,7 @@ def test_where_wall_time_guards_the_clocks_share_the_level(shares: tuple[float, 
 
 @pytest.mark.parametrize(("mean", "level", "greater"), [(0.0, RULES.clearing_level, False), (0.09, 0.002, True)])
 def test_the_launches_that_would_decide_are_the_fewest_that_do(mean: float, level: float, greater: bool) -> None:
-    """By scipy's t test of two samples: the estimate is below what matters, or above the margin."""
+    """Scipy's t test of two samples agrees: the estimate is below what matters, or above the margin."""
     needed = launches_needed(mean, 0.05**2, 0.002, RULES.clearing_level, RULES, 3, base=8)
     assert needed is not None
     limit, side = (RULES.log_margin, "greater") if greater else (RULES.log_matters, "less")

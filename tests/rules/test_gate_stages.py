@@ -65,7 +65,7 @@ def test_every_open_suspect_makes_it_harder_for_each(
 def test_the_exact_test_is_waived_where_every_pair_shows_what_matters(
     spread: float, pairs: int, lowest: float | None, level: float, called: int
 ) -> None:
-    """Of ten cases that are all alike; the exact test alone would hold them all up."""
+    """Ten cases are all alike; the exact test alone would hold them all up."""
     assert 0.5**pairs / stages.SIGN_FLIP_ALLOWANCE > level / 10
     values, all_cases = values_about([0.3] * 10, spread, pairs), np.ones(10, dtype=bool)
     if lowest is not None:

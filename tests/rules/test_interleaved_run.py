@@ -155,7 +155,7 @@ COST = PairCost(5.0, {case.id: 10.0 - place for place, case in enumerate(SIMULAT
 
 @pytest.fixture
 def samples() -> GateSamples:
-    """After the first launch pair, which found that the change moves counters of the first, dearest case alone."""
+    """The first launch pair, which found that the change moves counters of the first, dearest case alone."""
     counts = [ExactFinding(case.id, "saved_bytes", 8, 7 if case is SIMULATED[0] else 8) for case in SIMULATED]
     return replace(gate_run(SIMULATED, most_pairs=1), events=[*counts])
 

@@ -25,7 +25,7 @@ COMMAND = "--against 0123456789ab"
 
 
 def plugin(row: CaseResult | None, verdict: RunVerdict, *risen: ExactResult, summary: Path | None = None) -> GatePlugin:
-    """After a run with this outcome; without a row, its only case was not tried."""
+    """The plugin after a run with this outcome; without a row, its only case was not tried."""
     plan = Mock(spec=GatePlan, against=Against("main", None, 15.0, "pass", summary), rules=Rules())
     run = GateRun(plan, paths=[Path("samples.jsonl")])
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}

@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With the tag `good`; temporary folders lie in `tmp` beside it."""
+    """A repository with the tag `good`; temporary folders lie in `tmp` beside it."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     for name, value in (("TMPDIR", tmp_path / "tmp"), ("FAKE_GATE_LOG", tmp_path / "asked.jsonl"), ("RUNS", runs)):
@@ -86,7 +86,7 @@ def asked_of_the_gate(repository: Path) -> list[Json]:
 def test_the_first_slower_commit_is_found_by_the_benchmarks_of_the_working_tree_and_the_repository_left_as_it_was(
     repository: Path,
 ) -> None:
-    """Over merges, commits that do not import, and pages; beside a bisection, a stash and changes of the user's."""
+    """There are merges, commits that do not import, pages, and a bisection, a stash and changes of the user's."""
     add(repository, FAST, "second")
     git(repository, "checkout", "-q", "-b", "side")
     for name in ("broken", "broken-too"):

@@ -1,4 +1,4 @@
-"""In the place of pytest in a search: `model/case.json` of the commit at hand says what the gate does.
+"""Stands in for pytest in a search: `model/case.json` of the commit at hand says what the gate does.
 
 `{"run": name of the samples that it leaves, in the folder RUNS}`, `{"cannot": why it is not collected}`, `{"refuses":
 why there is no run}`, `{"hangs": true}`, or `{"kills": true}`, its starter. What was asked for is appended to the file
