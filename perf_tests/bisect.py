@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from perf_tests.bench.workers import end_with_starter, last_words
 from perf_tests.gate.verdicts import RunVerdict, Verdict, judge
@@ -66,7 +66,7 @@ class SearchError(Exception):
 
 
 class RevisionsError(Exception):
-    """Between these two commits there is nothing to search; the message is one sentence."""
+    """There is nothing to search between these two commits; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Found:
     good: Commit
     bad: Commit
     steps: list[Judged]
-    """In the order of their verdicts, BAD first."""
+    """The commits tried in the order of their verdicts, BAD first."""
     suspects: list[str]
     """Full hashes, the newest first. One where the search has found the commit, more where it had to skip some, none
     where BAD is not slower."""
@@ -131,15 +131,10 @@ class Task:
     good: str
     """Full hash."""
     case: str
-    options: tuple[str, ...]
+    options: Sequence[str]
     minutes: float
-    gate: tuple[str, ...]
+    gate: Sequence[str]
     """The command that runs pytest."""
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        values: Json = json.loads((folder / "task.json").read_text())
-        return cls(**{**values, "options": tuple(values["options"]), "gate": tuple(values["gate"])})
 
     @property
     def steps(self) -> Path:
@@ -168,9 +163,7 @@ def search(root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate:
         _check_order(clone, good, bad)
         between = git(clone, "rev-list", f"{good.full_hash}..{bad.full_hash}").splitlines()
         tell(f"{len(between)} commits after {good.typed}: {bad.typed} first, then at most {len(between).bit_length()}.")
-        task = Task(
-            folder, str(root), str(clone), good.full_hash, asked.case, asked.options, asked.minutes, tuple(gate)
-        )
+        task = Task(folder, str(root), str(clone), good.full_hash, asked.case, asked.options, asked.minutes, gate)
         Path(folder, "task.json").write_text(json.dumps(asdict(task)))
         task.steps.touch()
         step = (sys.executable, "-P", "-m", "perf_tests.bisect", folder)
@@ -273,7 +266,7 @@ def _environment() -> dict[str, str]:
 def main(folder: str, commit: str | None = None) -> int:
     """Judge a commit, by default the one that `git bisect run` is at; the step's exit code."""
     end_with_starter()
-    task = Task.read(Path(folder))
+    task = Task(**json.loads(Path(folder, "task.json").read_text()))
     commit = commit or git(Path(task.clone), "rev-parse", "BISECT_HEAD")
     try:
         found = _judged(task, commit)

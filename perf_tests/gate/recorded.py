@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from perf_tests.gate.samples import ABSENT, Clock, Rules
-from perf_tests.gate.stages import POWER_OF_DETECTION
+from perf_tests.gate.samples import ABSENT, SIDES, Clock, NoTiming, Rules, Uncounted
+from perf_tests.gate.stages import POWER_OF_DETECTION, Shift
 from perf_tests.gate.statistics import (
     CPU_TIME_ADVANTAGE,
     Estimate,
@@ -31,14 +31,16 @@ from perf_tests.gate.statistics import (
     moderated,
 )
 from perf_tests.gate.verdicts import (
-    LOST,
     Acceptance,
     CaseResult,
     Effect,
+    ExactResult,
+    RunVerdict,
     Verdict,
     launches_needed,
     shown_effect,
     slowdowns,
+    untimed,
     with_acceptance,
 )
 from perf_tests.records.record import OUTCOMES, code_of, how_many, machine_differences, run_of
@@ -160,9 +162,20 @@ class RecordedResult:
     detectable: float | None = None
     """The slowdown that so many launches detect with 80 % power, as a share of base's time."""
 
+    # What a run has beside, as its report reads it.
+    exact: ClassVar[Sequence[ExactResult]] = ()
+    uncounted: ClassVar[Sequence[Uncounted]] = ()
+    suite: ClassVar[Shift | None] = None
+
     @property
-    def fails(self) -> bool:
-        return any(row.is_failure for row in self.cases)
+    def verdict(self) -> RunVerdict:
+        if self.contaminated:
+            return RunVerdict.CONTAMINATED
+        return RunVerdict.FAILED if any(row.is_failure for row in self.cases) else RunVerdict.PASSED
+
+    @property
+    def reason(self) -> str:
+        return self.contaminated
 
 
 @dataclass(frozen=True)
@@ -209,7 +222,13 @@ def conclude_recorded(
         )
         row = CaseResult(name, verdict, explanation="" if enough[place] else too_few)
         called = {by: bool(flags[place]) for by, flags in slower.items()}
-        rows.append(_lost(name, before, now) or _with_effects(row, place, found, called, before, now, rules))
+        # A case that neither side has timed is head's loss.
+        lost = [
+            NoTiming(name, side, launches.outcomes.get(name, ABSENT), "")
+            for side, launches in zip(SIDES, (before, now), strict=True)
+            if name not in launches.rounds["wall"]
+        ]
+        rows.append(untimed(name, lost[-1:]) if lost else _with_effects(row, place, found, called, before, now, rules))
     rows += [
         CaseResult(name, Verdict.NOT_MEASURED, explanation=f"head {OUTCOMES[outcome]}")
         for name, outcome in now.outcomes.items()
@@ -234,16 +253,6 @@ def conclude_recorded(
         (len(base), len(head)),
         detectable,
     )
-
-
-def _lost(name: str, base: Launches, head: Launches) -> CaseResult | None:
-    """The row of a case that only one side timed; None where both did."""
-    if name in base.rounds["wall"] and name in head.rounds["wall"]:
-        return None
-    side, launches = ("base", base) if name in head.rounds["wall"] else ("head", head)
-    outcome = launches.outcomes.get(name)
-    verdict = Verdict.NEW if side == "base" else LOST[outcome or ABSENT]
-    return CaseResult(name, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
 
 
 def _with_effects(

@@ -24,10 +24,10 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import IO, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,46 +150,22 @@ class Rules:
         return math.log1p(self.margin)
 
     @property
-    def log_screen_above(self) -> float:
-        return math.log1p(self.screen_above)
-
-    @property
     def log_matters(self) -> float:
         return math.log1p(self.matters)
-
-    @property
-    def log_far(self) -> float:
-        return math.log1p(self.far)
 
     @property
     def has_first_look(self) -> bool:
         return self.first_look is not None and self.first_look < self.screen_pairs
 
     @property
-    def first_level(self) -> float:
-        """Level of the first look, over all cases."""
-        return self.alpha * self.first_share if self.has_first_look else 0.0
-
-    @property
-    def second_level(self) -> float:
-        """Level of the look at the end of stage 1, over all cases."""
-        return self.alpha * self.second_share
-
-    @property
     def stage_two_alpha(self) -> float:
         """What the looks of stage 2 share."""
-        return self.alpha * (1 - self.suite_share) - self.first_level - self.second_level
-
-    @property
-    def screen_clearing_level(self) -> float:
-        return self.clearing_level / 2
+        early = self.second_share + (self.first_share if self.has_first_look else 0.0)
+        return self.alpha * (1 - self.suite_share - early)
 
     @property
     def look_clearing_level(self) -> float:
         return self.clearing_level / 2 / len(self.confirm_looks)
-
-    def settings(self) -> Json:
-        return asdict(self)
 
 
 def rules_from_settings(settings: Json) -> Rules:
@@ -213,7 +189,7 @@ ABSENT = "absent"
 Seconds = NDArray[np.float64]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -222,8 +198,8 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _is_duration(value: object) -> bool:
-    return _is_number(value) and cast(float, value) > 0
+def _is_duration(value: Any) -> bool:
+    return _is_number(value) and value > 0
 
 
 def _are_durations(value: object) -> bool:
@@ -242,37 +218,32 @@ EndReason = Literal["finished", "budget", "time_limit", "interrupted"]
 """`budget` is --gate-minutes, the gate's own; `time_limit` is the run's, which has cases left."""
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
 class Event:
-    """A line that is no measurement; its fields are the line's keys, in the order of writing."""
+    """A line that is no measurement: a subclass is a frozen dataclass of the line's keys, in the order of writing."""
 
     event: ClassVar[str]
 
+    def __init_subclass__(cls, event: str) -> None:
+        cls.event = event
+        dataclass(frozen=True)(cls)
+
     def to_line(self) -> Json:
-        return {"event": self.event, **asdict(self)}
-
-    @classmethod
-    def from_line(cls, line: Json) -> Self:
-        """Raises ValueError, with what is wrong, for a missing or damaged value."""
-        return cls(**_checked(cls, line))
+        return {"event": self.event, **vars(self)}
 
 
-@dataclass(frozen=True)
-class NoTiming(Event):
+class NoTiming(Event, event="outcome"):
     """Why one side has no timing of a case."""
 
-    event = "outcome"
     case: str
     side: Side
     outcome: Outcome
     reason: str
 
 
-@dataclass(frozen=True)
-class Sentinel(Event):
+class Sentinel(Event, event="sentinel"):
     """Times of the same frozen work on one side in one launch pair."""
 
-    event = "sentinel"
     stage: Stage
     pair: Count
     name: str
@@ -280,69 +251,55 @@ class Sentinel(Event):
     seconds: Durations
 
 
-@dataclass(frozen=True)
-class ExactFinding(Event):
+class ExactFinding(Event, event="exact"):
     """A counter of a case on both sides; it is the same in every run, so any increase is real."""
 
-    event = "exact"
     case: str
     counter: str
     old: Number
     new: Number
 
 
-@dataclass(frozen=True)
-class Uncounted(Event):
+class Uncounted(Event, event="uncounted"):
     """Why the counters of a case are not compared: one side has none."""
 
-    event = "uncounted"
     case: str
     side: Side
     reason: str
 
 
-@dataclass(frozen=True)
-class PairTime(Event):
+class PairTime(Event, event="pair"):
     """How long a launch pair took, with starting, building and warming up but without counting."""
 
-    event = "pair"
     stage: Stage
     pair: Count
     seconds: Duration
 
 
-@dataclass(frozen=True)
-class LeftOut(Event):
+class LeftOut(Event, event="left_out"):
     """A case that is measured no further after the first launch pair, because the time is too short for all."""
 
-    event = "left_out"
     case: str
 
 
-@dataclass(frozen=True)
-class Relaunch(Event):
+class Relaunch(Event, event="relaunch"):
     """A worker failed and both sides were launched again; nothing is computed from it."""
 
-    event = "relaunch"
     pair: Unchecked
     case: Unchecked
     side: Unchecked
     reason: Unchecked
 
 
-@dataclass(frozen=True)
-class Incomparable(Event):
+class Incomparable(Event, event="incomparable"):
     """Why the two sides cannot be compared."""
 
-    event = "incomparable"
     reason: str
 
 
-@dataclass(frozen=True)
-class End(Event):
+class End(Event, event="end"):
     """Why the run stopped."""
 
-    event = "end"
     reason: EndReason
 
 
@@ -381,21 +338,21 @@ class Measurement:
     base_cpu_seconds: Seconds | None
     head_cpu_seconds: Seconds | None
 
-    @classmethod
-    def from_line(cls, line: Json) -> Self:
-        """Raises ValueError, with what is wrong, for a missing or damaged value."""
-        orders = line.get("orders")
-        if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
-            raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
-        clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
-        seconds = {name: _quadruples(line, name, len(orders)) for name in clocks}
-        return cls(**_checked(cls, line), orders=tuple(orders), **cast(Json, seconds))
-
     def seconds_by(self, clock: Clock) -> tuple[Seconds | None, Seconds | None]:
         """Base's and head's; None where the clock was not read."""
         if clock == "wall":
             return self.base_seconds, self.head_seconds
         return self.base_cpu_seconds, self.head_cpu_seconds
+
+
+def _measurement(line: Json) -> Measurement:
+    """Raises ValueError, with what is wrong, for a missing or damaged value."""
+    orders = line.get("orders")
+    if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
+        raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
+    clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
+    seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
+    return Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
 
 
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
@@ -485,9 +442,10 @@ class GateSamples:
         if "event" in line:
             if not isinstance(line["event"], str) or line["event"] not in EVENTS:
                 raise ValueError(f"the event {line['event']!r} is not known")
-            self.events.append(EVENTS[line["event"]].from_line(line))
+            kind = EVENTS[line["event"]]
+            self.events.append(kind(**_checked(kind, line)))
             return
-        found = Measurement.from_line(line)
+        found = _measurement(line)
         if found.case not in self.cases:
             raise ValueError(f"the case {found.case!r} is not in the header")
         # A pair has each case at most once, so a double lies among the last lines of as many cases.
@@ -504,7 +462,7 @@ class SamplesFile:
         text = _encoded({"format_version": FORMAT_VERSION, "kind": KIND, **header})
         self.samples = GateSamples(json.loads(text))
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = path.open("xb")
+        self._file = path.open("xb")
         self._write(text)
 
     def append(self, line: Json) -> None:
@@ -554,19 +512,11 @@ def _check_header(header: object) -> None:
     for name in SIDES:
         if not isinstance(header.get(name), dict) or not isinstance(header[name].get("label"), str):
             raise ValueError(f"its {name!r} has no label")
-    for key in ("machine_info", "settings"):
-        if not isinstance(header.get(key), dict):
-            raise ValueError(f"its {key!r} is missing")
-    _check_cases(header.get("cases"))
-    if not isinstance(header.get("accepted", []), list):
-        raise ValueError("its 'accepted' is not a list")
-    if not isinstance(header.get("options", ""), str):
-        raise ValueError("its 'options' is not a string")
-    if type(header.get("engine", 1)) is not int:
-        raise ValueError("its 'engine' is not a number")
-
-
-def _check_cases(cases: object) -> None:
+    known = {"machine_info": {}, "settings": {}, "accepted": [], "options": "", "engine": 1} | header
+    for key, kind in {"machine_info": dict, "settings": dict, "accepted": list, "options": str, "engine": int}.items():
+        if (key not in header and kind is dict) or type(known[key]) is not kind:
+            raise ValueError(f"its {key!r} is no {kind.__name__}")
+    cases = header.get("cases")
     ids = [case.get("id") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
     if not isinstance(cases, list) or len(ids) < len(cases) or not all(isinstance(name, str) and name for name in ids):
         raise ValueError("its 'cases' is not a list of cases with an id")

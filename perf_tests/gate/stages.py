@@ -19,7 +19,7 @@ A t test at a share of alpha, with the larger of a case's own spread and the one
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Self, get_args
 
 import numpy as np
 import scipy
@@ -59,6 +59,11 @@ class Screened:
     def candidates(self) -> Flags:
         """The cases that stage 2 measures."""
         return self.slower_suspects | self.faster_suspects | self.too_noisy
+
+    def without(self, decided: Flags) -> Self:
+        """The same with no candidates among the cases that are `decided`."""
+        flags = (flags & ~decided for flags in (self.slower_suspects, self.faster_suspects, self.too_noisy))
+        return type(self)(self.estimate, self.prior, *flags)
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
 
     def rejected(values: Floats, prior: Prior, level: float) -> Flags:
         """The open cases that are SLOWER by these values alone."""
-        found, open_cases = stage_two_estimate(values, prior), screened.candidates & ~state.decided
+        found, open_cases = moderated(estimate(values), prior), screened.candidates & ~state.decided
         return rejected_values(values, found, screened.candidates, state.slower, open_cases, level, rules)
 
     due = looks_due(samples, rules)
@@ -167,7 +172,7 @@ def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
         after = confirm_values(values, screened, before, level, rules, is_last)
         if guard is not None:
             # A case that wall time suspects is neither OK nor FASTER before wall time excludes a slowdown too.
-            upper = stage_two_estimate(wall, guard.prior).upper_limits(rules.look_clearing_level)
+            upper = moderated(estimate(wall), guard.prior).upper_limits(rules.look_clearing_level)
             free = ~(guard.slower_suspects & ~(upper < rules.log_matters)) | before.decided
             after = Confirmed(after.slower, after.faster & free, after.cleared & free)
         slower = slower | (after.slower & ~before.slower)
@@ -221,10 +226,10 @@ def screening_of(samples: GateSamples, rules: Rules) -> Screening:
             called = look.calls(pair_values(samples, 1, taken, by), rules, level)
             slower_early_by[by] = called | slower_early_by.get(by, np.zeros_like(called))
     left_out = {row.case for row in samples.of(LeftOut)}
-    screened = without(screened, np.asarray([case in left_out for case in samples.cases], dtype=bool))
+    screened = screened.without(np.asarray([case in left_out for case in samples.cases], dtype=bool))
     found = Screening(tuple(samples.cases), clock, by_clock, screened, guard, slower_early_by)
     decided = found.slower_early
-    return replace(found, screened=without(screened, decided), guard=guard and without(guard, decided))
+    return replace(found, screened=screened.without(decided), guard=guard and guard.without(decided))
 
 
 SECOND_SPREADS = 1.0
@@ -245,7 +250,12 @@ class InterimAnalysis:
 
     def calls(self, values: Floats, rules: Rules, level: float | None = None) -> Flags:
         """Flags of the slower cases, from pair values (..., cases, pairs), by Holm at `level` over all measured."""
-        found, spread = _with_larger_variance(values)
+        alone = estimate(values)
+        found = moderated(alone, fit_prior(alone))
+        # The larger variance, alone or as the suite moderates it; the spread of the median case where that is larger.
+        found = replace(found, variance=np.fmax(found.variance, alone.variance))
+        spread = np.sqrt(found.variance)
+        spread = np.fmax(spread, known_medians(spread)[..., None])
         above = np.all(values > self.above, axis=-1)  # which NaN is not
         is_plain = above & (found.mean > self.spreads * spread)
         p_values = np.where(is_plain, found.slower_p_values(rules.log_margin), np.nan)
@@ -256,26 +266,12 @@ def interim_analyses(rules: Rules) -> list[InterimAnalysis]:
     """The looks of stage 1 that a run of these rules takes, in order."""
     looks = []
     if rules.has_first_look and rules.first_look is not None:
-        looks.append(InterimAnalysis(rules.first_look, rules.first_level, rules.log_far, rules.far_spreads))
-    if rules.second_level:
-        looks.append(InterimAnalysis(rules.screen_pairs, rules.second_level, rules.log_matters, SECOND_SPREADS))
+        level, far = rules.alpha * rules.first_share, math.log1p(rules.far)
+        looks.append(InterimAnalysis(rules.first_look, level, far, rules.far_spreads))
+    if rules.second_share:
+        level = rules.alpha * rules.second_share
+        looks.append(InterimAnalysis(rules.screen_pairs, level, rules.log_matters, SECOND_SPREADS))
     return looks
-
-
-def spreads_slower(values: Floats) -> Floats:
-    """How many spreads of launch pairs each case is slower, (..., cases)."""
-    found, spread = _with_larger_variance(values)
-    return found.mean / spread
-
-
-def _with_larger_variance(values: Floats) -> tuple[Estimate, Floats]:
-    """An estimate with the larger variance of each case, alone or as the suite moderates it, and each case's spread,
-    that of the median case where it is larger."""
-    alone = estimate(values)
-    found = moderated(alone, fit_prior(alone))
-    found = replace(found, variance=np.fmax(found.variance, alone.variance))
-    spread = np.sqrt(found.variance)
-    return found, np.fmax(spread, known_medians(spread)[..., None])
 
 
 # The decisions on arrays of pair values.
@@ -291,24 +287,14 @@ def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) ->
     found = moderated(plain, prior)
     slower = looks_slower(found, rules)
     faster = found.faster_p_values(0.0) < rules.faster_screen_level
-    unclear = ~(found.upper_limits(rules.screen_clearing_level) < rules.log_matters) & (found.count > 0)
+    unclear = ~(found.upper_limits(rules.clearing_level / 2) < rules.log_matters) & (found.count > 0)
     screened = Screened(found, prior, slower, faster, unclear & ~slower)
-    return screened if decided is None else without(screened, decided)
+    return screened if decided is None else screened.without(decided)
 
 
 def looks_slower(found: Estimate, rules: Rules) -> Flags:
     """Enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
-    return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > rules.log_screen_above)
-
-
-def without(screened: Screened, decided: Flags) -> Screened:
-    """`screened` with no candidates among the cases that are `decided`."""
-    return replace(
-        screened,
-        slower_suspects=screened.slower_suspects & ~decided,
-        faster_suspects=screened.faster_suspects & ~decided,
-        too_noisy=screened.too_noisy & ~decided,
-    )
+    return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > math.log1p(rules.screen_above))
 
 
 def confirmed_so_far(screened: Screened, slower: Flags | None = None) -> Confirmed:
@@ -325,20 +311,15 @@ def confirm_values(
     Before the last look no case is cleared that still looks slower, to detect slowdowns below `matters` too.
     """
     undecided = screened.candidates & ~before.decided
-    found = stage_two_estimate(values, screened.prior)
+    found = moderated(estimate(values), screened.prior)
     slower = before.slower | rejected_values(values, found, screened.candidates, before.slower, undecided, level, rules)
     mirrored = replace(found, mean=-found.mean)
     faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
     no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
-    no_speedup = found.lower_limits(rules.look_clearing_level) > -rules.log_matters
+    no_speedup = mirrored.upper_limits(rules.look_clearing_level) < rules.log_matters
     is_calm = is_last | ~looks_slower(found, rules)
     clear = undecided & ~slower & ~faster & is_calm & no_slowdown & (no_speedup | ~screened.faster_suspects)
     return Confirmed(slower, before.faster | faster, before.cleared | clear)
-
-
-def stage_two_estimate(values: Floats, prior: Prior) -> Estimate:
-    """The estimate of stage 2's pair values alone, moderated by the `prior` of stage 1."""
-    return moderated(estimate(values), prior)
 
 
 def rejected_values(
@@ -370,7 +351,7 @@ FEWEST_CASES_OF_A_SUITE = 5
 
 @dataclass(frozen=True)
 class Shift:
-    """By how much one side takes longer, as a share of base's time, with its 95 % interval."""
+    """The share of base's time that one side takes longer, with its 95 % interval."""
 
     effect: float
     low: float
@@ -433,7 +414,7 @@ AIMED_POWER = 0.85
 """Computed with Gaussian quantiles, which promise a few points more than t tests reach."""
 
 WIDER = {3: 1.4, 6: 1.3}
-"""By launch pairs: a spread, as estimated, is smaller than this many times the true one in four of five cases."""
+"""Factor by launch pairs: an estimated spread is smaller than this many true ones in four of five cases."""
 ABOVE_ALL = {3: 1.6, 6: 1.9}
 """Standard deviations by which a mean must exceed a limit, for all values to exceed it in four of five cases."""
 ABOVE_ONE = 1.0
@@ -495,15 +476,14 @@ def detectable_slowdown(
     def passes(log_ratio: float) -> float:
         """The probability that stage 1 suspects a case, or finds it too noisy to clear."""
         error = pair_spread / math.sqrt(rules.screen_pairs)
-        suspected = max(float(scipy.stats.t.isf(rules.screen_level, dof)) * error, rules.log_screen_above)
-        too_noisy = rules.log_matters - float(scipy.stats.t.isf(rules.screen_clearing_level, dof)) * error
+        suspected = max(float(scipy.stats.t.isf(rules.screen_level, dof)) * error, math.log1p(rules.screen_above))
+        too_noisy = rules.log_matters - float(scipy.stats.t.isf(rules.clearing_level / 2, dof)) * error
         return float(scipy.stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
 
     error = pair_spread / math.sqrt(pairs)
     level = rules.stage_two_alpha * share / (1 + cases * passes(0.0))
-    shown = (
-        rules.log_margin + float(scipy.stats.t.isf(level, pairs - 1 + dof)) * error
-    )  # from here on the last look calls it
+    # From here on the last look calls it.
+    shown = rules.log_margin + float(scipy.stats.t.isf(level, pairs - 1 + dof)) * error
     low, high = rules.log_margin, rules.log_margin + 20 * pair_spread
     for _ in range(40):
         middle = (low + high) / 2

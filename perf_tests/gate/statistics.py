@@ -73,9 +73,6 @@ class Estimate:
         """Limits that lie below the true log ratio with probability `level`."""
         return self.mean + scipy.stats.t.isf(level, self.dof) * self.standard_error
 
-    def lower_limits(self, level: float) -> Floats:
-        return self.mean - scipy.stats.t.isf(level, self.dof) * self.standard_error
-
     def half_widths(self) -> Floats:
         """Half of each 95 % interval. A case that scatters more than the suite needs its own, wider one: the suite's
         variance would cover its truth less often."""

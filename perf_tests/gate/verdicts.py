@@ -116,9 +116,9 @@ class CaseResult:
     id: str
     verdict: Verdict
     effect: Effect | None = None
-    """From the launches that decided: of a suspect stage 2 alone, because selection in stage 1 biases its launches."""
+    """The effect in the launches that decided: a suspect's in stage 2 alone, as selection biases stage 1."""
     all_launches: Effect | None = None
-    """From both stages, which exaggerates the effect of a suspect."""
+    """The effect in both stages, which is exaggerated where the case was a suspect."""
     base_seconds: float | None = None
     """Median time of a round by `clock`."""
     head_seconds: float | None = None
@@ -302,7 +302,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
 
 
 def contamination(samples: GateSamples, rules: Rules) -> str:
-    """Which sentinels differ between the sides, so that the run says nothing about the change; empty if none does."""
+    """Name the sentinels that differ between the sides, so that the run says nothing of the change; empty if none."""
     moved = [
         f"{name} {shift.effect:+.1%} ({shift.low:+.1%} to {shift.high:+.1%})"
         for name, shift in sentinel_shifts(samples, rules).items()
@@ -321,17 +321,15 @@ def case_results(
     lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
     rows = []
     for place, case in enumerate(samples.cases):
-        found = [row for side in SIDES if (row := lost.get((case, side))) is not None]
-        rows.append(_untimed(case, found) if found else _timed(samples, history, rules, place))
+        found = [lost[case, side] for side in SIDES if (case, side) in lost]
+        rows.append(untimed(case, found) if found else _timed(samples, history, rules, place))
     return [with_acceptance(row, accepted) for row in rows]
 
 
-def _untimed(case: str, lost: Sequence[NoTiming]) -> CaseResult:
+def untimed(case: str, lost: Sequence[NoTiming]) -> CaseResult:
     """The row of a case that one side, or both, base first, has `lost`."""
-    words = [
-        f"{'does not have it' if row.outcome == ABSENT else OUTCOMES[row.outcome]}: {row.reason.rstrip('.')}"
-        for row in lost
-    ]
+    outcomes = {**OUTCOMES, ABSENT: "does not have it"}
+    words = [f"{outcomes[row.outcome]}{row.reason and ': '}{row.reason.rstrip('.')}" for row in lost]
     if len(lost) == 1:
         verdict = Verdict.NEW if lost[0].side == "base" else LOST[lost[0].outcome]
         return CaseResult(case, verdict, explanation=f"{lost[0].side} {words[0]}")
@@ -349,7 +347,7 @@ def _timed(samples: GateSamples, history: StageHistory, rules: Rules, place: int
         return moderated(estimate(screening.by_clock[clock][[place]]), history.priors[clock])
 
     def estimates(clock: Clock) -> tuple[Estimate, Estimate | None]:
-        """That of stage 2 if it has enough launches, with that of all launches, else of stage 1; arrays of one case."""
+        """Estimate by stage 2 if it has enough launches, and by all launches, else by stage 1; arrays of one case."""
         first, second = (stage.by_clock[clock][[place]] for stage in (screening, history))
         second = second[:, : history.pairs_used[place]]
         if np.sum(~np.isnan(second)) < FEWEST_PAIRS:

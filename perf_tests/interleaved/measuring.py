@@ -3,6 +3,7 @@
 A launch pair is two fresh worker processes, one in each side's tree, that serve the same cases in the same order.
 """
 
+import math
 import signal
 import threading
 import time
@@ -58,8 +59,8 @@ START_SECONDS = 600.0
 SENTINELS = ("arithmetic", "memory", "interpreter")
 
 PRIMED_BELOW_SECONDS = 0.01
-"""Below this, each turn starts with an unmeasured round, because caches and branch predictors forget while the other
-side works; in longer rounds that costs too little to matter."""
+"""Each turn of shorter rounds starts with an unmeasured one, because caches and branch predictors forget while the
+other side works; in longer rounds that costs too little to matter."""
 
 SETTLING_QUADRUPLES = 2
 """First quadruples of such short rounds that are discarded: before them both sides waited, one of them longer, and may
@@ -102,50 +103,44 @@ class Watch:
     screen_pairs: int
     seconds: float
     """The run's budget."""
-    seconds_left: Callable[[], float] | None = None
-    """Until the run's time limit; None without one."""
+    seconds_left: Callable[[], float] = lambda: math.inf
+    """Until the run's time limit."""
     _start: float = field(default_factory=time.monotonic)
     _prefix: str = ""
-    _cases: int = 0
-    _left_at_pair: float | None = None
-    _left_at_case: float | None = None
+    _cases: int = 1
+    _left_at_pair: float = -math.inf
+    _left_at_case: float = -math.inf
     _longest_case_seconds: float = 0.0
 
     def pair_begins(self, stage: int, pair: int, cases: int) -> None:
-        if self.seconds_left is not None:
-            left = self.seconds_left()
-            if self._left_at_pair is not None:
-                self._end_unless_left((self._left_at_pair - left) * cases / self._cases)
-            self._left_at_pair, self._left_at_case = left, None
-        self._cases = cases
+        left = self.seconds_left()
+        if (self._left_at_pair - left) * cases / self._cases > left:  # as long a case as in the pair before
+            raise OutOfTimeError
+        self._left_at_pair, self._left_at_case, self._cases = left, -math.inf, cases
         self._prefix = f"launch pair {pair + 1} of {self.screen_pairs}"
         if stage == 2:
             self._prefix = f"launch pair {pair + 1 - self.screen_pairs} of the undecided cases"
-        if self.line is None and self.terminal is not None:
+        if self.line is None:
             seconds = time.monotonic() - self._start
-            self.terminal.ensure_newline()
-            self.terminal.write_line(f"{self._prefix}: {how_many(cases, 'case')}, {seconds:.0f} s so far")
-
-    def _end_unless_left(self, seconds: float) -> None:
-        if self.seconds_left is not None and seconds > self.seconds_left():
-            raise OutOfTimeError
+            self._write(f"{self._prefix}: {how_many(cases, 'case')}, {seconds:.0f} s so far")
 
     def case_begins(self, case: str, place: int) -> None:
-        if self.seconds_left is not None:
-            left = self.seconds_left()
-            if self._left_at_case is not None:
-                self._longest_case_seconds = max(self._longest_case_seconds, self._left_at_case - left)
-            self._left_at_case = left
-            self._end_unless_left(self._longest_case_seconds)
+        left = self.seconds_left()
+        self._longest_case_seconds = max(self._longest_case_seconds, self._left_at_case - left)
+        self._left_at_case = left
+        if self._longest_case_seconds > left:
+            raise OutOfTimeError
         if self.line is not None:
-            left = max(0.0, self.seconds - (time.monotonic() - self._start))
-            left_words = f"at most {left / 60:.0f} min left"
-            text = f"{self._prefix}  case {place + 1} of {self._cases}  {left_words}  {case_name(case)}"
-            self.line.rewrite(text, erase=True)
+            minutes = max(0.0, self.seconds - (time.monotonic() - self._start)) / 60
+            place_words = f"case {place + 1} of {self._cases}  at most {minutes:.0f} min left"
+            self.line.rewrite(f"{self._prefix}  {place_words}  {case_name(case)}", erase=True)
 
     def say(self, sentence: str) -> None:
-        """Above the line that shows the progress."""
+        """Write a sentence above the line that shows the progress."""
         self.ends()
+        self._write(sentence)
+
+    def _write(self, sentence: str) -> None:
         if self.terminal is not None:
             self.terminal.ensure_newline()
             self.terminal.write_line(sentence)
@@ -274,6 +269,7 @@ class _LaunchPair:
     draw: Draw
     at_hand: str | None = None
     sentinel_seconds: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
+    workers: dict[Side, WorkerProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.left)
@@ -285,25 +281,25 @@ class _LaunchPair:
     def measure(self) -> None:
         """Launch both sides and measure the cases left; raises WorkerEndedError as soon as one side fails."""
         measuring = self.measuring
-        with self._launched() as workers:
-            self._agree_on_cases(workers)
+        with self._launched():
+            self._agree_on_cases()
             for case in list(self.left):
                 self.at_hand = case
                 measuring.watch.case_begins(case, self._all.index(case))
                 start = time.monotonic()
-                once_seconds = self._measure_case(case, workers)
+                once_seconds = self._measure_case(case)
                 measuring.once_seconds += once_seconds
                 measuring.case_seconds[case] = time.monotonic() - start - once_seconds
                 self.left.remove(case)
                 self.at_hand = None
             if measuring.counts:
-                measuring.count_cases([case for case in self._all if case not in measuring.left_out], workers)
+                measuring.count_cases([case for case in self._all if case not in measuring.left_out], self.workers)
 
     @contextmanager
-    def _launched(self) -> Iterator[dict[Side, WorkerProcess]]:
+    def _launched(self) -> Iterator[None]:
         """Both workers, started together and told what to collect; both are ended on every exit."""
         measuring, draw, trees = self.measuring, self.draw, self.measuring.trees
-        workers: dict[Side, WorkerProcess] = {}
+        workers = self.workers = {}
         try:
             for side in SIDES[::-1] if draw.head_starts_first else SIDES:
                 tree, python = (trees.base, measuring.python_of_base) if side == "base" else (trees.head, None)
@@ -317,17 +313,17 @@ class _LaunchPair:
                 with _signals_wait():
                     workers[side] = start_worker("perf_tests.interleaved.worker", folder, environment, side, python)
                 workers[side].send({**measuring.tasks[side], "tree": str(tree)})
-            yield workers
+            yield
         finally:
             with _signals_wait():
                 for worker in workers.values():
                     worker.end()
 
-    def _agree_on_cases(self, workers: Mapping[Side, WorkerProcess]) -> None:
+    def _agree_on_cases(self) -> None:
         """Leave out cases that a side lacks or defines differently; tell both sides the order."""
         measuring = self.measuring
         on_purpose = dict.fromkeys(measuring.differing_fields)
-        for side, answer in self._receive_all(workers).items():
+        for side, answer in self._receive_all(self.workers).items():
             there: Json = answer["ready"]
             for case in list(self.left):
                 reason = "it does not know a value of this case"
@@ -338,7 +334,7 @@ class _LaunchPair:
                 if reason:
                     measuring.note_outcome(case, side, ABSENT, reason)
                     self.left.remove(case)
-        for side, worker in workers.items():
+        for side, worker in self.workers.items():
             own_ids = {case: measuring.own_ids[side][case] for case in self.left}
             measured = [own_id for case, own_id in own_ids.items() if case in measuring.case_seconds]
             worker.send({"order": list(own_ids.values()), "measured": measured})
@@ -356,20 +352,20 @@ class _LaunchPair:
             raise max(troubles, key=lambda error: (error.cannot_start, error.side == "head"))
         return answers
 
-    def _measure_case(self, case: str, workers: Mapping[Side, WorkerProcess]) -> float:
+    def _measure_case(self, case: str) -> float:
         """The seconds that it took for what only the first launches do."""
         measuring = self.measuring
-        answers = self._receive_all(workers)
+        answers = self._receive_all(self.workers)
         once_seconds = max(answer.get("once_seconds", 0.0) for answer in answers.values())
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
             try:
-                with self._on_the_same_cores(case, workers) as cores:
-                    line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
+                with self._on_the_same_cores(case) as cores:
+                    line = {**self._measure_rounds(case, round_seconds), "cores": cores}
             except CaseEndedError as error:
                 answers[error.side] = error.answer
-        warm = {side: workers[side] for side, answer in answers.items() if "warm" in answer}
+        warm = {side: self.workers[side] for side, answer in answers.items() if "warm" in answer}
         # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
             worker.send({"enough": True})
@@ -382,7 +378,7 @@ class _LaunchPair:
         return float(once_seconds)
 
     @contextmanager
-    def _on_the_same_cores(self, case: str, workers: Mapping[Side, WorkerProcess]) -> Iterator[list[int] | None]:
+    def _on_the_same_cores(self, case: str) -> Iterator[list[int] | None]:
         """Both workers on cores drawn for this case.
 
         The scheduler would keep each process on its own core, and load on one core would look like a difference of
@@ -393,15 +389,15 @@ class _LaunchPair:
             yield None
             return
         cores = draw_cores(measuring.seed, self.pair, case, processors_for(measuring.threads), measuring.threads)
-        for worker in workers.values():
+        for worker in self.workers.values():
             keep_on(worker.process.pid, cores)
         try:
             yield cores
         finally:
-            for worker in workers.values():
+            for worker in self.workers.values():
                 let_go(worker.process.pid)
 
-    def _measure_rounds(self, case: str, workers: Mapping[Side, WorkerProcess], round_seconds: float) -> Json:
+    def _measure_rounds(self, case: str, round_seconds: float) -> Json:
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0
         patience_seconds = self.measuring.answer_seconds + PATIENCE_ROUNDS * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
@@ -409,27 +405,31 @@ class _LaunchPair:
         orders = draw_quadruples(self.measuring.seed, self.pair, case, max(count, FEWEST_QUADRUPLES))
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
-                self._measure_quadruple(order, workers, unmeasured, patience_seconds)
+                self._measure_quadruple(order, unmeasured, patience_seconds)
         quadruples = []
         for order in orders:
-            quadruples.append(self._measure_quadruple(order, workers, unmeasured, patience_seconds))
+            quadruples.append(self._measure_quadruple(order, unmeasured, patience_seconds))
             # A calm long quadruple says enough; a disturbed one gets the fewest that others get.
-            if count == len(quadruples) == 1 and not is_disturbed(_by_best_clock(quadruples[0])):
-                break
+            if count == len(quadruples) == 1:
+                # CPU time, which a neighbour moves least, where it was read.
+                clock = "_cpu_seconds" if f"{SIDES[0]}_cpu_seconds" in quadruples[0] else "_seconds"
+                if not is_disturbed([quadruples[0][f"{side}{clock}"] for side in SIDES]):
+                    break
         orders = orders[: len(quadruples)]
         if case in self._with_sentinels:
-            self._measure_sentinels(workers, orders[0])
+            for name in SENTINELS:
+                for side, turn in turns(orders[0]):
+                    answer = self._turn(side, {"sentinel": name, "count": turn}, self.measuring.answer_seconds)
+                    self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
         clocks = [f"{side}{clock}seconds" for side in SIDES for clock in ("_", "_cpu_")]
         # A GPU's rounds have no CPU time.
         seconds = {name: [q[name] for q in quadruples] if name in quadruples[0] else None for name in clocks}
         return {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders, **seconds}
 
-    def _measure_quadruple(
-        self, order: str, workers: Mapping[Side, WorkerProcess], unmeasured: int, patience_seconds: float
-    ) -> dict[str, list[float]]:
+    def _measure_quadruple(self, order: str, unmeasured: int, patience_seconds: float) -> dict[str, list[float]]:
         quadruple: dict[str, list[float]] = {}
         for side, rounds in turns(order):
-            answer = self._turn(side, {"rounds": rounds, "unmeasured": unmeasured}, workers, patience_seconds)
+            answer = self._turn(side, {"rounds": rounds, "unmeasured": unmeasured}, patience_seconds)
             for clock in ("seconds", "cpu_seconds"):
                 if answer[clock] is not None:
                     quadruple.setdefault(f"{side}_{clock}", []).extend(answer[clock])
@@ -437,19 +437,12 @@ class _LaunchPair:
             self.measuring.turns += 1
         return quadruple
 
-    def _turn(self, side: Side, request: Json, workers: Mapping[Side, WorkerProcess], patience_seconds: float) -> Json:
+    def _turn(self, side: Side, request: Json, patience_seconds: float) -> Json:
         """What one side measures while the other waits. Raises CaseEndedError where its case ends instead."""
-        answer = workers[side].ask(request, patience_seconds)
+        answer = self.workers[side].ask(request, patience_seconds)
         if "done" in answer:
             raise CaseEndedError(side, answer)
         return answer
-
-    def _measure_sentinels(self, workers: Mapping[Side, WorkerProcess], order: str) -> None:
-        for name in SENTINELS:
-            for side, count in turns(order):
-                request = {"sentinel": name, "count": count}
-                answer = self._turn(side, request, workers, self.measuring.answer_seconds)
-                self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
 
 
 @contextmanager
@@ -468,12 +461,6 @@ def _signals_wait() -> Iterator[None]:
             signal.signal(number, before[number])
         for first in came:
             signal.raise_signal(first)
-
-
-def _by_best_clock(quadruple: Mapping[str, list[float]]) -> list[list[float]]:
-    """The rounds of each side: CPU time, which a neighbour moves least, where it was read."""
-    clock = "_cpu_seconds" if f"{SIDES[0]}_cpu_seconds" in quadruple else "_seconds"
-    return [quadruple[f"{side}{clock}"] for side in SIDES]
 
 
 def turns(order: str) -> list[tuple[Side, int]]:

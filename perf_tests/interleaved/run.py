@@ -80,7 +80,7 @@ class GatePlan:
     machine_info: Json
     rules: Rules
     options: str
-    """As typed, to measure a case again."""
+    """What was typed, to measure a case again."""
     python_of_base: "OtherPython | None" = None
 
     @property
@@ -186,7 +186,7 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
 
 
 def _leave_out(run: GateRun, measuring: Measuring) -> None:
-    """After the first launch pair: measure fewer cases well where the time is too short for all."""
+    """Measure fewer cases well, after the first launch pair, where the time is too short for all."""
     measured = {case: measuring.case_seconds[case] for case in run.plan.cases if case in measuring.case_seconds}
     cost = PairCost(measuring.launch_seconds, measured)
     still = run.plan.seconds - measuring.once_seconds
@@ -208,11 +208,11 @@ class PairCost:
     """What the first launch pair took."""
 
     launch_seconds: float
-    """Without its cases."""
+    """What it took beside its cases."""
     case_seconds: Mapping[str, float]
 
     def needed_seconds(self, cases: Iterable[str], rules: Rules) -> float:
-        """For stage 1 of these cases, and the first look of stage 2 at a share of them."""
+        """Seconds that stage 1 of these cases takes, and the first look of stage 2 at a share of them."""
         of_cases = sum(self.case_seconds.get(case, 0.0) for case in cases)
         confirming = rules.confirm_looks[0] * (self.launch_seconds + CONFIRMED_SHARE * of_cases)
         return rules.screen_pairs * (self.launch_seconds + of_cases) + confirming
@@ -294,7 +294,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
         "head": of_head,
         "machine_info": plan.machine_info,
         "settings": {
-            **plan.rules.settings(),
+            **asdict(plan.rules),
             "minutes": plan.against.minutes,
             "layout_seed": seed,
             "worker_environment": STEADY,

@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from perf_tests.bench.workers import Channel, ClosedError, channel_of_worker
+from perf_tests.bench.workers import ClosedError, channel_of_worker
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Tree, take_files_from, why_not_there
 
@@ -18,7 +18,14 @@ def main() -> int:
     channel = channel_of_worker()
     try:
         task = channel.receive()
-        reason = _why_not_this_tree(task) or _serve(channel, task)
+        reason = _why_not_this_tree(task)
+        if reason is None:
+            try:
+                from perf_tests.interleaved.on_demand import serve
+            except Exception as error:  # whatever importing an older `model/` raises
+                reason = f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
+            else:
+                reason = serve(channel, task)
         if reason:
             channel.send({"cannot": reason})
     except ClosedError:  # the gate is gone
@@ -36,15 +43,6 @@ def _why_not_this_tree(task: Json) -> str | None:
             return "it has no model/"
     # Of several attentions each is looked for alone.
     return why_not_there(task["settings"]["model"]) or why_not_there(task["settings"]["optimizer"])
-
-
-def _serve(channel: Channel, task: Json) -> str | None:
-    """Why nothing was served; None when all was served."""
-    try:
-        from perf_tests.interleaved.on_demand import serve
-    except Exception as error:  # whatever importing an older `model/` raises
-        return f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
-    return serve(channel, task)
 
 
 if __name__ == "__main__":

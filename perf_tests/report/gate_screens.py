@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from perf_tests.gate.recorded import RecordedResult
-from perf_tests.gate.samples import Rules
+from perf_tests.gate.samples import Clock, Rules
 from perf_tests.gate.stages import Shift
 from perf_tests.gate.verdicts import (
     FILE_NAME,
@@ -55,8 +55,7 @@ def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
     lines = failure_sentences(result, header, rules)
     lines += table(*verdict_table(result.cases, header)) if result.cases else []
-    if isinstance(result, GateResult):
-        lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
+    lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
     lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
     return [printable(line) for line in (*lines, verdict_sentence(result))]
 
@@ -71,7 +70,7 @@ def markdown(result: Result, header: Json, rules: Rules) -> str:
         return "\n".join([*parts, "", *everything, "", *conditions]) + "\n"
     if loud := [row for row in result.cases if row.verdict != Verdict.OK]:
         parts += ["", *pipe_table(*verdict_table(loud, header)), ""]
-    if limits := limits_to_accept(result, header):
+    if limits := limits_to_accept(result, base_revision(header)):
         entries = toml_entries(limits).strip().splitlines()
         # The fence is longer than any run of backticks in the entries.
         fence = "`" * (1 + max([2, *(len(run) for line in entries for run in re.findall(r"`+", line))]))
@@ -94,17 +93,13 @@ def _folded(summary: str, lines: list[str]) -> list[str]:
 
 def as_json(result: Result, header: Json, rules: Rules) -> str:
     """The result as JSON, with `is_failure` in each row; an unknown number is null."""
-    data: Json = asdict(result)
-    if isinstance(result, RecordedResult):
-        data |= {"verdict": _run_verdict(result), "rules": rules.settings()}
-    else:
-        data = {"verdict": result.verdict, "exit_code": result.exit_code, **data}
-        data |= {"base": header["base"], "head": header["head"], "rules": rules.settings()}
-        data |= {"findings": finding_sentences(result, header, rules)}
-        for place, exact in enumerate(result.exact):
-            data["exact"][place]["is_failure"] = exact.is_failure
-    for place, row in enumerate(result.cases):
-        data["cases"][place]["is_failure"] = row.is_failure
+    data: Json = {"verdict": result.verdict, **asdict(result), "rules": asdict(rules)}
+    if isinstance(result, GateResult):
+        findings = finding_sentences(result, header, rules)
+        data |= {"exit_code": result.exit_code, "base": header["base"], "head": header["head"], "findings": findings}
+    rows: list[CaseResult | ExactResult] = [*result.cases, *result.exact]
+    for entry, row in zip((*data["cases"], *data.get("exact", ())), rows, strict=True):
+        entry["is_failure"] = row.is_failure
     return json.dumps(without_nan(data), allow_nan=False, indent=1)
 
 
@@ -164,7 +159,7 @@ def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
         )
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
     sentences += _sentences_without_figures(row for row in result.cases if row.verdict in LOST.values())
-    return sentences + (rise_sentences(result.exact) if isinstance(result, GateResult) else [])
+    return sentences + rise_sentences(result.exact)
 
 
 def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
@@ -231,12 +226,12 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
 
 
 def reproduce_command(case_id: str, header: Json) -> str:
-    options = header.get("options") or f"--against {_base_revision(header)}"
+    options = header.get("options") or f"--against {base_revision(header)}"
     folder = f"{header['suite']}/" if header.get("suite") else ""
     return f"pytest {shlex.quote(f'{folder}{case_id}')} {options}"
 
 
-def _base_revision(header: Json) -> str:
+def base_revision(header: Json) -> str:
     return str(header["base"].get("revision") or header["base"]["label"])[:12]
 
 
@@ -246,55 +241,43 @@ def _because(accepted: str | None) -> str:
 
 def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
     """What the verdicts rest on, the thresholds, and the smallest slowdown that these launches detect."""
+    slower = f"SLOWER: a slowdown above {rules.margin:.1%} is significant"
+    ok = f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
     if isinstance(result, RecordedResult):
-        return _recorded_conditions(result, rules)
-    clock = result.clock
-    spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
-    if math.isnan(clock.wall_spread):
-        spreads = "too few launch pairs to estimate their scatter"
-    elif clock.cpu_spread is not None:
-        spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
-    of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
-    lines = [
-        f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of the suspects; "
-        f"verdicts use {CLOCKS[clock.clock]}: {spreads}."
-    ]
-    if clock.guards:
-        lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
-    lines += [
-        f"SLOWER: a slowdown above {rules.margin:.1%} is significant; a run without one reports SLOWER with "
-        f"probability at most {rules.alpha:.1%}. {_ok_means(rules)}"
-    ]
-    if result.suite is not None and not result.suite.is_significant:
-        lines += [f"All cases together: head takes {result.suite.effect:+.1%} ({_interval(result.suite)} at 95 %)."]
+        launches = f"{result.launches[0]} launches of base against {result.launches[1]} of head"
+        if not math.isnan(result.spread):
+            launches += (
+                f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow "
+                f"their launch's matrix-product rate with slope {result.slope:.2f}"
+            )
+        lines = [
+            f"{launches}.",
+            f"{slower} at {rules.alpha:.1%} over all cases. {ok} A change of the machine between the two sets that the "
+            "matrix product misses looks like a change of the code: prefer --against.",
+        ]
+    else:
+        clock, shift = result.clock, result.suite
+        spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
+        if math.isnan(clock.wall_spread):
+            spreads = "too few launch pairs to estimate their scatter"
+        elif clock.cpu_spread is not None:
+            spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
+        of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
+        lines = [
+            f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of the "
+            f"suspects; verdicts use {CLOCKS[clock.clock]}: {spreads}."
+        ]
+        if clock.guards:
+            lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
+        lines += [f"{slower}; a run without one reports SLOWER with probability at most {rules.alpha:.1%}. {ok}"]
+        if shift is not None and not shift.is_significant:
+            lines += [f"All cases together: head takes {shift.effect:+.1%} ({_interval(shift)} at 95 %)."]
+        if result.detectable is None and any(row.verdict == Verdict.UNDECIDED for row in result.cases):
+            lines += ["This run ended with too few launch pairs to call any case SLOWER."]
     if result.detectable is not None:
-        lines += [f"This run could detect a {result.detectable:.1%} slowdown with 80 % power."]
-    elif any(row.verdict == Verdict.UNDECIDED for row in result.cases):
-        lines += ["This run ended with too few launch pairs to call any case SLOWER."]
+        these = "This run" if header else "These launches"
+        lines += [f"{these} could detect a {result.detectable:.1%} slowdown with 80 % power."]
     return lines
-
-
-def _recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
-    """The same of recorded launches."""
-    launches = f"{result.launches[0]} launches of base against {result.launches[1]} of head"
-    if not math.isnan(result.spread):
-        launches += (
-            f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow their "
-            f"launch's matrix-product rate with slope {result.slope:.2f}"
-        )
-    lines = [
-        f"{launches}.",
-        f"SLOWER: a slowdown above {rules.margin:.1%} is significant at {rules.alpha:.1%} over all cases. "
-        f"{_ok_means(rules)} A change of the machine between the two sets that the matrix product misses looks like a "
-        "change of the code: prefer --against.",
-    ]
-    if result.detectable is not None:
-        lines += [f"These launches could detect a {result.detectable:.1%} slowdown with 80 % power."]
-    return lines
-
-
-def _ok_means(rules: Rules) -> str:
-    return f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
 
 
 def verdict_sentence(result: Result) -> str:
@@ -302,18 +285,9 @@ def verdict_sentence(result: Result) -> str:
     counts = Counter(row.verdict for row in result.cases)
     counted = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
     counted += ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
-    if isinstance(result, RecordedResult):
-        reason = result.contaminated
-    else:
-        exact = sum(row.is_failure for row in result.exact)
-        counted, reason = counted + (f", {exact} counters rose" if exact else ""), result.reason
-    return f"gate: {_run_verdict(result)}{f': {reason}' if reason else ''} ({counted or 'no cases'})"
-
-
-def _run_verdict(result: Result) -> str:
-    if isinstance(result, GateResult):
-        return str(result.verdict)
-    return "CONTAMINATED" if result.contaminated else "FAILED" if result.fails else "PASSED"
+    exact = sum(row.is_failure for row in result.exact)
+    counted += f", {exact} counters rose" if exact else ""
+    return f"gate: {result.verdict}{f': {result.reason}' if result.reason else ''} ({counted or 'no cases'})"
 
 
 # Exact counters: a table with a row for each case that changed, and what rose in sentences.
@@ -370,7 +344,7 @@ def _moved_by(row: ExactResult) -> str:
     return f"{moved}{' (accepted)' if row.accepted else ''}"
 
 
-def _uncounted_sentences(result: GateResult) -> list[str]:
+def _uncounted_sentences(result: Result) -> list[str]:
     """One for each reason why exact counters are not compared."""
     reasons = Counter((row.side, row.reason) for row in result.uncounted)
     return [
@@ -382,38 +356,22 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
 # What to accept, and the file in which it is offered.
 
 
-def limits_to_accept(result: GateResult, header: Json) -> list[Acceptance]:
-    """They accept every slowdown and counter that fails; the user writes the reasons."""
-    revision, suite = _base_revision(header), result.suite
-    limits = slowdowns_to_accept(result.cases, revision)
-    if suite is not None and suite.is_significant and result.suite_accepted is None:
-        limits.append(Acceptance(SUITE, _limit(suite.high), REASON, revision, clock=result.clock.clock))
-    return limits + [
+def limits_to_accept(result: Result, revision: str) -> list[Acceptance]:
+    """They accept every slowdown and counter that fails against `revision`; the user writes the reasons."""
+    shifts = [(row.id, by, shown) for row in result.cases if row.is_failure for by, shown in row.slower_by.items()]
+    found: list[tuple[str, Clock, Effect | Shift]] = [*shifts]
+    if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:
+        found += [(SUITE, result.clock.clock, result.suite)] if result.suite_accepted is None else []
+    # The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it.
+    limits = [(case, math.ceil(100 * (1 + shown.high)) / 100, clock) for case, clock, shown in found]
+    slower = [Acceptance(case, limit, REASON, revision, clock=clock) for case, limit, clock in limits]
+    return slower + [
         Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
     ]
 
 
-def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acceptance]:
-    return [
-        Acceptance(row.id, _limit(effect.high), REASON, revision, clock=clock)
-        for row in cases
-        if row.is_failure
-        for clock, effect in row.slower_by.items()
-    ]
-
-
-def _limit(share: float) -> float:
-    """The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it."""
-    return math.ceil(100 * (1 + share)) / 100
-
-
-def offer_beside(samples: Path) -> Path:
-    """The file in which entries for this run's slowdowns are offered."""
-    return samples.with_name(f"{samples.name.partition('.')[0]}_accept.toml")
-
-
 def offer_among(storage: Path, base_name: str) -> Path:
-    """The same for recorded launches, whose records are no samples."""
+    """The file for entries on recorded launches, which have no samples to lie beside."""
     return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
 
 

@@ -214,7 +214,8 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.report.gate_screens import report_lines, slowdowns_to_accept
+    from perf_tests.gate.verdicts import RunVerdict
+    from perf_tests.report.gate_screens import limits_to_accept, report_lines
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
@@ -222,9 +223,9 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
     run.is_contaminated = bool(result.contaminated)
     if run.is_contaminated:
         return
-    if result.fails:
+    if result.verdict == RunVerdict.FAILED:
         run.failures.append(run.verdict_lines[-1])
-    limits = slowdowns_to_accept(result.cases, sides.base_name)
+    limits = limits_to_accept(result, sides.base_name)
     if limits:
         run.notes.append(offer_entries(limits, offer_among(storage, sides.base_name)))
 

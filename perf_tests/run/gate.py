@@ -1,26 +1,25 @@
 """The gate under pytest: measure the collected cases in turns with base, and report a verdict as each test's result."""
 
-import math
 import shlex
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from perf_tests.bench.options import Against
 from perf_tests.bench.recording import terminal_line
 from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict
+from perf_tests.gate.verdicts import RunVerdict, Verdict
 from perf_tests.interleaved.measuring import UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, other_python, run_gate
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
+    base_revision,
     finding_sentences,
     limits_to_accept,
     markdown,
-    offer_beside,
     offer_entries,
     report_lines,
 )
@@ -78,8 +77,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     limit = read_time_limit(config)
     limit.refuse_if_too_short(items)
     watch = Watch(
-        terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds,
-        seconds_left=None if limit.minutes == math.inf else lambda: limit.seconds_left,
+        terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds, lambda: limit.seconds_left
     )  # fmt: skip
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
@@ -101,29 +99,23 @@ class GatePlugin:
     watch: Watch
     unmeasured: dict[str, str]
     """Why a case is not measured."""
-    rows: dict[str, CaseResult] = field(default_factory=dict)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         if self.run.plan.cases and not session.testsfailed:
-            self._measure()
+            try:
+                run_gate(self.run, self.watch)
+            except (BesideAnotherError, TreeError, UnmeasurableError) as error:
+                raise pytest.UsageError(str(error)) from error
+            except OSError as error:
+                kept = f"{self.run.paths[-1]} is complete up to here" if self.run.paths else "Nothing was measured"
+                pytest.exit(
+                    f"The gate's samples cannot be written: {error}. {kept}; free disk space and run it again.",
+                    returncode=pytest.ExitCode.INTERNAL_ERROR,
+                )
+            finally:
+                self.watch.ends()
         return (yield)
-
-    def _measure(self) -> None:
-        try:
-            run_gate(self.run, self.watch)
-        except (BesideAnotherError, TreeError, UnmeasurableError) as error:
-            raise pytest.UsageError(str(error)) from error
-        except OSError as error:
-            kept = f"{self.run.paths[-1]} is complete up to here" if self.run.paths else "Nothing was measured"
-            pytest.exit(
-                f"The gate's samples cannot be written: {error}. {kept}; free disk space and run it again.",
-                returncode=pytest.ExitCode.INTERNAL_ERROR,
-            )
-        finally:
-            self.watch.ends()
-        result = self.run.result
-        self.rows = {row.id: row for row in result.cases} if result else {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -158,7 +150,7 @@ class GatePlugin:
         assert result is not None
         if result.verdict in (RunVerdict.CONTAMINATED, RunVerdict.INCOMPARABLE):
             return "skipped", str(result.verdict), result.reason
-        row = self.rows[case_id]
+        (row,) = (row for row in result.cases if row.id == case_id)
         words = str(row.verdict) if row.effect is None else f"{row.verdict} {row.effect.effect:+.1%}"
         risen = [exact for exact in result.exact if exact.id == case_id and exact.is_failure]
         words += f", MORE {', '.join(exact.counter for exact in risen)}" if risen else ""
@@ -197,9 +189,10 @@ class GatePlugin:
         lines = ["No verdict: the run did not finish."]
         if self.run.result is not None:
             lines = report_lines(self.run.result, self.run.header, self.run.plan.rules)
-            limits = limits_to_accept(self.run.result, self.run.header)
+            limits = limits_to_accept(self.run.result, base_revision(self.run.header))
             if limits:
-                self.run.notes.append(offer_entries(limits, offer_beside(self.run.paths[-1])))
+                stem = self.run.paths[-1].name.partition(".")[0]
+                self.run.notes.append(offer_entries(limits, self.run.paths[-1].with_name(f"{stem}_accept.toml")))
         for path in self.run.paths[-1:]:
             self.run.notes.append(f"Samples: {path}. Judge them again with `python -m perf_tests replay {path}`.")
         terminalreporter.section("gate", sep="-")

@@ -5,25 +5,11 @@ from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.phases import RefusalError
 from perf_tests.records.record import code_of
-from perf_tests.records.store import (
-    DIRTY,
-    StoredRecord,
-    each_run_once,
-    read_record,
-    record_files,
-    record_name,
-    write_named,
-)
-from perf_tests.report.gate_screens import (
-    as_json,
-    markdown,
-    offer_among,
-    offer_entries,
-    report_lines,
-    slowdowns_to_accept,
-)
+from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, record_files, record_name
+from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries
+from perf_tests.verbs.replay import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
         result = conclude_recorded(base, head, RULES, accepted)
     except ValueError as error:
         raise RefusalError(error) from error
-    if arguments.summary is not None:
-        write_named(arguments.summary, markdown(result, {}, RULES).encode(), "--summary")
-    print(as_json(result, {}, RULES) if arguments.json else "\n".join(report_lines(result, {}, RULES)))
-    if result.contaminated:
-        return UNREADABLE
-    limits = slowdowns_to_accept(result.cases, base_name)
-    if limits and not arguments.json:
+    code = show(arguments, result, {}, RULES)
+    limits = limits_to_accept(result, base_name)
+    if limits and not (arguments.json or result.contaminated):
         print(offer_entries(limits, offer_among(arguments.storage, base_name)))
-    return FINDINGS if result.fails else FINE
+    return code
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:

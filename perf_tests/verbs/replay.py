@@ -3,10 +3,12 @@
 import argparse
 from pathlib import Path
 
+from perf_tests.gate.samples import Rules
 from perf_tests.gate.verdicts import RunVerdict, judge
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.records.record import Json
 from perf_tests.records.store import write_named
-from perf_tests.report.gate_screens import as_json, markdown, report_lines
+from perf_tests.report.gate_screens import Result, as_json, markdown, report_lines
 
 EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
 """All other samples have no verdict on the code and count as input that cannot be compared."""
@@ -22,7 +24,12 @@ def run(arguments: argparse.Namespace) -> int:
         judged = judge(arguments.samples)
     except ValueError as error:
         raise RefusalError(error) from error
+    return show(arguments, *judged)
+
+
+def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rules) -> int:
+    """Print the result as lines or JSON, write the summary that is asked for; the exit code."""
     if arguments.summary is not None:
-        write_named(arguments.summary, markdown(*judged).encode(), "--summary")
-    print(as_json(*judged) if arguments.json else "\n".join(report_lines(*judged)))
-    return EXIT_CODES.get(judged[0].verdict, UNREADABLE)
+        write_named(arguments.summary, markdown(result, header, rules).encode(), "--summary")
+    print(as_json(result, header, rules) if arguments.json else "\n".join(report_lines(result, header, rules)))
+    return EXIT_CODES.get(result.verdict, UNREADABLE)

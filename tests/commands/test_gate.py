@@ -3,116 +3,79 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.gate.samples import Rules, SamplesFile
-from perf_tests.gate.verdicts import conclude, next_step
+from perf_tests.gate.samples import Rules
 from perf_tests.records.record import Json
-from perf_tests.report.gate_screens import as_json
-from perf_tests.verbs.gate import records_of
 from tests.support.recorded_launches import launches
-from tests.support.simulated_launches import SimulatedCase, header, line
+from tests.support.simulated_launches import SimulatedCase, gate_run
 
 RULES = Rules(screen_pairs=5, confirm_looks=(8, 12), look_shares=(0.4, 0.6))
-QUIET = [SimulatedCase(f"t.py::test_quiet[{place}]") for place in range(6)]
-SLOW = SimulatedCase("t.py::test_slow[1]", slowdown=0.08)
+CASES = [SimulatedCase(f"t.py::test_x[{place}]", slowdown=0.08 if place == 6 else 0.0) for place in range(7)]
 
 
-def recorded(folder: Path, cases: list[SimulatedCase], end: str | None = "finished") -> tuple[Path, str]:
-    """Samples written as the engine writes them, and what the run itself concluded."""
-    draw, by_id = np.random.default_rng(1), {case.id: case for case in cases}
-    file = SamplesFile(folder / "samples.jsonl", header(cases, RULES))
-    pair = 0
-    while (step := next_step(file.samples, RULES)) is not None:
-        for case in step.cases:
-            file.append(line(draw, by_id[case], step.stage, pair, 6, False))
-        pair += 1
-    if end is not None:
-        file.append({"event": "end", "reason": end})
-    file.close()
-    return folder / "samples.jsonl", as_json(conclude(file.samples, RULES), file.samples.header, RULES)
-
-
-def test_a_replay_says_what_the_run_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, said = recorded(tmp_path, [*QUIET, SLOW])
-    assert main(["replay", str(path), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == json.loads(said)
-
-
-def test_an_unchanged_suite_is_fine_and_its_summary_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = recorded(tmp_path, QUIET)
-    assert main(["replay", str(path), "--summary", str(tmp_path / "summary.md")]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "gate: PASSED (6 OK)"
-    assert (tmp_path / "summary.md").read_text().startswith("### gate: PASSED")
-    assert main(["replay", str(path), "--summary", str(tmp_path / "none/summary.md")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("end", [None, "interrupted"])
-def test_an_interrupted_run_is_no_base_for_a_verdict(tmp_path: Path, end: str | None) -> None:
-    path, _ = recorded(tmp_path, [*QUIET, SLOW], end)
-    assert main(["replay", str(path)]) == 3
-
-
-def test_settings_that_make_no_sense_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = recorded(tmp_path, QUIET)
-    path.write_text(path.read_text().replace('"alpha": 0.01', '"alpha": 7'))
-    assert main(["replay", str(path)]) == 3
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"{path} cannot be judged: ")
-    assert "alpha is 7" in said
-
-
-# Recorded launches.
+@pytest.mark.parametrize(
+    ("old", "new", "code", "last"),
+    [
+        ("", "", 1, "gate: FAILED (1 SLOWER, 6 OK)"),
+        ('"reason": "finished"', '"reason": "interrupted"', 3, "gate: INTERRUPTED: the run did not finish"),
+        ('"alpha": 0.01', '"alpha": 7', 3, "cannot be judged: The gate's alpha is 7"),
+    ],
+)
+def test_a_replay_judges_as_the_run_did_and_an_unfinished_one_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, code: int, last: str
+) -> None:
+    path, summary = tmp_path / "samples.jsonl", tmp_path / "summary.md"
+    gate_run(CASES, RULES, path=path)
+    path.write_text(path.read_text().replace(old, new))
+    assert main(["replay", str(path), "--summary", str(summary)]) == code
+    assert last in "".join(capsys.readouterr()).splitlines()[-1]
+    assert "alpha" in last or summary.read_text().startswith(f"### {last}")
 
 
 def written(folder: Path, data: list[Json]) -> str:
-    folder.mkdir(parents=True)
-    for number, launch in enumerate(data):
-        (folder / f"{number:04}_abc123.json").write_text(json.dumps(launch))
+    folder.mkdir(parents=True, exist_ok=True)
+    for launch in data:
+        name = f"{len([*folder.iterdir()]):04}_abc123{'-dirty' if launch['commit_info']['dirty'] else ''}.json"
+        (folder / name).write_text(json.dumps(launch))
     return str(folder)
 
 
-def test_the_verb_prints_a_table_and_fails_on_a_slowdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base, head = written(tmp_path / "base", launches(1, 8)), written(tmp_path / "head", launches(2, 5, slowdown=0.2))
-    words = ["--summary", str(tmp_path / "summary.md"), "--storage", str(tmp_path)]
-    assert main(["gate", base, head, *words]) == 1
-    first, *_, verdict, offer = capsys.readouterr().out.splitlines()
-    assert first.startswith("SLOWER: forward tiny-ctx0-fp32-naive: head is ")
-    assert verdict == "gate: FAILED (1 SLOWER, 9 OK)"
-    (path,) = (tmp_path / "gate").glob("*_accept.toml")
-    assert str(path) in offer
-    assert (tmp_path / "summary.md").read_text().startswith("### gate: FAILED")
-
-
-def test_the_verb_finds_the_runs_of_a_commit_and_none_with_uncommitted_changes(
+def test_recorded_launches_are_those_of_a_folder_or_of_a_commit_without_uncommitted_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    storage = tmp_path / "storage"
+    storage, summary = tmp_path / "storage", tmp_path / "summary.md"
     written(storage / "machine", launches(1, 8))
-    assert main(["gate", "abc", "abc", "--storage", str(storage), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["verdict"] == "PASSED"
-    folder = written(tmp_path / "head", launches(2, 5, slowdown=0.2))
-    for number, launch in enumerate(launches(3, 8, slowdown=0.5)):
-        path = storage / "machine" / f"1{number:03}_abc123-dirty.json"
-        path.write_text(json.dumps({**launch, "commit_info": {**launch["commit_info"], "dirty": True}}))
-    assert main(["gate", "abc123", folder, "--storage", str(storage)]) == 1
-    assert {found.path.stem[4:] for found in records_of(storage, "abc123-dirty")} == {"_abc123-dirty"}
+    dirty = [{**launch, "commit_info": {**launch["commit_info"], "dirty": True}} for launch in launches(3, 8, 0.5)]
+    written(storage / "machine", dirty)
+    head = written(tmp_path / "head", launches(2, 5, slowdown=0.2))
+    moved = written(tmp_path / "moved", launches(2, 5, drift=0.005, machine_slower=0.3))
+
+    def gate(*words: str) -> tuple[int, str]:
+        return main(["gate", *words, "--storage", str(storage)]), "".join(capsys.readouterr())
+
+    code, said = gate("abc123", "abc", "--json")
+    assert (code, json.loads(said)["verdict"], json.loads(said)["launches"]) == (0, "PASSED", [8, 8])
+    code, said = gate("abc123-dirty", "abc123-dirty", "--json")
+    assert (code, json.loads(said)["launches"]) == (0, [8, 8])
+    code, said = gate("abc123", head, "--summary", str(summary))
+    first, *_, verdict, offer = said.splitlines()
+    assert (code, verdict) == (1, "gate: FAILED (1 SLOWER, 9 OK)")
+    assert first.startswith("SLOWER: forward tiny-ctx0-fp32-naive: head is ")
+    (path,) = (storage / "gate").glob("*_accept.toml")
+    assert str(path) in offer
+    assert summary.read_text().startswith("### gate: FAILED")
+    for words, why in ((("abc", "nothing"), "nothing is not a folder with records"), (("abc", moved), "CONTAMINATED")):
+        code, said = gate(*words)
+        assert (code, why in said) == (3, True)
 
 
-@pytest.mark.parametrize("words", [["nothing", "nothing"], ["abc", "nothing"]])
-def test_what_holds_no_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    written(tmp_path / "Some-machine", launches(1, 2))
-    assert main(["gate", *words, "--storage", str(tmp_path)]) == 3
-    assert "nothing is not a folder with records" in capsys.readouterr().err
-
-
-def test_a_machine_that_changed_is_incomparable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = written(tmp_path / "base", launches(1, 8, drift=0.005))
-    head = written(tmp_path / "head", launches(2, 5, drift=0.005, machine_slower=0.3))
-    assert main(["gate", base, head]) == 3
-    out = "".join(capsys.readouterr())
-    assert "gate: CONTAMINATED" in out
-    assert "the best matrix product takes +" in out
+@pytest.mark.parametrize(
+    "words", ["--case=", "--case perf_tests/test_a.py", "--case perf_tests/test_a.py::t[x] --gate-minutes 0"]
+)
+def test_what_cannot_be_searched_is_one_sentence_and_a_usage_error(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bisect", "HEAD", "HEAD", *words.split()]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,65 +1,59 @@
 """The gate's error rates in full: on simulated machines whose truth is known, on relabelled launches, and its words."""
 
-from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from claims.gate import KEPT, Trial, trials_under
-from claims.statistics import Share
+from claims.gate import KEPT, trials_under
 from perf_tests.gate.samples import Clock, GateSamples
 from perf_tests.gate.stages import interim_analyses
-from perf_tests.gate.verdicts import Verdict
-from tests.support.gate_rates import (
-    CALM_SPREAD,
-    CLAIMED_BIAS,
-    CLAIMED_CLEARED,
-    CLAIMED_SPREAD,
-    COVERAGE,
-    PAIRS_SHOWN,
-    RULES,
-    SIMULATED_POWER,
-    SPREADS,
-    UNCHANGED,
-    coverage,
-    looks_taken,
-    null_p_values,
-    planted,
-    recorded_coverage,
-    recorded_values,
-    unchanged_runs,
-)
+from perf_tests.gate.statistics import estimate, fit_prior, moderated, pair_values
 from tests.support.gate_words import MODES, judged
 from tests.support.invented_history import invented
-from tests.support.simulated_suites import Machine
+from tests.support.simulated_launches import RULES
+from tests.support.simulated_suites import (
+    COVERAGE,
+    PAIRS_SHOWN,
+    SIMULATED_POWER,
+    Machine,
+    alarms_of_unchanged,
+    coverage,
+    covers,
+    planted,
+    recorded_values,
+)
 
 SUITES, TRIALS, SEED = 10_000, 3000, 2027
+CLAIMED_BIAS, CLAIMED_CLEARED = 0.005, 0.95
+"""The share of unchanged cases that is cleared by the first look of stage 2 where launches scatter by 1 % at most."""
+
+UNCHANGED = {
+    "spread 1 %, Gaussian": (Machine(0.01), 0.0),
+    "spread 2 %, Gaussian": (Machine(0.02), 0.0),
+    "spread 2 %, cases differ": (Machine(0.02, 0.5), 0.0),
+    "spread 2 %, cases differ, t4": (Machine(0.02, 0.5, heavy_tails=True), 0.0),
+    "spread 3 %, cases differ, t4, 30 % common": (Machine(0.03, 0.5, heavy_tails=True, common_share=0.3), 0.0),
+    "spread 3 %, each slower by the margin": (Machine(0.03, 0.5), RULES.margin),
+}
+"""Machines, and by how much every case is slower; up to the margin, nothing may be called SLOWER."""
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_at_most_one_unchanged_suite_of_a_hundred_is_called_slower(name: str) -> None:
     machine, slowdown = UNCHANGED[name]
-    runs = unchanged_runs(np.random.default_rng(SEED), machine, slowdown, SUITES)
-    alarms = Share(sum(int(run.false_alarms.sum()) for run in runs), SUITES)
+    alarms, cleared = alarms_of_unchanged(np.random.default_rng(SEED), machine, slowdown, SUITES)
     # At the margin itself alpha is spent in full, so that no number of suites shows a rate below it.
     assert alarms.limits[0 if slowdown else 1] <= RULES.alpha
-    if machine.pair_spread <= CALM_SPREAD and not machine.case_spread:
-        assert np.mean([run.is_cleared_soon(RULES).mean() for run in runs]) >= CLAIMED_CLEARED
-
-
-def test_p_values_of_unchanged_cases_are_uniform_and_of_heavy_tails_no_smaller() -> None:
-    plain, moderated, exact = null_p_values(np.random.default_rng(SEED), TRIALS, RULES.confirm_looks[0])
-    assert stats.kstest(plain, "uniform").pvalue > 0.001
-    assert stats.kstest(moderated, "uniform").pvalue > 0.001
-    for level in (0.001, 0.01, 0.05):
-        assert stats.binomtest(int(np.sum(exact <= level)), len(exact), level, "greater").pvalue > 0.001
+    assert machine != Machine(0.01) or cleared >= CLAIMED_CLEARED
+    for pairs in PAIRS_SHOWN:
+        for share in coverage(np.random.default_rng(SEED), machine, slowdown, TRIALS, pairs):
+            assert share.limits[1] >= COVERAGE
 
 
 @pytest.mark.parametrize("slowdown, power", SIMULATED_POWER.items())
-@pytest.mark.parametrize("spread", [spread for spread in SPREADS if spread <= CLAIMED_SPREAD])
+@pytest.mark.parametrize("spread", [0.005, 0.01, 0.02])
 def test_a_slowdown_is_found_with_the_power_that_is_claimed_and_its_size_unbiased(
     spread: float, slowdown: float, power: float
 ) -> None:
@@ -68,26 +62,16 @@ def test_a_slowdown_is_found_with_the_power_that_is_claimed_and_its_size_unbiase
     assert abs(bias) <= CLAIMED_BIAS
 
 
-@pytest.mark.parametrize("pairs", PAIRS_SHOWN)
-@pytest.mark.parametrize("name", UNCHANGED)
-def test_intervals_cover_the_truth_of_unchanged_cases(name: str, pairs: int) -> None:
-    machine, slowdown = UNCHANGED[name]
-    for share in coverage(np.random.default_rng(SEED), machine, slowdown, TRIALS, pairs):
-        assert share.limits[1] >= COVERAGE
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_every_rows_figures_say_what_its_verdict_says(mode: str) -> None:
-    rows, faults = judged(np.random.default_rng(SEED), MODES[mode], SUITES)
+    _, faults = judged(np.random.default_rng(SEED), MODES[mode], SUITES)
     assert faults == []
-    assert {Verdict.SLOWER, Verdict.OK, Verdict.UNDECIDED} <= Counter(row.verdict for row in rows).keys()
 
 
 @pytest.fixture(scope="module")
 def unchanged() -> list[GateSamples]:
     """The kept runs without a slowdown that the gate did not refuse."""
-    trials: Sequence[Trial] = trials_under(KEPT)["false-alarms"]
-    return [trial.samples for trial in trials if trial.says_something and trial.samples is not None]
+    return [trial.samples for trial in trials_under(KEPT)["false-alarms"] if trial.says_something]
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))
@@ -95,22 +79,26 @@ def test_early_looks_at_the_kept_launches_are_far_from_calling_anything_slower(
     unchanged: list[GateSamples], clock: Clock
 ) -> None:
     """Either side as head; as `docs/gate.md` says."""
-    first, second = interim_analyses(RULES)
-    called, farthest = looks_taken(unchanged, clock, first)
-    assert len(called) >= 300
-    assert not any(called)
-    assert 0 < max(farthest) < RULES.far_spreads / 3
-    called, farthest = looks_taken(unchanged, clock, second)
-    assert len(called) >= 150
-    assert not any(called)
-    assert not farthest, "none is above the limit in every pair"
+    for look, fewest in zip(interim_analyses(RULES), (300, 150), strict=True):
+        # No level holds these up, and a third of the spreads is enough; of the second look, none.
+        easier = replace(look, level=np.inf, spreads=look.spreads / 3 if look.spreads > 1 else -np.inf)
+        looks = 0
+        for run in unchanged:
+            values = pair_values(run, 1, run.pairs(1), clock)
+            for start in range(0, values.shape[1] - look.pairs + 1, look.pairs):
+                for taken in (values[:, start : start + look.pairs], -values[:, start : start + look.pairs]):
+                    looks += 1
+                    assert not easier.calls(taken, RULES).any()
+        assert looks >= fewest
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))
 def test_intervals_cover_nothing_changed_in_the_kept_runs(unchanged: list[GateSamples], clock: Clock) -> None:
-    _, values = recorded_values(unchanged, clock)
-    found = [recorded_coverage(values, pairs) for pairs in PAIRS_SHOWN]
-    assert min(share.count / share.of for share in found) >= COVERAGE
+    values = recorded_values(unchanged, clock)
+    for pairs in PAIRS_SHOWN:
+        runs = values[: len(values) // pairs * pairs].reshape(-1, pairs, values.shape[1]).swapaxes(1, 2)
+        share = covers(moderated(alone := estimate(runs), fit_prior(alone)), 0.0)
+        assert share.count / share.of >= COVERAGE
 
 
 def test_a_history_finds_steps_of_a_tenth_and_hardly_names_one_that_is_none() -> None:

@@ -1,10 +1,9 @@
-"""What the documentation says that the gate is worth is what its kept runs say today."""
+"""What the documentation says that the gate is worth is what its one file of kept runs says today."""
 
 import json
 import lzma
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -13,105 +12,65 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claims.gate import FILE, KEPT, PROOFS, Trial, TrialsByProof, finished_trials, read_trial, trials_under
+from claims.gate import FILE, KEPT, PROOFS, Trial, finished_trials, read_trial, trials_under
 from claims.gate_worth import cleared_in, errors_of, is_injected, say, screening_seconds, slowed_in, suites_of
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples
-from perf_tests.gate.statistics import Floats, decide_clock, pair_values
-from perf_tests.gate.verdicts import GateResult, Verdict
+from perf_tests.gate.statistics import decide_clock, pair_values
+from perf_tests.gate.verdicts import Verdict
 from tests.support.documents import README, block, indented, page
-from tests.support.gate_rates import RULES, recorded_values, relabelled
+from tests.support.simulated_launches import RULES
+from tests.support.simulated_suites import recorded_values, relabelled
 
 
-@pytest.fixture(scope="module")
-def trials() -> TrialsByProof:
-    return trials_under(KEPT)
-
-
-def test_the_page_says_what_the_kept_runs_say(trials: TrialsByProof, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
+    trials, text = trials_under(KEPT), " ".join(page("gate").split())
     say(trials)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
     assert [line.rstrip() for line in indented(block(page("gate"), "worth")) if line] == said
-
-
-def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByProof) -> None:
     runs = [trial.samples for trial in trials["false-alarms"] if trial.says_something]
-    _, values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
-    found = relabelled(np.random.default_rng(2027), values, 10_000)
-    assert f"of 10 000 relabelled runs, {found.alarms.count} report SLOWER" in " ".join(page("gate").split())
-    assert found.alarms.limits[1] <= RULES.alpha
-
-
-def test_the_first_page_says_how_long_unchanged_code_takes(trials: TrialsByProof) -> None:
-    minutes = [whole_seconds(trial) / 60 for trial in of_present_engine(trials["cost"])]
-    assert f"about {median(minutes):.0f} minutes for 20 cases" in " ".join(README.split())
-
-
-def test_the_page_says_what_longer_rounds_cost(trials: TrialsByProof) -> None:
-    text = " ".join(page("gate").split())
-    cost = of_present_engine(trials["cost"])
+    values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
+    alarms = relabelled(np.random.default_rng(2027), values, 10_000)
+    assert alarms.limits[1] <= RULES.alpha
+    cost, power = ([trial for trial in trials[proof] if trial.engine == PRESENT_ENGINE] for proof in ("cost", "power"))
     seconds, cleared = sorted(map(screening_seconds, cost)), sorted(map(cleared_in, cost))
-    (suite,) = suites_of(cost)
-    assert f"median round takes {1000 * suite.round_seconds:.0f} ms are screened in {seconds[0]:.0f} to" in text
-    assert f"to {seconds[-1]:.0f} s, which clears {cleared[0]} to {cleared[-1]} of them" in text
-    assert (min(map(whole_seconds, cost)) // 30, max(map(whole_seconds, cost)) // 30) == (7, 9), "after 4 to 5 minutes"
+    whole = [sum(time.seconds for time in trial.samples.of(PairTime)) for trial in cost]
+    assert (min(whole) // 30, max(whole) // 30) == (7, 9), "after 4 to 5 minutes all were OK"
     assert {row.verdict for trial in cost for row in trial.result.cases} == {Verdict.OK}
+    (suite,), injected = suites_of(cost), list(filter(is_injected, power))
+    slowed = [case for case in slowed_in(injected) if case.slowdown == 0.05]
+    errors = errors_of(slowed)
+    behind = 100 * mean(map(unchanged_backward, injected))
+    for words in (
+        f"of 10 000 relabelled runs, {alarms.count} report SLOWER",
+        f"median round takes {1000 * suite.round_seconds:.0f} ms are screened in {seconds[0]:.0f} to "
+        f"{seconds[-1]:.0f} s, which clears {cleared[0]} to {cleared[-1]} of them",
+        f"Extra work of 5 % takes {100 * mean(case.truth for case in slowed):.1f} % in the mean",
+        f"at 5 % they are {f'{100 * mean(errors):.1f}'.lstrip('0')} points too large, with an uncertainty of "
+        f"{f'{200 * stdev(errors) / math.sqrt(len(errors)):.1f}'.lstrip('0')}.",
+        f"take {f'{behind:.1f}'.lstrip('0')} % more in these runs",
+    ):
+        assert words in text
+    assert f"about {median(whole) / 60:.0f} minutes for 20 cases" in " ".join(README.split())
+    for line in map(json.loads, lzma.decompress((KEPT / FILE).read_bytes()).splitlines()):
+        assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", page("gate"))
+    for proof in PROOFS:
+        raw = read_trial(finished_trials(KEPT / proof)[0])
+        assert_judged_the_same(next(trial for trial in trials[proof] if trial.name == raw.name), raw)
 
 
-def test_the_page_says_what_planted_work_takes_in_fact_and_how_well_it_is_estimated(trials: TrialsByProof) -> None:
-    text = " ".join(page("gate").split())
-    injected = list(filter(is_injected, of_present_engine(trials["power"])))
-    truths = [case.truth for case in slowed_in(injected) if case.slowdown == 0.05]
-    assert f"Extra work of 5 % takes {100 * mean(truths):.1f} % in the mean" in text
-    errors = errors_of(case for case in slowed_in(injected) if case.slowdown == 0.05)
-    assert f"at 5 % they are {100 * mean(errors):.1f} points too large".replace("0.", ".") in text
-    assert f"an uncertainty of {200 * stdev(errors) / math.sqrt(len(errors)):.1f}".replace("0.", ".") in text
-    behind = [unchanged_backward(trial) for trial in injected]
-    assert f"take {100 * mean(np.concatenate(behind)):.1f} % more in these runs".replace("0.", ".") in text
-
-
-def unchanged_backward(trial: Trial) -> Floats:
-    """The means of the launches of stage 1, of backward passes behind forward passes with extra work."""
+def unchanged_backward(trial: Trial) -> float:
+    """The slowdown of backward passes behind forward passes with extra work, in launches of stage 1."""
     values = pair_values(trial.samples, 1, trial.samples.pairs(1), trial.result.clock.clock)
-    cases = [
-        place for place, case in enumerate(trial.samples.cases) if "attention_backward" in case and "naive" in case
-    ]
-    assert cases
-    return np.expm1(values[cases].mean(axis=1))
+    is_behind = ["attention_backward" in case and "naive" in case for case in trial.samples.cases]
+    return float(np.expm1(values[is_behind].mean(axis=1)).mean())
 
 
-def of_present_engine(trials: Iterable[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial.engine == PRESENT_ENGINE]
-
-
-def whole_seconds(trial: Trial) -> float:
-    return sum(time.seconds for time in trial.samples.of(PairTime))
-
-
-def test_the_page_shows_the_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
-    (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
-    assert main(["replay", str(KEPT / "alarm.jsonl.xz")]) == 1
-    assert shown in capsys.readouterr().out.splitlines()
-
-
-def test_the_page_says_after_how_many_fresh_pairs_the_time_of_the_false_alarm_ended() -> None:
-    samples = read_samples(KEPT / "alarm.jsonl.xz")
-    assert (len(samples.pairs(2)), samples.end) == (9, "budget")
-    assert "time ended after nine fresh pairs" in " ".join(page("gate").split())
-
-
-@pytest.mark.parametrize("proof", PROOFS)
-def test_every_kept_raw_trial_is_judged_the_same_from_the_one_file(proof: str, trials: TrialsByProof) -> None:
-    """All that is said of a run, but head's times, which the file does not keep."""
-    (path,) = finished_trials(KEPT / proof)
-    raw = read_trial(path)
-    found = next(trial for trial in trials[proof] if trial.name == raw.name)
-    assert said(found.result) == rounded(said(raw.result))
+def assert_judged_the_same(found: Trial, raw: Trial) -> None:
+    """All that is said of a run, but head's times, which the one file does not keep."""
+    without_head = [replace(row, head_seconds=None) for row in raw.result.cases]
+    assert asdict(found.result) == rounded(asdict(replace(raw.result, cases=without_head)))
     assert (found.truth, found.engine, found.pair_spread) == (raw.truth, raw.engine, rounded(raw.pair_spread))
-
-
-def said(result: GateResult) -> Any:
-    return asdict(replace(result, cases=[replace(row, head_seconds=None) for row in result.cases]))
 
 
 def rounded(value: Any) -> Any:
@@ -119,16 +78,17 @@ def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(rounded(inner) for inner in value)
-    if isinstance(value, float):
-        return pytest.approx(value, rel=1e-5, abs=1e-8, nan_ok=True) if math.isfinite(value) else str(value)
-    return value
+        return type(value)(map(rounded, value))
+    return pytest.approx(value, rel=1e-5, abs=1e-8, nan_ok=True) if isinstance(value, float) else value
 
 
-def test_every_committed_trial_names_the_commit_of_its_raw_samples_as_the_page_does() -> None:
-    lines = lzma.decompress((KEPT / FILE).read_bytes()).splitlines()
-    for commit in {json.loads(line)["raw_commit"] for line in lines}:
-        assert re.search(rf"git worktree add ../raw-samples\S* {commit} ", page("gate"))
+def test_the_page_shows_the_one_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
+    assert main(["replay", str(KEPT / "alarm.jsonl.xz")]) == 1
+    assert shown in capsys.readouterr().out.splitlines()
+    samples = read_samples(KEPT / "alarm.jsonl.xz")
+    assert (len(samples.pairs(2)), samples.end) == (9, "budget")
+    assert "time ended after nine fresh pairs" in " ".join(page("gate").split())
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """The gate between recorded launches whose truth is known: which launches count, and what they decide."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from perf_tests.bench.session import Run
 from perf_tests.gate.recorded import (
     RULES,
     RecordedResult,
-    RecordedSides,
     compared,
     conclude_recorded,
     judged,
@@ -20,73 +20,61 @@ from perf_tests.gate.recorded import (
     why_incomparable,
 )
 from perf_tests.gate.samples import Clock
-from perf_tests.gate.verdicts import Acceptance, CaseResult, Verdict, read_accepted
-from perf_tests.records.record import Json, code_of
+from perf_tests.gate.statistics import Estimate
+from perf_tests.gate.verdicts import Acceptance, Verdict, launches_needed, read_accepted
+from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, save_record
-from perf_tests.report.gate_screens import case_row, report_lines
 from perf_tests.run.after import judge
 from tests.support.recorded_launches import BASE, CASES, HEAD, dated, launches, stored
 from tests.support.synthetic import FORWARD, machine, record, timed, untimed
 
 
 def concluded(base: list[Json], head: list[Json], *accepted: Acceptance) -> RecordedResult:
-    return conclude_recorded(stored(base), stored(head, "head"), RULES, accepted)
-
-
-def first_row(base: list[Json], head: list[Json]) -> CaseResult:
-    return concluded(base, head).cases[0]
+    return conclude_recorded(stored(base), stored(head), RULES, accepted)
 
 
 @pytest.mark.parametrize(
     ("slowdown", "drift", "verdicts"),
     [
         (0.1, 0.0, {Verdict.SLOWER, Verdict.OK}),
-        (0.1, 0.05, {Verdict.SLOWER, Verdict.OK}),
+        (0.1, 0.05, {Verdict.SLOWER, Verdict.OK}),  # a drift that the matrix product saw
         (-0.1, 0.0, {Verdict.FASTER, Verdict.OK}),
         (0.0, 0.0, {Verdict.OK}),
     ],
-    ids=["slower", "slower, in a drift that the matrix product saw", "faster", "unchanged"],
 )
 def test_a_large_change_is_found_and_its_size_told(slowdown: float, drift: float, verdicts: set[Verdict]) -> None:
-    result = concluded(launches(1, 8, drift=drift), launches(2, 5, slowdown, drift=drift))
+    base, head = launches(1, 8, drift=drift), launches(2, 5, slowdown, drift=drift)
+    result = concluded(base, head)
     assert {row.verdict for row in result.cases} == verdicts
     found = result.cases[0].effect
     assert found is not None
     assert found.effect == pytest.approx(slowdown, abs=0.02)
-    if drift:
-        assert result.slope == pytest.approx(1, abs=0.2)
-    elif slowdown > 0:
-        assert found.low < slowdown < found.high
-
-
-def test_launches_that_differ_decide_nothing() -> None:
-    found = first_row(launches(1, 8, spread=0.2), launches(2, 5, spread=0.2))
-    assert found.verdict == Verdict.UNDECIDED
-    assert found.launches_needed is None or found.launches_needed > 5
-
-
-def test_a_launch_without_timings_changes_no_verdict_of_the_others() -> None:
-    base, head = launches(1, 8, drift=0.05), launches(2, 5, 0.1, drift=0.05)
-    without = concluded(base, head)
+    assert found.pairs == 5
+    assert found.low < slowdown < found.high or drift
+    assert result.slope == pytest.approx(1, abs=0.2) or not drift
     base.append({**base[0], "benchmarks": [], "outcomes": [untimed(CASES[0])]})
-    result = concluded(base, head)
-    assert (result.cases, result.slope, result.contaminated) == (without.cases, without.slope, "")
+    without_timings = concluded(base, head)
+    assert (without_timings.cases, without_timings.slope) == (result.cases, result.slope)
 
 
-def test_launches_with_and_without_a_matrix_product_are_compared_without_it() -> None:
-    base, head = launches(1, 8), launches(2, 5)
+def test_times_follow_the_matrix_product_in_proportion_at_most_unless_a_launch_lacks_it() -> None:
+    base = launches(1, 8)
     for row in base[0]["benchmarks"]:
         del row["extra_info"]["matmul_ceiling_tflops_per_second"]
-    result = concluded(base, head)
-    assert (result.slope, result.contaminated) == (0, "")
-    assert {row.verdict for row in result.cases} == {Verdict.OK}
+    result = concluded(base, launches(2, 5))
+    assert (result.slope, result.contaminated, {row.verdict for row in result.cases}) == (0, "", {Verdict.OK})
+    drift = np.array([-0.1, 0.0, 0.1])
+    for follows, slope in ((0.5, 0.5), (3.0, 1.2), (-1.0, 0.0)):
+        assert compared(follows * drift[None], follows * drift[None], drift, drift)[1] == pytest.approx(slope)
 
 
-@pytest.mark.parametrize(("base", "head"), [(4, 5), (8, 2), (1, 1)])
-def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int) -> None:
-    found = first_row(launches(1, base), launches(2, head, slowdown=0.5))
-    assert found.verdict == Verdict.UNDECIDED
-    assert f"measured in {base} launches of base and {head} of head" in found.explanation
+@pytest.mark.parametrize(("base", "head", "is_enough"), [(4, 5, False), (8, 2, False), (1, 1, False), (5, 3, True)])
+def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int, is_enough: bool) -> None:
+    found = concluded(launches(1, base), launches(2, head, slowdown=0.5)).cases[0]
+    assert (found.verdict == Verdict.SLOWER, found.verdict == Verdict.UNDECIDED) == (is_enough, not is_enough)
+    assert is_enough or f"measured in {base} launches of base and {head} of head" in found.explanation
+    noisy = concluded(launches(1, 8, spread=0.2), launches(2, 5, spread=0.2)).cases[0]
+    assert (noisy.verdict, noisy.launches_needed or 6) > (Verdict.UNDECIDED, 5)
 
 
 def test_a_case_of_one_side_alone_is_gone_or_new() -> None:
@@ -103,47 +91,61 @@ def test_a_case_of_one_side_alone_is_gone_or_new() -> None:
 def test_false_alarms_and_power_over_many_suites() -> None:
     """Ten launches against five of twenty cases that scatter by 2 %, and drift with the machine by as much."""
     suites, draw = 1000, np.random.default_rng(3)
-    base_drift, head_drift = 0.02 * draw.normal(size=(suites, 10)), 0.02 * draw.normal(size=(suites, 5))
-    base = 0.02 * draw.normal(size=(suites, 20, 10)) + base_drift[:, None]
-    head = 0.02 * draw.normal(size=(suites, 20, 5)) + head_drift[:, None]
+    drifts = [0.02 * draw.normal(size=(suites, count)) for count in (10, 5)]
+    base, head = (0.02 * draw.normal(size=(suites, 20, drift.shape[1])) + drift[:, None] for drift in drifts)
     head[:, 0] += np.log1p(0.1)
-    slower = judged({"wall": compared(base, head, base_drift, head_drift)[0]}, RULES)[0]["wall"]
+    slower = judged({"wall": compared(base, head, *drifts)[0]}, RULES)[0]["wall"]
     alarms = int(slower[:, 1:].any(axis=1).sum())
     assert stats.binomtest(alarms, suites, RULES.alpha, "greater").pvalue > 1e-4
     assert slower[:, 0].mean() > 0.9
 
 
-def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards() -> None:
-    base, head = launches(1, 8, spread=0.2), launches(2, 5, spread=0.2)
-    draw = np.random.default_rng(4)
-    for side, waiting in ((base, 1.0), (head, 20.0)):
+@pytest.mark.parametrize(("spread", "cpu_ratio", "by"), [(0.2, 1.0, ["wall"]), (0.01, 1.2, ["cpu", "wall"])])
+def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards(
+    spread: float, cpu_ratio: float, by: list[Clock]
+) -> None:
+    """The first case takes twenty times as long, in CPU time by this ratio."""
+    base, head, draw = launches(1, 8, spread=spread), launches(2, 5, spread=spread), np.random.default_rng(4)
+    for side, slower in ((base, 1.0), (head, 20.0)):
         for launch in side:
-            for place, row in enumerate(launch["benchmarks"]):
-                row["extra_info"]["cpu_seconds"] = np.exp(draw.normal() * 0.01 + np.zeros(12)).tolist()
-                row["stats"]["data"] = [s * (waiting if place == 0 else 1) for s in row["stats"]["data"]]
+            for row in launch["benchmarks"]:
+                ratio = (slower, cpu_ratio ** (slower > 1)) if row["fullname"] == CASES[0] else (1, 1)
+                row["stats"]["data"] = [s * ratio[0] for s in row["stats"]["data"]]
+                row["extra_info"]["cpu_seconds"] = [ratio[1] * np.exp(draw.normal() * 0.001)] * 12
     result = concluded(base, head)
-    assert result.clock == "cpu"
     found = result.cases[0]
-    assert (found.verdict, found.clock, found.is_by_guard) == (Verdict.SLOWER, "wall", True)
-    assert found.effect is not None
-    assert found.effect.low > 5
+    assert (result.clock, found.verdict, [*found.slower_by]) == ("cpu", Verdict.SLOWER, by)
+    assert (found.clock, found.is_by_guard) == (by[0], by[0] == "wall")
     assert {row.verdict for row in result.cases[1:]} == {Verdict.OK}
-    assert "slower by wall time, checked beside CPU time (+" in report_lines(result, {}, RULES)[0]
-    assert case_row(found)[2] == "wall (guard)"
-    for clock in get_args(Clock):
-        entry = Acceptance(found.id, 50, "a queue", "abc", clock=clock)
-        assert concluded(base, head, entry).cases[0].is_failure == (clock == "cpu")
+    limits = {clock: Acceptance(CASES[0], 50, "a queue", "abc", clock=clock) for clock in get_args(Clock)}
+    for clocks in (["wall"], ["cpu"], ["cpu", "wall"]):
+        accepted = concluded(base, head, *(limits[clock] for clock in clocks)).cases[0]
+        assert accepted.is_failure == (not {*by} <= {*clocks})
 
 
-def test_a_slowdown_by_both_clocks_is_accepted_by_both() -> None:
-    base, head = launches(1, 8), launches(2, 5, slowdown=0.5)
-    for launch in (*base, *head):
-        for row in launch["benchmarks"]:
-            median, noise = float(np.median(row["stats"]["data"])), len(row["fullname"]) % 3
-            row["extra_info"]["cpu_seconds"] = [median**0.5 * (1 + 1e-4 * noise)] * 12
-    limits = [Acceptance(CASES[0], 1.6, "why", "abc", clock=clock) for clock in get_args(Clock)]
-    failing = [concluded(base, head, *accepted).cases[0].is_failure for accepted in (limits, limits[:1], limits[1:])]
-    assert failing == [False, True, True]
+@pytest.mark.parametrize(
+    ("shares", "slower"),
+    [((0.89, 1.0), [1, 0]), ((0.91, 1.0), [0, 0]), ((1.0, 0.09), [0, 1]), ((1.0, 0.11), [0, 0]), ((0.99,), [1])],
+)
+def test_where_wall_time_guards_the_clocks_share_the_level(shares: tuple[float, ...], slower: list[int]) -> None:
+    """One case, whose p-value by each clock is so much of the level."""
+    one = np.array([1.0])
+    means = [RULES.log_margin + stats.t.isf(share * RULES.alpha, 10) * one for share in shares]
+    found = {by: Estimate(one, mean, one, 10 * one) for by, mean in zip(("cpu", "wall"), means, strict=False)}
+    flags, faster = judged(found, RULES)  # type: ignore[arg-type]
+    assert [int(by_clock[0]) for by_clock in flags.values()] == slower
+    assert not faster[0]
+
+
+@pytest.mark.parametrize(("mean", "level", "greater"), [(0.0, RULES.clearing_level, False), (0.09, 0.002, True)])
+def test_the_launches_that_would_decide_are_the_fewest_that_do(mean: float, level: float, greater: bool) -> None:
+    """Scipy's t test of two samples agrees: the estimate is below what matters, or above the margin."""
+    needed = launches_needed(mean, 0.05**2, 0.002, RULES.clearing_level, RULES, 3, base=8)
+    assert needed is not None
+    limit, side = (RULES.log_margin, "greater") if greater else (RULES.log_matters, "less")
+    p_values = [stats.ttest_ind_from_stats(mean - limit, 0.05, n, 0, 0.05, 8, alternative=side).pvalue
+                for n in (needed - 1, needed)]  # fmt: skip
+    assert p_values[1] < level <= p_values[0]
 
 
 def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
@@ -160,57 +162,59 @@ def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
 
 # The launches that a run is judged by.
 
+ZERO = "0" * 40
+TWO: list[Any] = [(5, ZERO, 0), (2, BASE, 10), (1, HEAD, 30)]
 
-def sides(data: list[Json], asked: int | None = None) -> RecordedSides:
-    """The sides of the last launch; baseline is the one asked for, or the one before it."""
+
+def recorded(*runs: Any) -> list[Json]:
+    """Launches, so many of a commit from a moment on; with a source, of its uncommitted changes."""
+    return [
+        launch
+        for count, commit, first, *source in runs
+        for launch in dated(launches(first + 1, count), commit, first, bool(source), *source)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "asked", "base_name", "counts", "words"),
+    [
+        ([(6, BASE, 0), (3, HEAD, 10)], None, BASE, (6, 3), ""),
+        ([(6, HEAD, 0)], None, HEAD, (0, 6), "every comparable record is of this run's own code"),
+        (TWO, None, ZERO, (5, 1), "and this code 1; at least 5 and 3"),
+        (TWO, 5, BASE, (2, 1), f"{BASE[:12]} has 2 comparable launches"),
+        ([(1, ZERO, 0), (1, HEAD, 30)], None, ZERO, (1, 1), "has 1 comparable launch and"),
+        ([(2, BASE, 0, "one"), (2, BASE, 10, "two")], None, "one", (2, 2), ""),
+    ],
+    ids=["enough", "own code", "newest with enough", "asked for", "one launch", "uncommitted changes"],
+)
+def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_enough(
+    runs: list[Any], asked: int | None, base_name: str, counts: tuple[int, int], words: str
+) -> None:
+    *earlier, now = stored(recorded(*runs))
+    found = sides_of(now, earlier, earlier[-1 if asked is None else asked], asked is not None)
+    assert (found.base_name, (len(found.base), len(found.head))) == (base_name[:12], counts)
+    assert words in found.why_no_verdict
+    assert (found.why_no_verdict == "") == (counts >= (5, 3) and counts[1] >= 3)
+
+
+def test_launches_of_another_machine_run_or_meaning_do_not_count() -> None:
+    def changed(change: Callable[[Json], Any], first: int) -> list[Json]:
+        found = recorded((3, BASE, first))
+        for launch in found:
+            change(launch)
+        return found
+
+    data = [
+        *changed(lambda launch: launch.update(machine_info=machine(threads=2)), 0),
+        *changed(lambda launch: [row["extra_info"].update(batch_size=64) for row in launch["benchmarks"]], 10),
+        *changed(lambda launch: launch.pop("datetime"), 20),
+        *recorded((1, HEAD, 30)),
+    ]
+    del data[-1]["benchmarks"][3:]
     *earlier, now = stored(data)
-    return sides_of(now, earlier, earlier[-1 if asked is None else asked], asked is not None)
-
-
-def counts(found: RecordedSides) -> tuple[str, int, int]:
-    return found.base_name, len(found.base), len(found.head)
-
-
-def test_launches_of_the_baselines_commit_stand_against_those_of_this_one_with_a_date_or_without() -> None:
-    data = [*dated(launches(1, 6), BASE, 0), *dated(launches(2, 3), HEAD, 10)]
-    del data[2]["datetime"]
-    assert counts(sides(data)) == (BASE[:12], 6, 3)
-    assert sides(data).why_no_verdict == ""
-    alone = sides(dated(launches(1, 6), HEAD, 0))
-    assert "every comparable record is of this run's own code" in alone.why_no_verdict
-
-
-def test_the_commit_asked_for_is_the_base_and_unasked_the_newest_with_launches_enough() -> None:
-    old, few = dated(launches(1, 5), "0" * 40, 0), dated(launches(2, 2), BASE, 10)
-    data = [*old, *few, *dated(launches(3, 1), HEAD, 20)]
-    assert counts(sides(data)) == ("0" * 12, 5, 1)
-    found = sides(data, asked=5)
-    assert counts(found) == (BASE[:12], 2, 1)
-    assert f"{BASE[:12]} has 2 comparable launches and this code 1" in found.why_no_verdict
-    assert "has 1 comparable launch and" in sides([data[0], data[-1]]).why_no_verdict
-
-
-def test_launches_of_another_machine_and_cases_of_another_meaning_or_not_of_this_run_do_not_count() -> None:
-    elsewhere = [launch | {"machine_info": machine(threads=2)} for launch in launches(1, 3)]
-    other = launches(2, 3)
-    for launch in other:
-        for row in launch["benchmarks"]:
-            row["extra_info"]["batch_size"] = 64
-    now = dated(launches(4, 1), HEAD, 30)
-    del now[0]["benchmarks"][3:]
-    data = [*dated(elsewhere, BASE, 0), *dated(other, BASE, 10), *dated(launches(3, 4), BASE, 20), *now]
-    found = sides(data)
-    assert counts(found) == (BASE[:12], 4, 1)
+    found = sides_of(now, [*earlier, now], earlier[-1], False)
+    assert (len(found.base), len(found.head)) == (3, 1)
     assert {len(launch.data["benchmarks"]) for launch in (*found.base, *found.head)} == {3}
-
-
-def test_uncommitted_changes_are_told_apart_by_what_ran() -> None:
-    dirty = [*dated(launches(1, 2), BASE, 0, True, "one"), *dated(launches(2, 2), BASE, 10, True, "two")]
-    assert counts(sides(dirty)) == ("one", 2, 2)
-    clean = dated(launches(1, 1), BASE, 0)[0]
-    assert code_of(clean) == BASE
-    assert code_of(clean | {"commit_info": {}}) == "digest"
-    assert code_of(clean | {"commit_info": {}, "suite": {}}) == "the run of 2030-01-01T00:00:00+00:00"
 
 
 def judged_run(storage: Path, base: list[Json], head: list[Json]) -> Run:
@@ -232,7 +236,6 @@ def test_what_is_accepted_against_the_base_fails_nothing(tmp_path: Path) -> None
     again = replace(run, failures=[], verdict_lines=[], accepted=read_accepted(offered))
     judge(again, tmp_path, is_asked=False)
     assert again.failures == []
-    assert "SLOWER" in again.verdict_lines[-1]
     assert any("accepted: WHY IT IS WORTH IT" in line for line in again.verdict_lines)
 
 
@@ -240,8 +243,7 @@ def test_a_run_with_too_few_launches_without_a_baseline_or_on_a_machine_that_cha
     tmp_path: Path,
 ) -> None:
     few = judged_run(tmp_path / "few", launches(1, 3), launches(2, 1, slowdown=0.5))
-    assert (few.failures, few.verdict_lines) == ([], [])
-    assert "at least 5 and 3 are needed" in few.notes[0]
+    assert (few.failures, few.verdict_lines, "at least 5 and 3 are needed" in few.notes[0]) == ([], [], True)
     slow = launches(2, 5, slowdown=0.5, drift=0.005, machine_slower=0.3)
     moved = judged_run(tmp_path / "moved", launches(1, 8, drift=0.005), slow)
     assert (moved.is_contaminated, moved.failures) == (True, [])

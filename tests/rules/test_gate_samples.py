@@ -2,152 +2,62 @@
 
 import gzip
 import json
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perf_tests.gate import samples
-from perf_tests.gate.samples import Rules, SamplesFile, read_samples, rules_from_settings
+from perf_tests.gate import samples as module
+from perf_tests.gate.samples import MOST_PAIRS, Rules, SamplesFile, exact_events, read_samples, rules_from_settings
 from perf_tests.records.record import Json
 from tests.support.simulated_launches import SimulatedCase, header, line
 
 CASE = SimulatedCase("a", cpu_pair_spread=0.01)
-HEADER = header([CASE], Rules())
-
-
-def entry(pair: int = 0) -> Json:
-    return line(np.random.default_rng(pair), CASE, 1, pair, 4, False)
-
-
+HEADER = header([CASE])
 EVENTS: list[Json] = [
     {"event": "outcome", "case": "a", "side": "head", "outcome": "error", "reason": "it died"},
     {"event": "sentinel", "stage": 1, "pair": 0, "name": "matmul", "side": "base", "seconds": [0.1]},
     {"event": "exact", "case": "a", "counter": "saved_bytes", "old": 1, "new": 2},
     {"event": "uncounted", "case": "a", "side": "base", "reason": "it is compiled"},
     {"event": "pair", "stage": 1, "pair": 0, "seconds": 2.5},
-    {"event": "relaunch", "pair": 0},
+    {"event": "left_out", "case": "a"},
+    {"event": "relaunch", "pair": 0, "case": None, "side": None, "reason": None},
     {"event": "incomparable", "reason": "two builds"},
     {"event": "end", "reason": "budget"},
 ]
 
 
+def entry(pair: int = 0) -> Json:
+    return line(np.random.default_rng(pair), CASE, 1, pair, 4)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = SamplesFile(tmp_path / "samples.jsonl", HEADER)
+    with pytest.raises(ValueError, match="not in the header"):
+        file.append(entry() | {"case": "unknown"})
     for item in (entry(0), entry(1), *EVENTS):
         file.append(item)
     file.close()
     return tmp_path / "samples.jsonl"
 
 
-def compressed(path: Path) -> Path:
-    kept = path.with_name("samples.jsonl.gz")
-    kept.write_bytes(gzip.compress(path.read_bytes()))
-    return kept
-
-
-@pytest.mark.parametrize("kept", [Path, compressed], ids=["plain", "compressed"])
-def test_samples_are_read_back_as_they_were_written(path: Path, kept: Callable[[Path], Path]) -> None:
-    found = read_samples(kept(path))
-    assert found.header == json.loads(json.dumps(HEADER))
-    assert [m.pair for m in found.measurements] == [0, 1]
-    assert found.measurements[0].head_seconds.tolist() == entry(0)["head_seconds"]
-    assert found.measurements[0].orders == tuple(entry(0)["orders"])
-    written = [dict.fromkeys(("pair", "case", "side", "reason")) | event for event in EVENTS[5:6]]
-    assert [event.to_line() for event in found.events] == [*EVENTS[:5], *written, *EVENTS[6:]]
-    assert found.end == "budget"
-
-
-def test_samples_are_never_overwritten_and_a_torn_last_line_is_left_out(path: Path) -> None:
+@pytest.mark.parametrize("name", ["samples.jsonl", "samples.jsonl.gz"])
+def test_samples_are_read_back_as_they_were_written_without_a_wrong_or_torn_line(path: Path, name: str) -> None:
     with pytest.raises(FileExistsError):
         SamplesFile(path, HEADER)
-    path.write_bytes(path.read_bytes() + b'{"stage": 2, "pa')
-    assert len(read_samples(path).measurements) == 2
-
-
-def test_a_wrong_line_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    file = SamplesFile(tmp_path / "samples.jsonl", HEADER)
-    with pytest.raises(ValueError, match="not in the header"):
-        file.append(entry() | {"case": "unknown"})
-    file.close()
-    assert read_samples(tmp_path / "samples.jsonl").measurements == []
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"stage": 3}, "'stage' is 3"),
-        ({"stage": True}, "'stage' is True"),
-        ({"pair": -1}, "'pair' is -1"),
-        ({"pair": 0}, "pair 0 has 'a' twice"),
-        ({"case": 7}, "'case' is 7, not a string"),
-        ({"orders": ["ABAB"] * 4}, "'orders'"),
-        ({"orders": []}, "'orders'"),
-        ({"head_seconds": [[0.1, 0.1]]}, "'head_seconds'"),
-        ({"head_seconds": [[0.1, 0.0]] * 4}, "other than two durations"),
-        ({"base_seconds": [[0.1, float("nan")]] * 4}, "other than two durations"),
-        ({"base_seconds": [[0.1, 10**400]] * 4}, "other than two durations"),
-        ({"base_cpu_seconds": "fast"}, "'base_cpu_seconds'"),
-        ({"event": "unheard of"}, "not known"),
-        ({"event": "outcome", "side": "left"}, "'side' is 'left'"),
-        ({"event": "end", "reason": "bored"}, "'bored'"),
-        ({"event": "sentinel", "name": "matmul", "side": "base", "seconds": [-1]}, "durations"),
-        ({"event": "exact", "counter": "n", "old": "1"}, "'old' is '1', not a number"),
-        ({"event": "pair", "seconds": 0}, "'seconds' is 0, not a duration"),
-    ],
-)
-def test_a_damaged_line_is_named_with_what_is_wrong(path: Path, change: Json, words: str) -> None:
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], json.dumps(entry(5) | change), *lines[2:], ""]))
-    with pytest.raises(ValueError, match=r"line 3 is damaged") as raised:
-        read_samples(path)
-    assert words in str(raised.value)
-
-
-@pytest.mark.parametrize("text", ["[1]", "7", "{", '"x"', "[" * 100_000], ids=range(5))
-def test_a_line_that_is_no_object_is_refused(path: Path, text: str) -> None:
-    path.write_text(path.read_text() + text + "\n")
-    with pytest.raises(ValueError, match="damaged"):
-        read_samples(path)
-
-
-@given(st.data())
-def test_whatever_a_byte_of_a_file_becomes_it_is_read_or_refused_in_a_sentence(data: st.DataObject) -> None:
-    content = bytearray(b"".join(json.dumps(row).encode() + b"\n" for row in (HEADER, entry(0), *EVENTS)))
-    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    with TemporaryDirectory() as folder:
-        (path := Path(folder, "samples.jsonl")).write_bytes(content)
-        said = ""
-        try:
-            assert len(read_samples(path).measurements) <= 1
-        except ValueError as error:
-            said = str(error)
-        assert said == "" or (said.startswith(str(path)), said[-1]) == (True, ".")
-
-
-WRONG = {"kind": "other", "format_version": 2, "base": {}, "machine_info": None, "settings": [], "accepted": {}}
-WRONG_CASES = [("cases", [{"id": ""}]), ("cases", [{"id": "a"}, {"id": "a"}])]
-
-
-@pytest.mark.parametrize("key, value", [*WRONG.items(), *WRONG_CASES, ("options", 1)])
-def test_a_wrong_header_is_refused(tmp_path: Path, key: str, value: object) -> None:
-    path = tmp_path / "samples.jsonl"
-    path.write_text(json.dumps(HEADER | {key: value}) + "\n")
-    with pytest.raises(ValueError, match="line 1 is damaged"):
-        read_samples(path)
-
-
-def test_a_file_that_is_not_there_or_empty_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot be read: No such file or directory\."):
-        read_samples(tmp_path / "samples.jsonl")
-    (tmp_path / "samples.jsonl").touch()
-    with pytest.raises(ValueError, match="no samples"):
-        read_samples(tmp_path / "samples.jsonl")
+    torn = path.read_bytes() + b'{"stage": 2, "pa'
+    path.with_name(name).write_bytes(gzip.compress(torn) if name.endswith("gz") else torn)
+    found = read_samples(path.with_name(name))
+    assert found.header == json.loads(json.dumps(HEADER))
+    assert [(m.stage, m.pair, m.case, list(m.orders)) for m in found.measurements] == [
+        (1, pair, "a", entry(pair)["orders"]) for pair in (0, 1)
+    ]
+    for side in ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds"):
+        assert getattr(found.measurements[1], side).tolist() == entry(1)[side]
+    assert [event.to_line() for event in found.events] == EVENTS
+    assert (found.end, found.ran_out_of_time, found.pairs(1), found.pairs(2)) == ("budget", True, [0, 1], [])
 
 
 def test_a_cpu_clock_too_coarse_to_see_the_work_counts_as_not_read(path: Path) -> None:
@@ -156,55 +66,130 @@ def test_a_cpu_clock_too_coarse_to_see_the_work_counts_as_not_read(path: Path) -
     assert read_samples(path).measurements[-1].head_cpu_seconds is None
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[:-40],
-        lambda content: b"{}" + content,
-        lambda content: content[:30] + bytes(20) + content[50:],
-    ],
-    ids=["cut short", "not compressed", "overwritten"],
-)
-def test_damaged_compressed_samples_are_one_sentence(path: Path, damage: Callable[[bytes], bytes]) -> None:
-    kept = compressed(path)
-    kept.write_bytes(damage(kept.read_bytes()))
-    with pytest.raises(ValueError, match=r"samples\.jsonl\.gz cannot be read: .+\.$"):
-        read_samples(kept)
-
-
-def test_what_grows_beyond_every_run_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MOST_BYTES", 100)
-    with pytest.raises(ValueError, match="larger than 100 bytes"):
-        read_samples(compressed(path))
+SHAPE, DURATIONS = "lacks the two turns of each of 4", "other than two durations"
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"alpha": 0.7}, "alpha is 0.7"),
-        ({"second_share": 0.5}, "second_share is 0.5"),
-        ({"margin": 0.05}, "margin 0.05"),
-        ({"screen_above": 0.03}, "screen_above is 0.03"),
-        ({"far": 0.0}, "far 0.0"),
-        ({"far_spreads": 0.9}, "far_spreads 0.9"),
-        ({"first_look": 2}, "first_look is 2; it must be 3 or more, or null"),
-        ({"screen_pairs": 2}, "screen_pairs is 2"),
-        ({"screen_pairs": 6.5}, "screen_pairs is 6.5"),
-        ({"confirm_looks": [10, 18, 300]}, "at most 40"),
-        ({"confirm_looks": [2, 18, 30]}, "from 3 or more"),
-        ({"confirm_looks": [10, 10, 30]}, "must rise"),
-        ({"confirm_looks": []}, "must rise"),
-        ({"confirm_looks": [10, 18.5, 30]}, "18.5"),
-        ({"confirm_looks": 7}, "not a number"),
-        ({"look_shares": [0.5, 0.5, 0.5]}, "add up to 1"),
-        ({"look_shares": [0.5, 0.5]}, "one for each look"),
-        ({"look_shares": [-1, 1, 0.5, 0.5]}, "positive"),
-        ({"clock": "sundial"}, "sundial"),
-        ({"undecided": "maybe"}, "maybe"),
-        ({"alpha": "small"}, "not a number"),
+        ({"stage": 3}, "'stage' is 3, not 1 or 2"),
+        ({"stage": True}, "'stage' is True"),
+        ({"pair": -1}, "'pair' is -1, not a count"),
+        ({"pair": True}, "'pair' is True"),
+        ({"pair": 1}, "pair 1 has 'a' twice"),
+        ({"case": 7}, "'case' is 7, not a string"),
+        ({"case": "b"}, "'b' is not in the header"),
+        ({"orders": ["ABAB"] * 4}, "'orders' is not a list of ABBA"),
+        ({"orders": []}, "'orders' is not a list of ABBA"),
+        ({"head_seconds": [[0.1, 0.1]]}, SHAPE),
+        ({"base_cpu_seconds": "fast"}, SHAPE),
+        ({"head_seconds": [[0.1, 0.1, 0.1]] * 4}, DURATIONS),
+        ({"head_seconds": [[0.1, 0.0]] * 4}, DURATIONS),
+        ({"base_seconds": [[0.1, float("nan")]] * 4}, DURATIONS),
+        ({"base_seconds": [[0.1, 10**400]] * 4}, DURATIONS),
+        ({"base_seconds": [[0.1, True]] * 4}, DURATIONS),
+        ({"event": "unheard of"}, "'unheard of' is not known"),
+        ({"event": ["end"]}, "is not known"),
+        ({**EVENTS[0], "side": "left"}, "'side' is 'left', not one of base, head"),
+        ({**EVENTS[0], "outcome": "tired"}, "'outcome' is 'tired'"),
+        ({**EVENTS[1], "seconds": [-1]}, "'seconds' is [-1], not a list of durations"),
+        ({**EVENTS[1], "seconds": []}, "not a list of durations"),
+        ({**EVENTS[2], "old": "1"}, "'old' is '1', not a number"),
+        ({**EVENTS[4], "seconds": 0}, "'seconds' is 0, not a duration"),
+        ({**EVENTS[8], "reason": "bored"}, "'bored'"),
+        (None, "it is not an object"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused_in_a_sentence(change: Json, words: str) -> None:
-    with pytest.raises(ValueError, match="gate's") as raised:
-        rules_from_settings(Rules().settings() | change)
+def test_a_damaged_line_is_named_with_what_is_wrong(path: Path, change: Json | None, words: str) -> None:
+    damaged = json.dumps(change and entry(5) | change)
+    path.write_text(f"{path.read_text()}{damaged}\n")
+    with pytest.raises(ValueError, match=rf"^{path} cannot be used: line {3 + len(EVENTS) + 1} is damaged: ") as raised:
+        read_samples(path)
     assert words in str(raised.value)
+
+
+WRONG_HEADERS: list[Json] = [
+    {"kind": "other"}, {"format_version": 2}, {"base": {}}, {"head": {"label": 1}}, {"machine_info": None},
+    {"settings": []}, {"accepted": {}}, {"options": 1}, {"engine": True}, {"cases": {}}, {"cases": ["a"]},
+    {"cases": [{"id": ""}]}, {"cases": [{"id": "a"}, {"id": "a"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((json.dumps(HEADER | change) + "\n", "line 1 is damaged: ") for change in WRONG_HEADERS),
+        ("[" * 100_000 + "\n", "line 1 is damaged: "),
+        ("[1]\n", "does not begin with the header"),
+        ('{"kind": "gate-samples"', "its first line is incomplete"),
+        (None, "cannot be read: No such file or directory."),
+        (" " * 5000, "larger than 4000 bytes"),
+    ],
+    ids=range(len(WRONG_HEADERS) + 5),
+)
+def test_what_is_no_file_of_samples_is_one_sentence(
+    tmp_path: Path, text: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "samples.jsonl"
+    if text is not None:
+        path.write_text(text)
+        monkeypatch.setattr(module, "MOST_BYTES", 4000 if text.isspace() else module.MOST_BYTES)
+    with pytest.raises(ValueError, match=rf"^{path}.*\.$") as raised:
+        read_samples(path)
+    assert words in str(raised.value)
+
+
+def test_a_counter_is_compared_where_both_sides_know_it_and_a_side_without_any_says_why() -> None:
+    known = {"counters": {"saved_bytes": 1, "kernel_launches": 3, "host_reads": None}, "reason": None}
+    newer = {"counters": {"saved_bytes": 2, "host_reads": 1}, "reason": None}
+    none = {"counters": None, "reason": "it is compiled"}
+    for base, head, said in (
+        (known, newer, [("saved_bytes", 1, 2)]),
+        (none, known, [("base", "it is compiled")]),
+        (none, {**none, "reason": "no"}, [("head", "no")]),
+    ):
+        events = [event.to_line() for event in exact_events("a", {"base": base, "head": head})]
+        assert [tuple(event.values())[2:] for event in events] == said
+
+
+def test_older_settings_had_no_early_looks_and_other_names_are_the_engines() -> None:
+    assert rules_from_settings({**asdict(Rules()), "minutes": 5, "confirm_looks": [3, 10, 18, 36]}) == Rules()
+    older = rules_from_settings({"alpha": 0.02})
+    assert older == Rules(alpha=0.02, first_look=None, second_share=0.0, screen_above=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "kept"),
+    [
+        ("alpha", (0.5, 0, "small"), (0.49,)),
+        ("screen_level", (0.5,), ()),
+        ("faster_screen_level", (0.5,), ()),
+        ("clearing_level", (0.5,), ()),
+        ("contamination_level", (0,), ()),
+        ("first_share", (0,), ()),
+        ("suite_share", (0.5,), ()),
+        ("guard_share", (0.5,), ()),
+        ("second_share", (0.5, -0.1), (0,)),
+        ("margin", (-0.001, 0.03), (0,)),
+        ("matters", (1, 0.005), (0.9,)),
+        ("screen_above", (-0.001, 0.03), (0,)),
+        ("far", (0,), (0.01,)),
+        ("far_spreads", (0.9,), (1,)),
+        ("first_look", (2, 3.5), (3, None)),
+        ("screen_pairs", (2, 6.5, MOST_PAIRS + 1), (3, MOST_PAIRS)),
+        ("confirm_looks", ([10, 18, 19, MOST_PAIRS + 1], [2, 18, 30, 36], [10, 10, 30, 36], [], [5, 10, 18.5, 30], 7),
+         ([3, 4, 5, MOST_PAIRS],)),
+        ("look_shares", ([0.25] * 3, [0.3] * 4, [-1, 1, 0.5, 0.5], [0, 0.5, 0.25, 0.25]), ([0.25] * 4,)),
+        ("clock", ("sundial",), ("cpu",)),
+        ("undecided", ("maybe",), ("fail",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_rules_that_make_no_sense_are_refused_in_a_sentence(
+    name: str, wrong: tuple[object, ...], kept: tuple[object, ...]
+) -> None:
+    for value in wrong:
+        with pytest.raises(ValueError, match=rf"^The gate's .*({name}|not a number).*\.$"):
+            rules_from_settings(asdict(Rules()) | {name: value})
+    for value in kept:
+        rules_from_settings(asdict(Rules()) | {name: value})

@@ -2,247 +2,214 @@
 
 import json
 from dataclasses import asdict, replace
-from itertools import pairwise
-from typing import get_args
+from typing import Any
 
 import pytest
 
-from perf_tests.gate.samples import End, Event, ExactFinding, GateSamples, NoTiming, Rules, Side, Uncounted
-from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
+from perf_tests.gate.recorded import RecordedResult
+from perf_tests.gate.samples import ExactFinding, Uncounted
+from perf_tests.gate.stages import Shift
+from perf_tests.gate.statistics import ClockDecision
+from perf_tests.gate.verdicts import (
+    Acceptance,
+    CaseResult,
+    Effect,
+    GateResult,
+    RunVerdict,
+    Verdict,
+    acceptance,
+    exact_result,
+    with_acceptance,
+)
+from perf_tests.records.record import Json
 from perf_tests.report.gate_screens import (
     MOST_CASES,
     as_json,
-    counter_lines,
     finding_sentences,
     limits_to_accept,
     markdown,
     report_lines,
     verdict_sentence,
 )
-from tests.support.simulated_launches import SimulatedCase, gate_run
+from tests.support.simulated_launches import RULES
 
-RULES = Rules()
-SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
-NOISY = "perf_tests/test_forward.py::test_forward[small-ctx128-bf16-naive]"
-GONE = "perf_tests/test_backward.py::test_backward[small-ctx128-fp32-naive]"
+ID = "perf_tests/test_forward.py::test_forward[small-ctx{}-fp32-naive]"
 NASTY = "t.py::test_x[a|b\x1b[2J<img src=x>`]"
-SIDES = {"base": {"label": "a"}, "head": {"label": "b"}}
+HEADER: Json = {"base": {"label": "a", "revision": "0" * 40}, "head": {"label": "b"}}
+EFFECT = Effect(0.05, 0.04, 0.06, 10)
 
 
-@pytest.fixture(scope="module")
-def samples() -> GateSamples:
-    cases = [SimulatedCase(f"t.py::test_quiet[{place}]") for place in range(8)]
-    cases += [SimulatedCase(SLOW, slowdown=0.05), SimulatedCase(NOISY, slowdown=0.03, pair_spread=0.1)]
-    cases += [SimulatedCase(GONE), SimulatedCase(NASTY)]
-    samples = gate_run(cases, RULES, seed=3)
-    for case, reason in ((GONE, "model/ lost\nit"), (NASTY, "a * b")):
-        samples.add({"event": "outcome", "case": case, "side": "head", "outcome": "absent", "reason": reason})
-    samples.add({"event": "exact", "case": SLOW, "counter": "saved_bytes", "old": 1000, "new": 1100})
-    samples.add({"event": "exact", "case": SLOW, "counter": "kernel_launches", "old": 7, "new": 7})
-    return samples
+def case(verdict: Verdict, number: int = 0, **changes: Any) -> CaseResult:
+    """A row with figures, save for `changes`."""
+    known: Json = {"effect": EFFECT, "base_seconds": 0.1, "head_seconds": 0.105, "clock": "wall"}
+    known |= {"slower_by": {"wall": EFFECT}} if verdict == Verdict.SLOWER else {}
+    return CaseResult(ID.format(number), verdict, **known | changes)
 
 
-@pytest.fixture(scope="module")
-def result(samples: GateSamples) -> GateResult:
-    return conclude(samples, RULES)
+def counted(number: int, counter: str, old: int, new: int, *accepted: Acceptance, **more: Any) -> Any:
+    return exact_result(ExactFinding(ID.format(number), counter, old, new), accepted, **more)
 
 
-@pytest.fixture(scope="module")
-def lines(samples: GateSamples, result: GateResult) -> list[str]:
-    return report_lines(result, samples.header, RULES)
+OK = [case(Verdict.OK, 10 + place, effect=Effect(0.0, -0.01, 0.01, 6)) for place in range(3)]
+UNTIMED: Json = {"effect": None, "base_seconds": None, "head_seconds": None, "clock": None}
+GONE = [
+    replace(case(Verdict.GONE, 1, **UNTIMED, explanation="head does not have it: model/ lost\nit")),
+    replace(case(Verdict.GONE, 2, **UNTIMED, explanation="head does not have it: a * b"), id=NASTY),
+]
+NOISY = case(Verdict.UNDECIDED, 3, effect=Effect(0.03, -0.1, 0.2, 36), launches_needed=41)
+CASES = [*OK, NOISY, case(Verdict.SLOWER), *GONE]
+EXACT = [counted(0, "saved_bytes", 1000, 1100), counted(0, "kernel_launches", 7, 7)]
 
 
-def sentence_of(samples: GateSamples, result: GateResult, words: str) -> str:
-    (found,) = [line for line in finding_sentences(result, samples.header, RULES) if words in line]
-    return found
+def result(cases: list[CaseResult] = CASES, exact: list[Any] = EXACT, **changes: Any) -> GateResult:
+    clock = ClockDecision("wall", 0.01, None)
+    return replace(
+        GateResult(RunVerdict.FAILED, "", cases, exact, Shift(0.002, -0.001, 0.005, 0.5, False), None, {}, clock, 0.02,
+                   (6, 10)), **changes,
+    )  # fmt: skip
 
 
-def with_events(samples: GateSamples, *events: Event, alone: bool = False) -> GateResult:
-    """The verdicts with these events too, or alone of all."""
-    kept: list[Event] = [End("finished")] if alone else samples.events
-    return conclude(replace(samples, events=[*kept, *events]), RULES)
+def said(found: GateResult, words: str, header: Json = HEADER) -> str:
+    """The one line with these words."""
+    (line,) = [line for line in report_lines(found, header, RULES) if words in line]
+    return line
 
 
-def test_what_fails_is_said_before_the_table_which_begins_with_it_and_has_every_case(lines: list[str]) -> None:
-    header = next(place for place, line in enumerate(lines) if line.startswith("case "))
-    assert [line.split(":")[0] for line in lines[:header]] == ["SLOWER", "GONE", "GONE", "MORE"]
-    rows = lines[header + 1 : header + 13]
-    assert ["UNDECIDED" in row for row in rows] == [place == 3 for place in range(12)]
-    assert [" OK " in row for row in rows] == [place >= 4 for place in range(12)]
+def test_what_fails_is_said_before_the_table_which_begins_with_it_and_has_every_case() -> None:
+    lines = report_lines(result(), HEADER, RULES)
+    top = next(place for place, line in enumerate(lines) if line.startswith("case "))
+    assert [line.split(":")[0] for line in lines[:top]] == ["SLOWER", "GONE", "GONE", "MORE"]
+    verdicts = ["SLOWER", "GONE", "GONE", "UNDECIDED", "OK", "OK", "OK"]
+    assert [f" {verdict} " in line for verdict, line in zip(verdicts, lines[top + 1 :], strict=False)] == [True] * 7
+    assert [line.split()[-1] for line in lines[top : top + 5]] == ["needed", "-", "-", "-", "41"]
     assert all(line.isprintable() for line in lines), "nothing printed can move the cursor"
-
-
-def test_a_slowdown_is_one_sentence_with_all_one_needs(samples: GateSamples, result: GateResult) -> None:
-    found = sentence_of(samples, result, "SLOWER: forward small-ctx128-fp32-naive")
-    effect = next(row for row in result.cases if row.id == SLOW).effect
-    assert effect is not None
-    assert f"head is {effect.effect:.1%} slower by wall time" in found
-    assert f"({effect.low:+.1%} to {effect.high:+.1%} at 95 %, {effect.pairs} launch pairs)" in found
-    assert "a slowdown above 0.5% is significant" in found
-    assert f"pytest '{SLOW}' --against 000000000000" in found
-    header = samples.header | {"options": "--against-option attention=sdpa"}
-    assert any(f"'{SLOW}' --against-option attention=sdpa" in s for s in finding_sentences(result, header, RULES))
+    assert lines[-1] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE, 1 counters rose)"
 
 
 @pytest.mark.parametrize(
-    ("low", "words"),
-    [(0.2, "it needs confirmation by fresh launch pairs"), (-0.1, "neither confirmed nor excluded")],
-)
-def test_an_undecided_case_says_what_it_would_take_and_whether_it_is_to_be_confirmed(
-    samples: GateSamples, result: GateResult, low: float, words: str
+    ("found", "header", "words"),
+    [
+        (result(), {}, ["head is 5.0% slower by wall time (+4.0% to +6.0% at 95 %, 10 launch pairs)", "above 0.5% is",
+                        f"pytest '{ID.format(0)}' --against 000000000000"]),
+        (result(), {"options": "--against-option attention=sdpa", "suite": "/suite"},
+         [f"'/suite/{ID.format(0)}' --against-option attention=sdpa"]),
+        (result([case(Verdict.SLOWER, accepted="why", is_by_guard=True, clock="cpu",
+                      slower_by={"cpu": EFFECT, "wall": Effect(1.0, 0.9, 1.1, 10)})]), {},
+         ["CPU time of the process, checked beside", "; by wall time +100.0% (+90.0% to +110.0%)", "; accepted: why"]),
+        (result(suite=Shift(0.02, 0.01, 0.03, 1e-6, True), cases=[]), {},
+         ["the suite as a whole by 2.0% (+1.0% to +3.0% at 95 %)", "no sentinels ran"]),
+    ],
+    ids=["figures and command", "as typed", "by two clocks, accepted", "the suite"],
+)  # fmt: skip
+def test_a_slowdown_is_one_sentence_with_all_one_needs(found: GateResult, header: Json, words: list[str]) -> None:
+    sentence = said(found, "SLOWER: forward" if found.cases else "SLOWER: the", HEADER | header)
+    assert [word for word in words if word not in sentence] == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([NOISY], ["3.0% slower", "neither confirmed nor excluded", "about 41 fresh launch pairs", "Alone: pytest '"]),
+        ([replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6), launches_needed=None)],
+         ["it needs confirmation by fresh launch pairs", "more than a thousand"]),
+        ([replace(NOISY, effect=Effect(-0.03, -0.1, 0.1, 6))], ["3.0% faster"]),
+        ([replace(NOISY, effect=None)], ["too few launch pairs"]),
+        ([NOISY, replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6))],
+         ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%", "their rows say"]),
+        ([replace(NOISY, effect=None)] * 3, ["of 3 cases", "too few launch pairs to say how many would decide"]),
+    ],
+)  # fmt: skip
+def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(
+    rows: list[CaseResult], words: list[str]
 ) -> None:
-    needed = next(row for row in result.cases if row.id == NOISY).launches_needed
-    rows = [
-        replace(row, effect=replace(row.effect, effect=low + 0.1, low=low, high=low + 0.2))
-        if row.verdict == Verdict.UNDECIDED and row.effect
-        else row
-        for row in result.cases
-    ]
-    found = sentence_of(samples, replace(result, cases=rows), "UNDECIDED: ")
-    assert words in found
-    assert f"deciding would take about {needed} fresh launch pairs" in found
+    sentence = said(result(rows, [], verdict=RunVerdict.PASSED), "UNDECIDED: ")
+    assert [word for word in words if word not in sentence] == []
+    decided = verdict_sentence(result(rows, [], verdict=RunVerdict.PASSED))
+    assert decided == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
 
 
-def test_several_undecided_cases_are_one_sentence_and_rows_that_say_what_they_need(result: GateResult) -> None:
-    rows = [replace(row, verdict=Verdict.UNDECIDED, launches_needed=41) for row in result.cases if row.effect]
-    said = report_lines(replace(result, cases=rows), SIDES, RULES)
-    (sentence,) = [line for line in said if line.startswith("UNDECIDED: ")]
-    assert f"of {len(rows)} cases a slowdown of 3.0% is neither confirmed nor excluded" in sentence
-    assert sum(line.endswith(" 41") for line in said) == len(rows)
-    early = [replace(row, verdict=Verdict.UNDECIDED, effect=None) for row in result.cases]
-    after_one = "\n".join(report_lines(replace(result, cases=early, pairs=(1, 0)), SIDES, RULES))
-    assert "too few launch pairs to say how many would decide" in after_one
-    assert "their rows" not in after_one
-    assert "1 launch pair of all cases, 0 fresh pairs of the suspects" in after_one
+def test_cases_without_figures_say_why_once_for_each_reason() -> None:
+    rows = [case(Verdict.NEW, number, **UNTIMED, explanation="base does not have it") for number in range(5)]
+    names = [f"forward small-ctx{number}-fp32-naive" for number in range(3)]
+    assert said(result(rows), "NEW: ") == f"NEW: {', '.join(names)} and 2 more: base does not have it."
+    uncounted = tuple(Uncounted(row.id, "base", "it knows no such thing.") for row in rows)
+    found = said(result(uncounted=uncounted), "not compared")
+    assert found == "Exact counters of 5 cases are not compared, because base has none: it knows no such thing."
 
 
-def test_a_run_that_decided_nothing_says_so_beside_its_verdict(result: GateResult) -> None:
-    cases = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
-    assert cases
-    passed = replace(result, verdict=RunVerdict.PASSED, reason="", exact=[])
-    assert verdict_sentence(replace(passed, cases=cases)) == f"gate: PASSED (none decided: {len(cases)} UNDECIDED)"
-    assert "none decided" not in verdict_sentence(passed)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ["6 launch pairs of all cases, 10 fresh pairs of the suspects", "pairs scatter by 1.0% in wall time",
+              "All cases together: head takes +0.2% (-0.1% to +0.5% at 95 %).", "could detect a 2.0% slowdown"]),
+        ({"clock": ClockDecision("cpu", 0.05, 0.01)}, ["and by 1.0% in CPU time", "Wall time is checked too"]),
+        ({"clock": ClockDecision("wall", float("nan"), None), "detectable": None},
+         ["too few launch pairs to estimate their scatter", "ended with too few launch pairs to call any case SLOWER"]),
+    ],
+)  # fmt: skip
+def test_conditions_say_what_the_verdicts_rest_on(changes: Json, words: list[str]) -> None:
+    text = "\n".join(report_lines(result(**changes), HEADER, RULES))
+    assert [word for word in words if word not in text] == []
 
 
-def test_a_case_without_a_timing_says_why_once(samples: GateSamples, result: GateResult) -> None:
-    gone = "GONE: backward small-ctx128-fp32-naive: head does not have it"
-    assert gone in sentence_of(samples, result, "model/ lost")
-    of_both = [NoTiming(GONE, side, "unsupported", "no compiler here.") for side in get_args(Side)]
-    found = sentence_of(samples, with_events(samples, *of_both), "NOT MEASURED")
-    assert found == "NOT MEASURED: backward small-ctx128-fp32-naive: on both sides unsupported: no compiler here."
-
-
-def test_conditions_say_what_all_cases_say_together_and_what_the_run_could_detect(
-    samples: GateSamples, result: GateResult, lines: list[str]
-) -> None:
-    assert f"This run could detect a {result.detectable:.1%} slowdown with 80 % power." in lines
-    assert result.suite is not None
-    assert any(line.startswith(f"All cases together: head takes {result.suite.effect:+.1%} (") for line in lines)
-    kept = replace(samples, events=[End("budget")])
-    (pairs, *_), last = samples.pairs(2), samples.pairs(2)[11]
-
-    def ended_at(pair: int) -> float:
-        measured = [m for m in samples.measurements if m.pair <= pair]
-        detectable = conclude(replace(kept, measurements=measured), RULES).detectable
-        assert detectable is not None
-        return detectable
-
-    assert result.detectable is not None
-    assert ended_at(last) > 1.1 * result.detectable
-    assert ended_at(pairs + 2) > RULES.matters, "its early looks alone could call anything SLOWER"
-    without_look = conclude(replace(kept, measurements=samples.measurements[:24]), RULES)
-    assert without_look.detectable is None
-    said = report_lines(without_look, samples.header, RULES)
-    assert "This run ended with too few launch pairs to call any case SLOWER." in said
-
-
-def test_what_rose_in_one_case_is_one_sentence_that_says_by_how_much(samples: GateSamples) -> None:
-    risen = [ExactFinding(SLOW, "saved_bytes", 1000, 1100), ExactFinding(SLOW, "kernel_launches", 1, 2)]
-    found = sentence_of(samples, with_events(samples, *risen), "MORE")
-    assert "saved_bytes rose from 1,000 to 1,100 (+10.00%)" in found
-    assert "kernel_launches rose from 1 to 2" in found
-
-
-def test_what_rose_in_many_cases_is_one_sentence_and_a_row_for_each_case(samples: GateSamples) -> None:
-    cases = [*samples.cases[: MOST_CASES + 1]]
-    risen = [ExactFinding(case, "saved_bytes", 1000, 1100 + place) for place, case in enumerate(cases)]
-    found = with_events(samples, *risen, ExactFinding(cases[0], "host_reads", 0, 5), alone=True)
-    (said,) = [line for line in report_lines(found, samples.header, RULES) if line.startswith("MORE")]
+def test_what_rose_is_a_sentence_a_case_or_one_for_many_and_what_moved_a_row_a_case() -> None:
+    assert "saved_bytes rose from 1,000 to 1,100 (+10.00%); counters are exact" in said(result(), "MORE")
+    risen = [counted(place, "saved_bytes", 1000, 1100 + place) for place in range(MOST_CASES + 1)]
+    exact = [*risen, counted(0, "host_reads", 0, 5), counted(7, "saved_bytes", 9, 7)]
+    lines = report_lines(result(exact=exact), HEADER, RULES)
+    (sentence,) = [line for line in lines if line.startswith("MORE")]
     most = f"{(100 + MOST_CASES) / 1000:.2%}"
-    assert f"counters of {len(cases)} cases rose: saved_bytes (by up to {most}), host_reads (by up to 5); " in said
-    first, second = [line.split()[-2:] for line in counter_lines(found.exact)[1:3]]
-    assert (first, second) == (["+10.00%", "+5"], ["+10.10%", "-"])
+    assert f"counters of {len(risen)} cases rose: saved_bytes (by up to {most}), host_reads (by up to 5); " in sentence
+    top = next(place for place, line in enumerate(lines) if line.startswith("exact counters"))
+    rows = [line.split()[-2:] for line in lines[top : top + 6]]
+    assert (rows[0], rows[1], rows[2], rows[5]) == (
+        ["saved_bytes", "host_reads"], ["+10.00%", "+5"], ["+10.10%", "-"], ["-22.22%", "-"],
+    )  # fmt: skip
+    two_builds = result(exact=[counted(0, "kernel_launches", 12, 13, two_builds=True)])
+    assert "12 to 13 (+8.33%) (accepted: each side counts what its own build runs)." in said(two_builds, "MORE: ")
 
 
-def test_a_counter_that_fell_is_in_the_table_and_fails_nothing(samples: GateSamples) -> None:
-    found = with_events(samples, ExactFinding(samples.cases[0], "kernel_launches", 9, 7), alone=True)
-    assert not any(row.is_failure for row in found.exact)
-    said = report_lines(found, samples.header, RULES)
-    header, row = next((line.split(), after.split()) for line, after in pairwise(said) if line.startswith("exact"))
-    assert (header[-1], row[-1]) == ("kernel_launches", "-22.22%")
+def test_what_is_offered_to_paste_accepts_exactly_what_fails() -> None:
+    found = result(suite=Shift(0.021, 0.01, 0.031, 1e-6, True))
+    limits = limits_to_accept(found, "0" * 12)
+    assert [(limit.id, limit.limit, limit.clock, limit.counter) for limit in limits] == [
+        (ID.format(0), 1.06, "wall", None), ("suite", 1.04, "wall", None), (ID.format(0), 1100, None, "saved_bytes"),
+    ]  # fmt: skip
+    entries = [acceptance(asdict(limit)) for limit in limits]
+    again = result([with_acceptance(row, entries) for row in CASES], [counted(0, "saved_bytes", 1000, 1100, *entries)])
+    assert limits_to_accept(again, "0" * 12) == []
 
 
-def test_cases_without_counters_are_told_once_for_each_reason(samples: GateSamples) -> None:
-    uncounted = [Uncounted(case, "base", "it knows no such thing.") for case in samples.cases]
-    said = report_lines(with_events(samples, *uncounted), samples.header, RULES)
-    (found,) = [line for line in said if "not compared" in line]
-    assert f"of {len(samples.cases)} cases are not compared, because base has none: it knows no such thing." in found
-
-
-def test_what_is_offered_to_paste_accepts_exactly_what_fails(samples: GateSamples, result: GateResult) -> None:
-    accepted = limits_to_accept(result, samples.header)
-    assert {(limit.id, limit.clock, limit.counter) for limit in accepted} == {
-        (SLOW, "wall", None),
-        (SLOW, None, "saved_bytes"),
-    }
-    entries = [asdict(limit) for limit in accepted]
-    again = replace(samples, header=samples.header | {"accepted": entries})
-    assert not any(row.is_failure for row in with_events(again, *samples.of(ExactFinding), alone=True).cases)
-    assert [limit.limit for limit in accepted if limit.counter] == [1100]
-
-
-def test_counters_of_two_builds_are_shown_and_fail_nothing() -> None:
-    samples = gate_run([SimulatedCase("a")], RULES, seed=1)
-    samples.add({"event": "exact", "case": "a", "counter": "kernel_launches", "old": 12, "new": 13})
-    assert conclude(samples, RULES).verdict == RunVerdict.FAILED
-    samples.header["base"]["build"] = "Python 3.12.1 with torch 2.11.0"
-    result = conclude(samples, RULES)
-    said = "\n".join(report_lines(result, samples.header, RULES))
-    assert result.verdict == RunVerdict.PASSED
-    assert "kernel_launches rose from 12 to 13 (+8.33%) (accepted: each side counts what its own build runs)." in said
-    assert limits_to_accept(result, samples.header) == []
-
-
-def test_markdown_names_the_findings_folds_the_rest_and_keeps_hostile_text_as_text(
-    samples: GateSamples, result: GateResult
-) -> None:
-    text = markdown(result, samples.header, RULES)
+def test_markdown_names_the_findings_folds_the_rest_and_keeps_hostile_text_as_text() -> None:
+    text = markdown(result(), HEADER, RULES)
     assert text.startswith("### gate: FAILED")
-    assert f"<details><summary>All {len(result.cases)} cases</summary>" in text
-    assert "```toml\n[[accepted]]" in text
-    assert text.count("[[accepted]]") == 1
+    assert f"<details><summary>All {len(CASES)} cases</summary>" in text
+    assert "<details><summary>1 of 2 exact counters changed</summary>" in text
+    assert text.count("```toml\n\\[[accepted]]".replace("\\", "")) == text.count("[[accepted]]") == 1
     assert "<img" not in text.replace(r"\<img", "")
     assert "\x1b" not in text
     cells = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace(r"\|", "").count("|") for line in cells} == {10, 5}  # cases, counters
+    fenced = markdown(result([replace(case(Verdict.SLOWER), id="a```b")]), HEADER, RULES)
+    assert "````toml" in fenced
+    assert "0 of 1 exact counters changed." in markdown(result(exact=EXACT[1:]), HEADER, RULES)
 
 
-def test_json_says_the_same(samples: GateSamples, result: GateResult) -> None:
-    data = json.loads(as_json(result, samples.header, RULES))
-    assert (data["verdict"], data["exit_code"]) == ("FAILED", 1)
-    assert [row["verdict"] for row in data["cases"]] == [row.verdict for row in result.cases]
+def test_json_has_null_for_what_is_unknown_and_findings_and_failures() -> None:
+    found = result(detectable=float("nan"))
+    data = json.loads(as_json(found, HEADER, RULES))
+    assert (data["exit_code"], data["detectable"], data["base"]) == (1, None, HEADER["base"])
+    assert data["findings"] == finding_sentences(found, HEADER, RULES)
     assert [row["is_failure"] for row in data["exact"]] == [True, False]
-    assert data["rules"]["alpha"] == RULES.alpha
-    assert data["findings"] == finding_sentences(result, samples.header, RULES)
 
 
-def test_the_times_shown_are_those_of_the_clock_that_decides_and_the_table_says_which() -> None:
-    cases = [SimulatedCase(f"t.py::test_waits[{place}]", pair_spread=0.2, cpu_pair_spread=0.01) for place in range(6)]
-    samples = gate_run(cases, RULES, seed=1)
-    for place, line in enumerate(samples.measurements):
-        assert line.base_cpu_seconds is not None
-        samples.measurements[place] = replace(line, base_cpu_seconds=line.base_cpu_seconds / 4)
-    result = conclude(samples, replace(RULES, clock="cpu"))
-    assert all(row.base_seconds is not None and 0.002 < row.base_seconds < 0.004 for row in result.cases)
-    table = [line.split() for line in report_lines(result, samples.header, RULES) if line.startswith("waits ")]
-    assert {row[row.index("ms") - 2] for row in table} == {"CPU"}
+def test_recorded_launches_speak_the_same_without_a_command_to_repeat_them() -> None:
+    few = case(Verdict.UNDECIDED, 4, effect=None, explanation="measured in 1 launch")
+    found = RecordedResult([*CASES, few, few], "wall", 0.01, 0.5, "", (8, 5), 0.1)
+    lines = report_lines(found, {}, RULES)
+    text = "\n".join(lines)
+    assert "head is 5.0% slower by wall time (+4.0% to +6.0% at 95 %); a slowdown" in lines[0]
+    assert "8 launches of base against 5 of head; verdicts use wall time; launches differ by 1.0%; case" in text
+    assert ("pytest" in text, text.count("measured in 1 launch")) == (False, 1)
+    assert markdown(found, {}, RULES).startswith("### gate: FAILED")
+    assert verdict_sentence(replace(found, contaminated="it moved")).startswith("gate: CONTAMINATED: it moved (1 SL")

@@ -7,18 +7,15 @@ import numpy as np
 import pytest
 
 from perf_tests.gate import stages
-from perf_tests.gate.samples import Clock, Rules, rules_from_settings
+from perf_tests.gate.samples import Clock, ClockChoice
 from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_analyses, replay_stages, screening_of
-from perf_tests.gate.statistics import Estimate, Floats, Prior
-from perf_tests.gate.verdicts import RunVerdict, Verdict, conclude, next_step
-from tests.support.simulated_gate import QUIET, RULES, row, screened_run
-from tests.support.simulated_launches import SimulatedCase, gate_run
+from perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
+from perf_tests.gate.verdicts import conclude, next_step
+from tests.support.simulated_launches import QUIET, RULES, SimulatedCase, gate_run, screened_run
 
 NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))
-FIRST, SECOND = interim_analyses(Rules())
+FIRST, SECOND = interim_analyses(RULES)
 CALM = [SimulatedCase(f"calm {place}", pair_spread=0.005) for place in range(8)]
-SLOW = SimulatedCase("slow", slowdown=0.03)
-"""Too little for a look of stage 1."""
 FAR = SimulatedCase("far", slowdown=0.9, pair_spread=0.01)
 
 
@@ -28,38 +25,32 @@ def values_about(means: list[float], spread: float, pairs: int) -> Floats:
     return np.array(means)[:, None] + spread * shape / shape.std(ddof=1)
 
 
-def suspected(faster: bool = False) -> stages.Screened:
-    """A screening that suspects its one case."""
-    flag, none, unknown = np.array([True]), np.array([False]), np.array([np.nan])
-    empty = Estimate(unknown, unknown, unknown, unknown)
-    return stages.Screened(empty, NOTHING_LENT, none if faster else flag, flag if faster else none, none)
-
-
 def test_stage_one_passes_on_what_it_suspects_and_what_it_cannot_clear() -> None:
     noisy = values_about([0.0] * 4, 0.06, 6)
     noisy[0] = np.nan
     screened = stages.screen_values(noisy, RULES)
     assert screened.too_noisy.tolist() == screened.candidates.tolist() == [False, True, True, True]
     assert not screened.slower_suspects.any()
-    close = [0.8 * RULES.log_screen_above, 1.2 * RULES.log_screen_above]
+    close = [0.8 * RULES.screen_above, 1.2 * RULES.screen_above, -0.01]
     screened = stages.screen_values(values_about(close, 0.001, 6), RULES)
-    assert (screened.estimate.slower_p_values(0.0) < RULES.screen_level).all()
-    assert screened.candidates.tolist() == [False, True], "an estimate that may not be called SLOWER is no suspect"
+    assert (screened.estimate.slower_p_values(0.0)[:2] < RULES.screen_level).all()
+    assert screened.slower_suspects.tolist() == [False, True, False], "what may not be called SLOWER is no suspect"
+    assert screened.faster_suspects.tolist() == [False, False, True]
 
 
-def test_every_suspect_makes_it_harder_for_each() -> None:
+@pytest.mark.parametrize(
+    ("suspects", "earlier", "expected"),
+    [([1, 0], [0, 0], [1, 0]), ([1, 1], [0, 0], [0, 0]), ([1, 1], [0, 1], [1, 0])],
+    ids=["alone", "beside another", "beside one that an earlier look rejected"],
+)
+def test_every_open_suspect_makes_it_harder_for_each(
+    suspects: list[int], earlier: list[int], expected: list[int]
+) -> None:
     values = values_about([0.02, 0.0], 0.01, 12)
-    found = stages.stage_two_estimate(values, NOTHING_LENT)
+    found = moderated(estimate(values), NOTHING_LENT)
     level = 1.5 * float(found.slower_p_values(RULES.log_margin)[0])
-
-    def rejected(suspects: list[bool], earlier: list[bool]) -> list[bool]:
-        """Of two cases, of which some were rejected at an earlier look and leave the count."""
-        flags = np.array(suspects), np.array(earlier), np.array([True, True])
-        return list(stages.rejected_values(values, found, *flags, level, RULES))
-
-    assert rejected([True, False], [False, False]) == [True, False]
-    assert rejected([True, True], [False, False]) == [False, False]
-    assert rejected([True, True], [False, True]) == [True, False]
+    flags = np.array(suspects, dtype=bool), np.array(earlier, dtype=bool), np.array([True, True])
+    assert stages.rejected_values(values, found, *flags, level, RULES).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -74,34 +65,38 @@ def test_every_suspect_makes_it_harder_for_each() -> None:
 def test_the_exact_test_is_waived_where_every_pair_shows_what_matters(
     spread: float, pairs: int, lowest: float | None, level: float, called: int
 ) -> None:
-    """Of ten cases that are all alike; the exact test alone would hold them all up."""
+    """Ten cases are all alike; the exact test alone would hold them all up."""
     assert 0.5**pairs / stages.SIGN_FLIP_ALLOWANCE > level / 10
     values, all_cases = values_about([0.3] * 10, spread, pairs), np.ones(10, dtype=bool)
     if lowest is not None:
         values[:, 0] = lowest * RULES.log_matters
-    found = stages.stage_two_estimate(values, NOTHING_LENT)
+    found = moderated(estimate(values), NOTHING_LENT)
     flags = stages.rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES)
     assert flags.sum() == called
 
 
 @pytest.mark.parametrize(
-    "mean, spread, at_an_earlier_look, at_the_last",
-    [(0.0, 0.01, True, True), (0.01, 0.01, False, True), (0.0, 0.2, False, False)],
-    ids=["looks like nothing", "still looks slower", "too noisy to tell"],
+    ("mean", "spread", "suspected_faster", "at_an_earlier_look", "at_the_last"),
+    [
+        (0.0, 0.01, False, True, True),
+        (0.01, 0.01, False, False, True),
+        (0.0, 0.2, False, False, False),
+        (-0.03, 0.02, False, True, True),
+        (-0.03, 0.02, True, False, False),
+    ],
+    ids=["looks like nothing", "still looks slower", "too noisy to tell", "faster, not suspected", "may be faster"],
 )
-def test_a_suspect_is_cleared(mean: float, spread: float, at_an_earlier_look: bool, at_the_last: bool) -> None:
-    values, screened = values_about([mean], spread, 12), suspected()
+def test_a_suspect_is_cleared(
+    mean: float, spread: float, suspected_faster: bool, at_an_earlier_look: bool, at_the_last: bool
+) -> None:
+    values, flag, unknown = values_about([mean], spread, 12), np.array([True]), np.array([np.nan])
+    empty = Estimate(unknown, unknown, unknown, unknown)
+    screened = stages.Screened(
+        empty, NOTHING_LENT, flag & (not suspected_faster), flag & suspected_faster, too_noisy=~flag
+    )
     for is_last, is_cleared in ((False, at_an_earlier_look), (True, at_the_last)):
-        after = stages.confirm_values(values, screened, stages.confirmed_so_far(screened), 1e-4, RULES, is_last)
-        assert (after.slower[0], after.cleared[0]) == (False, is_cleared)
-
-
-def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
-    values = values_about([-0.03], 0.02, 12)
-    for faster in (False, True):
-        before = stages.confirmed_so_far(screened := suspected(faster))
-        after = stages.confirm_values(values, screened, before, 1e-9, RULES, is_last=False)
-        assert after.cleared[0] != faster
+        after = stages.confirm_values(values, screened, stages.confirmed_so_far(screened), 1e-9, RULES, is_last)
+        assert (after.slower[0], after.faster[0], after.cleared[0]) == (False, False, is_cleared)
 
 
 @pytest.mark.parametrize(("clock", "kept"), [("wall", 1.0), ("cpu", 1 - RULES.guard_share)])
@@ -110,36 +105,26 @@ def test_the_looks_spend_alpha_less_the_parts_of_the_suite_of_the_early_looks_an
 ) -> None:
     rules = replace(RULES, clock=clock)
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
-    spent = sum(look.level for look in replay_stages(gate_run(cases, rules, 1), rules).looks)
+    looks = replay_stages(gate_run(cases, rules), rules).looks
     left = 1 - RULES.suite_share - RULES.first_share - RULES.second_share
-    assert spent == pytest.approx(RULES.alpha * left * kept)
-
-
-# Whole runs.
+    assert [look.level for look in looks] == pytest.approx([RULES.alpha * left * kept * s for s in RULES.look_shares])
+    assert tuple(look.pairs for look in looks) == RULES.confirm_looks
 
 
 def test_suspects_alone_are_launched_again_until_they_are_decided_by_fresh_launches_alone() -> None:
-    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    samples = gate_run([*QUIET, SimulatedCase("slow", slowdown=0.03)])
     history = replay_stages(samples, RULES)
     launched_again = {m.case for m in samples.measurements if m.stage == 2}
-    assert launched_again == set(screening_of(samples, RULES).candidates)
-    assert "slow" in launched_again
-    assert len(launched_again) < len(samples.cases)
+    assert {"slow"} <= launched_again == set(screening_of(samples, RULES).candidates) < set(samples.cases)
     *_, last = history.looks
     assert (history.screening.names(history.confirmed.slower), last.undecided, last.pairs) == (("slow",), (), 10)
+    assert history.pairs_used[samples.cases.index("slow")] == 10
     assert next_step(samples, RULES) is None
     assert history.by_clock["wall"].shape[1] == len(samples.pairs(2)) == RULES.confirm_looks[1]
     assert np.isnan(history.by_clock["wall"][samples.cases.index("quiet 0")]).all()
 
 
 # The looks of stage 1.
-
-
-def early_values(far: tuple[float, ...], spread: float = 0.01) -> Floats:
-    """Pair values of one case with these, and of nine unchanged ones."""
-    quiet = spread * np.random.default_rng(1).normal(size=(9, len(far)))
-    return np.vstack([np.log1p(far), quiet])
-
 
 PLAIN = (0.08, 0.1, 0.09, 0.11, 0.1, 0.09)
 
@@ -163,8 +148,8 @@ def test_what_a_look_of_stage_one_calls_slower(
     look: InterimAnalysis, head: tuple[float, ...], spread: float, is_called: bool
 ) -> None:
     left_out = np.full((20, look.pairs), math.nan)  # which keeps a look from no other case
-    values = np.vstack([early_values(head, spread), left_out])
-    assert look.calls(values, RULES).tolist() == [is_called] + 29 * [False]
+    unchanged = spread * np.random.default_rng(1).normal(size=(9, look.pairs))
+    assert look.calls(np.vstack([np.log1p(head), unchanged, left_out]), RULES).tolist() == [is_called] + 29 * [False]
 
 
 def test_a_case_that_hardly_scatters_is_not_called_below_what_the_median_case_scatters_by() -> None:
@@ -175,56 +160,22 @@ def test_a_case_that_hardly_scatters_is_not_called_below_what_the_median_case_sc
     assert not SECOND.calls(suite, RULES)[0]
 
 
-@pytest.mark.parametrize(
-    ("case", "pairs", "above"),
-    [
-        (FAR, RULES.first_look, RULES.far),
-        (SimulatedCase("plain", slowdown=0.1, pair_spread=0.005), RULES.screen_pairs, RULES.margin),
-    ],
-    ids=["far", "plain"],
-)
-def test_what_is_slower_by_a_look_of_stage_one_is_measured_no_further(
-    case: SimulatedCase, pairs: int, above: float
-) -> None:
-    samples = gate_run([*CALM, case], RULES, seed=1)
-    found = row(result := conclude(samples, RULES), case.id)
-    assert found.effect is not None
-    assert (found.verdict, found.effect.pairs, found.effect.low > above) == (Verdict.SLOWER, pairs, True)
-    assert (result.verdict, result.exit_code) == (RunVerdict.FAILED, 1)
-    measured = {name: sum(m.case == name for m in samples.measurements if m.stage == 1) for name in samples.cases}
-    assert measured == {quiet.id: RULES.screen_pairs for quiet in CALM} | {case.id: pairs}
-    assert not any(m.case == case.id for m in samples.measurements if m.stage == 2)
+def test_what_is_slower_by_a_look_of_stage_one_is_measured_no_further() -> None:
+    samples = gate_run([*CALM, FAR])
+    assert [m.stage for m in samples.measurements if m.case == "far"] == [1] * 3
+    assert len(samples.pairs(1)) == RULES.screen_pairs
+    all_far = gate_run([FAR, replace(FAR, id="farther", slowdown=2.0), replace(FAR, id="too")])
+    assert (len(all_far.pairs(1)), all_far.end, next_step(all_far, RULES)) == (3, "finished", None)
 
 
-def test_a_run_whose_cases_are_all_decided_early_is_finished() -> None:
-    samples = gate_run([FAR, replace(FAR, id="farther", slowdown=2.0), replace(FAR, id="too")], RULES, seed=1)
-    assert (len(samples.pairs(1)), samples.end) == (3, "finished")
-    assert next_step(samples, RULES) is None
-
-
-def test_samples_without_early_looks_are_judged_without_them() -> None:
-    samples = gate_run([*CALM, FAR], replace(RULES, first_look=None, second_share=0.0), seed=1)
-    settings = dict(samples.header["settings"])
-    del settings["first_look"], settings["second_share"]
-    rules = rules_from_settings(settings)
+def test_rules_without_early_looks_take_none() -> None:
+    rules = replace(RULES, first_look=None, second_share=0.0)
+    samples = gate_run([*CALM, FAR], rules)
     assert interim_analyses(rules) == []
+    assert rules.stage_two_alpha == pytest.approx(0.9 * RULES.alpha)
     assert len(samples.pairs(1)) == rules.screen_pairs
     assert replay_stages(samples, rules).screening.slower_early_by == {}
-
-
-def test_a_far_slowdown_of_cpu_time_stays_one_where_wall_time_decides_later() -> None:
-    """The clock of the first look need not be that of the whole stage."""
-    case = SimulatedCase("far", slowdown=0.0, pair_spread=0.05, cpu_pair_spread=0.002, cpu_slowdown=0.9)
-    calm = [replace(case, id=f"quiet {place}", cpu_slowdown=0.0) for place in range(8)]
-    found = row(conclude(gate_run([*calm, case], RULES, seed=1, most_pairs=3), RULES), "far")
-    assert (found.verdict, found.clock, list(found.slower_by)) == (Verdict.SLOWER, "cpu", ["cpu"])
-    assert not found.is_by_guard
-
-
-def test_a_run_that_ended_after_three_pairs_says_what_it_could_detect() -> None:
-    detectable = conclude(gate_run(CALM, RULES, seed=1, most_pairs=3), RULES).detectable
-    assert detectable is not None
-    assert RULES.far < detectable < 0.3
+    assert interim_analyses(replace(RULES, first_look=RULES.screen_pairs)) == [SECOND], "it must come before the end"
 
 
 @pytest.mark.parametrize("look", [FIRST, SECOND], ids=lambda look: f"{look.pairs} pairs")
@@ -234,28 +185,45 @@ def test_the_slowdown_that_a_look_detects_is_found_four_times_in_five(look: Inte
     rules = RULES if look is FIRST else replace(RULES, first_look=None)
     detectable = detectable_early(spread, 20, look.pairs, rules)
     assert detectable is not None
+    assert detectable_early(spread, 20, look.pairs - 1, rules) is None
     slow = detectable + spread * draw.normal(size=(400, 1, look.pairs))
     suites = np.concatenate([slow, spread * draw.normal(size=(400, 19, look.pairs))], axis=1)
     assert 0.78 < look.calls(suites, rules)[:, 0].mean() < 0.92
 
 
-# The suite as a whole, and its sentinels.
+@pytest.mark.parametrize(
+    ("most_pairs", "at_least", "at_most"),
+    [(2, None, None), (3, RULES.far, 0.3), (9, RULES.matters, 0.1), (18, 0.018, 0.021), (None, 0.01, 0.018)],
+)
+def test_a_run_says_what_it_could_detect_with_the_launch_pairs_that_it_had(
+    most_pairs: int | None, at_least: float | None, at_most: float | None
+) -> None:
+    noisy = SimulatedCase("noisy", pair_spread=0.1)
+    spread = 0.01 if most_pairs is None or most_pairs > 3 else 0.005
+    cases = [replace(case, pair_spread=spread) for case in CALM]
+    detectable = conclude(gate_run([*cases, noisy], seed=1, most_pairs=most_pairs), RULES).detectable
+    if detectable is None or at_least is None or at_most is None:
+        assert detectable is at_least
+    else:
+        assert at_least < detectable < at_most
 
 
-def test_two_clocks_to_choose_from_halve_the_level_of_the_suite() -> None:
-    """Both runs have the same wall times, whose p-value lies between half the level and the level."""
+# The suite as a whole.
+
+
+@pytest.mark.parametrize(("has_cpu_time", "clock"), [(False, "auto"), (True, "auto"), (True, "wall")])
+def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bool, clock: ClockChoice) -> None:
+    """All runs have the same wall times, whose p-value lies between half the level and the level."""
     cases = [SimulatedCase(f"case {place}", slowdown=0.02, pair_spread=0.01) for place in range(9)]
-    alone = stages.shift_of_the_suite(screening_of(screened_run(cases), RULES), RULES)
+    samples = screened_run(cases)
+    alone = stages.shift_of_the_suite(screening_of(samples, RULES), RULES)
     assert alone is not None
-    rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share)
-    for has_cpu_time in (False, True):
-        samples = screened_run(cases)
-        if has_cpu_time:
-            samples.measurements = [
-                replace(m, base_cpu_seconds=m.base_seconds, head_cpu_seconds=m.head_seconds)
-                for m in samples.measurements
-            ]
-        shift = stages.shift_of_the_suite(screening_of(samples, rules), rules)
-        assert shift is not None
-        assert shift.p_value == pytest.approx(alone.p_value)
-        assert shift.is_significant != has_cpu_time
+    rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share, clock=clock)
+    if has_cpu_time:
+        samples.measurements = [
+            replace(m, base_cpu_seconds=m.base_seconds, head_cpu_seconds=m.head_seconds) for m in samples.measurements
+        ]
+    shift = stages.shift_of_the_suite(screening_of(samples, rules), rules)
+    assert shift is not None
+    assert shift.p_value == pytest.approx(alone.p_value)
+    assert shift.is_significant != (has_cpu_time and clock == "auto")

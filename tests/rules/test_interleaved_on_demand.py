@@ -13,8 +13,8 @@ from perf_tests.bench.workers import Channel
 from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
-from perf_tests.interleaved import on_demand as gate
-from perf_tests.interleaved.on_demand import GatePlugin, RoundsOnDemand
+from perf_tests.interleaved import on_demand as module
+from perf_tests.interleaved.on_demand import LONG_ROUND_SECONDS, GatePlugin, RoundsOnDemand
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark, stash_of
@@ -25,90 +25,105 @@ GPU = torch.device("cuda", 0)
 class RecordingChannel(Channel):
     """Asks for these requests; `sent` holds what the worker said, and whether its device was idle then."""
 
-    def __init__(self, requests: list[dict[str, Any]], device: QueueDevice | None = None) -> None:
-        self.requests, self.device = requests, device
-        self.sent: list[tuple[dict[str, Any], bool]] = []
+    def __init__(self, *requests: dict[str, Any], device: QueueDevice | None = None) -> None:
+        self.requests, self.device = [*requests], device
+        self.sent: list[dict[str, Any]] = []
+        self.idle: list[bool] = []
 
     def send(self, message: dict[str, Any]) -> None:
-        self.sent.append((message, self.device is None or self.device.now >= self.device.done_at))
+        self.sent.append(message)
+        self.idle.append(self.device is None or self.device.now >= self.device.done_at)
 
     def receive(self, patience_seconds: float | None = None) -> dict[str, Any]:
         return self.requests.pop(0)
 
 
-def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> list[tuple[dict[str, Any], bool]]:
+def plugin_on(*requests: dict[str, Any], device: QueueDevice | None = None) -> tuple[GatePlugin, RecordingChannel]:
+    channel = RecordingChannel(*requests, device=device)
+    return GatePlugin(settings=SETTINGS, channel=channel), channel
+
+
+def ends(generator: Any) -> None:
+    """A hook's wrapper runs to its end."""
+    next(generator)
+    with pytest.raises(StopIteration):
+        generator.send(None)
+
+
+def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> RecordingChannel:
     """What a worker answers to a turn of two rounds and to a sentinel; a round launches a second of work."""
     monkeypatch.setattr(clock_module, "time", device)
     clock = Clock(device)
-    turns: list[dict[str, Any]] = [
-        {"unmeasured": 1, "rounds": 2},
-        {"sentinel": "arithmetic", "count": 1},
-        {"enough": True},
-    ]
-    channel = RecordingChannel(turns, device)
-    plugin = GatePlugin(settings=SETTINGS, channel=channel)
+    requests = ({"unmeasured": 1, "rounds": 2}, {"sentinel": "arithmetic", "count": 1}, {"enough": True})
+    plugin, channel = plugin_on(*requests, device=device)
     plugin._sentinels = {"arithmetic": lambda: device.launch(3.0)}
     measure = RoundsOnDemand(lambda *round: plugin.serve_rounds("case", clock, 0.0, *round), clock, device, 1)
     measure(lambda: device.launch(1.0), lambda: device.launch(5.0))
-    return channel.sent
+    return channel
 
 
-def test_a_turn_ends_once_the_device_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = served(monkeypatch, QueueDevice())
-    assert [list(answer["seconds"]) for answer, _ in answers[1:]] == [[1.0, 1.0], [3.0]]
-    assert all(is_idle for _, is_idle in answers)
-    # Each round waits twice; without the second wait of the last round, work is left to the other side's turn.
-    assert not all(is_idle for _, is_idle in served(monkeypatch, QueueDevice(deaf_to=8)))
-
-
-@pytest.mark.parametrize("where, cpu_seconds", [(CPU, (0.5, 0.5)), (GPU, None)])
-def test_the_cpu_time_of_a_thread_that_spins_is_not_answered(
+@pytest.mark.parametrize(("where", "cpu_seconds"), [(CPU, (0.5, 0.5)), (GPU, None)])
+def test_a_turn_ends_once_the_device_is_idle_and_a_thread_that_spins_has_no_cpu_time(
     monkeypatch: pytest.MonkeyPatch, where: torch.device, cpu_seconds: tuple[float, ...] | None
 ) -> None:
     device = QueueDevice()
     device.torch_device = where
-    assert served(monkeypatch, device)[1][0]["cpu_seconds"] == cpu_seconds
+    channel = served(monkeypatch, device)
+    assert [list(answer["seconds"]) for answer in channel.sent[1:]] == [[1.0, 1.0], [3.0]]
+    assert channel.sent[1]["cpu_seconds"] == cpu_seconds
+    assert all(channel.idle)
+    # Each round waits twice; without the second wait of the last round, work is left to the other side's turn.
+    assert not all(served(monkeypatch, QueueDevice(deaf_to=8)).idle)
 
 
-@pytest.mark.parametrize("miss, seconds", [(0, 0.0), (1, 3.0)])
+@pytest.mark.parametrize(
+    ("seconds", "fewest", "rounds"),
+    [(2 * LONG_ROUND_SECONDS, 2, 4), (2 * LONG_ROUND_SECONDS, 6, 6)],
+    ids=["once the device is loaded", "not fewer than the case takes"],
+)
+def test_a_case_of_long_rounds_is_warm_after_a_few(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, fewest: int, rounds: int
+) -> None:
+    device, warm = QueueDevice(), Mock()
+    device.warm_up_seconds = 5 * LONG_ROUND_SECONDS
+    for used in (clock_module, module):
+        monkeypatch.setattr(used, "time", device)
+    RoundsOnDemand(warm, Clock(device), device, 9, fewest)(lambda: device.launch(seconds), lambda: None)
+    ((_, warmup_seconds),) = [call.args for call in warm.call_args_list]
+    assert warmup_seconds == pytest.approx([seconds] * rounds)
+
+
+@pytest.mark.parametrize(("miss", "seconds"), [(0, 0.0), (1, 3.0)])
 def test_what_generating_code_and_counting_took_is_told_apart_from_what_each_launch_takes(
     monkeypatch: pytest.MonkeyPatch, miss: int, seconds: float
 ) -> None:
-    monkeypatch.setattr(gate, "count_compilations", lambda: Counter(cache_hits=1, cache_misses=miss))
-    channel = RecordingChannel([{"enough": True}])
-    plugin = GatePlugin(settings=SETTINGS, channel=channel)
+    monkeypatch.setattr(module, "count_compilations", lambda: Counter(cache_hits=1, cache_misses=miss))
+    plugin, channel = plugin_on({"enough": True})
     plugin.serve_rounds("case", Mock(spec=Clock), 0.25, Mock(), [5.0, 2.5, 2.0])
-    ((answer, _),) = channel.sent
-    assert (answer["round_seconds"], answer["once_seconds"]) == (2.0, 0.25 + seconds)
-
-
-def item_on(workbench: Workbench) -> Any:
-    config = Mock(stash=stash_of(workbench=workbench))
-    return Mock(config=config, stash=benchmark(attention_case()).stash, session=Mock(shouldstop=False), nodeid="a")
+    assert channel.sent == [{"warm": "case", "round_seconds": 2.0, "once_seconds": 0.25 + seconds}]
 
 
 def workbench_on(device: Device, **changes: Any) -> Workbench:
     return Workbench(SETTINGS, device, Mock(spec=Clock), 2**40, **changes)
 
 
-@pytest.mark.parametrize("stops, key", [(False, "done"), ("cuda:0 is unusable", "ended")])
+@pytest.mark.parametrize(("stops", "key"), [(False, "done"), ("cuda:0 is unusable", "ended")])
 def test_a_worker_whose_device_is_lost_says_so_instead_of_serving_the_next_case(stops: object, key: str) -> None:
-    item = item_on(workbench_on(Mock(spec=Device, torch_device=GPU)))
-    channel = RecordingChannel([])
-    plugin = GatePlugin(settings=SETTINGS, channel=channel)
-    protocol = plugin.pytest_runtest_protocol(item)
+    config = Mock(stash=stash_of(workbench=workbench_on(Mock(spec=Device, torch_device=GPU))))
+    item = Mock(config=config, stash=benchmark(attention_case()).stash, session=Mock(shouldstop=stops), nodeid="a")
+    plugin, channel = plugin_on()
+    protocol: Any = plugin.pytest_runtest_protocol(item)
     next(protocol)
     plugin.outcome = {"outcome": "error", "reason": "CUDA error: device-side assert triggered"}
-    item.session.shouldstop = stops
     with pytest.raises(StopIteration):
         protocol.send(None)
-    ((message, _),) = channel.sent
+    (message,) = channel.sent
     assert key in message
     assert "device-side assert triggered" in str(message)
 
 
 def test_why_the_suite_refuses_to_measure_reaches_the_gate() -> None:
-    plugin = GatePlugin(settings=SETTINGS, channel=RecordingChannel([]))
+    plugin, _ = plugin_on()
     collection = plugin.pytest_collection()
     next(collection)
     with pytest.raises(pytest.UsageError):
@@ -116,21 +131,19 @@ def test_why_the_suite_refuses_to_measure_reaches_the_gate() -> None:
     assert plugin.trouble == "cuda:0 cannot be used."
 
 
-def test_a_gpu_notices_its_sentinels_and_each_side_keeps_room_for_them() -> None:
-    assert sentinel_bytes(GPU) == 3 * 4 * 4096**2 + 2 * 2**30
-    assert sentinel_bytes(CPU) == 0
-    device = Mock(spec=Device, torch_device=GPU, kept_free_bytes=2 * 2**30)
-    workbench = workbench_on(device)
+def test_each_side_has_half_the_memory_with_room_for_its_sentinels_on_a_gpu_and_says_so_where_a_case_does_not_fit(
+) -> None:  # fmt: skip
+    assert (sentinel_bytes(GPU), sentinel_bytes(CPU)) == (3 * 4 * 4096**2 + 2 * 2**30, 0)
+    workbench = workbench_on(Mock(spec=Device, torch_device=GPU, kept_free_bytes=2 * 2**30))
     half_bytes = workbench.halve_memory()
     assert half_bytes == (2**40 - 2 * 2**30) // 2
     assert workbench.budget_bytes == half_bytes - sentinel_bytes(GPU)
-
-
-def test_a_case_that_does_not_fit_beside_the_other_side_says_so_in_one_sentence() -> None:
-    workbench = workbench_on(CpuDevice(CPU))
+    known = attention_case()
+    workbench = workbench_on(CpuDevice(CPU), known_to_fit=frozenset([known]))
     workbench.budget_bytes = 2
     workbench.halve_memory()
-    refusal = workbench.why_not(attention_case())
+    assert workbench.why_not(known) is None, "an earlier launch measured it"
+    refusal = workbench.why_not(attention_case(head_dim=32))
     assert refusal is not None
     assert "may be used by each of base and head, which are in memory at the same time; choose" in refusal.reason
 
@@ -139,23 +152,13 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     monkeypatch.setattr(gc, "freeze", lambda: None)  # for good, and this process goes on
     workbench = workbench_on(CpuDevice(CPU))
     cases = {"a": attention_case(), "b": attention_case(head_dim=32)}
-    config = Mock(stash=stash_of(workbench=workbench))
     items: list[Any] = [benchmark(case, nodeid=name) for name, case in cases.items()]
-    plugin = GatePlugin(settings=SETTINGS, channel=RecordingChannel([{"order": ["b", "a"], "measured": ["b"]}]))
-    collecting = plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items)
-    next(collecting)
-    with pytest.raises(StopIteration):
-        collecting.send(None)
+    plugin, channel = plugin_on({"order": ["b", "a"], "measured": ["b"]})
+    config = Mock(stash=stash_of(workbench=workbench))
+    ends(plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items))
+    assert channel.sent == [{"ready": {name: case.identity() for name, case in cases.items()}}]
     assert [item.nodeid for item in items] == ["b", "a"]
     assert workbench.known_to_fit == {cases["b"]}
-
-
-def test_the_memory_of_a_case_that_an_earlier_launch_measured_is_not_counted_again() -> None:
-    case = attention_case()
-    workbench = workbench_on(CpuDevice(CPU), known_to_fit=frozenset([case]))
-    workbench.budget_bytes = 2
-    assert workbench.why_not(case) is None
-    assert workbench.why_not(attention_case(head_dim=32)) is not None
 
 
 def test_the_sentinels_run_without_tf32_whatever_the_case_before_left() -> None:

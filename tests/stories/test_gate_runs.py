@@ -19,7 +19,7 @@ from perf_tests.interleaved.sides import TREES
 from tests.support.fake_sides import workers_in
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git, make_repository
-from tests.support.launch import ROOT, Launch, start_command
+from tests.support.launch import ROOT, start_command
 
 ONE_CASE = (
     "perf_tests/test_attention.py", "-p", "tests.support.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
@@ -48,73 +48,61 @@ def begin(clone: Path, *arguments: str, python: str) -> subprocess.Popen[str]:
     return start_command(command, clone, clone, TMPDIR=str(clone.parent / "tmp"))
 
 
-def gate(clone: Path, *arguments: str) -> Launch:
+def gate(clone: Path, *arguments: str, exit_code: int = 0) -> str:
+    """What a run printed that ended so and left nothing behind."""
     process = begin(clone, *arguments, python=forked_python())
     output, errors = process.communicate(timeout=600)
-    return Launch(process.returncode, output, errors, clone / ".benchmarks")
+    assert process.returncode == exit_code, output + errors
+    assert leftovers(clone) == []
+    return output
 
 
-def samples_of(launched: Launch) -> GateSamples:
-    (path,) = (launched.storage / "gate").glob("*.jsonl")
+def samples_of(clone: Path) -> GateSamples:
+    (path,) = (clone / ".benchmarks/gate").glob("*.jsonl")
     return read_samples(path)
 
 
-def leftovers(clone: Path) -> list[Path]:
-    """Trees that are still there."""
-    return list((clone.parent / "tmp").glob(f"{TREES}*"))
+def leftovers(clone: Path) -> list[object]:
+    """Trees and workers that are still there."""
+    return [*(clone.parent / "tmp").glob(f"{TREES}*"), *workers_in(clone.parent / "tmp")]
 
 
 def test_a_planted_slowdown_is_found_counted_and_offered_and_fails_the_run(clone: Path) -> None:
     change(clone, *TWICE_THE_WORK)
-    ended = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v")
-    assert ended.exit_code == 1, ended.output + ended.errors
-    assert re.search(rf"{re.escape(NAIVE)} SLOWER \+\d+", ended.output)
-    assert "main (" in ended.output
-    assert "1 uncommitted change." in ended.output
-    assert "SLOWER" in (clone / "summary.md").read_text()
-    samples = samples_of(ended)
-    assert samples.end == "finished"
-    assert samples.header["head"]["changed_files"] == 1
-    (path,) = (ended.storage / "gate").glob("*.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all(line["cores"] for line in lines if "orders" in line), "on a CPU both sides share cores"
-    assert leftovers(clone) == []
-    assert re.search(r"MORE: .*: .*kernel_launches rose from 12 to \d+", ended.output)
-    (offered,) = (ended.storage / "gate").glob("*_accept.toml")
-    assert str(offered) in ended.output
+    said = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v", exit_code=1)
+    (offered,) = (clone / ".benchmarks/gate").glob("*_accept.toml")
+    for pattern in (
+        rf"{re.escape(NAIVE)} SLOWER \+\d+", r"main \(", r"1 uncommitted change\.", re.escape(str(offered)),
+        r"MORE: .*: .*kernel_launches rose from 12 to \d+",
+    ):  # fmt: skip
+        assert re.search(pattern, said)
     assert '"kernel_launches" = ' in offered.read_text()
-    assert samples.of(Uncounted) == []
+    assert "SLOWER" in (clone / "summary.md").read_text()
+    samples = samples_of(clone)
+    assert (samples.end, samples.header["head"]["changed_files"], samples.of(Uncounted)) == ("finished", 1, [])
     assert git(clone, "worktree", "list").count("\n") == 0
     assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
 
 
 def test_base_under_another_interpreter_is_named_with_its_build_and_counts_without_failing(clone: Path) -> None:
-    ended = gate(
-        clone, "--attention=naive", "--against=HEAD", f"--against-python={forked_python()}", "--gate-minutes=0.01"
-    )
-    assert ended.exit_code == 0, ended.output + ended.errors
-    assert ended.output.count(f"under {build_here()}") == 2
-    assert "8 exact counters are the same on both sides" in ended.output
-    assert OF_TWO_BUILDS in ended.output
-
-
-def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
-    change(clone, "lambda: sdpa_attention, _anywhere", "lambda: sdpa_attention, lambda device, head_dim: 'not today'")
-    ended = gate(clone, "--attention=sdpa", "--against=HEAD", "--gate-minutes=0.01")
-    assert ended.exit_code == 1, ended.output + ended.errors
-    assert re.search(r"NO LONGER SUPPORTED: .* head unsupported: not today\.", ended.output)
+    python = f"--against-python={forked_python()}"
+    said = gate(clone, "--attention=naive", "--against=HEAD", python, "--gate-minutes=0.01")
+    assert said.count(f"under {build_here()}") == 2
+    assert "8 exact counters are the same on both sides" in said
+    assert OF_TWO_BUILDS in said
 
 
 def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
-    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
-    (path,) = (ended.storage / "gate").glob("*.jsonl")
+    said = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    (path,) = (clone / ".benchmarks/gate").glob("*.jsonl")
     command = [forked_python(), "-m", "perf_tests", "replay", str(path)]
     replayed = subprocess.run(command, cwd=clone, capture_output=True, text=True)
-    assert ended.exit_code == 0, ended.output + ended.errors
-    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
-    assert "model/ is identical on both sides" in ended.output
-    assert read_samples(path).of(ExactFinding) == []
-    (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
+    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", said)
+    assert "model/ is identical on both sides" in said
+    assert samples_of(clone).of(ExactFinding) == []
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(line["cores"] for line in lines if "orders" in line), "on a CPU both sides share cores"
+    (verdict,) = re.findall(r"^gate: .*$", said, re.MULTILINE)
     assert verdict in replayed.stdout
 
 
@@ -134,21 +122,24 @@ def with_another_interface(clone: Path) -> None:
     git(clone, "checkout", "-q", "HEAD~1", "--", "model")
 
 
+def without_sdpa_at_head(clone: Path) -> None:
+    change(clone, "lambda: sdpa_attention, _anywhere", "lambda: sdpa_attention, lambda device, head_dim: 'not today'")
+
+
 @pytest.mark.parametrize(
-    ("make_base", "why"),
+    ("make", "attention", "exit_code", "pattern"),
     [
-        (without_a_model, "it has no model/"),
-        (with_another_interface, "cannot be used by these benchmarks: ImportError"),
+        (without_a_model, "naive", 0, rf"{re.escape(NAIVE)} NEW(.|\n)*it has no model/"),
+        (with_another_interface, "naive", 0, r" NEW(.|\n)*cannot be used by these benchmarks: ImportError"),
+        (without_sdpa_at_head, "sdpa", 1, r"NO LONGER SUPPORTED: .* head unsupported: not today\."),
     ],
 )
-def test_a_base_that_the_benchmarks_cannot_measure_has_only_new_cases_with_the_reason(
-    clone: Path, make_base: Callable[[Path], None], why: str
+def test_a_case_that_one_side_cannot_measure_is_new_or_lost_with_the_reason(
+    clone: Path, make: Callable[[Path], None], attention: str, exit_code: int, pattern: str
 ) -> None:
-    make_base(clone)
-    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
-    assert ended.exit_code == 0, ended.output + ended.errors
-    assert f"{NAIVE} NEW" in ended.output
-    assert why in ended.output
+    make(clone)
+    words = (f"--attention={attention}", "--against=HEAD", "-v", "--gate-minutes=0.01")
+    assert re.search(pattern, gate(clone, *words, exit_code=exit_code))
 
 
 def test_this_tree_is_still_judged_against_the_oldest_base(tmp_path: Path) -> None:
@@ -157,26 +148,21 @@ def test_this_tree_is_still_judged_against_the_oldest_base(tmp_path: Path) -> No
     if found.returncode:
         pytest.skip(f"{OLDEST} is not in this clone: fetch the whole history to gate against it")
     git(tmp_path, "clone", "-q", "--shared", "--no-checkout", str(ROOT), "suite")
-    ended = gate(make_repository(tmp_path / "suite"), "--attention=naive", "--against", OLDEST, "-v")
-    assert ended.exit_code == 0, ended.output + ended.errors
-    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output), ended.output
+    said = gate(make_repository(tmp_path / "suite"), "--attention=naive", "--against", OLDEST, "-v")
+    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", said), said
 
 
 def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
-    ended = gate(clone, "--attention=sdpa", "--against-option=attention=naive", "--gate-minutes=0.01")
-    assert ended.exit_code == 0, ended.output + ended.errors
-    assert "with attention naive against working tree" in ended.output
-    samples = samples_of(ended)
-    assert samples.end == "budget"
-    assert samples.of(ExactFinding) == []
+    said = gate(clone, "--attention=sdpa", "--against-option=attention=naive", "--gate-minutes=0.01")
+    assert "with attention naive against working tree" in said
+    samples = samples_of(clone)
+    assert (samples.end, samples.of(ExactFinding)) == ("budget", [])
     (line,) = samples.measurements
     assert line.case.endswith("[d16-seq256-fp32-sdpa]")
     assert line.base_seconds.min() > line.head_seconds.min()
 
 
-@pytest.mark.parametrize(
-    "way_to_end, exit_code", [(signal.SIGINT, 2), (signal.SIGTERM, 143)], ids=["ctrl-c", "a scheduler"]
-)
+@pytest.mark.parametrize(("way_to_end", "exit_code"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])
 def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
     clone: Path, way_to_end: signal.Signals, exit_code: int
 ) -> None:
@@ -192,19 +178,15 @@ def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
         time.sleep(0.01)
     process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
-    ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
-    assert ended.exit_code == exit_code, ended.output + ended.errors
-    assert "replay" in ended.output
-    samples = samples_of(ended)
-    assert samples.end == "interrupted"
-    assert len(samples.measurements) == 1
-    assert leftovers(clone) == []
-    assert workers_in(clone.parent / "tmp") == []
+    assert process.returncode == exit_code, seen + output + errors
+    assert "replay" in output
+    samples = samples_of(clone)
+    assert (samples.end, len(samples.measurements), leftovers(clone)) == ("interrupted", 1, [])
 
 
 def test_an_accepted_file_that_is_damaged_is_refused(clone: Path) -> None:
     (clone / ".benchmarks").mkdir()
     (clone / ".benchmarks/accepted.toml").write_text("[[accepted]]\nid = 'x'\n")
-    ended = gate(clone, "--attention=naive", "--against=main")
-    assert ended.exit_code == 4
-    assert "accepted.toml" in ended.errors
+    process = begin(clone, "--attention=naive", "--against=main", python=forked_python())
+    assert "accepted.toml" in process.communicate(timeout=600)[1]
+    assert process.returncode == 4

@@ -1,8 +1,8 @@
-"""In the place of pytest in a search: `model/case.json` of the commit at hand says what the gate does.
+"""Stands in for pytest in a search: `model/case.json` of the commit at hand says what the gate does.
 
-`{"samples": the file that it leaves}`, `{"cannot": why it is not collected}`, `{"refuses": why there is no run}`,
-`{"hangs": true}`, or `{"kills": true}`, its starter. What was asked for is appended to the file that FAKE_GATE_LOG
-names. Uses the standard library alone, because it starts often.
+`{"run": name of the samples that it leaves, in the folder RUNS}`, `{"cannot": why it is not collected}`, `{"refuses":
+why there is no run}`, `{"hangs": true}`, or `{"kills": true}`, its starter. What was asked for is appended to the file
+that FAKE_GATE_LOG names. Uses the standard library alone, because it starts often.
 """
 
 import json
@@ -19,17 +19,15 @@ COMMAND = (sys.executable, "-IS", __file__)
 
 def main(words: list[str]) -> int:
     behaviour = json.loads(Path("model/case.json").read_text())
-    if "cannot" in behaviour:
-        print(f"ERROR: {behaviour['cannot']}.")
-        return 4
-    if "--collect-only" in words:
+    if "--collect-only" in words and "cannot" not in behaviour:
         return 0
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    asked = {"commit": commit, "by": Path("perf_tests/measuring.py").read_text(), "words": words}
-    with Path(os.environ["FAKE_GATE_LOG"]).open("a") as file:
-        file.write(json.dumps(asked) + "\n")
-    if "refuses" in behaviour:
-        print(f"ERROR: {behaviour['refuses']}.")
+    if "cannot" not in behaviour:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        asked = {"commit": commit, "by": Path("perf_tests/measuring.py").read_text(), "words": words}
+        with Path(os.environ["FAKE_GATE_LOG"]).open("a") as file:
+            file.write(json.dumps(asked) + "\n")
+    if why := behaviour.get("cannot", behaviour.get("refuses")):
+        print(f"ERROR: {why}.")
         return 4
     if "hangs" in behaviour:
         time.sleep(600)
@@ -37,7 +35,7 @@ def main(words: list[str]) -> int:
         os.kill(os.getppid(), signal.SIGKILL)
     (storage,) = (word.partition("file://")[2] for word in words if word.startswith("--benchmark-storage="))
     Path(storage, "gate").mkdir()
-    shutil.copy(behaviour["samples"], Path(storage, "gate/samples.jsonl"))
+    shutil.copy(Path(os.environ["RUNS"], behaviour["run"]), Path(storage, "gate/samples.jsonl"))
     return 0
 
 

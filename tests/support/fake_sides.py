@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from perf_tests.records.record import Json
 from tests.support.launch import ROOT
@@ -18,9 +19,14 @@ def tree(folder: Path, behaviour: Json) -> Path:
     for package in (room, room.parent):
         (package / "__init__.py").touch()
     shutil.copy(ROOT / "tests/support/fake_worker.py", room / "worker.py")
-    cases = {case: {"phase": "forward"} for case in CASES}
+    cases = {case: {"phase": "forward"} for case in CASES} | behaviour.get("identities", {})
     (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder
+
+
+def logged(folder: Path, what: str) -> list[Any]:
+    """What the side's fake worker logged of this kind: `tasks`, `environments`, or moments at which it `worked`."""
+    return [json.loads(line) for line in (folder / f"{what}.jsonl").read_text().splitlines()]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -85,7 +85,7 @@ def samples() -> bytes:
     draw, rules = np.random.default_rng(0), Rules()
     cases = [simulated_launches.SimulatedCase(name, cpu_pair_spread=0.01) for name in ("a", "b")]
     lines = [simulated_launches.header(cases, rules)]
-    lines += [simulated_launches.line(draw, case, 1, pair, 4, False) for pair in range(6) for case in cases]
+    lines += [simulated_launches.line(draw, case, 1, pair, 4) for pair in range(6) for case in cases]
     lines += [{"event": "outcome", "case": "a", "side": "head", "outcome": "error", "reason": "it died"},
               {"event": "sentinel", "stage": 1, "pair": 0, "name": "matmul", "side": "base", "seconds": [0.1]},
               {"event": "exact", "case": "a", "counter": "saved_bytes", "old": 1, "new": 2},

@@ -6,115 +6,90 @@ the margin, an OK row one below what matters, both by the clock that decided, an
 by every clock that shows a slowdown.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from perf_tests.gate import recorded
 from perf_tests.gate.recorded import conclude_recorded
-from perf_tests.gate.samples import Clock, End, GateSamples, Rules
+from perf_tests.gate.samples import Clock, End, Rules
 from perf_tests.gate.verdicts import Acceptance, CaseResult, Verdict, conclude
-from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
-CASES = 6
-CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
+CASES = [f"case {place}" for place in range(6)]
+CLOCKS: tuple[Clock, ...] = get_args(Clock)
 SLOWDOWNS = (0.0, 0.0, 0.01, 0.03, 0.05, 0.1, 0.5, 2.0)
 QUICK = Rules(alpha=0.1, screen_pairs=4, confirm_looks=(5, 8), look_shares=(0.4, 0.6))
 """A dozen launch pairs decide, at levels that leave an interval of 95 % more room to disagree."""
 
-
-Judge = Callable[[np.random.Generator], tuple[list[CaseResult], list[Acceptance], Rules]]
+Judge = Callable[[np.random.Generator, Sequence[Acceptance]], tuple[list[CaseResult], Rules]]
 
 
 def judged(draw: np.random.Generator, judge: Judge, suites: int) -> tuple[list[CaseResult], list[str]]:
     """The rows of so many suites, and what is wrong with them."""
-    found = [judge(draw) for _ in range(suites)]
-    faults = [fault for rows, accepted, rules in found for row in rows for fault in faults_of(row, accepted, rules)]
-    return [row for rows, _, _ in found for row in rows], faults
+    all_rows, faults = [], []
+    for _ in range(suites):
+        limits = [(case, clock) for case in CASES for clock in CLOCKS if draw.integers(2)]
+        accepted = [Acceptance(c, float(draw.choice((1.02, 1.2, 4.0))), "why", "abc", clock=by) for c, by in limits]
+        rows, rules = judge(draw, accepted)
+        all_rows += rows
+        faults += [f"{row}: {fault}" for row in rows for fault in faults_of(row, accepted, rules)]
+    return all_rows, faults
 
 
-def faults_of(row: CaseResult, accepted: Iterable[Acceptance], rules: Rules) -> list[str]:
+def faults_of(row: CaseResult, accepted: Sequence[Acceptance], rules: Rules) -> list[str]:
     """What a row says that its own figures contradict."""
     if row.effect is None:
         return [f"{row.verdict} without an effect"] if row.verdict in (Verdict.SLOWER, Verdict.OK) else []
-    low, effect, high = row.effect.low, row.effect.effect, row.effect.high
-    allowed = {
-        clock: max((a.limit for a in accepted if (a.id, a.clock) == (row.id, clock)), default=0.0) for clock in CLOCKS
-    }
+    limits = {(limit.id, limit.clock): limit.limit for limit in accepted}
+    shown, is_slower = [*row.slower_by.items()], row.verdict == Verdict.SLOWER
     checks = {
-        "an effect outside of its interval": low <= effect <= high,
-        "SLOWER with an interval below the margin": row.verdict != Verdict.SLOWER or low >= rules.margin,
-        "OK with an interval above what matters": row.verdict != Verdict.OK or high <= rules.matters,
-        "SLOWER by a clock that the row does not show": [*row.slower_by][:1]
-        == ([row.clock] if row.verdict == Verdict.SLOWER else []),
-        "figures of another clock": not row.slower_by or next(iter(row.slower_by.values())) == row.effect,
+        "an effect outside of its interval": row.effect.low <= row.effect.effect <= row.effect.high,
+        "SLOWER with an interval below the margin": not is_slower or row.effect.low >= rules.margin,
+        "OK with an interval above what matters": row.verdict != Verdict.OK or row.effect.high <= rules.matters,
+        "SLOWER by a clock that the row does not show": shown[:1] == ([(row.clock, row.effect)] if is_slower else []),
         "accepted above a limit": not row.accepted
-        or all(1 + found.effect <= allowed[clock] for clock, found in row.slower_by.items()),
+        or all(1 + found.effect <= limits.get((row.id, clock), 0.0) for clock, found in shown),
     }
-    return [f"{row}: {fault}" for fault, holds in checks.items() if not holds]
+    return [fault for fault, holds in checks.items() if not holds]
 
 
-def judged_run(draw: np.random.Generator) -> tuple[list[CaseResult], list[Acceptance], Rules]:
+def judged_run(draw: np.random.Generator, accepted: Sequence[Acceptance]) -> tuple[list[CaseResult], Rules]:
     """A run of the gate, which may end early."""
-    has_cpu = bool(draw.integers(2))
-    spread = float(draw.choice((0.005, 0.02, 0.1)))
+    has_cpu, spread = bool(draw.integers(2)), float(draw.choice((0.005, 0.02, 0.1)))
     cases = [
         SimulatedCase(
-            f"case {place}",
-            slowdown=float(draw.choice(SLOWDOWNS)),
-            pair_spread=spread * float(np.exp(draw.normal() / 2)),
-            cpu_pair_spread=spread / 5 if has_cpu else None,
-            cpu_slowdown=float(draw.choice(SLOWDOWNS)),
+            case, slowdown=float(draw.choice(SLOWDOWNS)), pair_spread=spread * float(np.exp(draw.normal() / 2)),
+            cpu_pair_spread=spread / 5 if has_cpu else None, cpu_slowdown=float(draw.choice(SLOWDOWNS)),
         )
-        for place in range(CASES)
-    ]
+        for case in CASES
+    ]  # fmt: skip
     most = int(draw.integers(QUICK.screen_pairs + 3, 20))
     samples = gate_run(cases, QUICK, int(draw.integers(2**32)), quadruples=2, most_pairs=most)
-    accepted = random_limits(draw, samples.cases)
-    samples = GateSamples(
-        {**samples.header, "accepted": [*map(asdict, accepted)]}, samples.measurements, [End("budget")]
-    )
-    return conclude(samples, QUICK).cases, accepted, QUICK
+    header = {**samples.header, "accepted": [*map(asdict, accepted)]}
+    return conclude(replace(samples, header=header, events=[End("budget")]), QUICK).cases, QUICK
 
 
-def judged_launches(draw: np.random.Generator) -> tuple[list[CaseResult], list[Acceptance], Rules]:
+def judged_launches(draw: np.random.Generator, accepted: Sequence[Acceptance]) -> tuple[list[CaseResult], Rules]:
     """Recorded launches of base and head."""
-    spreads: dict[Clock, float] = {
-        "wall": float(draw.choice((0.005, 0.02, 0.1))),
-        "cpu": float(draw.choice((0.005, 0.02))),
-    }
-    ratios = {clock: 1 + draw.choice(SLOWDOWNS, CASES) for clock in CLOCKS}
-    ones = dict.fromkeys(CLOCKS, np.ones(CASES))
-    base = [_launch(draw, ones, spreads) for _ in range(int(draw.integers(5, 11)))]
-    head = [_launch(draw, ratios, spreads) for _ in range(int(draw.integers(3, 6)))]
-    accepted = random_limits(draw, [row["fullname"] for row in base[0].data["benchmarks"]])
-    return conclude_recorded(base, head, recorded.RULES, accepted).cases, accepted, recorded.RULES
+    spreads = [float(draw.choice((0.005, 0.02, 0.1))), float(draw.choice((0.005, 0.02)))]
+    ratios = 1 + draw.choice(SLOWDOWNS, (2, len(CASES)))
 
+    def launch(of_head: bool) -> StoredRecord:
+        wall, cpu = ratios**of_head * np.exp(np.array(spreads)[:, None] * draw.normal(size=ratios.shape))
+        rows = [
+            {"fullname": case, "stats": {"data": [float(w)]}, "extra_info": {"cpu_seconds": [float(c)]}}
+            for case, w, c in zip(CASES, wall, cpu, strict=True)
+        ]
+        return StoredRecord(Path("launch.json"), {"benchmarks": rows, "outcomes": []})
 
-def _launch(draw: np.random.Generator, ratios: dict[Clock, np.ndarray], spreads: dict[Clock, float]) -> StoredRecord:
-    seconds = {clock: ratios[clock] * np.exp(spreads[clock] * draw.normal(size=CASES)) for clock in CLOCKS}
-    rows: list[Json] = [
-        {
-            "fullname": f"case {place}",
-            "stats": {"data": [float(seconds["wall"][place])]},
-            "extra_info": {"cpu_seconds": [float(seconds["cpu"][place])]},
-        }
-        for place in range(CASES)
-    ]
-    return StoredRecord(Path("launch.json"), {"benchmarks": rows, "outcomes": []})
-
-
-def random_limits(draw: np.random.Generator, cases: Sequence[str]) -> list[Acceptance]:
-    return [
-        Acceptance(case, float(draw.choice((1.02, 1.2, 4.0))), "why", "abc", clock=clock)
-        for case in cases
-        for clock in CLOCKS
-        if draw.integers(2)
-    ]
+    base = [launch(False) for _ in range(int(draw.integers(5, 11)))]
+    head = [launch(True) for _ in range(int(draw.integers(3, 6)))]
+    return conclude_recorded(base, head, recorded.RULES, accepted).cases, recorded.RULES
 
 
 MODES: dict[str, Judge] = {"gate runs": judged_run, "recorded launches": judged_launches}
