@@ -28,8 +28,10 @@ from perf_tests.interleaved.sides import (
     Commit,
     alone,
     copy_measuring_code,
+    environment_of_git,
     environment_without_the_suite,
     find_commit,
+    run_git,
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, printable, table
@@ -211,7 +213,7 @@ def _follow(task: Task, command: Sequence[str], tell: Callable[[Judged], None]) 
         process = subprocess.Popen(
             command,
             cwd=Path(task.folder, "clone"),
-            env={**_environment(), "PYTHONPATH": path},
+            env={**environment_of_git(), "PYTHONPATH": path},
             stdin=subprocess.PIPE,  # until it closes, with this process
             stdout=log,
             stderr=log,
@@ -242,22 +244,11 @@ def _follow(task: Task, command: Sequence[str], tell: Callable[[Judged], None]) 
 
 def git(folder: Path, *words: str) -> str:
     """What git prints. Raises SearchError with its last line."""
-    ended = _run_git(folder, *words)
+    ended = run_git(folder, *words, errors="replace")
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or [f"it exited with {ended.returncode}"]
         raise SearchError(f"git {words[0]} failed in {folder}: {lines[-1].rstrip('.')}.")
     return ended.stdout.strip()
-
-
-def _run_git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = ("git", "-c", f"core.hooksPath={os.devnull}", *words)  # hooks are for the user's own checkouts
-    return subprocess.run(command, cwd=folder, env={**_environment(), "LC_ALL": "C"}, capture_output=True, text=True)
-
-
-def _environment() -> dict[str, str]:
-    """This process's, without the variables of a git that started it, which name another repository."""
-    of_git = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-    return {name: value for name, value in os.environ.items() if name not in of_git}
 
 
 # A step: the gate on one case of one commit, the good commit as base, and again where it is undecided.
@@ -285,7 +276,7 @@ def _judged(task: Task, commit: str) -> Judged:
     passed_over = [f":(exclude){name}" for name in (*MEASURING_CODE, *(LEFT_OUT if is_ours else ()))]
     for known in (Judged(task.good, "", "not slower"), *task.judged):
         # A commit that differs in nothing that a benchmark runs has the verdict of the other.
-        if not _run_git(clone, "diff", "--quiet", known.commit, commit, "--", ".", *passed_over).returncode:
+        if not run_git(clone, "diff", "--quiet", known.commit, commit, "--", ".", *passed_over).returncode:
             reason = f"the same code as {known.commit[:12]}"
             return replace(known, commit=commit, subject=subject, reason=reason, launch_pairs=0)
     # The commit, with the measuring code of the user's working tree, and nothing accepted.

@@ -154,6 +154,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         on_round=workbench.on_round,
         health=RoundHealth(workbench.health),
         sentinel=partial(product_seconds, workbench.device),
+        others=None if case.ranks else workbench.others,
     )
     yield measure
     if measure.timing is not None:
@@ -186,6 +187,8 @@ def _row(case: Case, workbench: Workbench) -> Row:
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
         available_bytes=workbench.budget_bytes,
+        threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,
+        least_sentinel_seconds=workbench.least_sentinel_seconds,
     )
 
 

@@ -20,6 +20,10 @@ TREND_DEVIATIONS = 2.58
 """Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
 TREND_LEAST_CHANGE = 0.05
 CLOCK_STEP_SECONDS = 0.1
+BUSY_CORES = 0.1
+"""Cores that others may use beyond those that the case leaves idle; twice what the kernel's ticks may hide."""
+SLOW_SENTINEL = 2.0
+"""Times the run's fastest sentinel; two launches of one program on a quiet machine differ by much less."""
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
 """Workspace of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block
 of scores (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward
@@ -49,6 +53,13 @@ class RowFacts:
     """The state of the machine before the measured rounds."""
     after: Mapping[str, Any] = field(default_factory=dict)
     is_over_ceiling: bool = False
+    other_cores: float | None = None
+    """Processors that other programs kept busy during the measured rounds."""
+    threads: int = 1
+    """Threads of this process that compute."""
+    sentinel_seconds: Sequence[float] | None = None
+    least_sentinel_seconds: float | None = None
+    """Of the run so far."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -85,6 +96,15 @@ def _parts_do_not_add_up(facts: RowFacts) -> bool:
         return True
     shares = [parts / whole for parts, whole in zip(sums, facts.rounds_seconds, strict=True)]
     return abs(median(shares) - 1) > 0.05
+
+
+def _is_busy(facts: RowFacts) -> bool:
+    """Whether others left the case fewer processors than threads, or the sentinel was slow on both sides of it."""
+    usable, others = facts.before.get("usable_processors"), facts.other_cores
+    if usable and others is not None and others + min(facts.threads, usable) > usable + BUSY_CORES:
+        return True
+    least, sentinel = facts.least_sentinel_seconds, facts.sentinel_seconds
+    return bool(least and sentinel) and min(sentinel or ()) > SLOW_SENTINEL * (least or 0.0)
 
 
 def _may_page(facts: RowFacts) -> bool:
@@ -124,6 +144,8 @@ class Flag:
     sentence: str
 
 
+BUSY = "busy_machine"
+
 FLAGS = {
     "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
         "scaled_dot_product_attention took the unfused math path"),
@@ -139,6 +161,9 @@ FLAGS = {
         "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short"),
     "trend": Flag(lambda facts: has_trend(facts.rounds_seconds),
         "later rounds differ from earlier ones by 5 % or more"),
+    BUSY: Flag(_is_busy,
+        "other programs used processors that it needed (other_cores), so its times are too long; measure it again on a "
+        "quiet machine"),
     "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
         "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),

@@ -8,7 +8,7 @@ and to time them alike on several ranks `perf_tests/bench/ranks.py`.
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -20,7 +20,7 @@ from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
-from perf_tests.hardware.machine import RoundHealth, drifting_facts
+from perf_tests.hardware.machine import OtherProcesses, RoundHealth, drifting_facts
 from perf_tests.predict.expectation import Expectation, why_impossible
 from perf_tests.records.record import Json
 
@@ -129,6 +129,8 @@ class TimedMeasure(Measure):
     """Called after the set-up of each measured round, before the clock starts."""
     sentinel: Callable[[], float] | None = None
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
+    others: OtherProcesses | None = None
+    """Watches the processors over the run; None where other ranks of the run are among the others."""
     timing: "Timing | None" = None
     _loss_scales: list[float] = field(default_factory=list)
 
@@ -167,7 +169,10 @@ class TimedMeasure(Measure):
         warmup_rounds_run = self._warm_up(rounds) if self.warmup_rounds else 0
         if self.health.health is not None:
             before = self._drifting_facts()  # an idle GPU's clocks say nothing about its rounds
+        if self.others is not None:
+            self.others.mark()
         self._measure(rounds)
+        other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
         rounds_seconds = time.perf_counter() - start
         if rounds.loss_scale is not None:
@@ -190,7 +195,7 @@ class TimedMeasure(Measure):
             cudagraph_skips=compiled["cudagraph_skips"],
             # One more than rounds: a skipped step shows as a fall from the scale before its round.
             loss_scales=self._loss_scales[-self.rounds - 1 :],
-            drift={"before": before, "after": after, **self.health.facts()},
+            drift={"before": before, "after": after, **self.health.facts(), "other_cores": other_cores},
             peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
             peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
             flushed_bytes=None if self.flush is None else self.flush.bytes,
@@ -289,7 +294,7 @@ class Timing:
     loss_scales: list[float]
     """Before each measured round, and after the last."""
     drift: Json
-    """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
+    """`before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what others used."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     allocated_before_bytes: int | None
@@ -333,6 +338,9 @@ class Row:
     measure_ceiling_again: Callable[[str], float] | None = None
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
+    threads: int = 1
+    least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
+    """Takes the case's sentinels; returns the least of the run so far."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
         """Raises ImpossibleError for a time below this machine's minimum."""
@@ -379,6 +387,8 @@ class Row:
             rounds_seconds=timing.seconds,
             available_bytes=self.available_bytes,
             is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
+            threads=self.threads,
+            least_sentinel_seconds=self.least_sentinel_seconds(timing.sentinel_seconds),
         )
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes

@@ -356,9 +356,14 @@ class Progress:
             self._last_line = now
 
     def _time_left(self) -> str:
+        """Say it at the pace so far; a case that already takes longer than that slows the pace of those to come."""
         done = self.done_predicted_seconds
-        if not done:
+        if not done or len(self._done) == len(self.predicted_seconds):
             return ""
-        left = (sum(self.predicted_seconds.values()) - done) * self.measured_seconds / done
-        left = max(0.0, left - (time.monotonic() - self._case_start if self._case_id else 0.0))
+        pace, to_come = self.measured_seconds / done, sum(self.predicted_seconds.values()) - done
+        now = self.predicted_seconds.get(self._case_id, 0.0) if self._case_id else 0.0
+        spent = time.monotonic() - self._case_start if self._case_id else 0.0
+        if now and spent > now * pace:
+            pace = (self.measured_seconds + spent) / (done + now)
+        left = max(1.0, (to_come - now) * pace + max(0.0, now * pace - spent))
         return f"  about {left / 60:.0f} min left" if left >= 90 else f"  about {left:.0f} s left"

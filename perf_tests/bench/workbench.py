@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from perf_tests.hardware.clock import Clock, sentinel_bytes
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.hardware.machine import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, open_gpu_health
 from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
@@ -63,6 +63,8 @@ class Workbench:
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
+    others: OtherProcesses = field(default_factory=OtherProcesses)
+    _least_sentinel_seconds: float = math.inf
     doubts: list[str] = field(default_factory=list)
     """Sentences on kept ceilings that this run did not confirm."""
     _rates: dict[str, Rate] = field(default_factory=dict)
@@ -71,6 +73,11 @@ class Workbench:
     """Whether the machine's ceilings were read from the cache."""
     _is_out_of_memory: bool = False
     """Whether there was too little memory to measure them."""
+
+    def least_sentinel_seconds(self, seconds: Sequence[float]) -> float | None:
+        """Return the fastest sentinel of the run so far, those of the case at hand included; None without any."""
+        self._least_sentinel_seconds = min((self._least_sentinel_seconds, *seconds))
+        return self._least_sentinel_seconds if math.isfinite(self._least_sentinel_seconds) else None
 
     @property
     def disabled(self) -> bool:

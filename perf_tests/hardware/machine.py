@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -89,32 +90,48 @@ def physical_cores() -> int:
 
 
 class OtherProcesses:
-    """Their use of the processors from here on."""
+    """Their use of the processors that this process may use, from here on; time stolen by a hypervisor is theirs."""
+
+    WINDOW_SECONDS = 0.5
+    """The kernel counts in ticks of 10 ms on each processor: 2 processors are known to .04 cores over this time."""
 
     def __init__(self) -> None:
-        self._start, self._busy_seconds = time.perf_counter(), _busy_seconds()
+        self._readings = deque([(time.perf_counter(), _busy_seconds())], maxlen=256)
 
-    def cores(self) -> float:
-        """Return their average number since then; the load of the last minute where the kernel counts no time."""
-        now = _busy_seconds()
-        if now is None or self._busy_seconds is None:
-            return os.getloadavg()[0]
-        return (now - self._busy_seconds) / max(time.perf_counter() - self._start, 0.01)
+    def mark(self) -> None:
+        """Begin a stretch of time, which `cores` is asked about at its end."""
+        self._readings.append((time.perf_counter(), _busy_seconds()))
+
+    def cores(self) -> float | None:
+        """Return their average number since the last mark, or since an earlier one where that is too short to tell.
+
+        None where the kernel counts no time.
+        """
+        now, busy = time.perf_counter(), _busy_seconds()
+        long_ago = (reading for reading in reversed(self._readings) if now - reading[0] >= self.WINDOW_SECONDS)
+        start, busy_before = next(long_ago, self._readings[0])
+        if busy is None or busy_before is None:
+            return None
+        return max(0.0, busy - busy_before) / max(now - start, 0.01)
 
 
 def _busy_seconds() -> float | None:
-    """Return the busy seconds of all processors since boot, without this process; None where /proc does not say.
+    """Return the busy seconds of the usable processors since boot, without this process; None where /proc is silent.
 
     `man proc_stat`: user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user and nice.
     """
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = 0
     try:
-        line = Path("/proc/stat").read_text().partition("\n")[0]
-        user, nice, system, _, _, irq, softirq, steal = map(int, line.split()[1:9])
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *counts = line.split()
+            if name in usable:
+                user, nice, system, _, _, irq, softirq, steal = map(int, counts[:8])
+                ticks += user + nice + system + irq + softirq + steal
     except (OSError, ValueError):
         return None
-    ours = os.times()
-    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    return busy - ours.user - ours.system
+    ours = os.times()  # of its children those that have ended, such as a compiler
+    return ticks / os.sysconf("SC_CLK_TCK") - sum(ours[:4]) if ticks else None
 
 
 # The state of an NVIDIA GPU through NVML: clocks, temperature, power, energy, throttling.

@@ -189,7 +189,7 @@ def _is_in(file: Path, place: str) -> bool:
 def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
     """Bytes of each needed file that is tracked or not ignored, by its path below the top folder."""
     root = repository.root
-    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed.returncode:
         raise TreeError(f"git does not list the files of {root}: {listed.stderr.strip()}.")
     files = [Path(name) for name in listed.stdout.split("\0") if name]
@@ -203,7 +203,7 @@ def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
 def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
     """Bytes of each needed file that base does not take from head."""
     words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
-    entries = [entry.partition("\t") for entry in _git(repository.root, *words).stdout.split("\0") if entry]
+    entries = [entry.partition("\t") for entry in run_git(repository.root, *words).stdout.split("\0") if entry]
     # A submodule has a dash for its size.
     sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
     needed = (file for file in sizes if is_needed(file, repository) and not measures(file, repository))
@@ -219,13 +219,13 @@ def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:
     """Write these files of the revision; raises TreeError with git's message, as when the disk is full."""
     index = tree.parent / "index"
-    top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    top = Path(run_git(root, "rev-parse", "--show-toplevel").stdout.strip())
     names = "".join(f"{file.as_posix()}\0" for file in files)
     for words in (
         ("read-tree", f"{base.full_hash}:{base.prefix}"),
         ("checkout-index", "--force", "-z", "--stdin", f"--prefix={tree}/"),
     ):
-        ended = _git(top, *words, given=names, GIT_INDEX_FILE=str(index))
+        ended = run_git(top, *words, given=names, GIT_INDEX_FILE=str(index))
         if ended.returncode:
             lines = ended.stderr.strip().splitlines() or [f"git {words[0]} exited with {ended.returncode}"]
             raise TreeError(f"--against {base.typed} cannot be written to {tree.parent}: {lines[-1]}.")
@@ -239,7 +239,7 @@ def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
     """The commit of `revision`, typed after `option`, in `root`'s repository; raises TreeError with the next step."""
     if shutil.which("git") is None:
         raise TreeError(f"{option} {revision} needs git, and there is none on the PATH; install it.")
-    inside = _git(root, "rev-parse", "--show-prefix")
+    inside = run_git(root, "rev-parse", "--show-prefix")
     if "dubious ownership" in inside.stderr:
         raise TreeError(
             f"{option} {revision}: git does not read {root}, which belongs to another user; allow it with "
@@ -248,15 +248,15 @@ def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
     if inside.returncode:
         raise TreeError(f"{option} {revision} needs a git repository, and {root} is in none; clone the project.")
     asked = ("rev-parse", "--verify", "--quiet")
-    if _git(root, *asked, "HEAD").returncode:
+    if run_git(root, *asked, "HEAD").returncode:
         raise TreeError(f"{option} {revision} needs a base, and the repository {root} has no commit yet; commit one.")
-    found = _git(root, *asked, "--end-of-options", f"{revision}^{{commit}}")
+    found = run_git(root, *asked, "--end-of-options", f"{revision}^{{commit}}")
     full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
-    is_shallow = _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+    is_shallow = run_git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
     if not full_hash:
-        at_origin = _git(root, *asked, "--end-of-options", f"origin/{revision}^{{commit}}").returncode == 0
+        at_origin = run_git(root, *asked, "--end-of-options", f"origin/{revision}^{{commit}}").returncode == 0
         raise TreeError(_why_not_found(revision, option, at_origin, is_shallow))
-    if not is_shallow and _git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
+    if not is_shallow and run_git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
         raise TreeError(
             f"{option} {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
             "give a revision of this one (`git log`)."
@@ -288,15 +288,33 @@ def _why_not_found(revision: str, option: str, at_origin: bool, is_shallow: bool
 
 def state_of_head(root: Path) -> Json:
     """The working tree's commit and its number of changed files; nulls where git cannot tell."""
-    commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "status", "--porcelain", "--", ".", *NOT_MEASURED)
+    commit = run_git(root, "rev-parse", "HEAD")
+    status = run_git(root, "status", "--porcelain", "--untracked-files=normal", "--", ".", *NOT_MEASURED)
     changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
     return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
 
 
-def _git(folder: Path, *words: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LC_ALL": "C", **variables}
-    return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, input=given)
+OF_GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+"""Variables by which a git that started this process, for a hook, names a repository, perhaps another one."""
+
+
+def environment_of_git() -> dict[str, str]:
+    """This process's, without `OF_GIT`."""
+    return {name: value for name, value in os.environ.items() if name not in OF_GIT}
+
+
+def run_git(
+    folder: Path, *words: str, given: str = "", errors: str = "surrogateescape", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run git in `folder`, without hooks, which are for the user's own checkouts.
+
+    Names of files need be no UTF-8: by default what is none comes back as Python's file names have it.
+    """
+    return subprocess.run(
+        ["git", "-c", f"core.hooksPath={os.devnull}", *words],
+        cwd=folder, env={**environment_of_git(), "LC_ALL": "C", **variables}, capture_output=True,
+        encoding="utf-8", errors=errors, input=given,
+    )  # fmt: skip
 
 
 # What a process that serves a side sees.

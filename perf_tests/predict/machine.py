@@ -1,6 +1,7 @@
 """The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share."""
 
 import json
+import os
 import platform
 import time
 from collections.abc import Mapping
@@ -66,7 +67,8 @@ def ceilings_of_now(device: Device) -> Ceilings:
     path = cache_path(device.torch_device)
     others = OtherProcesses()
     measured = measured_ceilings(device)
-    if others.cores() > MOST_OTHER_CORES:
+    cores = others.cores()
+    if (os.getloadavg()[0] if cores is None else cores) > MOST_OTHER_CORES:
         source = "measured now on a busy machine and not cached; measure again on an idle one"
         return replace(measured, source=source)
     with suppress(OSError):  # or the next call measures again

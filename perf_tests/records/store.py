@@ -433,12 +433,21 @@ def latest_baseline(
     """The newest record of this machine and build with every case of `selection`, which holds identities by id.
 
     Where none has all, the newest with any of them; where all have other identities, the newest with any of the ids.
+    In each case one that no other program disturbed goes before newer ones.
     """
     ours = [r for r in reversed(records) if not machine_differences(machine_info, r.data["machine_info"])]
     sharing = [record for record in ours if not selection or selection.keys() & ids_of(record.data)]
-    covering = (record for record in sharing if len(comparable_ids(record.data, selection)) == len(selection))
-    overlapping = (record for record in sharing if comparable_ids(record.data, selection))
-    return next(covering, None) or next(overlapping, None) or next(iter(sharing), None)
+    comparable = {record.path: len(comparable_ids(record.data, selection)) for record in sharing}
+    for fewest in (len(selection), 1, 0):
+        enough = [record for record in sharing if comparable[record.path] >= fewest]
+        if enough:
+            return next((record for record in enough if not is_disturbed(record.data)), enough[0])
+    return None
+
+
+def is_disturbed(record: Json) -> bool:
+    """Whether any case of the record was measured beside other programs that took its processors."""
+    return any("busy_machine" in row["extra_info"].get("flags", ()) for row in record["benchmarks"])
 
 
 def comparable_ids(record: Json, selection: Mapping[str, Json]) -> set[str]:

@@ -6,7 +6,7 @@ Plain lines, pure functions of the data.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from perf_tests.audit.rounds import FLAGS, inconsistencies, product_shares_that_do_not_fall
+from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares_that_do_not_fall
 from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown
@@ -42,7 +42,7 @@ def result_lines(record: Json) -> list[str]:
     The table is at most `WIDTH` characters wide while a column can be dropped; what bounds a case is shown where it is
     known.
     """
-    lines: list[str] = []
+    lines = busy_lines(record)
     rows = [row for row in record["benchmarks"] if not is_collective(row["extra_info"])]
     if rows:
         unknown = {"bound", "roofline"} if all(row["extra_info"].get("bound") is None for row in rows) else set()
@@ -61,6 +61,20 @@ def result_lines(record: Json) -> list[str]:
         kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
         lines.append(f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{kept}")
     return lines
+
+
+def busy_lines(record: Json) -> list[str]:
+    """One line where other programs disturbed cases; none for a quiet run."""
+    busy = [row["extra_info"] for row in record["benchmarks"] if BUSY in row["extra_info"].get("flags", ())]
+    if not busy:
+        return []
+    cores = max((info.get("other_cores") or 0.0 for info in busy), default=0.0)
+    usable = max((info.get("before", {}).get("usable_processors") or 0 for info in busy), default=0)
+    used = f"other programs used up to {cores:.1f} of {usable} cores" if cores and usable else "other programs ran"
+    return [
+        f"BUSY MACHINE: {used} beside {len(busy)} of {len(record['benchmarks'])} cases, whose times are too long by an "
+        "unknown amount; measure again on a quiet machine, or compare by the gate (--against)."
+    ]
 
 
 def _rate(value: float | None) -> str:

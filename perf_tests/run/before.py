@@ -3,7 +3,6 @@
 import math
 import os
 import shlex
-import subprocess
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict
@@ -34,6 +33,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
+from perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests.passes.extra_pass import pass_named
 from perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
 from perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
@@ -43,6 +43,7 @@ from perf_tests.records.store import (
     StoredRecord,
     comparable_ids,
     identity_difference,
+    is_disturbed,
     latest_baseline,
     list_records,
     numbered_baseline,
@@ -317,6 +318,12 @@ def choose_baseline(
                 f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
                 "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
             )
+        if baseline is not None:
+            newer = [r for r in earlier[earlier.index(baseline) + 1 :] if comparable_ids(r.data, selection)]
+            if newer and all(is_disturbed(record.data) for record in newer):
+                run.notes.append(
+                    f"Compared with {baseline.name}, as other programs disturbed the newer {newer[-1].name}."
+                )
         if baseline is None and earlier:
             differences = machine_differences(machine_info, earlier[-1].data["machine_info"])
             reason = "; ".join(differences) or "it has none of these cases"
@@ -376,9 +383,11 @@ def _header(config: pytest.Config, suite: Session, selection: list[str], machine
 
 def commit_info_of(config: pytest.Config) -> Json:
     repository = session_of(config).repository
+    named_elsewhere = {name: os.environ.pop(name) for name in OF_GIT if name in os.environ}
     with chdir(repository.root):  # pytest-benchmark asks git about the folder that pytest was started in
         commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
         config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    os.environ.update(named_elsewhere)
     # Git's own word leaves out new files, whose code no commit holds.
     commit_info["dirty"] = bool(commit_info.get("dirty")) or names_untracked(repository)
     return commit_info
@@ -388,9 +397,10 @@ def names_untracked(repository: Repository) -> bool:
     """Whether an option names a file that git does not track."""
     if not repository.files:
         return False
-    command = ["git", "ls-files", "--error-unmatch", "--", *map(str, repository.files)]
     try:
-        return subprocess.run(command, cwd=repository.root, capture_output=True).returncode != 0
+        return (
+            run_git(repository.root, "ls-files", "--error-unmatch", "--", *map(str, repository.files)).returncode != 0
+        )
     except OSError:  # no git
         return True
 

@@ -331,10 +331,16 @@ during the run, and would spoil the announcement of every run after it."""
 def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[str, float]:
     """Return the seconds of each case by id, at the ceilings kept for this machine, else at round figures.
 
-    Measures nothing.
+    Measures nothing. A case that the device does not support takes none.
     """
-    kept = kept_ceilings(workbench.device)
-    return {item.nodeid: predicted_seconds(item, workbench.settings, kept) for item in items if is_benchmark(item)}
+    kept, device = kept_ceilings(workbench.device), workbench.device.torch_device
+    return {
+        item.nodeid: 0.0
+        if noted(item).case.why_unsupported(device)
+        else predicted_seconds(item, workbench.settings, kept)
+        for item in items
+        if is_benchmark(item)
+    }
 
 
 def eta(predicted: Mapping[str, float], device: Device) -> str:

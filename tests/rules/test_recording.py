@@ -148,12 +148,27 @@ def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_fi
         "1 of 4 cases done  about 3 min left; last: [0]  1 ms",
         "2 of 4 cases done  about 2 min left; last: [1]  1 ms",
         "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
-        "4 of 4 cases done  about 0 s left; last: [3]  1 ms",
+        "4 of 4 cases done; last: [3]  1 ms",
     ]
     lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=2)
     assert lines[:2] == ["case 1 of 2  round 1 of 2  test_x[0]", "case 1 of 2  round 2 of 2  test_x[0]"]
     assert "case 2 of 2  about 4 min left  round 1 of 2  test_x[1]; last: [0]  1 ms" in lines, "two of its three rounds"
     assert played(clock, 1.0) == [], "a short run says nothing"
+
+
+def test_the_time_left_follows_the_pace_and_is_never_nothing_while_a_case_is_left(clock: SimpleNamespace) -> None:
+    """The machine becomes ten times slower in the second of three cases: so will the third be."""
+    progress = Progress(Log(terminal := Mock(), nullcontext), dict.fromkeys("abc", 60.0))
+    for case_id, seconds in (("a", 60.0), ("b", 600.0)):
+        progress.begin(case_id, 0, 2)
+        progress.round(0)
+        clock.now += seconds
+        progress.round(1)
+        clock.now += 0.1
+        progress.end(case_id, "1 ms")
+    lines = [call.args[0] for call in terminal.write_line.call_args_list]
+    assert "left" not in lines[0]
+    assert lines[1].startswith("case 2 of 3  about 6 min left  round 2 of 2")
 
 
 @pytest.mark.parametrize("is_terminal, ci, kind", [(True, "", Line), (True, "true", Log), (False, "", Log)])

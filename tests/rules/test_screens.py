@@ -64,9 +64,18 @@ def test_a_case_without_a_timing_is_one_line_with_its_reason_and_the_rounds_that
 
 
 def test_each_flag_is_told_in_its_sentence_and_a_short_warm_up_with_what_to_set() -> None:
-    lines = result_lines(record([timed(FORWARD, flags=list(FLAGS), suggested_warmup_rounds=8)]))
+    found = record([timed(FORWARD, flags=list(FLAGS), suggested_warmup_rounds=8)])
+    busy, *lines = result_lines(found)
+    assert "other programs ran beside 1 of 1 cases" in busy
     ends = {"short_warmup": "; set --warmup-rounds 8"}
     assert lines[3:] == [f"{case_name(FORWARD)}: {FLAGS[flag].sentence}{ends.get(flag, '')}" for flag in FLAGS]
+
+
+def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> None:
+    quiet = timed(FORWARD, other_cores=0.0, before={"usable_processors": 2})
+    busy = timed(BACKWARD, other_cores=1.61, before={"usable_processors": 2}, flags=["busy_machine"])
+    assert "up to 1.6 of 2 cores beside 1 of 2 cases" in result_lines(record([quiet, busy]))[0]
+    assert result_lines(record([quiet]))[0].startswith("case")
 
 
 def test_a_record_without_a_timing_has_no_empty_table() -> None:

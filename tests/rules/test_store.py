@@ -293,6 +293,7 @@ BOTH, NONE, ONE_LOST = (
     record([timed()], [untimed(BACKWARD)]),
 )
 BOTH_OTHERWISE = record([timed(batch_size=2), timed(BACKWARD, batch_size=2)])
+DISTURBED = record([timed(), timed(BACKWARD, flags=["busy_machine"])])
 ELSEWHERE = record([timed(), timed(BACKWARD)], brand_raw="Other CPU")
 BASELINES: dict[str, tuple[list[Json], int | None]] = {
     "the newest that covers the selection": ([BOTH, BOTH, FIGURE], 2),
@@ -302,6 +303,8 @@ BASELINES: dict[str, tuple[list[Json], int | None]] = {
     "one case of the same batch size rather than none": ([FIGURE, BOTH_OTHERWISE], 1),
     "one of another batch size where there is no other, to name the field": ([BOTH_OTHERWISE], 1),
     "none with nothing of the selection": ([NONE], None),
+    "one measured alone rather than a newer one beside others": ([BOTH, DISTURBED, FIGURE], 1),
+    "one measured beside others where there is no other": ([FIGURE, DISTURBED], 2),
     "none of another machine": ([BOTH, ELSEWHERE], 1),
 }
 
