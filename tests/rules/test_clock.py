@@ -118,7 +118,7 @@ def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
     """The launch and a wait after each batch are no part of the rate."""
     device = HotDevice()
     rate = rate_of(device.product, 100, device)
-    assert (rate.burst, rate.sustained) == (pytest.approx(100 / 1e-3, rel=0.03), pytest.approx(100 / 1.25e-3, rel=0.03))
+    assert (rate.burst, rate.sustained) == pytest.approx((100 / 1e-3, 100 / 1.25e-3), rel=0.03)
 
 
 def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_that_is_fast_enough(
@@ -165,7 +165,7 @@ def launches(device: QueueDevice, count: int, host_seconds: float) -> Callable[[
 
     class Launched(torch.autograd.Function):
         forward = staticmethod(lambda _, value: launch(value))
-        backward = staticmethod(lambda _, gradient: launch(gradient))
+        backward = staticmethod(lambda _, gradient: launch(gradient))  # type: ignore[assignment]
 
     def work() -> None:
         value = torch.ones((), requires_grad=True)

@@ -1,5 +1,7 @@
 """GPUs as far as torch.cuda tells of them, on a machine that has none."""
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -16,7 +18,7 @@ class FakeCuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         self.limit = Mock()
-        self._set = lambda name, function: monkeypatch.setattr(torch.cuda, name, function)
+        self._set: Callable[[str, object], None] = partial(monkeypatch.setattr, torch.cuda)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
             self._set(name, lambda *_, name=name: self.calls.append(name))
