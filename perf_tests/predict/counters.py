@@ -40,7 +40,7 @@ from perf_tests.predict.counting import (
     WORKSPACES,
     PartCounters,
 )
-from perf_tests.predict.fake_run import Parts, attention_passes, fake_training, passes, playing, updates
+from perf_tests.predict.fake_run import Parts, attention_passes, fake_run, fake_training, passes, updates
 from perf_tests.records.record import cache_folder
 from perf_tests.records.store import write_whole
 from perf_tests.user_code.guard import OwnModelError, guarded
@@ -281,7 +281,7 @@ _SMALL = ("aten", "prim", "prims")
 @lru_cache(maxsize=64)
 def pass_flops(case: LanguageModelCase) -> dict[str, int]:
     """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
-    with playing(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision) as counting:
         training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.own)
         counting.guesses_values = False
         tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)

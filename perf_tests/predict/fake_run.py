@@ -69,7 +69,7 @@ def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
 
 def count_passes(case: LanguageModelCase) -> Parts:
     """The same, with every layer counted."""
-    with playing(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision) as counting:
         training, tokens_BT, targets_BT = _model_and_batch(case, counting)
         if not case.row.records_graph:
             with counting.part("inference"), torch.no_grad():
@@ -107,7 +107,7 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str,
     """
     precision, own_one = "fp16" if scales_loss else "fp32", own_optimizer(optimizer)
     implementation = optimizer_that_runs("default", torch.device(device)) if own_one else optimizer
-    with playing(device, precision) as counting:
+    with fake_run(device, precision) as counting:
         training = fake_training(config, "naive", "none", precision, implementation, device, own)
         counting.claim(PARAMETERS)
         if own_one is not None:
@@ -148,7 +148,7 @@ def _refuse_to_guess(counting: Counting, training: Training, own: OwnOptimizer) 
 @lru_cache(maxsize=256)
 def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
-    with playing(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision) as counting:
         size = (case.batch_size, case.sequence_length, case.head_dim)
         leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(size)
@@ -165,7 +165,7 @@ def attention_passes(case: AttentionCase) -> Parts:
 
 
 @contextmanager
-def playing(device: str, precision: str) -> Iterator[Counting]:
+def fake_run(device: str, precision: str) -> Iterator[Counting]:
     """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
 
     Raises RuntimeError inside autocast, whose weight copies would outlive the passes counted.
