@@ -1,13 +1,26 @@
 """The clock reads the work of a round, all of it and nothing else; a device's own time leaves the host's stalls out."""
 
+import itertools
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from model.precision import PRECISIONS
 from perf_tests.hardware import clock as clock_module
-from perf_tests.hardware.clock import HOLD_SECONDS, OPERATIONS_OF_A_SLICE, Clock, busy_seconds, rate_of
+from perf_tests.hardware.clock import (
+    HOLD_SECONDS,
+    OPERATIONS_OF_A_SLICE,
+    Clock,
+    busy_seconds,
+    matmul_rate,
+    memory_rate,
+    rate_of,
+    strided_rate,
+)
 from perf_tests.hardware.device import CpuDevice
+from perf_tests.hardware.limits import Rate
 from tests.support.example_cases import CPU
 from tests.support.fake_device import QueueDevice
 
@@ -78,6 +91,7 @@ def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(
 
 ROUNDS_OF_A_BENCHMARK = """
 import pytest
+from model.precision import PRECISIONS
 from perf_tests.hardware import clock as clock_module
 from tests.support.fake_device import QueueDevice
 
@@ -135,6 +149,16 @@ def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_that_is_fast_en
     rest = rate_of(work, 100, device)
     assert (rest.burst, rest.sustained) == (100 / 3, 100 / 3)
     assert len(list(seconds)) == 23 - 2 - (clock_module._ROUNDS + 1)
+
+
+def test_a_rate_is_of_what_its_work_computes_or_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that moves by a second a call."""
+    monkeypatch.setattr(clock_module, "time", Mock(perf_counter=Mock(side_effect=itertools.count())))
+    for name, value in (("_WIDTH", {"cpu": 8}), ("_ARRAY_BYTES", {"cpu": 2**16})):
+        monkeypatch.setattr(clock_module, name, value)
+    device = CpuDevice(CPU)
+    assert memory_rate(device) == Rate(3 * 2**16, 3 * 2**16)
+    assert (strided_rate(device).burst, matmul_rate(PRECISIONS["fp32"], device).burst) == (2**14, 2 * 8**3)
 
 
 KERNEL = 0.002

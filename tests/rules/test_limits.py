@@ -35,6 +35,7 @@ from perf_tests.hardware.limits import (
     fit_link,
     largest_part_bytes,
     predicted_time,
+    saved_bytes,
     sent_bytes,
     slice_bytes,
     step_messages,
@@ -57,6 +58,7 @@ def test_the_least_work_of_a_phase(phase: str, flops: int | None, bytes_: int | 
     assert [work.least_flops(phase, left_out) for left_out in (False, True)] == [
         flops and flops * whole, flops and flops * half
     ]  # fmt: skip
+    assert saved_bytes(TOY, 3, 8) == 4 * TOY.num_layers * 3 * 8 * (2 * 8 + 8 * 16 + 4 * 24)
     square, alone = 2 * 2 * 8 * 256 * 256 * 16, AttentionWork(8, 256, 16)
     assert [alone.least_flops("attention_forward", left_out) for left_out in (False, True)] == [square, square // 2]
 
