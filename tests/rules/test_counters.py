@@ -301,11 +301,18 @@ def test_counting_draws_no_random_number_and_leaves_no_fake_tensor_behind() -> N
 
 
 KEPT: list[Tensor] = []
+
+
+def kept_by_the_model(query: Tensor) -> Tensor:
+    KEPT.append(query.detach().clone())
+    return query
+
+
 SQUARE_BYTES = 8 * 64 * 16 * 4
 CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], str, dict[str, int]]] = {
     "saved more": (torch.exp, "backward", {"saved_bytes": SQUARE_BYTES, "peak_bytes": SQUARE_BYTES}),
     "a copy": (torch.clone, "forward", {"bytes_touched": 2 * SQUARE_BYTES, "host_reads": 0}),
-    "kept by the model": (lambda q: (KEPT.append(q.detach().clone()), q)[1], "backward", {"peak_bytes": SQUARE_BYTES}),
+    "kept by the model": (kept_by_the_model, "backward", {"peak_bytes": SQUARE_BYTES}),
     "a value read back": (lambda q: (q.sum().item(), q)[1], "forward", {"host_reads": 1}),
     "one read before the clock": (lambda q: (q.sum().item(), q)[1], "backward", {"host_reads": 0}),
 }

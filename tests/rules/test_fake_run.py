@@ -99,7 +99,7 @@ def test_layers_that_are_not_equal_are_refused() -> None:
     extrapolated(few, logged((ACTIVATIONS, 1), (INPUTS, -5), (GRADIENTS, 2)), 6)
 
     def counted(phase: str, **changes: int) -> PartCounters:
-        return fake_run.count_passes(replace(CASE, phase=phase, config=replace(CONFIG, **changes)))[phase]  # type: ignore[arg-type]
+        return fake_run.count_passes(replace(CASE, phase=phase, config=replace(CONFIG, **changes)))[phase]
 
     for less, more, words in (
         (few, logged((ACTIVATIONS, 1), (INPUTS, 5), (GRADIENTS, 2)), "in the middle"),
