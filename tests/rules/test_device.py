@@ -32,6 +32,7 @@ from perf_tests.hardware.device import (
     uncap_address_space,
     words_of,
 )
+from perf_tests.predict.costs import libraries_here
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_cuda import GPU, TOTAL_BYTES, FakeCuda
 from tests.support.fake_device import linux_says
@@ -166,6 +167,15 @@ def test_events_tell_seconds_and_a_hold_lasts_at_any_clock_rate(
     assert (first.seconds_until(second), first.is_done()) == (2e-3, False)
     device.hold(0.05)
     assert 0.05 * 2.9e9 <= spin.call_args.args[0] <= 0.1 * 2.9e9
+
+
+def test_the_libraries_rules_are_those_of_the_gpu_that_is_named(cuda: FakeCuda) -> None:
+    found = []
+    for capability in ((9, 0), (8, 6)):
+        cuda.sees(capability)
+        assert (libraries := libraries_here(GPU)) is not None
+        found.append(libraries.workspace_bytes)
+    assert (found[0] > found[1], libraries_here(CPU)) == (True, None)
 
 
 def test_twice_the_last_level_cache_is_flushed(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.device import device_named
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
 from perf_tests.hardware import machine
 from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CpuDevice, CudaDevice
+from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import (
     REASONS,
     THROTTLING,
@@ -38,9 +37,8 @@ from perf_tests.hardware.machine import (
     seconds_since_process_start,
     stable_facts,
 )
-from perf_tests.predict.costs import libraries_here
 from tests.support.example_cases import CPU, SETTINGS, language_model_case
-from tests.support.fake_cuda import GPU, FakeCuda
+from tests.support.fake_cuda import GPU
 from tests.support.fake_device import LoopBenchmark, QueueDevice, linux_says
 
 THREE_THREADS = """
@@ -188,7 +186,7 @@ class FakeNvml(ModuleType):
             "DeviceGetTemperature": lambda handle, sensor: 41,
             "DeviceGetCurrentClocksEventReasons": lambda handle: self.bits,
             "DeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
-            "DeviceGetPowerManagementLimit": lambda handle: {"GPU-aaaa": 140_000}.get(handle, 700_000),
+            "DeviceGetPowerManagementLimit": lambda handle: 700_000,
             "DeviceGetMaxClockInfo": lambda handle, kind: clocks[kind],
             "DeviceGetComputeMode": lambda handle: self.mode,
             "DeviceGetMigMode": lambda handle: [0, 1],
@@ -339,36 +337,3 @@ def test_throttled_rounds_are_flagged_by_number_and_kept(
     assert (info["throttled_rounds"], len(ran), "throttled" in info["flags"]) == (numbers, 5, bool(numbers))
     on_cpu = measured(RoundHealth(None))
     assert on_cpu["throttled_rounds"] is on_cpu["energy_joules_per_round"] is None
-
-
-def test_of_two_gpus_each_is_known_as_itself(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> None:
-    """Its facts and the rules of its libraries; a third is refused with the names of the two."""
-    FakeCuda(monkeypatch).sees(count=2)
-    kinds = [
-        SimpleNamespace(name=name, uuid=uuid, total_memory=gib * 2**30, major=major, minor=6, multi_processor_count=48)
-        for name, uuid, gib, major in (("NVIDIA H200", "bbbb", 141, 9), ("NVIDIA RTX A4000", "aaaa", 16, 8))
-    ]
-
-    def kind_of(device: torch.device | int) -> SimpleNamespace:
-        return kinds[device if isinstance(device, int) else device.index or 0]
-
-    for name, answer in (
-        ("properties", kind_of),
-        ("name", lambda device: kind_of(device).name),
-        ("capability", lambda device: (kind_of(device).major, kind_of(device).minor)),
-    ):
-        monkeypatch.setattr(torch.cuda, f"get_device_{name}", answer)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (kind_of(device).total_memory,) * 2)
-    workspaces = []
-    for place, (kind, watts) in enumerate(zip(kinds, (700.0, 140.0), strict=True)):
-        device = device_named(f"cuda:{place}")
-        facts, libraries = stable_facts(device, 1)["gpu"], libraries_here(device)
-        known = (kind.name, kind.total_memory, watts)
-        assert (facts["name"], facts["memory_bytes"], facts["power_limit_watts"]) == known
-        assert CudaDevice(device).available_bytes() == kind.total_memory - CudaDevice.kept_free_bytes
-        assert libraries is not None
-        workspaces.append(libraries.workspace_bytes)
-    assert workspaces[0] > workspaces[1]
-    assert libraries_here(CPU) is None
-    with pytest.raises(ValueError, match=r"cuda:0 \(NVIDIA H200\), cuda:1 \(NVIDIA RTX A4000\)\.$"):
-        device_named("cuda:2")

@@ -97,11 +97,9 @@ def test_the_instruments_find_ceilings_of_this_machine_and_give_back_what_they_h
 
     Sizes take no time; the figures are real, and only their signs are certain.
     """
-    calls, launch_seconds, device = [], machine_ceilings.launch_seconds, CpuDevice(torch.device("cpu"))
-    monkeypatch.setattr(
-        machine_ceilings, "launch_seconds", lambda here: (calls.append("launches"), launch_seconds(here))[1]
-    )
-    monkeypatch.setattr(device, "release_memory", lambda: calls.append("release"))
+    device, calls = CpuDevice(torch.device("cpu")), Mock(launches=Mock(wraps=machine_ceilings.launch_seconds))
+    monkeypatch.setattr(machine_ceilings, "launch_seconds", calls.launches)
+    monkeypatch.setattr(device, "release_memory", calls.release)
     for name, value in (("_ROUNDS", 2), ("_WIDTH", {"cpu": 64}), ("_ARRAY_BYTES", {"cpu": 2**20})):
         monkeypatch.setattr(roofline, name, value)
     found = machine_ceilings.measured_ceilings(device)
@@ -110,7 +108,11 @@ def test_the_instruments_find_ceilings_of_this_machine_and_give_back_what_they_h
     }
     assert found.matmul_flops_per_second.keys() == found.burst_flops_per_second.keys() == native
     assert (found.launches_overlap, found.kernel_seconds, found.strided_elements_per_second) == (False, 0.0, None)
-    assert (torch.get_float32_matmul_precision(), calls) == ("highest", ["launches", "release"])
+    assert [torch.get_float32_matmul_precision(), *(name for name, *_ in calls.mock_calls)] == [
+        "highest",
+        "launches",
+        "release",
+    ]
     monkeypatch.setattr(machine_ceilings, "matmul_rate", lambda *_: Rate(burst=2.0, sustained=1.0))
     found = machine_ceilings.measured_ceilings(device)
     assert (found.matmul_flops_per_second["fp32"], found.burst_flops_per_second["fp32"]) == (1.0, 2.0)
