@@ -38,7 +38,7 @@ from perf_tests.hardware.datasheets import (
     FITS,
     Room,
     gpu_named,
-    libraries_of,
+    libraries_on,
     room_on,
 )
 from perf_tests.hardware.device import open_device
@@ -130,7 +130,7 @@ def requested_machine(text: str) -> TargetMachine:
     if text.strip() == "here":
         return this_machine()
     gpu = gpu_named(text)
-    libraries = libraries_of(gpu, torch.__version__, os.environ)
+    libraries = libraries_on(gpu.compute_major, torch.__version__, os.environ)
     return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), True, libraries)
 
 

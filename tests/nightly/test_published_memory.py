@@ -4,15 +4,9 @@ from statistics import median
 
 import pytest
 
+from claims.published_memory import ComparedPeak, compared, outlier, small_attention_peaks
 from perf_tests.hardware.datasheets import FITS, gpu_named, room_on
-from perf_tests.predict.published import (
-    ComparedPeak,
-    compared,
-    outlier,
-    predicted_bytes,
-    published_peaks,
-    small_attention_peaks,
-)
+from perf_tests.predict.published import predicted_bytes, published_peaks
 
 TABLE_OF_TEN = "kbjiang/cs336-assignment2-systems-mine"
 CARD_OF_TABLE = "A100-SXM-80GB"
@@ -60,7 +54,7 @@ def test_each_full_step_of_a_stated_order_is_predicted_within_one_percent_of_wha
     peaks: list[ComparedPeak],
 ) -> None:
     """Only figures in whole GB are further off as they are printed."""
-    steps = [cell for cell in peaks if cell.cell.is_step]
+    steps = [cell for cell in peaks if cell.is_step]
     assert len(steps) == 29
     assert {cell.cell.name: cell.error_of_stated for cell in steps if abs(cell.error_of_stated) > CELL_LIMIT} == {}
     beyond = {cell.cell.name: cell.cell.conditions["figures"] for cell in steps if abs(cell.error) > CELL_LIMIT}

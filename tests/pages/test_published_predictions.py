@@ -7,21 +7,23 @@ from statistics import median
 import pytest
 
 from claims.predicted_times import HELD_OF_THE_REFERENCE
+from claims.published_memory import (
+    OUTLIERS,
+    AttentionPeak,
+    compared,
+    left_out_sources,
+    outlier,
+    small_attention_peaks,
+)
 from claims.published_times import published_attention
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.hardware.limits import FLOAT32_BYTES, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST
 from perf_tests.predict.published import (
-    OUTLIERS,
     TORCH_THEN,
-    AttentionPeak,
     PublishedPeak,
-    compared,
-    left_out_sources,
-    outlier,
     predicted_bytes,
     published_peaks,
-    small_attention_peaks,
     unsplit_weight_bytes,
     whole_block_bytes,
 )

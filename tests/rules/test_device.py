@@ -170,12 +170,12 @@ def test_events_tell_seconds_and_a_hold_lasts_at_any_clock_rate(
 
 
 def test_the_libraries_rules_are_those_of_the_gpu_that_is_named(cuda: FakeCuda) -> None:
-    found = []
-    for capability in ((9, 0), (8, 6)):
-        cuda.sees(capability)
-        assert (libraries := libraries_here(GPU)) is not None
-        found.append(libraries.workspace_bytes)
-    assert (found[0] > found[1], libraries_here(CPU)) == (True, None)
+    for major, mebibytes in ((9, 32), (8, 8.125)):
+        cuda.sees((major, 0))
+        libraries = libraries_here(GPU)
+        assert libraries is not None
+        assert libraries.workspace_bytes == mebibytes * MIB
+    assert libraries_here(CPU) is None
 
 
 def test_twice_the_last_level_cache_is_flushed(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
