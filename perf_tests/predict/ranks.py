@@ -30,7 +30,7 @@ from perf_tests.hardware.limits import (
 from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from perf_tests.predict.screens import case_json, gb, machine_json, room_line, step_name
+from perf_tests.predict.screens import case_json, gb, room_line, step_name
 from perf_tests.predict.step import (
     PredictedCase,
     TargetMachine,
@@ -176,49 +176,41 @@ def rank_lines(prediction: RankPrediction) -> list[str]:
     sharing, machine = prediction.sharing, prediction.machine
     held = sorted(prediction.bytes_by_category.items(), key=lambda item: -item[1])
     fewest = prediction.smallest_world
+    counts = Counter(message.kind for message in prediction.messages)
+    messages = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     return [
         f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.parallel}",
         f"{prediction.verdict} on {machine.name}: a rank's peak is {gb(prediction.peak_bytes)}",
         room_line(machine), "",
         *table(("a rank's peak", "GB"), [(name, f"{size / 1e9:.2f}") for name, size in held if size >= 1e6]), "",
-        f"a rank sends {gb(prediction.sent_bytes)} a step: {_messages(prediction)}",
+        f"a rank sends {gb(prediction.sent_bytes)} a step: {messages}",
         *_times(prediction), "",
         f"fewest ranks that fit: {fewest}" if fewest else "no number of ranks makes it fit",
         f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; no several GPUs have confirmed it",
     ]  # fmt: skip
 
 
-def _messages(prediction: RankPrediction) -> str:
-    counts = Counter(message.kind for message in prediction.messages)
-    return ", ".join(f"{count} x {kind}" for kind, count in counts.items())
-
-
 def _times(prediction: RankPrediction) -> list[str]:
     if prediction.exposed_seconds is None or prediction.seconds is None:
         return ["no time: give what a rank can send with --interconnect 450GB/s"]
-    rows = [
-        ("step on one device", _range(prediction.alone.time.low_seconds, prediction.alone.time.high_seconds)),
-        ("exposed communication", _range(*prediction.exposed_seconds)),
-        ("step", _range(*prediction.seconds)),
-    ]
+    ranges = {
+        "step on one device": (prediction.alone.time.low_seconds, prediction.alone.time.high_seconds),
+        "exposed communication": prediction.exposed_seconds,
+        "step": prediction.seconds,
+    }
+    rows = [(name, duration_range(low, high) if high else DASH) for name, (low, high) in ranges.items()]
     return ["", *table(("time", "range"), rows), "exposed: with all overlap that the variant has, to none of it"]
-
-
-def _range(low_seconds: float, high_seconds: float) -> str:
-    return duration_range(low_seconds, high_seconds) if high_seconds else DASH
 
 
 def rank_json(prediction: RankPrediction) -> Json:
     sharing, exposed, seconds = prediction.sharing, prediction.exposed_seconds, prediction.seconds
     return {
-        **machine_json(prediction.machine),
         "parallel": sharing.parallel,
         "world": sharing.world,
         "bucket_mb": sharing.bucket_mb,
         "reshard": not sharing.keeps_gathered,
         "interconnect_bytes_per_second": prediction.bytes_per_second,
         "verdict": prediction.verdict,
-        "fits": prediction.verdict == "fits",
         "peak_bytes": prediction.peak_bytes,
         "peak_part": prediction.peak_part,
         "bytes_by_category": prediction.bytes_by_category,

@@ -57,6 +57,7 @@ from perf_tests.predict.screens import (
     choice_lines,
     context_json,
     context_lines,
+    machine_json,
     step_json,
     step_lines,
 )
@@ -90,12 +91,15 @@ class Answer:
 
 
 def answered(arguments: argparse.Namespace) -> Answer:
-    """Predict what is asked for: attention alone, one rank of many, several contexts or checkpoints, or one step.
-
-    Raises ValueError with one sentence.
-    """
+    """Predict what is asked for. Raises ValueError with one sentence."""
     _check_eager(arguments)
     machine = requested_machine(arguments.gpu)
+    answer = _answered(arguments, machine)
+    return replace(answer, data={**machine_json(machine), "fits": answer.fits, **answer.data})
+
+
+def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
+    """Attention alone, one rank of many, several contexts or checkpoints, or one step."""
     if arguments.size is None and arguments.model is None:
         cells = predict_attention(_requested_attention(arguments, machine), machine)
         return Answer(attention_lines(cells), attention_json(cells), cells.fits)
