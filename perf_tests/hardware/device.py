@@ -319,17 +319,13 @@ class CpuDevice(Device):
         return available_bytes()
 
     def limit_memory(self, budget_bytes: int) -> None:
-        _start_threads()
+        # OpenMP's threads now: it ends the process where the limit leaves no room for the stack of one.
+        torch.zeros(torch.get_num_threads() * ELEMENTS_PER_THREAD, dtype=torch.int8).add_(1)
         cap_address_space(budget_bytes)
         keep_freed_memory(budget_bytes)
 
     def make_room(self) -> None:
         make_room()
-
-
-def _start_threads() -> None:
-    """Start OpenMP's threads; it ends the process where the limit leaves no room for the stack of one."""
-    torch.zeros(torch.get_num_threads() * ELEMENTS_PER_THREAD, dtype=torch.int8).add_(1)
 
 
 class CudaEvent:

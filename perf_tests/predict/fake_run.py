@@ -70,7 +70,15 @@ def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
 def count_passes(case: LanguageModelCase) -> Parts:
     """The same, with every layer counted."""
     with fake_run(case.device, case.precision) as counting:
-        training, tokens_BT, targets_BT = _model_and_batch(case, counting)
+        training = fake_training(
+            case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
+        )
+        counting.claim(PARAMETERS)
+        counting.guesses_values = case.own is None and not is_own(case.attention)
+        tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
+        counting.claim(INPUTS)
+        make_loss_scale(training)
+        counting.claim(OPTIMIZER_STATE)
         if not case.row.records_graph:
             with counting.part("inference"), torch.no_grad():
                 training.forward(tokens_BT)
@@ -84,19 +92,6 @@ def count_passes(case: LanguageModelCase) -> Parts:
             training.backward(loss)
         counting.register(gradients_of(training), GRADIENTS)
         return counting.finished()
-
-
-def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Training, Tensor, Tensor]:
-    training = fake_training(
-        case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
-    )
-    counting.claim(PARAMETERS)
-    counting.guesses_values = case.own is None and not is_own(case.attention)
-    tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
-    counting.claim(INPUTS)
-    make_loss_scale(training)
-    counting.claim(OPTIMIZER_STATE)
-    return training, tokens_BT, targets_BT
 
 
 @lru_cache(maxsize=256)
