@@ -60,6 +60,16 @@ def test_what_was_registered_counts_from_the_start_and_is_not_new_when_written()
     assert (part.held_at_start, part.peak_bytes, part.allocations.total()) == ({INPUTS: 4 * KIB}, 4 * KIB, 0)
 
 
+def test_what_is_claimed_is_what_has_no_category_yet() -> None:
+    with Counting("cpu") as counting:
+        held = [block(1), block(2)]
+        counting.register(held[:1], PARAMETERS)
+        counting.claim(INPUTS)
+        with counting.part("it"):
+            pass
+        assert counting.finished()["it"].held_at_start == {PARAMETERS: KIB, INPUTS: 2 * KIB}
+
+
 def test_a_gpu_hands_out_multiples_of_512_bytes_and_a_number_on_the_host_costs_it_nothing() -> None:
     """As AdamW's step counts do."""
 
