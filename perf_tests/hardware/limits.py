@@ -546,9 +546,17 @@ def messages_by_part(
     norm_of_each: bool = True,
 ) -> dict[str, list[Message]]:
     """The same, by the part of the step that sends them."""
-    if variant in SHARDED:
-        norms = len(shapes.all) if norm_of_each else 1
-        return _sharded(shapes, world, reshard, 2 if variant in IN_BFLOAT16 else 1, norms)
+    if variant in SHARDED:  # weights gathered before each pass of a block, gradients scattered after it, and norms
+        narrower, norms = 2 if variant in IN_BFLOAT16 else 1, len(shapes.all) if norm_of_each else 1
+        rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
+        return {
+            "forward": [Message("all_gather", size) for size in (rest, *blocks)],
+            "backward": [
+                *(Message("all_gather", size) for size in (blocks if reshard else ())),
+                *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
+            ],
+            "optimizer": [Message("all_reduce", FLOAT32_BYTES * norms)],
+        }
     buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
     reduced = {
         "ddp-naive": [float32_bytes(shape) for shape in shapes.all],
@@ -560,19 +568,6 @@ def messages_by_part(
     return {
         "backward": [Message("all_reduce", size) for size in reduced],
         "optimizer": [Message("broadcast", float32_bytes(shape)) for shape in sent_back],
-    }
-
-
-def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int, norms: int) -> dict[str, list[Message]]:
-    """Weights gathered before each pass of a block, gradients scattered after it, and norms."""
-    rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
-    return {
-        "forward": [Message("all_gather", size) for size in (rest, *blocks)],
-        "backward": [
-            *(Message("all_gather", size) for size in (blocks if reshard else ())),
-            *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
-        ],
-        "optimizer": [Message("all_reduce", FLOAT32_BYTES * norms)],
     }
 
 
