@@ -24,8 +24,8 @@ from tests.support.allocator_peak import (
     PEAK_LIMIT,
     above_standing,
     allocator_peak_bytes,
-    predicted_and_measured,
     rounds,
+    step_peaks,
 )
 from tests.support.example_cases import language_model_case
 
@@ -45,7 +45,7 @@ def test_no_checkpoint_has_a_smaller_peak_than_the_one_that_predict_names() -> N
     """
     layers, peaks = SIZES["small-2layers"].num_layers, {}
     for one in ["none", "attention", "block", *map(str, range(2, layers + 1))]:
-        peaks[one] = predicted_and_measured(replace(SMALL, checkpoint=one))[FULL_STEP]
+        peaks[one] = step_peaks(replace(SMALL, checkpoint=one))
         gc.collect()
     offered = choose_checkpoint(SMALL, worthwhile_checkpoints(layers), this_machine())
     named = str(offered.smallest.case.identity()["checkpoint"])

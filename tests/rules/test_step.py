@@ -27,7 +27,7 @@ from perf_tests.predict.step import (
     predict_step,
     worthwhile_checkpoints,
 )
-from tests.support.allocator_peak import PEAK_LIMIT, predicted_and_measured
+from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.launch import MODELS
 
@@ -234,7 +234,7 @@ def test_the_checkpoint_that_is_named_is_the_allocators_best() -> None:
     """What lies between the offered numbers is never smaller."""
     peaks = {}
     for one in ("none", "block", "2", "6"):
-        peaks[one] = predicted_and_measured(replace(DEEP, checkpoint=one))[FULL_STEP]
+        peaks[one] = step_peaks(replace(DEEP, checkpoint=one))
         gc.collect()  # a model in training is a cycle: without this two of them would stand side by side
     assert max(abs(predicted / measured - 1) for predicted, measured in peaks.values()) <= PEAK_LIMIT
     assert checkpoint_of(choose_checkpoint(DEEP, list(peaks), cpu_with()).smallest) == "block"
