@@ -92,7 +92,7 @@ TYPICAL = {"host_spread": 4.0}
         # 3 s of kernels, then 2 s of launches for 2 s of kernels: the host is through before the device.
         pytest.param([Part(1, [SUM]), Part(2000, [PRODUCT])], {}, 5.0, "memory", (), id="launches run ahead"),
         pytest.param([Part(1, [replace(PRODUCT, rate="tf32")])], {}, 2.0, "compute", (), id="tf32 without its path"),
-        pytest.param([Part(1000, [SUM])], {"launches_overlap": False}, 4.0, "memory", (), id="a CPU launches itself"),
+        pytest.param([Part(1000, [SUM])], {"launches_overlap": False}, 4.0, "memory", (4 * LOW, 4 * HIGH), id="a CPU"),
         pytest.param([Part(0, [SUM])], {"strided_elements_per_second": 2.5e5}, 12.0, "memory", (), id="each element"),
         pytest.param([Part(0, [PRODUCT])], {"last_wave_elements": 10**6}, 2.0, "compute", (), id="no wave of fp32"),
         pytest.param([Part(0, [replace(PRODUCT, rate="bf16")])], {"last_wave_elements": 10**6}, 2.4, "compute", (),
@@ -194,6 +194,9 @@ def test_a_links_error_is_of_the_message_farthest_from_its_line_and_no_latency_l
     off = [(size, seconds_of(size) * (1.5 if size == MESSAGES[-1] else 1)) for size in MESSAGES]
     link = fitted(*off)
     assert link.largest_error == pytest.approx(max(abs(link.seconds(size) / taken - 1) for size, taken in off))
+    noisy = fitted((1e6, 1.0), (2e6, 1.3), (4e6, 1.2))
+    assert noisy.rate_interval is not None
+    assert noisy.rate_interval[1] is None, "these sizes do not bound the rate"
     steep = fitted((1e6, 1e-4), (2e6, 3e-4), (4e6, 7e-4))
     assert steep.latency_interval is not None
     assert steep.latency_seconds == steep.latency_interval[0] == 0
