@@ -393,13 +393,9 @@ class CollectiveCounter(TorchDispatchMode):
             return NotImplemented  # a distributed tensor issues its collectives on plain ones, which come here again
         name = func.name()
         if func.namespace in ("c10d", "_c10d_functional") and name not in _WITHOUT_BYTES:
-            self.note(name, args)
+            if name not in _MESSAGES:
+                raise ValueError(f"the bytes of {name} are not known; count it in {__name__}.")
+            kind, place = _MESSAGES[name]
+            tensors: list[Tensor] = [args[place]] if isinstance(args[place], Tensor) else list(args[place])
+            self.seen += [(Message(kind, tensor.nbytes), tensor.dtype) for tensor in tensors]
         return func(*args, **(kwargs or {}))
-
-    def note(self, name: str, args: tuple[Any, ...]) -> None:
-        if name not in _MESSAGES:
-            raise ValueError(f"the bytes of {name} are not known; count it in {__name__}.")
-        kind, place = _MESSAGES[name]
-        tensors: list[Tensor] = [args[place]] if isinstance(args[place], Tensor) else list(args[place])
-        for tensor in tensors:
-            self.seen.append((Message(kind, tensor.numel() * tensor.element_size()), tensor.dtype))

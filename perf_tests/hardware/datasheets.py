@@ -301,31 +301,18 @@ def libraries_on(
     """Apply torch's rules; an unknown card counts as Ampere, an unknown cuDNN as the one that torch's wheel brings."""
     major, minor = torch_version.split(".")[:2]
     version = int(major), int(minor)
-    sdpa, sdpa_rule = _first_kernel(compute_major, version, environment, cudnn_version)
-    workspace_bytes, workspace_rule = _default_bytes(compute_major, version), "torch's default on this card"
-    configured_bytes = _configured_bytes(environment)
-    if configured_bytes is not None:
-        workspace_bytes, workspace_rule = configured_bytes, f"{CONFIG}={environment[CONFIG]}"
-    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, sdpa_rule)
-
-
-def libraries_of(gpu: Gpu, torch_version: str, environment: Mapping[str, str]) -> CudaLibraries:
-    return libraries_on(gpu.compute_major, torch_version, environment)
-
-
-def _configured_bytes(environment: Mapping[str, str]) -> int | None:
-    """PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: pools as `:KIB:COUNT`; any other text means the default.
-
-    Products with a bias take cuBLASLt's workspace (CUBLASLT_WORKSPACE_SIZE) out of the same block.
-    """
+    # PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: pools as `:KIB:COUNT`; any other text means the default, which
+    # is what NVIDIA recommends for cublasSetWorkspace. Products with a bias take cuBLASLt's workspace
+    # (CUBLASLT_WORKSPACE_SIZE) out of the same block.
     pools = re.findall(r":(\d+):(\d+)", environment.get(CONFIG, ""))
-    return sum(int(kib) * 1024 * int(count) for kib, count in pools) if pools else None
-
-
-def _default_bytes(compute_major: int | None, version: tuple[int, int]) -> int:
-    """PyTorch, the same file: as NVIDIA recommends for cublasSetWorkspace."""
     on_blackwell = compute_major in BLACKWELL_MAJORS and version >= LARGE_ON_BLACKWELL_SINCE
-    return LARGE_WORKSPACE_BYTES if compute_major == HOPPER_MAJOR or on_blackwell else WORKSPACE_BYTES
+    workspace_bytes = LARGE_WORKSPACE_BYTES if compute_major == HOPPER_MAJOR or on_blackwell else WORKSPACE_BYTES
+    workspace_rule = "torch's default on this card"
+    if pools:
+        workspace_bytes = sum(int(kib) * 1024 * int(count) for kib, count in pools)
+        workspace_rule = f"{CONFIG}={environment[CONFIG]}"
+    sdpa, sdpa_rule = _first_kernel(compute_major, version, environment, cudnn_version)
+    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, sdpa_rule)
 
 
 def _first_kernel(

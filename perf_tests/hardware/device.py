@@ -84,9 +84,8 @@ def _telling_line(error: BaseException, texts: tuple[str, ...]) -> str | None:
 
 def available_bytes() -> int:
     """What this process could still take: the free memory of the machine or its control group, whichever is less."""
-    free = _meminfo_bytes("MemAvailable")
-    limit = _control_group_room_bytes()
-    return free if limit is None else min(free, limit)
+    free, group = _meminfo_bytes("MemAvailable"), _control_group_bytes()
+    return free if group is None else min(free, group[0] - group[1])
 
 
 def total_bytes() -> int:
@@ -129,11 +128,6 @@ def control_group_limit_bytes() -> int | None:
     """Return the limit of the control group's memory; None where nothing limits it."""
     found = _control_group_bytes()
     return None if found is None else found[0]
-
-
-def _control_group_room_bytes() -> int | None:
-    found = _control_group_bytes()
-    return None if found is None else found[0] - found[1]
 
 
 def _control_group_bytes() -> tuple[int, int] | None:
@@ -325,17 +319,13 @@ class CpuDevice(Device):
         return available_bytes()
 
     def limit_memory(self, budget_bytes: int) -> None:
-        _start_threads()
+        # OpenMP's threads now: it ends the process where the limit leaves no room for the stack of one.
+        torch.zeros(torch.get_num_threads() * ELEMENTS_PER_THREAD, dtype=torch.int8).add_(1)
         cap_address_space(budget_bytes)
         keep_freed_memory(budget_bytes)
 
     def make_room(self) -> None:
         make_room()
-
-
-def _start_threads() -> None:
-    """Start OpenMP's threads; it ends the process where the limit leaves no room for the stack of one."""
-    torch.zeros(torch.get_num_threads() * ELEMENTS_PER_THREAD, dtype=torch.int8).add_(1)
 
 
 class CudaEvent:

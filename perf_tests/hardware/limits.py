@@ -112,6 +112,11 @@ class Rate:
         return Rate(max(self.burst, other.burst), max(self.sustained, other.sustained))
 
 
+_MAY_BE_ZERO = ("last_wave_elements", "kernel_seconds")
+_FIGURES = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "bare_launch_seconds", "host_spread",
+            *_MAY_BE_ZERO)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Ceilings:
     """Rates that programs reach, which are below the datasheet's peaks."""
@@ -157,24 +162,15 @@ class Ceilings:
         )
 
     def __post_init__(self) -> None:
-        figures = {
-            **self.matmul_flops_per_second,
-            **{f"burst {name}": rate for name, rate in self.burst_flops_per_second.items()},
-            "bytes_per_second": self.bytes_per_second,
-            "launch_seconds": self.launch_seconds,
-            "backward_launch_seconds": self.backward_launch_seconds,
-            "bare_launch_seconds": self.bare_launch_seconds,
-            "host_spread": self.host_spread,
-        }
+        burst = {f"burst {name}": rate for name, rate in self.burst_flops_per_second.items()}
+        figures = {**self.matmul_flops_per_second, **burst, **{name: getattr(self, name) for name in _FIGURES}}
         if self.strided_elements_per_second is not None:
             figures["strided_elements_per_second"] = self.strided_elements_per_second
         for name, value in figures.items():
-            if not 0 < value < LARGEST_NUMBER:
-                raise ValueError(f"{name} of {self.name} is {value}; a ceiling is a finite number above 0.")
-        may_be_zero = {"last_wave_elements": self.last_wave_elements, "kernel_seconds": self.kernel_seconds}
-        for name, value in may_be_zero.items():
-            if not 0 <= value < LARGEST_NUMBER:
-                raise ValueError(f"{name} of {self.name} is {value}; it is a finite number, 0 or more.")
+            may_be_zero = name in _MAY_BE_ZERO
+            if not (0 < value < LARGEST_NUMBER or (may_be_zero and value == 0)):
+                allowed = "it is a finite number, 0 or more" if may_be_zero else "a ceiling is a finite number above 0"
+                raise ValueError(f"{name} of {self.name} is {value}; {allowed}.")
 
 
 TENSOR_EFFICIENCY, MEMORY_EFFICIENCY = 0.8, 0.9
@@ -199,20 +195,22 @@ hosts differ by more."""
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:
-    fast = FAST_HOST_LAUNCH_SECONDS
+    efficiency = {"fp32": FP32_EFFICIENCY_WITH_64_LANES if has_64_lanes(gpu) else FP32_EFFICIENCY}
+    # The clocks of all multiprocessors per second: a lane multiplies and adds once in each.
+    clocks = gpu.rates["fp32"] / (2 * (64 if has_64_lanes(gpu) else 128))
     return Ceilings(
         name=gpu.name,
         matmul_flops_per_second={
-            precision: rate * _matmul_efficiency(gpu, precision) for precision, rate in gpu.rates.items()
+            name: rate * efficiency.get(name, TENSOR_EFFICIENCY) for name, rate in gpu.rates.items()
         },
         bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
-        launch_seconds=fast["forward"],
-        backward_launch_seconds=fast["backward"],
-        bare_launch_seconds=fast["bare"],
+        launch_seconds=FAST_HOST_LAUNCH_SECONDS["forward"],
+        backward_launch_seconds=FAST_HOST_LAUNCH_SECONDS["backward"],
+        bare_launch_seconds=FAST_HOST_LAUNCH_SECONDS["bare"],
         launches_overlap=True,
         source=f"{gpu.source}, times the fraction that eager kernels reach; launches of a fast to a typical host",
         host_spread=HOST_SPREAD,
-        strided_elements_per_second=_multiprocessor_clocks(gpu) * STRIDED_ELEMENTS_PER_CLOCK,
+        strided_elements_per_second=clocks * STRIDED_ELEMENTS_PER_CLOCK,
         last_wave_elements=LAST_WAVE_ELEMENTS,
         kernel_seconds=KERNEL_SECONDS,
     )
@@ -220,17 +218,6 @@ def ceilings_of(gpu: Gpu) -> Ceilings:
 
 def has_64_lanes(gpu: Gpu) -> bool:
     return gpu.name.startswith(CARDS_WITH_64_LANES)
-
-
-def _multiprocessor_clocks(gpu: Gpu) -> float:
-    """Return the clocks of all multiprocessors per second: a lane multiplies and adds once in each."""
-    return gpu.rates["fp32"] / (2 * (64 if has_64_lanes(gpu) else 128))
-
-
-def _matmul_efficiency(gpu: Gpu, precision: str) -> float:
-    if precision != "fp32":
-        return TENSOR_EFFICIENCY
-    return FP32_EFFICIENCY_WITH_64_LANES if has_64_lanes(gpu) else FP32_EFFICIENCY
 
 
 # The time of a phase and what bounds it, from its kernels and a machine's ceilings.
@@ -323,21 +310,26 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
     """
     pairs = []
     compute_seconds = memory_seconds = 0.0
+    launch_seconds = {FORWARD: ceilings.launch_seconds, BACKWARD: ceilings.backward_launch_seconds,
+                      BARE: ceilings.bare_launch_seconds}  # fmt: skip
     for part in parts:
         compute, memory = _kernel_seconds(part.kernels, ceilings)
-        pairs.append((part.launches * _fast_launch_seconds(part.kind, ceilings), compute + memory))
+        pairs.append((part.launches * launch_seconds[part.kind], compute + memory))
         compute_seconds += compute
         memory_seconds += memory
     fast, kernels = sum(pair[0] for pair in pairs), compute_seconds + memory_seconds
     spread, overlap = ceilings.host_spread, ceilings.launches_overlap
     low, high = DEVICE_RANGE
     low_host, high_host = (1.0, spread) if spread > 1 else (low, high)  # a measured host is as uncertain as a device
+    bound = COMPUTE if compute_seconds >= memory_seconds else MEMORY
+    if fast * spread >= kernels:
+        bound = LAUNCH if fast >= kernels else LAUNCH_ON_A_TYPICAL_HOST
     return PredictedTime(
         seconds=_elapsed_seconds(pairs, sqrt(spread), 1.0, overlap),
         launching_seconds=fast * sqrt(spread),
         compute_seconds=compute_seconds,
         memory_seconds=memory_seconds,
-        bound=_bound(fast, fast * spread, kernels) or (COMPUTE if compute_seconds >= memory_seconds else MEMORY),
+        bound=bound,
         low_seconds=_elapsed_seconds(pairs, low_host, low, overlap),
         high_seconds=_elapsed_seconds(pairs, high_host, high, overlap),
     )
@@ -353,25 +345,13 @@ def _elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: 
     return done
 
 
-def _bound(fast_seconds: float, typical_seconds: float, kernel_seconds: float) -> str | None:
-    if fast_seconds >= kernel_seconds:
-        return LAUNCH
-    return LAUNCH_ON_A_TYPICAL_HOST if typical_seconds >= kernel_seconds else None
-
-
-def _fast_launch_seconds(kind: str, ceilings: Ceilings) -> float:
-    return {
-        FORWARD: ceilings.launch_seconds,
-        BACKWARD: ceilings.backward_launch_seconds,
-        BARE: ceilings.bare_launch_seconds,
-    }[kind]
-
-
 def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple[float, float]:
     """Return the seconds of all kernels that arithmetic bounds, and of all others."""
     compute_seconds = memory_seconds = 0.0
     for kernel in kernels:
-        arithmetic = _flops(kernel, ceilings) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
+        # On tensor cores also what the idle multiprocessors of the last wave could have done.
+        idle_flops = 2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0
+        arithmetic = (kernel.flops + idle_flops) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
         traffic = kernel.bytes / ceilings.bytes_per_second
         if ceilings.strided_elements_per_second is not None:
             traffic = max(traffic, kernel.strided_elements / ceilings.strided_elements_per_second)
@@ -381,11 +361,6 @@ def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple
         else:
             memory_seconds += seconds
     return compute_seconds, memory_seconds
-
-
-def _flops(kernel: KernelGroup, ceilings: Ceilings) -> int:
-    """Return a call's FLOPs with those that the idle multiprocessors of the last wave could have done."""
-    return kernel.flops + (2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0)
 
 
 def _rate(precision: str, ceilings: Ceilings) -> float:
@@ -571,9 +546,17 @@ def messages_by_part(
     norm_of_each: bool = True,
 ) -> dict[str, list[Message]]:
     """The same, by the part of the step that sends them."""
-    if variant in SHARDED:
-        norms = len(shapes.all) if norm_of_each else 1
-        return _sharded(shapes, world, reshard, 2 if variant in IN_BFLOAT16 else 1, norms)
+    if variant in SHARDED:  # weights gathered before each pass of a block, gradients scattered after it, and norms
+        narrower, norms = 2 if variant in IN_BFLOAT16 else 1, len(shapes.all) if norm_of_each else 1
+        rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
+        return {
+            "forward": [Message("all_gather", size) for size in (rest, *blocks)],
+            "backward": [
+                *(Message("all_gather", size) for size in (blocks if reshard else ())),
+                *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
+            ],
+            "optimizer": [Message("all_reduce", FLOAT32_BYTES * norms)],
+        }
     buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
     reduced = {
         "ddp-naive": [float32_bytes(shape) for shape in shapes.all],
@@ -585,19 +568,6 @@ def messages_by_part(
     return {
         "backward": [Message("all_reduce", size) for size in reduced],
         "optimizer": [Message("broadcast", float32_bytes(shape)) for shape in sent_back],
-    }
-
-
-def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int, norms: int) -> dict[str, list[Message]]:
-    """Weights gathered before each pass of a block, gradients scattered after it, and norms."""
-    rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
-    return {
-        "forward": [Message("all_gather", size) for size in (rest, *blocks)],
-        "backward": [
-            *(Message("all_gather", size) for size in (blocks if reshard else ())),
-            *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
-        ],
-        "optimizer": [Message("all_reduce", FLOAT32_BYTES * norms)],
     }
 
 

@@ -279,16 +279,12 @@ class RoundHealth:
 
     def facts(self) -> dict[str, Any]:
         """`energy_joules_per_round` includes the set-up of a round."""
-        throttled_rounds = None if self.health is None else self.throttled_rounds
-        return {"throttled_rounds": throttled_rounds, "energy_joules_per_round": self._energy_per_round()}
-
-    def _energy_per_round(self) -> float | None:
         if self.health is None:
-            return None
-        stop_joules, seconds = self.health.energy_joules(), time.perf_counter() - self._start
-        if stop_joules is None or self._start_joules is None or not self._rounds or seconds < ENERGY_LEAST_SECONDS:
-            return None
-        return (stop_joules - self._start_joules) / self._rounds
+            return {"throttled_rounds": None, "energy_joules_per_round": None}
+        start, stop, seconds = self._start_joules, self.health.energy_joules(), time.perf_counter() - self._start
+        is_known = start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS
+        joules = (stop - start) / self._rounds if is_known else None  # type: ignore[operator]
+        return {"throttled_rounds": self.throttled_rounds, "energy_joules_per_round": joules}
 
 
 # Environment variables that change a figure without changing a line of code.

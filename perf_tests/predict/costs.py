@@ -114,24 +114,19 @@ def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         place = MATRIX_PRODUCTS[name]
         left, right = args[place], args[place + 1]
         return 2 * left.numel() * right.shape[-1]
-    if name in FUSED_ATTENTION:
-        return _fused_attention_flops(*FUSED_ATTENTION[name], args, kwargs)
-    return 0
-
-
-def summed_of(name: str, args: tuple[Any, ...]) -> int:
-    """K of an (M, K) by (K, N) product; 0 for everything else."""
-    return int(args[MATRIX_PRODUCTS[name]].shape[-1]) if name in MATRIX_PRODUCTS else 0
-
-
-def _fused_attention_flops(
-    products: int, query_place: int, is_causal_place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> int:
+    if name not in FUSED_ATTENTION:
+        return 0
+    products, query_place, is_causal_place = FUSED_ATTENTION[name]
     batch, heads, queries, width = args[query_place].shape
     keys = args[query_place + 1].shape[-2]
     is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
     pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
     return products * 2 * batch * heads * pairs * int(width)
+
+
+def summed_of(name: str, args: tuple[Any, ...]) -> int:
+    """K of an (M, K) by (K, N) product; 0 for everything else."""
+    return int(args[MATRIX_PRODUCTS[name]].shape[-1]) if name in MATRIX_PRODUCTS else 0
 
 
 def accumulator_bytes(name: str, args: tuple[Any, ...]) -> int:
@@ -222,8 +217,11 @@ def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[T
     tensors = [*inputs, *outputs]
     if all(_last_byte(tensor.shape, _byte_strides(tensor)) <= LARGEST_INDEX for tensor in tensors):
         return 1
-    if name in _ALONG_INDEX:
-        return _along_index(args)
+    if name in _ALONG_INDEX:  # it steps over the index, and along its dimension adds the index itself
+        table, dim, index = args[:3]
+        strides = _byte_strides(table)
+        strides[dim] = 0
+        return _parts(list(index.shape), [strides, _byte_strides(index)])
     if name in _REDUCTIONS:
         tensors = inputs[:1]
     elif name in _FILLS:
@@ -235,14 +233,6 @@ def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[T
         return 1
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
     return _parts(*coalesced(list(shape), [strides_in(tensor, shape) for tensor in tensors]))
-
-
-def _along_index(args: tuple[Any, ...]) -> int:
-    """Steps over the index; along its dimension the kernel adds the index itself."""
-    table, dim, index = args[:3]
-    strides = _byte_strides(table)
-    strides[dim] = 0
-    return _parts(list(index.shape), [strides, _byte_strides(index)])
 
 
 def _byte_strides(tensor: Tensor) -> Strides:
@@ -293,7 +283,10 @@ def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs
         return 0
     # One number is read once and kept.
     tensors = [tensor for tensor in (*inputs, *outputs) if tensor.numel() > 1]
-    if not tensors or _are_alike(tensors):
+    first = tensors[0] if tensors else None
+    # Most often one order of dimensions is dense in all of them.
+    alike = all(tensor.shape == first.shape and tensor.stride() == first.stride() for tensor in tensors)  # type: ignore[union-attr]
+    if first is None or (alike and torch.ops.aten.is_non_overlapping_and_dense(first)):
         return 0
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
     longer = [dim for dim, size in enumerate(shape) if size > 1]
@@ -303,13 +296,6 @@ def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs
         own == [tensor.element_size()] for own, tensor in zip(strides, tensors, strict=True)
     )
     return 0 if is_dense else prod(shape)
-
-
-def _are_alike(tensors: Sequence[Tensor]) -> bool:
-    """Whether one order of dimensions is dense in all of them, as most are."""
-    first = tensors[0]
-    alike = all(tensor.shape == first.shape and tensor.stride() == first.stride() for tensor in tensors)
-    return alike and torch.ops.aten.is_non_overlapping_and_dense(first)
 
 
 # CUDA's rules applied to CPU tensors: which operations autocast keeps in float32, and which attention is fused.
@@ -349,26 +335,14 @@ def op_lists(header: str) -> dict[str, list[str]]:
     return lists
 
 
-def cuda_lists() -> dict[str, list[str]]:
-    """What CUDA's autocast casts each operator to, as ATen/autocast_mode.h of the installed torch says."""
-    return op_lists(HEADER.read_text())
-
-
 @cache
-def runs_in_float32() -> frozenset[str]:
-    """Names of calls whose arguments CUDA's autocast casts to float32."""
-    lists = cuda_lists()
-    return frozenset({_without_overload(name) for name in (*lists["float32"], *lists["append dtype"])} | _PYTHON_NAMES)
-
-
-@cache
-def returns_float32() -> frozenset[str]:
-    """Names of calls that CUDA's autocast gives a dtype if they have none."""
-    return frozenset(_without_overload(name) for name in cuda_lists()["set dtype"])
-
-
-def _without_overload(name: str) -> str:
-    return name.partition(".")[0]
+def float32_calls() -> tuple[set[str], set[str]]:
+    """Names of calls whose arguments CUDA's autocast casts to float32, and of those that it gives a dtype if they have
+    none, as the installed torch says."""
+    lists = {
+        policy: {name.partition(".")[0] for name in names} for policy, names in op_lists(HEADER.read_text()).items()
+    }
+    return lists["float32"] | lists["append dtype"] | _PYTHON_NAMES, lists["set dtype"]
 
 
 def libraries_here(device: torch.device) -> CudaLibraries | None:
@@ -389,10 +363,11 @@ class CudaRules(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
-            name = getattr(func, "__name__", "")
-            if name in runs_in_float32():
-                args = tuple(_in_float32(value) for value in args)
-            elif name in returns_float32() and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
+            name, (runs_in_float32, returns_float32) = getattr(func, "__name__", ""), float32_calls()
+            if name in runs_in_float32:
+                is_half = [isinstance(value, Tensor) and value.dtype in _SIXTEEN_BIT for value in args]
+                args = tuple(value.float() if half else value for value, half in zip(args, is_half, strict=True))
+            elif name in returns_float32 and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
                 # The kernel itself reads 16 bits and writes 32, without a copy.
                 kwargs = {**kwargs, "dtype": torch.float32}
         return func(*args, **kwargs)
@@ -443,7 +418,3 @@ def follow_rules(module: nn.Module) -> None:
 
     module.register_forward_pre_hook(enter)
     module.register_forward_hook(leave, always_call=True)
-
-
-def _in_float32(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in _SIXTEEN_BIT else value

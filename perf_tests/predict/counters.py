@@ -11,8 +11,8 @@ import platform
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -40,7 +40,7 @@ from perf_tests.predict.counting import (
     WORKSPACES,
     PartCounters,
 )
-from perf_tests.predict.fake_run import Parts, attention_passes, fake_training, passes, playing, updates
+from perf_tests.predict.fake_run import Parts, attention_passes, fake_run, fake_training, passes, updates
 from perf_tests.records.record import cache_folder
 from perf_tests.records.store import write_whole
 from perf_tests.user_code.guard import OwnModelError, guarded
@@ -125,12 +125,10 @@ def counters_of(
     reason = case.why_not_counted
     if reason is not None:
         raise NotCountedError(reason)
-    if not case.own_code:
-        return _counters(case, _with_workspaces(_parts(case, all_layers), libraries))
     what = f"{' with '.join(case.own_code)} cannot be played on tensors without content"
     try:
-        with guarded(what):
-            return _counters(case, _with_workspaces(_parts(case, all_layers), libraries))
+        with guarded(what) if case.own_code else nullcontext():
+            return _counters(case, _parts(case, all_layers), libraries)
     except OwnModelError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
         raise NotCountedError(f"{what}: it reads a value of one." if reads else str(error)) from error
@@ -150,17 +148,6 @@ def update_flops(case: Case) -> int:
         return 0
     counters, _ = counters_or_reason(case.in_phase("optimizer"))
     return (counters.executed_flops or 0) if counters else 0
-
-
-def _with_workspaces(parts: Sequence[_Part], libraries: CudaLibraries | None) -> list[_Part]:
-    workspaces = Counter({WORKSPACES: libraries.workspace_bytes * _multiplying_threads(parts)} if libraries else {})
-    return [replace(part, beside=part.beside + workspaces) for part in parts]
-
-
-def _multiplying_threads(parts: Sequence[_Part]) -> int:
-    """Host threads that launch matrix products in a round: autograd has its own for the backward pass."""
-    multiplying = (part for part in parts if any(kernel.name in MATRIX_PRODUCTS for kernel in part.counters.kernels))
-    return len({part.name.endswith("backward") for part in multiplying})
 
 
 def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
@@ -210,18 +197,24 @@ def _former_pass_bytes(case: LanguageModelCase, counted: Parts) -> int:
     return graph_bytes + logits_bytes
 
 
-def _counters(case: Case, parts: Sequence[_Part]) -> Counters:
+def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | None) -> Counters:
     kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
+    # Each host thread that launches matrix products has a workspace: autograd has its own for the backward pass.
+    multiplying = [part for part in parts if any(kernel.name in MATRIX_PRODUCTS for kernel in part.counters.kernels)]
+    threads = len({part.name.endswith("backward") for part in multiplying})
+    workspaces = Counter({WORKSPACES: libraries.workspace_bytes * threads} if libraries else {})
     peaks = []
     for part in parts:
-        held = part.counters.held_at_peak + part.beside
+        held = part.counters.held_at_peak + part.beside + workspaces
         peaks.append(PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items()))))
     made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
+    names = {kernel.name for kernel in kernels}
+    flops = sum(kernel.flops * calls for kernel, calls in kernels.items())
     return Counters(
         parameters=case.parameters,
-        model_flops=_model_flops(case, {kernel.name for kernel in kernels}),
-        executed_flops=_executed_flops(case, kernels),
+        model_flops=_model_flops(case, names),
+        executed_flops=None if case.own_code and products_outside(names, names_with_executed_flops()) else flops,
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
         kernel_launches=kernels.total(),
         bytes_touched=sum(kernel.bytes * calls for kernel, calls in kernels.items()),
@@ -242,13 +235,6 @@ def _model_flops(case: Case, names: Collection[str]) -> int | None:
         return None
     flops = pass_flops(replace(case, phase="forward", optimizer=None))
     return sum(flops[name] for name in timed)
-
-
-def _executed_flops(case: Case, kernels: Counter[KernelCost]) -> int | None:
-    names = (kernel.name for kernel in kernels)
-    if case.own_code and products_outside(names, names_with_executed_flops()):
-        return None
-    return sum(kernel.flops * calls for kernel, calls in kernels.items())
 
 
 def needed_bytes(case: Case) -> int:
@@ -281,7 +267,7 @@ _SMALL = ("aten", "prim", "prims")
 @lru_cache(maxsize=64)
 def pass_flops(case: LanguageModelCase) -> dict[str, int]:
     """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
-    with playing(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision) as counting:
         training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.own)
         counting.guesses_values = False
         tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
@@ -296,7 +282,12 @@ def pass_flops(case: LanguageModelCase) -> dict[str, int]:
 
 def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Return the operations, by name, that multiply matrices, or might, and are not `known`."""
-    return sorted(name for name in set(names) - set(known) if _may_multiply(name))
+
+    def may_multiply(name: str) -> bool:
+        namespace, _, operation = name.partition(".")
+        return namespace not in _SMALL or not _WORDS_OF_PRODUCTS.isdisjoint(operation.split("_"))
+
+    return sorted(filter(may_multiply, set(names) - set(known)))
 
 
 def names_with_executed_flops() -> set[str]:
@@ -305,11 +296,6 @@ def names_with_executed_flops() -> set[str]:
 
 def names_with_model_flops() -> set[str]:
     return {str(packet) for packet in flop_registry} | names_with_executed_flops()
-
-
-def _may_multiply(name: str) -> bool:
-    namespace, _, operation = name.partition(".")
-    return namespace not in _SMALL or not _WORDS_OF_PRODUCTS.isdisjoint(operation.split("_"))
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:
@@ -360,18 +346,25 @@ that is counted."""
 
 def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
     """Read the counters from the cache if it holds the case, else count. A case without counters is asked again."""
-    if case.own_code:
+    key = f"{case!r} {libraries!r}"
+    try:
+        state = _digest(json.dumps(environment()))
+    except OSError:
+        state = ""
+    if case.own_code or not state:
         return counters_or_reason(case, libraries)
-    path = _path(case, libraries)
-    if path is None:
-        return counters_or_reason(case, libraries)
-    known = _read(path, _key(case, libraries))
+    path = cache_folder() / "counters" / state / f"{_digest(key)}.json"
+    known = _read(path, key)
     if known is not None:
         return known, None
     counters, reason = counters_or_reason(case, libraries)
     if counters is not None:
         with suppress(OSError):  # or the next run counts again
-            _write(path, {"case": _key(case, libraries), "counters": asdict(counters)})
+            if not path.parent.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _forget_the_oldest(path.parent.parent)
+            content = {"case": key, "counters": asdict(counters)}
+            write_whole(path, json.dumps(content, allow_nan=False).encode())
     return counters, reason
 
 
@@ -387,19 +380,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _key(case: Case, libraries: CudaLibraries | None) -> str:
-    return f"{case!r} {libraries!r}"
-
-
-def _path(case: Case, libraries: CudaLibraries | None) -> Path | None:
-    """None where the source cannot be read."""
-    try:
-        folder = _digest(json.dumps(environment()))
-    except OSError:
-        return None
-    return cache_folder() / "counters" / folder / f"{_digest(_key(case, libraries))}.json"
-
-
 @cache
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:32]
@@ -409,23 +389,13 @@ def _read(path: Path, key: str) -> Counters | None:
     """None if the file is missing, broken or of another case."""
     try:
         data = json.loads(path.read_bytes())
-        return _kept_counters(data["counters"]) if data["case"] == key else None
+        if data["case"] != key:
+            return None
+        given, kinds = data["counters"], {"kernels": KernelGroup, "parts": PartPeak, "largest_allocations": Allocation}
+        rows = {name: tuple(kind(**row) for row in given[name]) for name, kind in kinds.items()}
+        return Counters(**{**given, **rows})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-
-
-def _kept_counters(given: Mapping[str, Any]) -> Counters:
-    """Raises TypeError or KeyError for data of another shape."""
-    lists = {"kernels": KernelGroup, "parts": PartPeak, "largest_allocations": Allocation}
-    return Counters(**{**given, **{name: tuple(kind(**row) for row in given[name]) for name, kind in lists.items()}})
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Raises OSError."""
-    if not path.parent.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _forget_the_oldest(path.parent.parent)
-    write_whole(path, json.dumps(content, allow_nan=False).encode())
 
 
 def _forget_the_oldest(folder: Path) -> None:

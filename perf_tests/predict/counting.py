@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from traceback import walk_stack
@@ -302,7 +302,15 @@ class Counting(TorchDispatchMode):
             if launches == 1 and self.on_cuda:
                 launches = index_splits(func, name, args, inputs, outputs)
             strided = strided_elements(func, name, inputs, outputs) if self.on_cuda else 0
-            self._count(name, launches, strided, args, kwargs, inputs, outputs)
+            if launches:
+                # They share the operation's bytes; no byte is lost in dividing.
+                share, left_over = divmod(bytes_of(name, inputs, outputs), launches)
+                rate = rate_of(name, args, self._float32_rate, self.on_cuda)
+                cost = KernelCost(
+                    name, flops_of(name, args, kwargs), share, rate, strided // launches, summed_of(name, args)
+                )
+                self._current.kernels[replace(cost, bytes=share + 1)] += left_over
+                self._current.kernels[cost] += launches - left_over
         return result
 
     def _number_on_the_host(self, func: Any, args: tuple[Any, ...]) -> Any:
@@ -323,26 +331,6 @@ class Counting(TorchDispatchMode):
 
     def _all_on_host(self, inputs: list[Tensor]) -> bool:
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
-
-    def _count(
-        self,
-        name: str,
-        launches: int,
-        strided: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-    ) -> None:
-        flops, touched = flops_of(name, args, kwargs), bytes_of(name, inputs, outputs)
-        rate = rate_of(name, args, self._float32_rate, self.on_cuda)
-        if not launches:
-            return
-        # All launches of one operation share its bytes; no byte is lost in dividing.
-        share, left_over = divmod(touched, launches)
-        rest = rate, strided // launches, summed_of(name, args)
-        self._current.kernels[KernelCost(name, flops, share + 1, *rest)] += left_over
-        self._current.kernels[KernelCost(name, flops, share, *rest)] += launches - left_over
 
     def _counters(self, part: _OpenPart) -> PartCounters:
         during = self.tracker.changes[part.first_change : part.last_change]

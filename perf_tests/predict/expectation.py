@@ -49,9 +49,16 @@ class Expectation:
     gpu: Gpu | None
 
     def derived(self, median_seconds: float) -> Json:
-        """Fields of `extra_info`, null where unknown."""
-        predicted = self._roofline()
+        """Fields of `extra_info`, null where unknown.
+
+        `mfu` is model FLOPs utilisation against the datasheet (Chowdhery et al., "PaLM", 2022, appendix B).
+        `sustained_matmul_tflops_per_second` is of large products under load; the ceiling of a row is the burst.
+        """
+        predicted, precision = self._roofline(), self.case.precision
         roofline_seconds = predicted.kernel_seconds if predicted else None
+        peak = self.gpu.flops_per_second(precision) if self.gpu else None
+        rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
+        sustained = rates.get(precision.removesuffix("-unscaled"))
         exact = ("executed_flops", "kernel_launches", "bytes_touched", "saved_bytes")
         return {
             **{name: getattr(self.counters, name, None) for name in exact},
@@ -62,8 +69,8 @@ class Expectation:
             "roofline_fraction": roofline_seconds / median_seconds if roofline_seconds else None,
             "bound": predicted.bound if predicted else None,
             "memory_ceiling_gigabytes_per_second": self.ceilings.bytes_per_second / 1e9 if self.ceilings else None,
-            "mfu": self._mfu(median_seconds),
-            "sustained_matmul_tflops_per_second": self._sustained_teraflops(),
+            "mfu": self.model_flops / median_seconds / peak if peak and self.model_flops is not None else None,
+            "sustained_matmul_tflops_per_second": sustained / 1e12 if sustained is not None else None,
         }
 
     @property
@@ -85,39 +92,22 @@ class Expectation:
         except ValueError:  # the machine has no rate for this precision
             return None
 
-    def _sustained_teraflops(self) -> float | None:
-        """Rate of large products under load in this precision; `matmul_ceiling_tflops_per_second` is the burst."""
-        rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
-        rate = rates.get(self.case.precision.removesuffix("-unscaled"))
-        return None if rate is None else rate / 1e12
-
-    def _mfu(self, median_seconds: float) -> float | None:
-        """Model FLOPs utilisation against the datasheet (Chowdhery et al., "PaLM", 2022, appendix B)."""
-        peak = self.gpu.flops_per_second(self.case.precision) if self.gpu else None
-        if peak is None or self.model_flops is None:
-            return None
-        return self.model_flops / median_seconds / peak
-
     def is_over_ceiling(self, median_seconds: float) -> bool:
         """Whether the products run faster than the best square one measured here; traffic may be served by caches."""
-        rates = self.ceilings.highest_flops_per_second if self.ceilings else {}
-        return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates) > median_seconds
+        return self._seconds_at(self.ceilings.highest_flops_per_second if self.ceilings else {}) > median_seconds
 
     def least_seconds(self) -> tuple[float, str]:
         """The time of the arithmetic alone at this machine's highest rate, and that rate in words."""
-        rates, words = self._highest_rates()
-        return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates), words
-
-    def _highest_rates(self) -> tuple[dict[str, float], str]:
         if self.gpu is not None:
             rated = {precision: self.gpu.flops_per_second(precision) for precision in self.least_flops}
-            margin = self.gpu.clock_margin
-            return {name: rate * margin for name, rate in rated.items() if rate}, f"the datasheet of {self.gpu.name}"
-        if self.ceilings is None:
-            return {}, ""
-        measured = self.ceilings.highest_flops_per_second
-        words = f"{MEASURED_CEILING_MARGIN:g} x the best square product of this machine"
-        return {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}, words
+            rates = {name: rate * self.gpu.clock_margin for name, rate in rated.items() if rate}
+            return self._seconds_at(rates), f"the datasheet of {self.gpu.name}"
+        measured = self.ceilings.highest_flops_per_second if self.ceilings else {}
+        rates = {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}
+        return self._seconds_at(rates), f"{MEASURED_CEILING_MARGIN:g} x the best square product of this machine"
+
+    def _seconds_at(self, rates: Mapping[str, float]) -> float:
+        return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates)
 
 
 def expect(
@@ -129,19 +119,15 @@ def expect(
 ) -> Expectation:
     """Count the case on fake tensors; nothing runs on the device."""
     counters, reason = count(case, libraries)
-    return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
-
-
-def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
-    """Executed FLOPs by precision; of uncounted cases what no compiler can skip, nothing of a user's model."""
-    if counters is not None:
-        by_rate: dict[str, int] = defaultdict(int)
-        for kernel in counters.kernels:
-            if kernel.flops:
-                by_rate[kernel.rate] += kernel.calls * kernel.flops
-        return dict(by_rate)
-    flops = case.work.least_flops(case.phase, leaves_masked_half=True) if case.work else None
-    return {case.precision.removesuffix("-unscaled"): flops} if flops else {}
+    least_flops: dict[str, int] = defaultdict(int)
+    for kernel in counters.kernels if counters else ():
+        if kernel.flops:
+            least_flops[kernel.rate] += kernel.calls * kernel.flops
+    if counters is None and case.work is not None:
+        # What no compiler can skip; of a user's model nothing is certain.
+        flops = case.work.least_flops(case.phase, leaves_masked_half=True)
+        least_flops = {case.precision.removesuffix("-unscaled"): flops} if flops else {}
+    return Expectation(case, counters, reason, dict(least_flops), ceilings, gpu)
 
 
 def why_impossible(
@@ -166,28 +152,23 @@ def why_impossible(
         return None
     if expectation.gpu is None and measure_again is not None and expectation.ceilings is not None:
         for _ in range(MEASURED_AGAIN):
-            expectation = _with_rates_of_now(expectation, measure_again)
+            ceilings = expectation.ceilings
+            known = ceilings.highest_flops_per_second
+            again = {
+                name: max(rate, measure_again(name)) for name, rate in known.items() if name in expectation.least_flops
+            }
+            expectation = replace(expectation, ceilings=replace(ceilings, burst_flops_per_second={**known, **again}))
             least_seconds, rate = expectation.least_seconds()
             if seconds >= least_seconds:
                 return None
     flops = sum(expectation.least_flops.values())
     rate_reached = flops / seconds if seconds > 0 else float("inf")
+    tf32 = expectation.gpu.rates.get("tf32") if expectation.gpu else None
+    cause = "a missing synchronisation, or less work than the case states: a smaller batch or context"
+    if expectation.case.precision == "fp32" and tf32 is not None and rate_reached <= tf32:
+        cause = "TF32 products under the name fp32, or a missing synchronisation"
     return (
         f"{seconds * 1e3:.4g} ms for {flops / 1e12:.4g} TFLOP is {rate_reached / 1e12:.4g} TFLOP/s; by {rate}, "
         f"{expectation.case.precision} takes at least {least_seconds * 1e3:.4g} ms. "
-        f"Most likely {_likely_cause(expectation, rate_reached)}."
+        f"Most likely {cause}."
     )
-
-
-def _with_rates_of_now(expectation: Expectation, measure_again: Callable[[str], float]) -> Expectation:
-    assert expectation.ceilings is not None
-    known = expectation.ceilings.highest_flops_per_second
-    rates = {name: max(rate, measure_again(name)) for name, rate in known.items() if name in expectation.least_flops}
-    return replace(expectation, ceilings=replace(expectation.ceilings, burst_flops_per_second={**known, **rates}))
-
-
-def _likely_cause(expectation: Expectation, rate: float) -> str:
-    tf32 = expectation.gpu.rates.get("tf32") if expectation.gpu else None
-    if expectation.case.precision == "fp32" and tf32 is not None and rate <= tf32:
-        return "TF32 products under the name fp32, or a missing synchronisation"
-    return "a missing synchronisation, or less work than the case states: a smaller batch or context"

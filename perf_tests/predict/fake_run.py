@@ -69,8 +69,16 @@ def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
 
 def count_passes(case: LanguageModelCase) -> Parts:
     """The same, with every layer counted."""
-    with playing(case.device, case.precision) as counting:
-        training, tokens_BT, targets_BT = _model_and_batch(case, counting)
+    with fake_run(case.device, case.precision) as counting:
+        training = fake_training(
+            case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
+        )
+        counting.claim(PARAMETERS)
+        counting.guesses_values = case.own is None and not is_own(case.attention)
+        tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
+        counting.claim(INPUTS)
+        make_loss_scale(training)
+        counting.claim(OPTIMIZER_STATE)
         if not case.row.records_graph:
             with counting.part("inference"), torch.no_grad():
                 training.forward(tokens_BT)
@@ -86,19 +94,6 @@ def count_passes(case: LanguageModelCase) -> Parts:
         return counting.finished()
 
 
-def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Training, Tensor, Tensor]:
-    training = fake_training(
-        case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
-    )
-    counting.claim(PARAMETERS)
-    counting.guesses_values = case.own is None and not is_own(case.attention)
-    tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
-    counting.claim(INPUTS)
-    make_loss_scale(training)
-    counting.claim(OPTIMIZER_STATE)
-    return training, tokens_BT, targets_BT
-
-
 @lru_cache(maxsize=256)
 def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str, own: OwnModel | None = None) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
@@ -107,7 +102,7 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str,
     """
     precision, own_one = "fp16" if scales_loss else "fp32", own_optimizer(optimizer)
     implementation = optimizer_that_runs("default", torch.device(device)) if own_one else optimizer
-    with playing(device, precision) as counting:
+    with fake_run(device, precision) as counting:
         training = fake_training(config, "naive", "none", precision, implementation, device, own)
         counting.claim(PARAMETERS)
         if own_one is not None:
@@ -148,7 +143,7 @@ def _refuse_to_guess(counting: Counting, training: Training, own: OwnOptimizer) 
 @lru_cache(maxsize=256)
 def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
-    with playing(case.device, case.precision) as counting:
+    with fake_run(case.device, case.precision) as counting:
         size = (case.batch_size, case.sequence_length, case.head_dim)
         leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(size)
@@ -165,7 +160,7 @@ def attention_passes(case: AttentionCase) -> Parts:
 
 
 @contextmanager
-def playing(device: str, precision: str) -> Iterator[Counting]:
+def fake_run(device: str, precision: str) -> Iterator[Counting]:
     """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
 
     Raises RuntimeError inside autocast, whose weight copies would outlive the passes counted.

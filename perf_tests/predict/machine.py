@@ -4,10 +4,12 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -136,31 +138,26 @@ def launch_seconds(device: Device) -> tuple[float, float, float]:
     model = TransformerLM(NARROW, ATTENTION["naive"].build()).to(device.torch_device)
     training = Training(model, PRECISIONS["fp32"], device.torch_device, "loop")
     tokens_BT = torch.zeros(1, NARROW.context_length, dtype=torch.int64, device=device.torch_device)
-    forward_seconds, backward_seconds, update_seconds = [], [], []
+    rounds = []
     for _ in range(_ROUNDS):
         training.clear_gradients()
         device.synchronize()
-        start = time.perf_counter()
+        moments = [time.perf_counter()]
         output = training.forward(tokens_BT).sum()
-        device.synchronize()
-        forward_end = time.perf_counter()
-        training.backward(output)
-        device.synchronize()
-        backward_end = time.perf_counter()
-        training.update()
-        device.synchronize()
-        update_seconds.append(time.perf_counter() - backward_end)
-        forward_seconds.append(forward_end - start)
-        backward_seconds.append(backward_end - forward_end)
+        works: tuple[Callable[[], object], ...] = (lambda: None, partial(training.backward, output), training.update)
+        for work in works:
+            work()
+            device.synchronize()
+            moments.append(time.perf_counter())
+        rounds.append([end - start for start, end in pairwise(moments)])
     case = LanguageModelCase(
         phase="forward", size="narrow", config=NARROW, context_length=NARROW.context_length, batch_size=1,
         precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer=None,
         device=device.torch_device.type, model="ours",
     )  # fmt: skip
-    forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
-    update = counters_of(replace(case, phase="optimizer", optimizer="loop"))
-    return (
-        min(forward_seconds) / forward.kernel_launches,
-        min(backward_seconds) / backward.kernel_launches,
-        min(update_seconds) / update.kernel_launches,
+    cases = case, replace(case, phase="backward"), replace(case, phase="optimizer", optimizer="loop")
+    forward, backward, update = (
+        min(seconds) / counters_of(one).kernel_launches
+        for seconds, one in zip(zip(*rounds, strict=True), cases, strict=True)
     )
+    return forward, backward, update

@@ -1,16 +1,12 @@
 """Whether a training step fits when ranks share it, what they send, and how much of that a step waits for."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
@@ -19,11 +15,9 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Sharing
-from perf_tests.hardware.clock import CollectiveCounter
 from perf_tests.hardware.datasheets import FITS
 from perf_tests.hardware.limits import (
     AFTERWARDS,
-    BUCKETED,
     SHARDED,
     Message,
     ParameterShapes,
@@ -36,7 +30,7 @@ from perf_tests.hardware.limits import (
 from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from perf_tests.predict.screens import case_json, gb, machine_json, room_line, step_name
+from perf_tests.predict.screens import case_json, gb, room_line, step_name
 from perf_tests.predict.step import (
     PredictedCase,
     TargetMachine,
@@ -44,9 +38,6 @@ from perf_tests.predict.step import (
 )
 from perf_tests.records.format import DASH, duration_range, table
 from perf_tests.records.record import Json
-
-if TYPE_CHECKING:
-    from model.parallel import Ranks
 
 MOST_RANKS = 65536
 """No larger world is looked for."""
@@ -185,49 +176,41 @@ def rank_lines(prediction: RankPrediction) -> list[str]:
     sharing, machine = prediction.sharing, prediction.machine
     held = sorted(prediction.bytes_by_category.items(), key=lambda item: -item[1])
     fewest = prediction.smallest_world
+    counts = Counter(message.kind for message in prediction.messages)
+    messages = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     return [
         f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.parallel}",
         f"{prediction.verdict} on {machine.name}: a rank's peak is {gb(prediction.peak_bytes)}",
         room_line(machine), "",
         *table(("a rank's peak", "GB"), [(name, f"{size / 1e9:.2f}") for name, size in held if size >= 1e6]), "",
-        f"a rank sends {gb(prediction.sent_bytes)} a step: {_messages(prediction)}",
+        f"a rank sends {gb(prediction.sent_bytes)} a step: {messages}",
         *_times(prediction), "",
         f"fewest ranks that fit: {fewest}" if fewest else "no number of ranks makes it fit",
         f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; no several GPUs have confirmed it",
     ]  # fmt: skip
 
 
-def _messages(prediction: RankPrediction) -> str:
-    counts = Counter(message.kind for message in prediction.messages)
-    return ", ".join(f"{count} x {kind}" for kind, count in counts.items())
-
-
 def _times(prediction: RankPrediction) -> list[str]:
     if prediction.exposed_seconds is None or prediction.seconds is None:
         return ["no time: give what a rank can send with --interconnect 450GB/s"]
-    rows = [
-        ("step on one device", _range(prediction.alone.time.low_seconds, prediction.alone.time.high_seconds)),
-        ("exposed communication", _range(*prediction.exposed_seconds)),
-        ("step", _range(*prediction.seconds)),
-    ]
+    ranges = {
+        "step on one device": (prediction.alone.time.low_seconds, prediction.alone.time.high_seconds),
+        "exposed communication": prediction.exposed_seconds,
+        "step": prediction.seconds,
+    }
+    rows = [(name, duration_range(low, high) if high else DASH) for name, (low, high) in ranges.items()]
     return ["", *table(("time", "range"), rows), "exposed: with all overlap that the variant has, to none of it"]
-
-
-def _range(low_seconds: float, high_seconds: float) -> str:
-    return duration_range(low_seconds, high_seconds) if high_seconds else DASH
 
 
 def rank_json(prediction: RankPrediction) -> Json:
     sharing, exposed, seconds = prediction.sharing, prediction.exposed_seconds, prediction.seconds
     return {
-        **machine_json(prediction.machine),
         "parallel": sharing.parallel,
         "world": sharing.world,
         "bucket_mb": sharing.bucket_mb,
         "reshard": not sharing.keeps_gathered,
         "interconnect_bytes_per_second": prediction.bytes_per_second,
         "verdict": prediction.verdict,
-        "fits": prediction.verdict == "fits",
         "peak_bytes": prediction.peak_bytes,
         "peak_part": prediction.peak_part,
         "bytes_by_category": prediction.bytes_by_category,
@@ -240,74 +223,8 @@ def rank_json(prediction: RankPrediction) -> Json:
     }
 
 
-# What one rank of many sends in a training step, counted in this process alone: the others are imagined.
-#
-# PyTorch's backend `fake` answers every collective at once without sending anything.
-
-
-HOST = torch.device("cpu")
-
-
-NEED_CONTENT = BUCKETED
-"""DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
-
-
-_TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
-
-
-PLAYS_COLLECTIVES = _TORCH >= (2, 13)
-
-
-NORM_OF_EACH = _TORCH >= (2, 10)
+NORM_OF_EACH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
 """Whether FSDP2 adds up a norm of each parameter for clipping, or one of all."""
-
-
-@contextmanager
-def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = True) -> "Iterator[Ranks]":
-    """Rank 0 of `world`. Raises ValueError inside of a run by ranks, which has a group already."""
-    from model.parallel import Ranks
-
-    if dist.is_initialized():
-        raise ValueError("messages of imagined ranks cannot be counted among real ones; run this without torchrun.")
-    dist.init_process_group("fake", rank=0, world_size=world)
-    try:
-        assert dist.group.WORLD is not None
-        ranks = Ranks(dist.group.WORLD, HOST, bucket_mb, reshard)
-        assert ranks.mesh is not None  # made of tensors with content, so before any without
-        yield ranks
-    finally:
-        dist.destroy_process_group()
-
-
-def counted_messages(
-    variant: str, config: ModelConfig, world: int, bucket_mb: float | None = None, reshard: bool = True
-) -> list[Message]:
-    """Every message of a step once DDP has found its buckets; the batch does not matter."""
-    from model.parallel import PARALLEL
-
-    with imagined_ranks(world, bucket_mb, reshard) as ranks, ExitStack() as stack:
-        if PLAYS_COLLECTIVES and variant not in NEED_CONTENT:
-            stack.enter_context(FakeTensorMode())
-        training = PARALLEL[variant](_model(config), ranks, _train)
-        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
-        if isinstance(training.model, DistributedDataParallel):
-            training.model.register_comm_hook(ranks.group, _all_reduced)
-            training.step(tokens_BT, tokens_BT)
-        counter = stack.enter_context(CollectiveCounter())
-        training.step(tokens_BT, tokens_BT)
-        # DDP tells its buckets once, at the start of its second step.
-        return [message for message, dtype in counter.seen if dtype.is_floating_point]
-
-
-def _all_reduced(
-    group: dist.ProcessGroup,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]  # the stubs of torch do not know it, and DDP asks for it
-) -> torch.futures.Future[Tensor]:
-    """What DDP does by itself where a backend answers with tensors; `fake` does not."""
-    dist.all_reduce(bucket.buffer(), group=group)
-    done: torch.futures.Future[Tensor] = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
 
 
 @cache
@@ -316,7 +233,8 @@ def parameter_shapes(config: ModelConfig) -> ParameterShapes:
     from model.parallel import blocks
 
     with FakeTensorMode(), torch.enable_grad():  # also where a benchmark of inference asks
-        training = _train(_model(replace(config, num_layers=1)))
+        model = TransformerLM(replace(config, num_layers=1, context_length=2), ATTENTION["naive"].build())
+        training = Training(model, PRECISIONS["fp32"], torch.device("cpu"))
         (block,) = blocks(training.model)
         by_gradient: list[nn.Parameter] = []
         for parameter in training.model.parameters():
@@ -335,11 +253,3 @@ def parameter_shapes(config: ModelConfig) -> ParameterShapes:
 
 def _shapes(parameters: Iterable[nn.Parameter]) -> tuple[Shape, ...]:
     return tuple(tuple(parameter.shape) for parameter in parameters)
-
-
-def _model(config: ModelConfig) -> nn.Module:
-    return TransformerLM(config.at_context(2), ATTENTION["naive"].build())
-
-
-def _train(model: nn.Module) -> Training:
-    return Training(model, PRECISIONS["fp32"], HOST)

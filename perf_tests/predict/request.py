@@ -38,7 +38,7 @@ from perf_tests.hardware.datasheets import (
     FITS,
     Room,
     gpu_named,
-    libraries_of,
+    libraries_on,
     room_on,
 )
 from perf_tests.hardware.device import open_device
@@ -57,6 +57,7 @@ from perf_tests.predict.screens import (
     choice_lines,
     context_json,
     context_lines,
+    machine_json,
     step_json,
     step_lines,
 )
@@ -90,12 +91,15 @@ class Answer:
 
 
 def answered(arguments: argparse.Namespace) -> Answer:
-    """Predict what is asked for: attention alone, one rank of many, several contexts or checkpoints, or one step.
-
-    Raises ValueError with one sentence.
-    """
+    """Predict what is asked for. Raises ValueError with one sentence."""
     _check_eager(arguments)
     machine = requested_machine(arguments.gpu)
+    answer = _answered(arguments, machine)
+    return replace(answer, data={**machine_json(machine), "fits": answer.fits, **answer.data})
+
+
+def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
+    """Attention alone, one rank of many, several contexts or checkpoints, or one step."""
     if arguments.size is None and arguments.model is None:
         cells = predict_attention(_requested_attention(arguments, machine), machine)
         return Answer(attention_lines(cells), attention_json(cells), cells.fits)
@@ -130,7 +134,7 @@ def requested_machine(text: str) -> TargetMachine:
     if text.strip() == "here":
         return this_machine()
     gpu = gpu_named(text)
-    libraries = libraries_of(gpu, torch.__version__, os.environ)
+    libraries = libraries_on(gpu.compute_major, torch.__version__, os.environ)
     return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), True, libraries)
 
 

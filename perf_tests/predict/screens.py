@@ -36,11 +36,21 @@ CATEGORIES = (
 def step_lines(prediction: StepPrediction) -> list[str]:
     """Verdict, peaks, times, and what would make it fit."""
     step = prediction.step
+    first, room = prediction.first_step, prediction.machine.room
+    verdict = f"{step.verdict} on {prediction.machine.name}: its peak is {_peak_with_held(step)}"
+    if step.verdict == MAY_NOT_FIT:
+        verdict += f", {gb(room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+    # Passes alone may not fit where the step does, beside a former one whose graph nothing freed.
+    held = [
+        f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
+        for name, cell in prediction.phases.items()
+        if prediction.fits and not cell.fits and FORMER_PASS in cell.bytes_by_category
+    ]
+    made = f"its first step, which makes the optimizer's state, {first.verdict}: its peak is {gb(first.peak_bytes)}"
     lines = [
         f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
-        verdict_line(step, prediction.machine), *held_lines(prediction), room_line(prediction.machine),
-        *first_step_lines(prediction), "",
-        *peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
+        verdict, *held, room_line(prediction.machine), *([made] if first.verdict != step.verdict else []), "",
+        *_peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
     ]  # fmt: skip
     if prediction.largest_batch is not None:
@@ -50,7 +60,11 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         static = gb(prediction.unavoidable_bytes)
         lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
     if prediction.remedies:
-        lines += ["", *remedy_lines(prediction.remedies)]
+        tried = prediction.remedies.items()
+        rows = [(change, gb(one.peak_bytes), one.verdict, duration(one.time.seconds)) for change, one in tried]
+        lines += ["", *table(("tried, cheapest first", "peak", "verdict", "full step"), rows)]
+        if not any(one.fits for _, one in tried):
+            lines += ["none of these makes it fit; take a smaller model or a larger card"]
     return lines
 
 
@@ -103,16 +117,17 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
     lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
     lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
     smallest = prediction.smallest_that_does_not_fit
-    if smallest is not None:
-        lines += ["", *_account_lines(smallest)]
-    return lines
-
-
-def verdict_line(step: PredictedCase, machine: TargetMachine) -> str:
-    line = f"{step.verdict} on {machine.name}: its peak is {_peak_with_held(step)}"
-    if step.verdict == MAY_NOT_FIT:
-        line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
-    return line
+    if smallest is None:
+        return lines
+    held = "; ".join(f"{name} {gb(size)}" for name, size in smallest.bytes_by_category.items() if size)
+    peak = f"{_attention_name(smallest)}, peak {gb(smallest.peak_bytes)}"
+    rows = [
+        (f"{allocation.count} x {gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
+        for allocation in smallest.largest_allocations
+        if allocation.bytes >= smallest.peak_bytes / 100
+    ]
+    lines += ["", f"smallest case that does not fit: {peak}: {held}"]
+    return [*lines, *table(("its largest blocks", "made by", "at"), rows)]
 
 
 def _peak_with_held(cell: PredictedCase) -> str:
@@ -120,28 +135,11 @@ def _peak_with_held(cell: PredictedCase) -> str:
     return gb(cell.peak_bytes) + (f" ({gb(held_bytes)} of it held from the former pass)" if held_bytes else "")
 
 
-def held_lines(prediction: StepPrediction) -> list[str]:
-    """Name, where the step fits, the passes alone that do not, beside a former one whose graph nothing freed."""
-    return [
-        f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
-        for name, cell in prediction.phases.items()
-        if prediction.fits and not cell.fits and FORMER_PASS in cell.bytes_by_category
-    ]
-
-
-def first_step_lines(prediction: StepPrediction) -> list[str]:
-    """Say where the first step decides otherwise than every later one."""
-    first = prediction.first_step
-    if first.verdict == prediction.step.verdict:
-        return []
-    return [f"its first step, which makes the optimizer's state, {first.verdict}: its peak is {gb(first.peak_bytes)}"]
-
-
 def room_line(machine: TargetMachine) -> str:
     return f"room for tensors: {gb(machine.room.bytes)} ({machine.room.explanation})"
 
 
-def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
+def _peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
     """One row for each phase, one column for each category that occurs; GB are 1e9 bytes."""
     held = {name: cell.bytes_by_category for name, cell in phases.items()}
     shown = [name for name in CATEGORIES if any(parts.get(name, 0) >= 1e6 for parts in held.values())]
@@ -195,27 +193,6 @@ def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
     return duration(time.seconds) if time.seconds else "0 s", between, time.bound, *shares
 
 
-def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
-    rows = [
-        (change, gb(step.peak_bytes), step.verdict, duration(step.time.seconds)) for change, step in remedies.items()
-    ]
-    lines = table(("tried, cheapest first", "peak", "verdict", "full step"), rows)
-    if not any(step.fits for step in remedies.values()):
-        lines += ["none of these makes it fit; take a smaller model or a larger card"]
-    return lines
-
-
-def _account_lines(cell: PredictedCase) -> list[str]:
-    held = "; ".join(f"{name} {gb(size)}" for name, size in cell.bytes_by_category.items() if size)
-    lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {gb(cell.peak_bytes)}: {held}"]
-    rows = [
-        (f"{allocation.count} x {gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
-        for allocation in cell.largest_allocations
-        if allocation.bytes >= cell.peak_bytes / 100
-    ]
-    return [*lines, *table(("its largest blocks", "made by", "at"), rows)]
-
-
 def _attention_name(cell: PredictedCase) -> str:
     case = cell.case.identity()
     phase = label_of(case["phase"])
@@ -229,9 +206,7 @@ def gb(count: int) -> str:
 
 def step_json(prediction: StepPrediction) -> Json:
     return {
-        **machine_json(prediction.machine),
         "verdict": prediction.step.verdict,
-        "fits": prediction.fits,
         "largest_batch": prediction.largest_batch,
         "phases": {name: case_json(cell) for name, cell in prediction.phases.items()},
         "first_step": peak_json(prediction.first_step),
@@ -242,8 +217,6 @@ def step_json(prediction: StepPrediction) -> Json:
 def checkpoint_json(choice: CheckpointChoice) -> Json:
     fastest = choice.fastest_that_fits
     return {
-        **machine_json(choice.machine),
-        "fits": choice.fits,
         "checkpoints": [case_json(step) for step in choice.steps],
         "smallest_peak": choice.smallest.case.identity()["checkpoint"],
         "fastest_that_fits": None if fastest is None else fastest.case.identity()["checkpoint"],
@@ -253,8 +226,6 @@ def checkpoint_json(choice: CheckpointChoice) -> Json:
 def attention_json(prediction: AttentionPrediction) -> Json:
     smallest = prediction.smallest_that_does_not_fit
     return {
-        **machine_json(prediction.machine),
-        "fits": prediction.fits,
         "cells": [case_json(cell) for cell in prediction.cells],
         "smallest_that_does_not_fit": None if smallest is None else case_json(smallest),
     }
@@ -293,14 +264,8 @@ def choice_lines(
         (f"--optimizer {name}", gb(one.peak_bytes), one.peak_part, one.verdict, duration(one.time.seconds))
         for name, one in variants.items()
     ]
-    lines = (
-        []
-        if not rows
-        else [
-            "",
-            *table(("AdamW's variants", "peak", "reached in", "verdict", "full step"), rows, left=("reached in",)),
-        ]
-    )
+    header = ("AdamW's variants", "peak", "reached in", "verdict", "full step")
+    lines = ["", *table(header, rows, left=("reached in",))] if rows else []
     return [*lines, "", assumption(step), *condition_lines(conditions, step)]
 
 
@@ -366,8 +331,6 @@ def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Cond
 
 def context_json(prediction: ContextPrediction) -> Json:
     return {
-        **machine_json(prediction.machine),
-        "fits": prediction.fits,
         "contexts": [
             {"step": case_json(step), "forward": case_json(forward), **choice_json({}, conditions)}
             for step, forward, conditions in zip(

@@ -98,9 +98,8 @@ class StepPrediction:
     @property
     def peaks(self) -> dict[str, PredictedCase]:
         """What has a peak of its own: every phase, before the full step the first one where it differs."""
-        phases = dict(self.phases)
-        if self.first_step.peak_bytes != self.step.peak_bytes:
-            phases[FIRST_STEP] = self.first_step
+        differs = self.first_step.peak_bytes != self.step.peak_bytes
+        phases = self.phases | ({FIRST_STEP: self.first_step} if differs else {})
         return dict(sorted(phases.items(), key=lambda item: place_of(item[0])))
 
 
@@ -150,20 +149,16 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
     first_step = predict_case(replace(case, phase=FIRST_STEP), machine)
-    unavoidable_bytes = _unavoidable_bytes(case, phases["full_step"])
-    prediction = StepPrediction(machine, phases, {}, unavoidable_bytes, None, first_step)
+    weights, gradients = (FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
+    # AdamW keeps two moments in float32; the state of the user's optimizer is counted.
+    counted_state = phases["full_step"].bytes_by_category.get(OPTIMIZER_STATE, 0)
+    state = 2 * gradients if case.own_optimizer is None else counted_state
+    prediction = StepPrediction(machine, phases, {}, weights + gradients + state, None, first_step)
     if prediction.fits:
         return replace(prediction, largest_batch=largest_batch(replace(case, phase="full_step"), machine))
     if prediction.is_hopeless:
         return prediction
     return replace(prediction, remedies=_remedies(replace(case, phase="full_step"), machine))
-
-
-def _unavoidable_bytes(case: LanguageModelCase, step: PredictedCase) -> int:
-    """AdamW keeps two moments in float32; the state of the user's optimizer is counted."""
-    weights, gradients = (FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
-    state = 2 * gradients if case.own_optimizer is None else step.bytes_by_category.get(OPTIMIZER_STATE, 0)
-    return weights + gradients + state
 
 
 def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
@@ -223,28 +218,25 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         bytes_by_category=highest.bytes_by_category,
         verdict=machine.room.verdict(counters.peak_bytes),
         time=time,
-        is_range_known=_is_range_known(case, machine),
+        # Published times are of unfused attention, in whole models and alone, and of AdamW.
+        is_range_known=machine.has_published_times and case.attention == "naive" and case.own_optimizer is None,
         largest_allocations=counters.largest_allocations,
     )
-
-
-def _is_range_known(case: Case, machine: TargetMachine) -> bool:
-    """Published times are of unfused attention, in whole models and alone, and of AdamW."""
-    return machine.has_published_times and case.attention == "naive" and case.own_optimizer is None
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if len(case.row.main_parts) < 2:
         return [_part(counters.kernels, kind_of_launches(case))]
-    forward, backward, update = (
-        counters_of(case.in_phase(part)).kernels if part in case.row.timed and is_run else ()
-        for part, is_run in (("forward", True), ("backward", True), ("optimizer", case.updates))
-    )
-    # The rest is the loss.
-    loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
-    ahead = [*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())]
-    return [_part(ahead, FORWARD), _part(backward, BACKWARD), _part(update, BARE)]
+    kinds = {"forward": FORWARD, "backward": BACKWARD, "optimizer": BARE}
+    parts, loss = [], counted(counters.kernels)  # what remains of the step
+    for name, kind in kinds.items():
+        is_run = name in case.row.timed and (name != "optimizer" or case.updates)
+        kernels = counters_of(case.in_phase(name)).kernels if is_run else ()
+        loss -= counted(kernels)
+        parts.append((list(kernels), kind))
+    parts[0][0].extend(replace(kernel, calls=calls) for kernel, calls in loss.items())
+    return [_part(kernels, kind) for kernels, kind in parts]
 
 
 def kind_of_launches(case: Case) -> str:
@@ -279,7 +271,17 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         changes = changes[:1]
     tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
     is_enough = any(step.fits for step in tried.values())
-    tried |= _smaller(case, machine)
+    smaller: dict[str, tuple[Sequence[int], Callable[[int], LanguageModelCase]]] = {
+        "--batch-size": (range(1, case.batch_size), lambda size: replace(case, batch_size=size)),
+        "--context": (
+            range(CONTEXT_STEP, case.context_length, CONTEXT_STEP),
+            lambda context: replace(case, config=case.config.at_context(context), context_length=context),
+        ),
+    }
+    for option, (values, changed_to) in smaller.items():
+        best = largest_that_fits(values, lambda value, changed_to=changed_to: predict_case(changed_to(value), machine))  # type: ignore[misc]
+        if best is not None:
+            tried[f"{option} {best[0]}"] = best[1]
     if case.own is not None:
         return tried
     fused = {"optimizer": "fused"} if case.own_optimizer is None else {}
@@ -291,22 +293,6 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         if case.batch_size > 1 and not step.fits:
             tried["... and --batch-size 1"] = predict_case(replace(case, **leanest, batch_size=1), machine)
     return tried
-
-
-def _smaller(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
-    """The largest batch and the longest context that fit, if any do."""
-
-    def of_batch(size: int) -> PredictedCase:
-        return predict_case(replace(case, batch_size=size), machine)
-
-    def of_context(context: int) -> PredictedCase:
-        config = case.config.at_context(context)
-        return predict_case(replace(case, config=config, context_length=context), machine)
-
-    batch = largest_that_fits(range(1, case.batch_size), of_batch)
-    context = largest_that_fits(range(CONTEXT_STEP, case.context_length, CONTEXT_STEP), of_context)
-    found = {"--batch-size": batch, "--context": context}
-    return {f"{option} {best[0]}": best[1] for option, best in found.items() if best is not None}
 
 
 def largest_that_fits(

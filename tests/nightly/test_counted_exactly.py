@@ -11,11 +11,12 @@ import pytest
 
 from model.sizes import SIZES
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.limits import sent_bytes, step_messages
+from perf_tests.hardware.limits import BUCKETED, sent_bytes, step_messages
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.fake_run import attention_passes, passes, updates
 from perf_tests.predict.ledger import counted_grid
-from perf_tests.predict.ranks import NEED_CONTENT, NORM_OF_EACH, counted_messages, parameter_shapes
+from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+from tests.support.imagined_ranks import counted_messages
 from tests.support.launches import ROOT
 
 CASES = ("small-ctx128-fp32-naive", "small-ctx128-bf16-naive", "small-ctx128-bf16-sdpa", "d64-seq1024-fp32-naive")
@@ -51,9 +52,9 @@ def test_counters_are_the_same_in_a_hundred_repetitions_with_ten_hash_seeds() ->
 def rank_cases() -> Iterator[tuple[str, str, int]]:
     """(size, way to share, ranks): FSDP2 is counted on tensors without content, DDP where its content is small."""
     for size in SIZES:
-        for variant in ("fsdp2", "fsdp2-bf16", *(NEED_CONTENT if size in (*SMALLEST, "small") else ())):
+        for variant in ("fsdp2", "fsdp2-bf16", *(BUCKETED if size in (*SMALLEST, "small") else ())):
             yield from ((size, variant, world) for world in WORLDS)
-            if size in SMALLEST or (size == "small" and variant in NEED_CONTENT):
+            if size in SMALLEST or (size == "small" and variant in BUCKETED):
                 yield size, variant, MANY
 
 

@@ -24,27 +24,18 @@ from tests.support.allocator_peak import (
     PEAK_LIMIT,
     above_standing,
     allocator_peak_bytes,
-    predicted_and_measured,
     rounds,
+    step_peaks,
 )
+from tests.support.example_cases import language_model_case
 
-
-def case(size: str = "small", context: int = 128, attention: str = "naive", **changes: object) -> LanguageModelCase:
-    made = LanguageModelCase(
-        "full_step", size, SIZES[size].at_context(context), context, 4, "fp32", attention, "eager", "none", "loop",
-        "cpu", "ours",
-    )  # fmt: skip
-    return replace(made, **changes)  # type: ignore[arg-type]
+SMALL = language_model_case(
+    SIZES["small-2layers"].at_context(512), phase=FULL_STEP, size="small-2layers", batch_size=4, optimizer="loop"
+)
 
 
 def worst(peaks: Iterable[tuple[int, int]]) -> float:
     return max(abs(predicted / measured - 1) for predicted, measured in peaks)
-
-
-@pytest.mark.parametrize("context", [128, 512])
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-def test_the_peak_of_each_phase_of_small_is_the_allocators(context: int, attention: str) -> None:
-    assert worst(predicted_and_measured(case(context=context, attention=attention)).values()) <= PEAK_LIMIT
 
 
 def test_no_checkpoint_has_a_smaller_peak_than_the_one_that_predict_names() -> None:
@@ -54,9 +45,9 @@ def test_no_checkpoint_has_a_smaller_peak_than_the_one_that_predict_names() -> N
     """
     layers, peaks = SIZES["small-2layers"].num_layers, {}
     for one in ["none", "attention", "block", *map(str, range(2, layers + 1))]:
-        peaks[one] = predicted_and_measured(case("small-2layers", 512, checkpoint=one))[FULL_STEP]
+        peaks[one] = step_peaks(replace(SMALL, checkpoint=one))
         gc.collect()
-    offered = choose_checkpoint(case("small-2layers", 512), worthwhile_checkpoints(layers), this_machine())
+    offered = choose_checkpoint(SMALL, worthwhile_checkpoints(layers), this_machine())
     named = str(offered.smallest.case.identity()["checkpoint"])
     assert worst(peaks.values()) <= PEAK_LIMIT
     assert peaks[named][1] <= min(measured for _, measured in peaks.values()) * (1 + PEAK_LIMIT)

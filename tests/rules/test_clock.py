@@ -1,19 +1,32 @@
 """The clock reads the work of a round, all of it and nothing else; a device's own time leaves the host's stalls out."""
 
+import itertools
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from perf_tests.hardware.clock import HOLD_SECONDS, OPERATIONS_OF_A_SLICE, Clock, busy_seconds, rate_of
+from model.precision import PRECISIONS
+from perf_tests.hardware import clock as clock_module
+from perf_tests.hardware.clock import (
+    HOLD_SECONDS,
+    OPERATIONS_OF_A_SLICE,
+    Clock,
+    busy_seconds,
+    matmul_rate,
+    memory_rate,
+    rate_of,
+    strided_rate,
+)
 from perf_tests.hardware.device import CpuDevice
+from perf_tests.hardware.limits import Rate
 from tests.support.example_cases import CPU
 from tests.support.fake_device import QueueDevice
 
 pytest_plugins = ("pytester",)
 
-LEFT_OVER = 8.0
-WORK = 2.0
+LEFT_OVER, WORK = 8.0, 2.0
 
 
 @pytest.fixture
@@ -41,52 +54,44 @@ def test_a_round_is_its_own_work_and_nothing_else_by_either_of_its_two_waits(
 
 
 def test_each_round_waits_twice_and_leaves_one_entry_which_is_forgotten_with_the_case(device: QueueDevice) -> None:
+    """A round that raised before its second reading leaves none."""
     clock = Clock(device)
+    clock()
+    clock.mark("forward")
     for _ in range(3):
         read_one_round(device, clock)
-    assert device.synchronisations == 6
-    assert clock.device_seconds == [WORK] * 3
+    with clock.round():
+        device.launch(WORK)
+    assert device.synchronisations == 1 + 2 * 4
     # Half of the virtual time, by the fake's process_time.
-    assert clock.cpu_seconds == [WORK / 2] * 3
+    assert (clock.device_seconds, clock.cpu_seconds, clock.wall_seconds) == ([WORK] * 4, [WORK / 2] * 4, [WORK])
+    assert clock.part_seconds == {}
     clock.forget()
-    assert (clock.device_seconds, clock.cpu_seconds, clock.part_seconds) == ([], [], {})
+    assert (clock.device_seconds, clock.cpu_seconds, clock.wall_seconds) == ([], [], [])
 
 
-def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(device: QueueDevice) -> None:
+@pytest.mark.parametrize("has_events", [True, False])
+def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(
+    device: QueueDevice, has_events: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the device's clock, or by the wall where it has none."""
+    if not has_events:
+        monkeypatch.setattr(device, "record_event", lambda: None)
+    parts = {"forward": [1.0], "backward": [2.0], "optimizer": [0.5]}
     clock = Clock(device)
-    device.launch(LEFT_OVER)
-    clock.begin_round()
     clock()
-    for part, seconds in (("forward", 1.0), ("backward", 2.0), ("optimizer", 0.5)):
+    for part, (seconds,) in parts.items():
         device.launch(seconds)
+        device.now += 0.0 if has_events else seconds
         clock.mark(part)
     clock()
-    assert clock.part_seconds == {"forward": [1.0], "backward": [2.0], "optimizer": [0.5]}
-    assert clock.device_seconds == [3.5]
+    assert (clock.part_seconds, clock.device_seconds) == (parts, [3.5] if has_events else [])
     assert device.synchronisations == 2
-
-
-def test_without_events_the_parts_are_wall_time(device: QueueDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "record_event", lambda: None)
-    clock = Clock(device)
-    clock()
-    device.now += 3.0
-    clock.mark("forward")
-    clock()
-    assert (clock.part_seconds, clock.device_seconds) == ({"forward": [3.0]}, [])
-
-
-def test_a_round_that_raised_does_not_disturb_the_next(device: QueueDevice) -> None:
-    clock = Clock(device)
-    clock.begin_round()
-    clock()
-    clock.mark("forward")  # and here the target raises, before the second reading
-    assert read_one_round(device, clock) == WORK
-    assert (clock.device_seconds, clock.part_seconds) == ([WORK], {})
 
 
 ROUNDS_OF_A_BENCHMARK = """
 import pytest
+from model.precision import PRECISIONS
 from perf_tests.hardware import clock as clock_module
 from tests.support.fake_device import QueueDevice
 
@@ -98,70 +103,93 @@ def test_rounds(benchmark, monkeypatch):
     monkeypatch.setattr(clock_module, "time", device)
 
     def set_up():
-        device.launch({left_over})
+        device.launch(8.0)
         clock.begin_round()
 
-    benchmark.pedantic(lambda: device.launch({work}), setup=set_up, rounds=3, warmup_rounds=2)
-    assert benchmark.stats["data"] == [{work}] * 3
-    assert clock.device_seconds == [{work}] * 5
+    benchmark.pedantic(lambda: device.launch(2.0), setup=set_up, rounds=3, warmup_rounds=2)
+    assert benchmark.stats["data"] == [2.0] * 3
+    assert clock.device_seconds == [2.0] * 5
 """
 
 
 @pytest.mark.parametrize("deaf_to, outcome", [(None, "passed"), (5, "failed"), (6, "failed")])
 def test_pytest_benchmark_takes_the_markers_clock(pytester: pytest.Pytester, deaf_to: int | None, outcome: str) -> None:
     """Deaf at the first measured round's start or end (two warm-up rounds wait four times), its reading is wrong."""
-    pytester.makepyfile(ROUNDS_OF_A_BENCHMARK.format(deaf_to=deaf_to, left_over=LEFT_OVER, work=WORK))
+    pytester.makepyfile(ROUNDS_OF_A_BENCHMARK.format(deaf_to=deaf_to))
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q")
     result.assert_outcomes(**{outcome: 1})
 
 
-def test_a_cpu_stops_at_the_first_product_that_is_fast_enough() -> None:
-    calls: list[int] = []
-    rate_of(lambda: calls.append(1), 100, CpuDevice(CPU), enough=1e-6)
-    assert len(calls) == 1
-    rate_of(lambda: calls.append(1), 100, CpuDevice(CPU))
-    assert len(calls) > 2
+class HotDevice(QueueDevice):
+    """Slows down by a quarter after a quarter of a second of work, and launches take a tenth of their work's time."""
+
+    def product(self) -> None:
+        self.now += 1e-4
+        self.launch(1e-3 if self.done_at < 0.25 else 1.25e-3)
+
+
+def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
+    """The launch and a wait after each batch are no part of the rate."""
+    device = HotDevice()
+    rate = rate_of(device.product, 100, device)
+    assert (rate.burst, rate.sustained) == pytest.approx((100 / 1e-3, 100 / 1.25e-3), rel=0.03)
+
+
+def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_that_is_fast_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, seconds = CpuDevice(CPU), iter([4.0, 2.0, 3.0, *[5.0] * 20])
+    times = QueueDevice()
+    monkeypatch.setattr("perf_tests.hardware.clock.time", times)
+
+    def work() -> None:
+        times.now += next(seconds)
+
+    assert rate_of(work, 100, device, enough=50.0).burst == 50.0
+    rest = rate_of(work, 100, device)
+    assert (rest.burst, rest.sustained) == (100 / 3, 100 / 3)
+    assert len(list(seconds)) == 23 - 2 - (clock_module._ROUNDS + 1)
+
+
+def test_a_rate_is_of_what_its_work_computes_or_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that moves by a second a call."""
+    monkeypatch.setattr(clock_module, "time", Mock(perf_counter=Mock(side_effect=itertools.count())))
+    for name, value in (("_WIDTH", {"cpu": 8}), ("_ARRAY_BYTES", {"cpu": 2**16})):
+        monkeypatch.setattr(clock_module, name, value)
+    device = CpuDevice(CPU)
+    assert memory_rate(device) == Rate(3 * 2**16, 3 * 2**16)
+    assert (strided_rate(device).burst, matmul_rate(PRECISIONS["fp32"], device).burst) == (2**14, 2 * 8**3)
 
 
 KERNEL = 0.002
 
 
-def round_of(device: QueueDevice, stall_seconds: float) -> Callable[[], None]:
-    """Two kernels, between which the host takes its time."""
-
-    def work() -> None:
-        device.launch(KERNEL)
-        device.now += stall_seconds
-        device.launch(KERNEL)
-
-    return work
-
-
 def test_the_hosts_stalls_are_no_work_of_the_device_and_a_host_that_it_catches_up_with_has_no_figure() -> None:
-    device = QueueDevice()
-    found = busy_seconds(lambda: device.launch(8.0), round_of(device, 0.02), device, has_slices=True)
-    assert found == pytest.approx(2 * KERNEL)
-    device = QueueDevice()
-    assert busy_seconds(lambda: None, round_of(device, HOLD_SECONDS), device, has_slices=True) is None
+    for stall_seconds, busy in ((0.02, 2 * KERNEL), (HOLD_SECONDS, None)):
+        device = QueueDevice()
+
+        def work(device: QueueDevice = device, stall_seconds: float = stall_seconds) -> None:
+            device.launch(KERNEL)
+            device.now += stall_seconds
+            device.launch(KERNEL)
+
+        found = busy_seconds(lambda device=device: device.launch(8.0), work, device, has_slices=True)  # type: ignore[misc]
+        assert found == (busy and pytest.approx(busy))
     assert busy_seconds(lambda: None, device.synchronize, device, has_slices=True) is None
+    assert busy_seconds(work, work, CpuDevice(CPU), has_slices=True) is None, "a CPU has no clock of its own"
 
 
 def launches(device: QueueDevice, count: int, host_seconds: float) -> Callable[[], None]:
     """Operations of one kernel each, which the host takes its time to issue, in both directions of a graph."""
 
-    class Launched(torch.autograd.Function):
-        @staticmethod
-        def forward(_: object, value: torch.Tensor) -> torch.Tensor:
-            return launch(value)
-
-        @staticmethod
-        def backward(_: object, gradient: torch.Tensor) -> torch.Tensor:
-            return launch(gradient)
-
     def launch(value: torch.Tensor) -> torch.Tensor:
         device.now += host_seconds
         device.launch(KERNEL)
         return value + 0  # seen by a dispatch mode
+
+    class Launched(torch.autograd.Function):
+        forward = staticmethod(lambda _, value: launch(value))
+        backward = staticmethod(lambda _, gradient: launch(gradient))  # type: ignore[assignment]
 
     def work() -> None:
         value = torch.ones((), requires_grad=True)
@@ -192,10 +220,3 @@ def test_one_slice_that_the_device_caught_up_with_leaves_no_figure(operations_be
         after()
 
     assert busy_seconds(lambda: None, work, device, has_slices=True) is None
-
-
-def test_on_a_cpu_nothing_runs_for_it() -> None:
-    ran: list[str] = []
-    set_up, work = (lambda: ran.append("set-up")), (lambda: ran.append("work"))
-    assert busy_seconds(set_up, work, CpuDevice(CPU), has_slices=True) is None
-    assert ran == []

@@ -1,4 +1,4 @@
-"""What one operation costs: bytes, FLOPs and launches worked out by hand, by CUDA's rules played on CPU tensors."""
+"""What one operation costs: bytes, FLOPs and launches worked out by hand, by CUDA's rules on CPU tensors."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,12 @@ from torch.nn import functional as F
 
 from perf_tests.hardware.limits import KernelCost
 from perf_tests.hardware.torch_private import FakeTensorMode, operator
-from perf_tests.predict.costs import CudaRules, multi_tensor_launches, touched_elements_bytes
+from perf_tests.predict.costs import CudaRules, accumulator_bytes, multi_tensor_launches, op_lists
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import Counting
 from tests.support.example_cases import attention_case
+
+HALF, FLOAT = torch.bfloat16, torch.float32
 
 
 def kernels_of(
@@ -25,41 +27,29 @@ def kernels_of(
         return dict(counting.finished()["call"].kernels)
 
 
-LEFT, RIGHT, TEN = torch.zeros(3, 5), torch.zeros(5, 7), torch.zeros(10)
-TABLE, ROWS = torch.zeros(1000, 4), torch.tensor([1, 2])
+LEFT, RIGHT, TEN, HALVES = torch.zeros(3, 5), torch.zeros(5, 7), torch.zeros(10), torch.zeros(4, 4, dtype=HALF)
+TABLE, ROWS, PLACES = torch.zeros(1000, 4), torch.tensor([1, 2]), torch.zeros(2, 4, dtype=torch.int64)
+WRITTEN = torch.ones(2, 4)
 
-COSTS: dict[str, tuple[Callable[[], object], KernelCost]] = {
-    "a product, 2mnk": (
-        lambda: LEFT @ RIGHT,
-        KernelCost("aten.mm", 2 * 3 * 5 * 7, 4 * (15 + 35 + 21), "fp32", summed=5),
-    ),
+COSTS: dict[str, tuple[Callable[[], object], KernelCost | None]] = {
+    "a product, 2mnk": (lambda: LEFT @ RIGHT, KernelCost("aten.mm", 210, 4 * (15 + 35 + 21), "tf32", summed=5)),
+    "in half precision": (lambda: HALVES @ HALVES, KernelCost("aten.mm", 128, 2 * 48, "bf16", summed=4)),
     "in-place work reads and writes": (lambda: TEN.add_(1), KernelCost("aten.add_", 0, 80, "")),
     "a fill only writes": (lambda: TEN.zero_(), KernelCost("aten.zero_", 0, 40, "")),
     "a look-up reads its rows": (lambda: TABLE[ROWS], KernelCost("aten.index", 0, 2 * 2 * 16 + 2 * 8, "")),
+    "rows are written": (lambda: TABLE.scatter_(0, PLACES, WRITTEN), KernelCost("aten.scatter_", 0, 64 + 2 * 32, "")),
+    "and added to": (lambda: TABLE.scatter_add_(0, PLACES, WRITTEN), KernelCost("aten.scatter_add_", 0, 64 + 96, "")),
+    "an expanded dimension is read once": (lambda: TEN.expand(9, 10).exp(), KernelCost("aten.exp", 0, 40 + 360, "")),
+    "nothing has no bytes": (lambda: torch.zeros(0, 4).neg_(), KernelCost("aten.neg_", 0, 0, "")),
+    "a view": (lambda: LEFT.view(5, 3).t().unsqueeze(0).expand(5, 3, 5)[1].detach(), None),
+    "an empty block": (lambda: torch.empty(9), None),
 }
 
 
 def test_an_operation_costs_what_it_computes_reads_and_writes() -> None:
     for name, (function, cost) in COSTS.items():
-        assert kernels_of(function) == {cost: 1}, name
-
-
-def test_the_rate_is_that_of_the_factors() -> None:
-    half = torch.zeros(4, 4, dtype=torch.bfloat16)
-    assert [kernel.rate for kernel in kernels_of(lambda: half @ half)] == ["bf16"]
-    single = torch.zeros(4, 4)
-    assert [kernel.rate for kernel in kernels_of(lambda: single @ single, float32_rate="tf32")] == ["tf32"]
-
-
-def test_views_and_empty_blocks_launch_nothing() -> None:
-    x = torch.zeros(4, 6)
-    assert kernels_of(lambda: x.view(3, 8).t().t().unsqueeze(0).expand(5, 3, 8)[1].detach()) == {}
-    assert kernels_of(lambda: torch.empty(9)) == {}
-
-
-def test_an_expanded_dimension_is_read_once() -> None:
-    assert touched_elements_bytes(torch.zeros(1, 4).expand(100, 4)) == 16
-    assert touched_elements_bytes(torch.zeros(0, 4)) == 0
+        found = kernels_of(function, float32_rate="tf32")
+        assert found.get(cost) == 1 if cost else found == {}, name
 
 
 @pytest.mark.parametrize("is_causal, pairs", [(True, 6 * 7 // 2), (False, 36)])
@@ -70,8 +60,16 @@ def test_fused_attention_skips_what_the_causal_mask_hides(is_causal: bool, pairs
     forward = kernels_of(lambda: out.append(F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)))
     backward = kernels_of(lambda: out[0].backward(out[0].detach()))
     square_product = 2 * 2 * 3 * pairs * 8
-    assert sum(kernel.flops for kernel in forward) == 2 * square_product
-    assert sum(kernel.flops for kernel in backward) == 5 * square_product
+    assert {kernel.rate for kernel in (*forward, *backward) if kernel.flops} == {"fp32"}
+    assert [sum(kernel.flops for kernel in part) for part in (forward, backward)] == [
+        2 * square_product, 5 * square_product
+    ]  # fmt: skip
+
+
+def test_a_fused_backward_pass_in_16_bits_accumulates_in_float32_in_whole_tiles() -> None:
+    name, query = "aten._scaled_dot_product_flash_attention_backward", torch.empty(2, 3, 129, 33)
+    assert accumulator_bytes(name, (query, query)) == 4 * 2 * 3 * 256 * (64 + 1)
+    assert accumulator_bytes(name.replace("flash", "efficient"), (query, query)) == 0
 
 
 def test_lists_of_tensors_are_cut_into_launches_as_cuda_does() -> None:
@@ -81,45 +79,32 @@ def test_lists_of_tensors_are_cut_into_launches_as_cuda_does() -> None:
         ([320 * 65536 + 1], 1, 2), ([321 * 65536, 1, 1], 1, 2), ([0, 0], 1, 0), ([], 1, 0),
     ):  # fmt: skip
         assert multi_tensor_launches(elements, depth) == launches, (len(elements), depth)
-
-
-def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a_gpu() -> None:
     tensors = [torch.zeros(7) for _ in range(111)]
-    on_cpu = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0))
-    on_gpu = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0), target="cuda")
-    assert sum(on_cpu.values()) == 111
-    assert sum(on_gpu.values()) == 2
-    for kernels in (on_cpu, on_gpu):
-        assert sum(kernel.bytes * calls for kernel, calls in kernels.items()) == 2 * 7 * 4 * 111
+    for target, launches in (("cpu", 111), ("cuda", 2)):
+        kernels = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0), target)
+        assert sum(kernels.values()) == launches
+        assert sum(kernel.bytes * calls for kernel, calls in kernels.items()) == 2 * 7 * 4 * 111, "no byte is lost"
 
 
 SQUARE, COLUMN, STACK = torch.zeros(4, 6), torch.zeros(4, 1), torch.zeros(2, 4, 6)
+STRIDED: dict[str, tuple[Callable[[], object], int]] = {
+    "a number is kept": (lambda: SQUARE + 1, 0),
+    "equally dense": (lambda: SQUARE * SQUARE, 0),
+    "both transposed": (lambda: SQUARE.t() * SQUARE.t(), 0),
+    "one dense block after merging": (lambda: STACK.view(2, 24) * STACK.view(1, 2, 24), 0),
+    "a column is broadcast": (lambda: SQUARE - COLUMN, 24),
+    "a matrix is broadcast over a stack": (lambda: STACK * SQUARE, 48),
+    "a transposed copy": (lambda: SQUARE.t().contiguous(), 24),
+    "a sum has a kernel of its own": (lambda: SQUARE.sum(-1), 0),
+    "so has a product": (lambda: SQUARE @ SQUARE.t(), 0),
+}
 
 
-@pytest.mark.parametrize(
-    "function, elements",
-    [
-        pytest.param(lambda: SQUARE + 1, 0, id="a number is kept"),
-        pytest.param(lambda: SQUARE * SQUARE, 0, id="equally dense"),
-        pytest.param(lambda: SQUARE.t() * SQUARE.t(), 0, id="both transposed"),
-        pytest.param(lambda: STACK.view(2, 24) * STACK.view(1, 2, 24), 0, id="one dense block after merging"),
-        pytest.param(lambda: SQUARE - COLUMN, 24, id="a column is broadcast"),
-        pytest.param(lambda: STACK * SQUARE, 48, id="a matrix is broadcast over a stack"),
-        pytest.param(lambda: SQUARE.t().contiguous(), 24, id="a transposed copy"),
-        pytest.param(lambda: SQUARE.sum(-1), 0, id="a sum has a kernel of its own"),
-        pytest.param(lambda: SQUARE @ SQUARE.t(), 0, id="so has a product"),
-    ],
-)
-def test_only_kernels_of_unequally_dense_tensors_address_each_element(
-    function: Callable[[], object], elements: int
-) -> None:
-    (kernel,) = kernels_of(function, target="cuda")
-    assert kernel.strided_elements == elements
-    assert [kernel.strided_elements for kernel in kernels_of(function)] == [0], "a CPU is not modelled so"
+def test_only_kernels_of_unequally_dense_tensors_address_each_element_and_only_on_a_gpu() -> None:
+    for name, (function, elements) in STRIDED.items():
+        found = [[one.strided_elements for one in kernels_of(function, target)] for target in ("cuda", "cpu")]
+        assert found == [[elements], [0]], name
 
-
-HALF = torch.bfloat16
-FLOAT = torch.float32
 
 DTYPES: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype]] = {
     "a product": (lambda x: x @ x, HALF),
@@ -136,6 +121,7 @@ DTYPES: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype]] = {
     "a sigmoid": (lambda x: x.sigmoid(), HALF),
     "a maximum": (lambda x: x.amax(-1), HALF),
     "a mean": (lambda x: x.mean(-1), HALF),
+    "a sum of whole numbers": (lambda x: x.long().sum(-1), torch.int64),
 }
 
 
@@ -146,6 +132,8 @@ def test_under_autocast_each_operation_has_cudas_dtype_and_without_it_nothing_is
             found = {name: function(x).dtype for name, (function, _) in DTYPES.items()}
         assert x.exp().dtype == HALF
     assert found == {name: dtype for name, (_, dtype) in DTYPES.items()}
+    with pytest.raises(ValueError, match="lists its operators in another way"):
+        op_lists("")
 
 
 @pytest.mark.parametrize("dtype, rows", [(HALF, 100), (FLOAT, 128)])
@@ -162,11 +150,14 @@ def test_fused_attention_saves_its_output_and_one_number_a_row(dtype: torch.dtyp
         known = [tensor.untyped_storage() for tensor in (q, k, v)]
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        assert out.shape == q.shape
         own = [x for x in saved if x.untyped_storage() not in known and x.numel() > 2]
         assert {tuple(x.shape) for x in own} == {(2, 4, rows), (2, 4, 100, 64)}
         out.sum().backward()
         assert q.grad is not None
+        grouped = F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], is_causal=True, scale=0.5, enable_gqa=True)
+        assert grouped.shape == out.shape == q.shape
+        with pytest.raises(NotImplementedError, match="mask"):
+            F.scaled_dot_product_attention(q, q, q, torch.zeros(8, 8))
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
@@ -181,60 +172,38 @@ def test_cudnns_attention_which_hopper_prefers_makes_what_flash_makes(is_transpo
     assert [x.untyped_storage().nbytes() for x in flash] == [x.untyped_storage().nbytes() for x in cudnn]
 
 
-def test_attention_with_a_mask_is_refused() -> None:
-    q = torch.zeros(1, 1, 8, 8)
-    with CudaRules(), pytest.raises(NotImplementedError, match="mask"):
-        F.scaled_dot_product_attention(q, q, q, torch.zeros(8, 8))
+SPLITS: dict[str, tuple[float, torch.dtype, Callable[[Tensor], object], int]] = {
+    "2 GiB": (2, FLOAT, torch.exp, 1),
+    "halved": (2.5, FLOAT, torch.exp, 2),
+    "until each part has 2 GiB at most": (9, FLOAT, torch.exp, 8),
+    "in 16 bits": (4, HALF, torch.exp, 2),
+    "more elements than 32 bits count": (2, torch.bool, torch.logical_not, 2),
+    "a broadcast argument": (8, FLOAT, lambda x: x + x[:1], 4),
+    "in place": (8, FLOAT, lambda x: x.mul_(2), 4),
+    "a reduction of the rows": (8, FLOAT, lambda x: x.sum(-1), 4),
+    "a reduction of the batch": (8, FLOAT, lambda x: x.sum(0), 4),
+    "a fill": (8, FLOAT, torch.zeros_like, 4),
+    "a small fill that takes its dtype from it": (8, FLOAT, lambda x: x.new_zeros(10, 7), 1),
+    "a cast": (8, FLOAT, lambda x: x.to(HALF), 4),
+    "a plain copy": (8, FLOAT, lambda x: x.clone(), 1),
+    "a copy into another layout": (8, FLOAT, lambda x: x.transpose(1, 2).contiguous(), 4),
+    "a look-up along rows, and its index": (
+        8, FLOAT, lambda x: x.gather(-1, torch.zeros(1, 1, 1, dtype=torch.int64).expand(*x.shape[:2], 1)), 4 + 1
+    ),
+    "a softmax": (8, FLOAT, lambda x: x.softmax(-1), 1),
+    "a product": (8, FLOAT, lambda x: x @ x, 1),
+    "half of a tensor": (8, FLOAT, lambda x: x[: len(x) // 2].exp(), 2),
+}  # fmt: skip
 
 
-GIB = 2**30
-
-
-def launches_of(function: Callable[[Tensor], object], gib: float, dtype: torch.dtype = torch.float32) -> int:
-    """On a square-ended tensor of so many GiB."""
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_kernel_is_split_where_32_bits_do_not_index_its_tensors(name: str) -> None:
+    gib, dtype, function, launches = SPLITS[name]
     with FakeTensorMode(), Counting("cuda") as counting:
-        x = torch.empty(int(gib * GIB) // dtype.itemsize // 2**20, 2**10, 2**10, dtype=dtype)
+        x = torch.empty(int(gib * 2**30) // dtype.itemsize // 2**20, 2**10, 2**10, dtype=dtype)
         with counting.part("call"):
             function(x)
-        return counting.finished()["call"].kernels.total()
-
-
-@pytest.mark.parametrize(
-    "gib, dtype, launches",
-    [(2, torch.float32, 1), (2.5, torch.float32, 2), (8, torch.float32, 4), (9, torch.float32, 8),
-     (4, torch.bfloat16, 2)],
-)  # fmt: skip
-def test_an_elementwise_kernel_is_halved_until_each_part_has_2_gib_at_most(
-    gib: float, dtype: torch.dtype, launches: int
-) -> None:
-    assert launches_of(torch.exp, gib, dtype) == launches
-
-
-@pytest.mark.parametrize(
-    "function, launches",
-    [
-        pytest.param(lambda x: x + x[:1], 4, id="a broadcast argument"),
-        pytest.param(lambda x: x.mul_(2), 4, id="in place"),
-        pytest.param(lambda x: x.sum(-1), 4, id="a reduction of the rows"),
-        pytest.param(lambda x: x.sum(0), 4, id="a reduction of the batch"),
-        pytest.param(torch.zeros_like, 4, id="a fill"),
-        pytest.param(lambda x: x.new_zeros(10, 7), 1, id="a small fill that takes its dtype from it"),
-        pytest.param(lambda x: x.to(torch.bfloat16), 4, id="a cast"),
-        pytest.param(lambda x: x.clone(), 1, id="a plain copy"),
-        pytest.param(lambda x: x.transpose(1, 2).contiguous(), 4, id="a copy into another layout"),
-        pytest.param(lambda x: x.gather(-1, torch.zeros(1, 1, 1, dtype=torch.int64).expand(*x.shape[:2], 1)), 4 + 1,
-                     id="a look-up along rows, and its index"),
-        pytest.param(lambda x: x.softmax(-1), 1, id="a softmax"),
-        pytest.param(lambda x: x @ x, 1, id="a product"),
-        pytest.param(lambda x: x[: len(x) // 2].exp(), 2, id="half of a tensor"),
-    ],
-)  # fmt: skip
-def test_of_8_gib_each_kind_of_kernel_has_its_launches(function: Callable[[Tensor], object], launches: int) -> None:
-    assert launches_of(function, 8) == launches
-
-
-def test_more_elements_than_32_bits_count_split_even_bytes() -> None:
-    assert launches_of(torch.logical_not, 2, torch.bool) == 2
+        assert counting.finished()["call"].kernels.total() == launches
 
 
 def test_naive_attention_at_16384_launches_seven_kernels_four_times_each() -> None:

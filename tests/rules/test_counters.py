@@ -1,7 +1,11 @@
-"""Exact counters against closed forms, published figures, the step itself, the allocator's peak and traced launches."""
+"""Exact counters against the allocator, the profiler, closed forms and the step itself; of what is one's own; kept."""
 
+import json
+import multiprocessing
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,21 +18,33 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.attention import ATTENTION, naive_attention
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
-from model.training import Training
+from model.training import Training, cross_entropy, optimizer_that_runs
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.phases import FIRST_STEP, LANGUAGE_MODEL, PHASES, phases_of
-from perf_tests.predict.counters import Counters, NotCountedError, counters_of, needed_bytes
-from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, TEMPORARIES, WORKSPACES
-from perf_tests.predict.fake_run import attention_passes, passes
+from perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, phases_of
+from perf_tests.predict import counters as counters_module
+from perf_tests.predict.costs import tensors_in
+from perf_tests.predict.counters import (
+    MOST_FOLDERS,
+    Counters,
+    counters_of,
+    counters_or_reason,
+    kept_counters_or_reason,
+    needed_bytes,
+    pass_flops,
+    products_outside,
+    update_flops,
+)
+from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES, PartCounters
+from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, gradients_of, passes
+from perf_tests.predict.ledger import own_grid
 from tests.support.allocator_peak import PHASES as PEAK_PHASES
 from tests.support.allocator_peak import above_standing, allocator_peak_bytes
 from tests.support.allocator_peak import rounds as whole_rounds
-from tests.support.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
+from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
-from tests.support.played_step import played_step
-from tests.support.traced_rounds import Round, rounds, traced_values
+from tests.support.traced_rounds import rounds, traced_values
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
 """Where attention and feed-forward weigh as much as the vocabulary."""
@@ -37,23 +53,30 @@ CHECKPOINTS = {"none": 0, "attention": 2, "block": 2, "2": 1}
 """Of two layers, and how many checkpoints a pass has."""
 RANDOM_STATE_BYTES = 5056
 """Each checkpoint keeps the generator's state, which a GPU has on the host: counters leave it out."""
-OWN_MODELS = [f"{MODELS}:{name}" for name in ("GroupedHeads", "Tied", "OutputObject")]
-OWN_MODELS.append("tests.support.planted_parts:FrozenEmbedding")
-OPTIMIZERS = ["loop", "foreach", "fused", f"{ROOT}/examples/muon.py:build", "tests.support.planted_optimizers:Nested",
-              "torch.optim:Adagrad", "torch.optim:SGD"]  # fmt: skip
+PARTS, OPTIMIZERS_OF = "tests.support.planted_parts", "tests.support.planted_optimizers"
+MUON = f"{ROOT}/examples/muon.py:build"
+OWN_MODELS = [*(f"{MODELS}:{name}" for name in ("GroupedHeads", "Tied", "OutputObject")), f"{PARTS}:FrozenEmbedding"]
+OPTIMIZERS = ["loop", "foreach", "fused", MUON, f"{OPTIMIZERS_OF}:Nested", "torch.optim:Adagrad", "torch.optim:SGD"]
 MODELS_AND_CHECKPOINTS = st.one_of(
     st.tuples(st.sampled_from(["naive", "sdpa"]), st.sampled_from(list(CHECKPOINTS))),
     st.tuples(st.sampled_from(OWN_MODELS), st.just("none")),
 )
 
 
-def drawn_case(model: tuple[str, str], config: ModelConfig, phase: str, **changes: object) -> LanguageModelCase:
+def of(name: str = "ours", phase: str = "forward", config: ModelConfig = TOY, **changes: Any) -> LanguageModelCase:
+    """A case of our model, or of a planted one by its factory; AdamW's loop where it trains."""
+    factory = name if name == "ours" or ":" in name else f"{MODELS}:{name}"
+    trains = phase in ("optimizer", FIRST_STEP, FULL_STEP)
+    attention = "naive" if name == "ours" else "own"
+    changes = {"attention": attention, "optimizer": "loop" if trains else None, **changes}
+    return language_model_case(config, phase=phase, model=factory, **changes)
+
+
+def drawn(model: tuple[str, str], config: ModelConfig, phase: str, **changes: Any) -> LanguageModelCase:
     name, checkpoint = model
-    is_own = name in OWN_MODELS
-    return language_model_case(
-        config, phase=phase, model=name if is_own else "ours", attention="own" if is_own else name,
-        checkpoint=checkpoint, **changes,
-    )  # fmt: skip
+    if name in OWN_MODELS:
+        return of(name, phase, config, **changes)
+    return of("ours", phase, config, attention=name, checkpoint=checkpoint, **changes)
 
 
 def training_of(case: LanguageModelCase, optimizer: str) -> Training:
@@ -70,20 +93,23 @@ def training_of(case: LanguageModelCase, optimizer: str) -> Training:
 @example(model=("naive", "none"), phase="full_step", optimizer="loop")
 @example(model=("sdpa", "none"), phase="full_step", optimizer="fused")
 @example(model=("naive", "block"), phase="backward", optimizer="loop")
-@example(model=("naive", "none"), phase="full_step", optimizer=OPTIMIZERS[3])
+@example(model=("naive", "none"), phase="full_step", optimizer=MUON)
 @example(model=(OWN_MODELS[-1], "none"), phase="full_step", optimizer="loop")
 def test_the_predicted_peak_is_the_allocators(model: tuple[str, str], phase: str, optimizer: str) -> None:
-    """A round as a loop plays it, after its first where state and gradients come from it."""
-    trains = phase in (FIRST_STEP, "full_step")
-    case = drawn_case(model, NARROW, phase, batch_size=3, optimizer=optimizer if trains else None)
+    """A round as a loop runs it, after its first where state and gradients come from it."""
+    changes = {"optimizer": optimizer} if phase in (FIRST_STEP, FULL_STEP) else {}
+    case = drawn(model, NARROW, phase, batch_size=3, **changes)
     training, tokens_BT = training_of(case, optimizer), torch.zeros(3, NARROW.context_length, dtype=torch.int64)
-    play = whole_rounds(training, tokens_BT)[phase]
+    one_round = whole_rounds(training, tokens_BT)[phase]
+    counters = counters_of(case)
     if phase != FIRST_STEP:
         training.create_optimizer_state()
-        play()
+        one_round()
         training.clear_gradients()
+        state = sum(tensor.nbytes for tensor in tensors_in(training.optimizer.state.values()))
+        assert phase != FULL_STEP or counters.parts[-1].bytes_by_category.get(OPTIMIZER_STATE, 0) == state
     slack = 64 + RANDOM_STATE_BYTES * CHECKPOINTS[case.checkpoint]
-    assert above_standing(counters_of(case)) == pytest.approx(allocator_peak_bytes(play), rel=0.001, abs=slack)
+    assert above_standing(counters) == pytest.approx(allocator_peak_bytes(one_round), rel=0.001, abs=slack)
 
 
 @settings(max_examples=6, deadline=None)
@@ -95,8 +121,8 @@ def test_the_predicted_peak_is_the_allocators(model: tuple[str, str], phase: str
 @example(model=("naive", "none"), phase="full_step", precision="bf16")
 @example(model=("sdpa", "block"), phase="backward", precision="fp32")
 def test_the_launches_of_a_traced_phase_are_those_counted(model: tuple[str, str], phase: str, precision: str) -> None:
-    """And a copy of the generator's state where a checkpoint is played again."""
-    case = drawn_case(model, TOY, phase, precision=precision, optimizer="loop" if PHASES[phase].trains else None)
+    """And a copy of the generator's state where a checkpoint is computed again."""
+    case = drawn(model, TOY, phase, precision=precision)
     training = training_of(case, "loop")
     training.create_optimizer_state()
     again = CHECKPOINTS[case.checkpoint] if PHASES[phase].has_backward and phase != "optimizer" else 0
@@ -105,54 +131,39 @@ def test_the_launches_of_a_traced_phase_are_those_counted(model: tuple[str, str]
 
 
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("phase", ["attention_forward", "attention_backward"])
-def test_the_launches_of_traced_attention_are_those_counted(phase: str, attention: str) -> None:
-    case = attention_case(phase=phase, attention=attention, sequence_length=16, batch_size=2)
-    attend = ATTENTION[attention].build()
-    leaves = [torch.randn(2, 16, 16, requires_grad=True) for _ in range(3)]
+def test_the_launches_of_traced_attention_are_those_counted(attention: str) -> None:
+    attend, leaves = ATTENTION[attention].build(), [torch.randn(2, 16, 16, requires_grad=True) for _ in range(3)]
 
-    def graph() -> tuple[Any, ...]:
+    def graph() -> tuple[Tensor, Tensor]:
         for leaf in leaves:
             leaf.grad = None
         output_BTK = attend(*leaves)
         return output_BTK, torch.ones_like(output_BTK)
 
-    forward: Round = (lambda: attend(*leaves), tuple)
-    backward: Round = (lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK), graph)
-    traced = traced_values(case, *(forward if phase == "attention_forward" else backward))
-    assert traced["launches"] == counters_of(case).kernel_launches
+    for phase, target, set_up in (
+        ("attention_forward", lambda: attend(*leaves), tuple),
+        ("attention_backward", lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK), graph),
+    ):
+        case = attention_case(phase=phase, attention=attention, sequence_length=16, batch_size=2)
+        assert traced_values(case, target, set_up)["launches"] == counters_of(case).kernel_launches
 
 
-def case_of(size: str, context: int = 128, **changes: object) -> LanguageModelCase:
+def case_of(size: str, context: int = 128, **changes: Any) -> LanguageModelCase:
     """A forward pass of a real size on an imaginary GPU."""
-    config = SIZES[size].at_context(context)
-    return language_model_case(config, size=size, batch_size=4, device="cuda", **changes)
-
-
-def on_cpu(**changes: object) -> LanguageModelCase:
-    return language_model_case(NARROW, batch_size=3, **changes)
+    return of(config=SIZES[size].at_context(context), size=size, batch_size=4, device="cuda", **changes)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_naive_attention_multiplies_9_times_a_layer_and_its_backward_pass_18_times(precision: str) -> None:
-    calls = (counters_of(case_of("small", precision=precision, phase=p)).matmul_calls for p in ("forward", "backward"))
-    assert tuple(calls) == (9 * 12 + 1, 18 * 12 + 2)
-
-
-@pytest.mark.parametrize("phase, times", [("inference", 1), ("forward", 1), ("backward", 2), ("full_step", 3)])
-def test_naive_attention_executes_its_model_flops(phase: str, times: int) -> None:
-    case = case_of("small", phase=phase, optimizer="foreach")
+@pytest.mark.parametrize(
+    "phase, times, calls",
+    [("inference", 1, 9 * 12 + 1), ("forward", 1, 9 * 12 + 1), ("backward", 2, 18 * 12 + 2), ("full_step", 3, None)],
+)
+def test_naive_attention_executes_its_model_flops(phase: str, times: int, calls: int | None, precision: str) -> None:
+    """It multiplies 9 times a layer, its backward pass 18 times."""
+    case = case_of("small", phase=phase, precision=precision)
     counters = counters_of(case)
     assert counters.executed_flops == counters.model_flops == times * case.forward_flops
-
-
-def test_flops_are_those_of_pytorchs_counter() -> None:
-    case = on_cpu(phase="forward_backward")
-    training = Training(build(NARROW), PRECISIONS["fp32"], CPU)
-    tokens_BT = torch.zeros(3, 64, dtype=torch.int64)
-    with FlopCounterMode(display=False) as reference:
-        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
-    assert counters_of(case).executed_flops == reference.get_total_flops()
+    assert counters.matmul_calls == (calls or counters.matmul_calls)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -164,105 +175,106 @@ def test_fused_attention_executes_half_the_square_and_five_products_back(device:
     forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
     assert forward.executed_flops == linear + 2 * square_product
     assert backward.executed_flops == 2 * linear + 5 * square_product
-    assert forward.matmul_calls == 7 * layers + 1
 
 
 def test_a_checkpointed_block_is_computed_once_more() -> None:
     """All products of a block but its last, whose result nobody needs again."""
-    none, block = (counters_of(on_cpu(phase="backward", checkpoint=checkpoint)) for checkpoint in ("none", "block"))
-    blocks = 2 * 3 * 64 * NARROW.num_layers * (4 * 64**2 + 3 * 64 * 192) + 4 * 3 * 64**2 * 64 * NARROW.num_layers
-    last_products = NARROW.num_layers * 2 * 3 * 64 * 64 * 192
-    assert block.executed_flops is not None
-    assert none.executed_flops is not None
-    assert block.executed_flops - none.executed_flops == blocks - last_products
+    none, block = (
+        counters_of(of(phase="backward", config=NARROW, batch_size=3, checkpoint=name)) for name in ("none", "block")
+    )
+    products = 2 * 3 * 64 * (4 * 64**2 + 3 * 64 * 192) + 4 * 3 * 64**2 * 64 - 2 * 3 * 64 * 64 * 192
+    assert (block.executed_flops or 0) - (none.executed_flops or 0) == NARROW.num_layers * products
     assert block.model_flops == none.model_flops
 
 
-def saved_by_a_block(config: ModelConfig, batch_size: int) -> int:
-    """What one block of the reference keeps in float32, tensor by tensor."""
-    context = config.context_length
-    tokens = batch_size * context
-    norms = 2 * (3 * tokens * config.d_model + tokens) * 4  # input, normalised, scaled; one number a row
-    attention = 4 * tokens * config.d_model * 4  # query and key turned, value, output
-    squares = 2 * tokens * config.num_heads * context * 4  # exponentials and probabilities
-    rows = tokens * config.num_heads * (4 + 8) + context**2  # sums, places of the maxima; the mask
-    feed_forward = 5 * tokens * config.d_ff * 4  # gate, sigmoid, product, up, product of both
-    return norms + attention + squares + rows + feed_forward
+@pytest.mark.parametrize("checkpoint", ["attention", "block"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_recomputed_pass_follows_the_rules_that_the_first_followed(precision: str, checkpoint: str) -> None:
+    """Its fused kernel, and its exponentials in float32, which the CPU's autocast would halve."""
+
+    def kernels(attention: str, word: str, phase: str, checkpoint: str = "none") -> set[tuple[str, int]]:
+        case = case_of("tiny", 64, attention=attention, precision=precision, phase=phase, checkpoint=checkpoint)
+        return {(kernel.name, kernel.bytes) for kernel in counters_of(case).kernels if word in kernel.name}
+
+    for attention, word in (("sdpa", "attention"), ("naive", "aten.exp")):
+        forward = kernels(attention, word, "forward")
+        assert forward
+        assert kernels(attention, word, "backward", checkpoint) == forward | kernels(attention, word, "backward")
 
 
 @pytest.mark.parametrize("size, context", [("small", 128), ("2.7B", 512)])
 def test_saved_bytes_grow_by_the_tensors_of_a_block_which_are_the_published_ones(size: str, context: int) -> None:
     """10.5 B T d + 5 B T d_ff + 2 B H T^2 numbers a block, as others fitted to an equal model."""
-    config = SIZES[size].at_context(context)
-    two, three = (
-        counters_of(language_model_case(replace(config, num_layers=layers), batch_size=4)).saved_bytes
-        for layers in (2, 3)
-    )
-    assert three - two == saved_by_a_block(config, 4)
+    config, tokens = SIZES[size].at_context(context), 4 * context
+    two, three = (counters_of(of(config=replace(config, num_layers=n), batch_size=4)).saved_bytes for n in (2, 3))
+    norms = 2 * (3 * tokens * config.d_model + tokens) * 4  # input, normalised, scaled; one number a row
+    attention = 4 * tokens * config.d_model * 4  # query and key turned, value, output
+    squares = 2 * tokens * config.num_heads * context * 4  # exponentials and probabilities
+    rows = tokens * config.num_heads * (4 + 8) + context**2  # sums, places of the maxima; the mask
+    feed_forward = 5 * tokens * config.d_ff * 4  # gate, sigmoid, product, up, product of both
+    assert three - two == norms + attention + squares + rows + feed_forward
     published = 16 * context * (10.5 * config.d_model + 5 * config.d_ff + 2 * config.num_heads * context)
     assert three - two == pytest.approx(published, rel=0.02)
 
 
+def literal_step(case: LanguageModelCase) -> dict[str, PartCounters]:
+    """The counters of each part of a whole step in one piece, in the order in which it happens."""
+    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
+    with fake_run(case.device, case.precision) as counting:
+        training = fake_training(case.config, case.attention, case.checkpoint, case.precision, optimizer, case.device)
+        counting.claim(PARAMETERS)
+        tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
+        counting.claim(INPUTS)
+        if case.phase != FIRST_STEP:
+            training.step(tokens_BT, targets_BT)
+            counting.register(gradients_of(training), GRADIENTS)
+        if case.zero_grad == "before-step":
+            training.release()  # such a step never made any state
+        counting.claim(OPTIMIZER_STATE)
+        if case.zero_grad == "before-forward":
+            training.clear_gradients()
+        with counting.part("forward"):
+            logits_BTV = training.forward(tokens_BT)
+        with counting.part("loss"):
+            loss = training.loss(logits_BTV, targets_BT)
+        if case.zero_grad == "after-forward":
+            training.clear_gradients()
+        with counting.part("backward"):
+            training.backward(loss)
+        counting.register(gradients_of(training), GRADIENTS)
+        if case.zero_grad == "before-step":
+            training.clear_gradients()
+        with counting.part("optimizer"):
+            training.update()
+        del logits_BTV, loss
+        counting.claim(OPTIMIZER_STATE)
+        return counting.finished()
+
+
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
 @pytest.mark.parametrize(
-    "zero_grad, first_step",
-    [("before-forward", False), ("before-forward", True), ("after-forward", False), ("before-step", False)],
-)
-def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_grad: str, first_step: bool) -> None:
-    case = replace(on_cpu(phase="full_step", optimizer=optimizer, precision="bf16"), device="cuda")
-    literal = {name: part.peak_bytes for name, part in played_step(case, zero_grad, first_step).items()}
-    phase = "first_step" if first_step else "full_step"
-    counters = counters_of(replace(case, phase=phase, zero_grad=zero_grad))
+    "zero_grad, phase",
+    [("before-forward", FULL_STEP), ("before-forward", FIRST_STEP), ("after-forward", FULL_STEP),
+     ("before-step", FULL_STEP)],
+)  # fmt: skip
+def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_grad: str, phase: str) -> None:
+    """Part by part."""
+    case = of(phase=phase, config=NARROW, batch_size=3, precision="bf16", optimizer=optimizer, zero_grad=zero_grad)
+    case = replace(case, device="cuda")
+    literal = {name: part.peak_bytes for name, part in literal_step(case).items()}
+    counters = counters_of(case)
     told = {part.part: part.peak_bytes for part in counters.parts}
     assert told == {name: literal[name] for name in told}
     assert counters.peak_bytes == max(literal.values())
+    assert all(sum(part.bytes_by_category.values()) == part.peak_bytes for part in counters.parts)
 
 
-def test_mixed_precision_saves_memory_of_the_2_7b_shape_from_512_tokens_on_and_none_where_nothing_is_kept() -> None:
-    """As others measured. Autocast copies the weights, 2 bytes each; what it halves grows with the tokens."""
-
-    def saves(case: LanguageModelCase) -> bool:
-        single, mixed = (counters_of(replace(case, precision=name)).peak_bytes for name in ("fp32", "bf16"))
-        return mixed < single
-
-    long = SIZES["small"].at_context(8192)
-    inference = language_model_case(long, phase="inference", batch_size=1, device="cuda", attention="sdpa")
-    assert [saves(case) for case in (case_of("2.7B", 256), case_of("2.7B", 512), inference)] == [False, True, False]
-
-
-def test_the_parts_of_a_peak_add_up_and_are_named() -> None:
-    counters = counters_of(replace(on_cpu(phase="full_step", optimizer="loop"), device="cuda"))
-    for part in counters.parts:
-        assert sum(part.bytes_by_category.values()) == part.peak_bytes
-    held = counters.parts[-1].bytes_by_category
-    assert held[GRADIENTS] >= 4 * NARROW.parameters
-    assert held[OPTIMIZER_STATE] >= 8 * NARROW.parameters
-    assert held[TEMPORARIES] < 4 * NARROW.parameters
-
-
-@pytest.mark.parametrize("context, operator", [(256, "mm"), (512, "div")])
-def test_the_largest_block_is_the_feed_forwards_until_the_scores_outgrow_it(context: int, operator: str) -> None:
+@pytest.mark.parametrize("context, place", [(256, "model/transformer.py"), (512, "model/attention.py")])
+def test_the_largest_block_is_the_feed_forwards_until_the_scores_outgrow_it(context: int, place: str) -> None:
     """B T d_ff against B H T^2: they cross at d_ff / H = 320 tokens for the 2.7B shape."""
-    largest = counters_of(case_of("2.7B", context)).largest_allocations[0]
-    config = SIZES["2.7B"]
+    largest, config = counters_of(case_of("2.7B", context)).largest_allocations[0], SIZES["2.7B"]
     assert largest.bytes == 4 * 4 * context * max(config.d_ff, config.num_heads * context)
-    assert largest.place.startswith("model/attention.py" if context == 512 else "model/transformer.py")
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"execution": "compiled"}, "compiled model fuses"),
-        ({"attention": "flex"}, "flex attention fuses"),
-        ({"model": f"{MODELS}:ReadsAValue", "attention": "own"}, "cannot be played .*it reads a value of one"),
-    ],
-)
-def test_a_case_that_cannot_be_counted_says_why(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(NotCountedError, match=words):
-        counters_of(language_model_case(**changes))  # type: ignore[arg-type]
-
-
-HOPPER = libraries_on(9, "2.13.0", {})
+    assert largest.place.startswith(place)
 
 
 @pytest.mark.parametrize(
@@ -271,151 +283,277 @@ HOPPER = libraries_on(9, "2.13.0", {})
         (attention_case(device="cuda"), 1),
         (attention_case(device="cuda", phase="attention_backward"), 2),  # autograd's thread has one of its own
         (attention_case(device="cuda", phase="attention_backward", attention="sdpa"), 0),
-        (language_model_case(device="cuda", phase="inference"), 1),
-        (language_model_case(device="cuda", phase="optimizer", optimizer="foreach"), 2),
+        (of(phase="inference", device="cuda"), 1),
+        (of(phase="optimizer", device="cuda"), 2),
     ],
 )
 def test_on_a_known_card_each_thread_that_multiplies_holds_a_workspace(case: Case, workspaces: int) -> None:
-    imaginary, real = counters_of(case), counters_of(case, libraries=HOPPER)
+    imaginary, real = counters_of(case), counters_of(case, libraries=libraries_on(9, "2.13.0", {}))
     assert real.peak_bytes == imaginary.peak_bytes + workspaces * 32 * 2**20
-    for part in real.parts:
-        assert part.bytes_by_category.get(WORKSPACES, 0) == workspaces * 32 * 2**20
-        assert sum(part.bytes_by_category.values()) == part.peak_bytes
-
-
-def test_fused_attention_in_16_bits_accumulates_a_gradient_in_float32_for_itself() -> None:
-    """Beside query, key, value and output in 16 bits, their four gradients, and what autocast cast."""
-    case = attention_case(device="cuda", phase="attention_backward", attention="sdpa", precision="bf16", head_dim=64)
-    (backward,) = (part for part in counters_of(case).parts if part.part == "attention_backward")
-    rows = 8 * 256
-    assert backward.bytes_by_category["temporaries"] >= 4 * rows * (64 + 1) + 3 * 2 * rows * 64
-
-
-@pytest.mark.parametrize("checkpoint", ["attention", "block"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_recomputed_pass_takes_the_kernel_that_the_first_took(precision: str, checkpoint: str) -> None:
-    """By the rules of the device that was asked for."""
-
-    def attention_kernels(**changes: object) -> set[str]:
-        counters = counters_of(case_of("tiny", 64, attention="sdpa", precision=precision, **changes))
-        return {kernel.name for kernel in counters.kernels if "attention" in kernel.name}
-
-    forward, backward = attention_kernels(), attention_kernels(phase="backward")
-    assert forward
-    assert attention_kernels(phase="backward", checkpoint=checkpoint) == backward | forward
-
-
-def test_a_recomputed_exponential_runs_in_float32() -> None:
-    """Autocast on CUDA keeps exp in float32; the CPU's would halve the bytes."""
-    ways: list[dict[str, str]] = [{}, {"phase": "backward", "checkpoint": "attention"}]
-    cases = (case_of("tiny", 64, precision="bf16", **changes) for changes in ways)
-    forward, recomputed = ({k.bytes for k in counters_of(case).kernels if k.name == "aten.exp"} for case in cases)
-    assert forward
-    assert recomputed == forward
+    assert {part.bytes_by_category.get(WORKSPACES, 0) for part in real.parts} == {workspaces * 32 * 2**20}
 
 
 def test_counting_draws_no_random_number_and_leaves_no_fake_tensor_behind() -> None:
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
-    counters_of(language_model_case(replace(TOY, vocab_size=41), phase="full_step", optimizer="loop"))
+    counters_of(of(phase=FULL_STEP, config=replace(TOY, vocab_size=41)))
     assert torch.equal(torch.get_rng_state(), generator)
-    assert torch.get_num_threads() == threads
-    assert type(torch.zeros(1)) is torch.Tensor
+    assert (torch.get_num_threads(), type(torch.zeros(1))) == (threads, torch.Tensor)
 
 
-def counted_afresh(
-    change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch, phase: str = "attention_backward"
-) -> Counters:
-    """The counters of a case whose attention passes its query through `change`."""
-    naive = naive_attention
-    planted = replace(ATTENTION["naive"], build=lambda: lambda q, k, v: naive(change(q), k, v))
-    monkeypatch.setitem(ATTENTION, "naive", planted)
+KEPT: list[Tensor] = []
+
+
+def kept_by_the_model(query: Tensor) -> Tensor:
+    KEPT.append(query.detach().clone())
+    return query
+
+
+SQUARE_BYTES = 8 * 64 * 16 * 4
+CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], str, dict[str, int]]] = {
+    "saved more": (torch.exp, "backward", {"saved_bytes": SQUARE_BYTES, "peak_bytes": SQUARE_BYTES}),
+    "a copy": (torch.clone, "forward", {"bytes_touched": 2 * SQUARE_BYTES, "host_reads": 0}),
+    "kept by the model": (kept_by_the_model, "backward", {"peak_bytes": SQUARE_BYTES}),
+    "a value read back": (lambda q: (q.sum().item(), q)[1], "forward", {"host_reads": 1}),
+    "one read before the clock": (lambda q: (q.sum().item(), q)[1], "backward", {"host_reads": 0}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_the_code_is_seen_in_its_counters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of attention whose query goes through the change first."""
+    change, part, differences = CHANGES[name]
+
+    def counted(change: Callable[[Tensor], Tensor]) -> Counters:
+        planted = replace(ATTENTION["naive"], build=lambda: lambda q, k, v: naive_attention(change(q), k, v))
+        monkeypatch.setitem(ATTENTION, "naive", planted)
+        attention_passes.cache_clear()
+        return counters_of(attention_case(phase=f"attention_{part}", sequence_length=64))
+
+    before, after = counted(lambda query: query), counted(change)
     attention_passes.cache_clear()
-    counters = counters_of(attention_case(phase=phase, sequence_length=64))
-    attention_passes.cache_clear()
-    return counters
-
-
-def test_a_tensor_more_for_the_backward_pass_moves_saved_bytes_and_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = counted_afresh(lambda query: query, monkeypatch)
-    after = counted_afresh(lambda query: query.exp(), monkeypatch)
-    one_tensor = 8 * 64 * 16 * 4
-    assert after.saved_bytes == before.saved_bytes + one_tensor
-    assert after.peak_bytes == before.peak_bytes + one_tensor
-
-
-def test_a_copy_is_read_and_written_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = (counted_afresh(of, monkeypatch, "attention_forward") for of in (lambda query: query, torch.clone))
-    assert after.bytes_touched == before.bytes_touched + 2 * 8 * 64 * 16 * 4
-
-
-def test_a_tensor_kept_by_the_model_moves_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Tensor] = []
-
-    def keep(query: Tensor) -> Tensor:
-        kept.append(query.detach().clone())
-        return query
-
-    before = counted_afresh(lambda query: query, monkeypatch)
-    assert counted_afresh(keep, monkeypatch).peak_bytes == before.peak_bytes + 8 * 64 * 16 * 4
-
-
-def test_a_value_read_back_is_counted_where_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(query: Tensor) -> Tensor:
-        query.sum().item()
-        return query
-
-    assert counted_afresh(lambda query: query, monkeypatch, "attention_forward").host_reads == 0
-    assert counted_afresh(read, monkeypatch, "attention_forward").host_reads == 1
-    assert counted_afresh(read, monkeypatch, "attention_backward").host_reads == 0
+    assert {one: getattr(after, one) - getattr(before, one) for one in differences} == differences
 
 
 def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = language_model_case(replace(TOY, vocab_size=43), phase="full_step", optimizer="loop")
-    before, backward = counters_of(case).host_reads, Training.backward
-
-    def reading(self: Training, loss: Tensor) -> None:
-        loss.item()
-        backward(self, loss)
-
-    monkeypatch.setattr(Training, "backward", reading)
+    case, backward = of(phase=FULL_STEP, config=replace(TOY, vocab_size=43)), Training.backward
+    before = counters_of(case).host_reads
+    monkeypatch.setattr(Training, "backward", lambda self, loss: (loss.item(), backward(self, loss)))
     passes.cache_clear()
     after = counters_of(case).host_reads
     passes.cache_clear()
     assert after == before + 1
 
 
-WIDE = SIZES["2.7B"]
-UNPLAYED = {"model": f"{MODELS}:ReadsAValue", "attention": "own"}
+@pytest.mark.parametrize(
+    "changes", [{"execution": "compiled"}, {"attention": "compiled"}, {"model": f"{MODELS}:ReadsAValue"}]
+)
+def test_what_no_counter_covers_needs_no_more_than_the_eager_case(changes: dict[str, str]) -> None:
+    """Which needs its exact peak; of a full step at least 16 bytes a parameter."""
+    for phase in ("inference", "forward", "backward", "optimizer", "full_step"):
+        eager = of(phase=phase, config=SIZES["small"].at_context(512))
+        needed = needed_bytes(replace(eager, **changes))  # type: ignore[arg-type]
+        assert 0 < needed <= needed_bytes(eager) == counters_of(eager).peak_bytes
+    if "model" not in changes:
+        assert needed >= 16 * SIZES["small"].parameters
 
 
-@pytest.mark.parametrize("checkpoint", ["none", "block"])
-def test_an_eager_case_needs_its_exact_peak(checkpoint: str) -> None:
-    case = language_model_case(SIZES["tiny"].at_context(64), phase="full_step", checkpoint=checkpoint)
-    assert needed_bytes(case) == counters_of(case).peak_bytes
+@pytest.mark.parametrize("factory", ["Healthy", "GroupedHeads", "Tied"])
+def test_flops_are_those_that_pytorch_counts_of_the_real_model(factory: str) -> None:
+    """PyTorch has no formula for the CPU's fused kernel: two products forward, four backward."""
+    case = of(factory)
+    assert case.own is not None
+    model, tokens_BT = case.own.build(TOY), random_tokens()
+    with FlopCounterMode(display=False) as forward:
+        logits_BTV = model(tokens_BT)
+    loss = cross_entropy(logits_BTV, tokens_BT)
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    square = 4 * 2 * TOY.context_length**2 * TOY.d_model if factory == "GroupedHeads" else 0
+    wanted = {"forward": forward.get_total_flops() + square, "backward": backward.get_total_flops() + 2 * square}
+    assert pass_flops(case) == wanted
+    assert counters_of(of(factory, FULL_STEP)).model_flops == sum(wanted.values())
 
 
-@pytest.mark.parametrize("changes", [{"execution": "compiled"}, {"attention": "compiled"}, UNPLAYED])
-@pytest.mark.parametrize("phase", ["inference", "forward", "backward", "optimizer", "full_step"])
-def test_what_no_counter_covers_needs_no_more_than_the_eager_case(phase: str, changes: dict[str, str]) -> None:
-    eager = language_model_case(SIZES["small"].at_context(512), phase=phase)
-    assert 0 < needed_bytes(replace(eager, **changes)) <= needed_bytes(eager)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "name, groups, kind, times",
+    [
+        *(("Convolving", groups, kind, 2) for groups in (1, 4, 8) for kind in ("Conv1d", "ConvTranspose1d")),
+        ("ConvolvingFrozen", 1, None, 1),  # its input needs no gradient
+    ],
+)
+def test_a_convolution_has_a_product_backward_for_each_gradient_asked_for(
+    name: str, groups: int, kind: str | None, times: int
+) -> None:
+    arguments = (f"groups={groups}", f"kind={kind}") if kind else ()
+    case = of(f"{PARTS}:{name}", model_arguments=arguments)
+    positions = TOY.context_length + 2 * (kind == "ConvTranspose1d")
+    head, mixing = 2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * positions * 8 * (8 // groups) * 3
+    assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + times * mixing}
 
 
-def test_a_model_of_ones_own_needs_its_own_peak_with_shared_weights_once() -> None:
-    case = language_model_case(model=f"{MODELS}:Tied", attention="own", phase="full_step", optimizer="loop")
-    matrix = 4 * TOY.vocab_size * 4
-    assert counters_of(case).parameters == matrix / 4
-    assert 4 * matrix < needed_bytes(case) == counters_of(case).peak_bytes
+@pytest.mark.parametrize("phase", ["inference", "forward", "backward", "optimizer", FULL_STEP])
+def test_one_model_or_optimizer_is_counted_alike_however_it_is_named(phase: str) -> None:
+    """Ours as one's own, AdamW as one's own, and frozen parameters as buffers."""
+    ours = counters_of(of(phase=phase), all_layers=True)
+    assert counters_of(of("Healthy", phase)) == (replace(ours, model_flops=None) if phase == "optimizer" else ours)
+    if phase in ("optimizer", FULL_STEP):
+        assert counters_of(of(phase=phase, optimizer="torch.optim:AdamW")) == counters_of(of(phase=phase))
+    frozen, buffered = (counters_of(of(f"{PARTS}:{name}Embedding", phase)) for name in ("Frozen", "Buffered"))
+    assert replace(frozen, parameters=buffered.parameters) == buffered
 
 
-@pytest.mark.parametrize("execution", ["eager", "compiled"])
-def test_a_full_step_needs_the_published_16_bytes_per_parameter(execution: str) -> None:
-    """Weights, gradients and AdamW's moments of the 2.7B shape: 50.77 GiB."""
-    static = 16 * WIDE.parameters
-    assert round(static / 2**30, 2) == 50.77
-    assert needed_bytes(language_model_case(WIDE.at_context(128), phase="full_step", execution=execution)) >= static
+def test_an_operation_that_may_multiply_and_has_no_formula_makes_flops_null() -> None:
+    known = {"aten.mm"}
+    assert products_outside(["aten.mm", "aten.add", "aten.cummax", "aten._unsafe_view"], known) == []
+    assert products_outside(["aten._grouped_mm", "theirs.kernel"], known) == ["aten._grouped_mm", "theirs.kernel"]
+    counters = counters_of(of("WithAnRnn"))
+    assert (counters.model_flops, counters.executed_flops) == (None, None)
+    assert counters.peak_bytes > 0
 
 
-def test_compiled_attention_alone_needs_less_than_the_naive_one() -> None:
-    naive = attention_case(sequence_length=64, attention="naive")
-    assert needed_bytes(replace(naive, attention="compiled")) < needed_bytes(naive)
+def test_the_products_of_an_optimizer_are_executed_flops_and_no_model_flops() -> None:
+    """Newton-Schulz: of a matrix (M, N), M at most N, two products of M M N and one of M M M, five times.
+
+    Its first step makes the state that later ones find.
+    """
+    update, full, first = (
+        counters_of(of(phase=phase, optimizer=MUON)) for phase in ("optimizer", FULL_STEP, FIRST_STEP)
+    )
+    d, f = TOY.d_model, TOY.d_ff
+    pairs = TOY.num_layers * [(d, d)] * 4 + TOY.num_layers * [(d, f)] * 3
+    flops = sum(5 * 2 * (2 * m * m * n + m**3) for m, n in pairs)
+    assert (update.executed_flops, update.model_flops) == (flops, None)
+    assert (update_flops(of(phase=FULL_STEP, optimizer=MUON)), update_flops(of(phase=FULL_STEP))) == (flops, 0)
+    assert full.model_flops == counters_of(of(phase=FULL_STEP)).model_flops
+    assert first.kernel_launches > full.kernel_launches
+    assert first.parts[0].bytes_by_category.get(OPTIMIZER_STATE, 0) == 0
+
+
+NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
+    "compiled": (of(execution="compiled"), "compiled model fuses"),
+    "flex": (of(attention="flex"), "flex attention fuses"),
+    "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be played .*it reads a value of one"),
+    "an optimizer that reads": (
+        of(phase="optimizer", optimizer=f"{OPTIMIZERS_OF}:ReadsAValue"),
+        r"cannot be played on tensors without content: it reads a value of one\.",
+    ),
+    "a step that varies": (
+        of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:EverySecondStep"),
+        "the second and the third step of .* differ",
+    ),
+    "a form that PyTorch chooses": (
+        of(phase=FULL_STEP, optimizer="torch.optim:SGD", device="cuda"),
+        "lets PyTorch choose `foreach` by the device",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_COUNTED)
+def test_a_case_that_cannot_be_counted_says_why_and_needs_what_certainly_exists(name: str) -> None:
+    case, words = NOT_COUNTED[name]
+    counters, reason = counters_or_reason(case)
+    assert counters is None
+    assert re.search(words, reason or "")
+    assert needed_bytes(case) == case.least_bytes
+    if case.own_optimizer is not None:
+        # Moments that it may not have are no ground for a refusal, and its other phases are counted.
+        logits = case.tokens * TOY.vocab_size
+        assert case.phase != FULL_STEP or case.least_bytes == 4 * (2 * TOY.parameters + logits)
+        assert counters_or_reason(replace(case, phase="backward", optimizer=None))[1] is None
+
+
+def test_a_scaler_that_reads_its_overflow_hides_no_counter() -> None:
+    assert counters_of(of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:Descent", precision="fp16")).kernel_launches > 0
+
+
+def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:
+    grid = own_grid(replace(SETTINGS, model=f"{MODELS}:Healthy", attentions=("own",), contexts=(8, 16)))
+    assert {name: len(cases) for name, cases in grid.items()} == {"tiny-ctx8-fp32-own": 6, "tiny-ctx16-fp32-own": 6}
+    assert {case.device for cases in grid.values() for case in cases} == {"cuda"}
+
+
+CASE = of()
+LIBRARIES = libraries_on(9, "2.13.0", {})
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The cases that were counted, with a cache of the test's own."""
+    done: list[object] = []
+
+    def count(case: Case, libraries: Any = None) -> tuple[Counters | None, str | None]:
+        done.append(case)
+        return counters_or_reason(case, libraries)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(counters_module, "counters_or_reason", count)
+    return done
+
+
+@pytest.mark.parametrize(
+    "case, libraries, runs",
+    [
+        (CASE, None, 1), (replace(CASE, device="cuda"), LIBRARIES, 1), (of(phase=FULL_STEP), None, 1),
+        (attention_case(), None, 1),
+        (replace(CASE, attention="mine.py:attention"), None, 2), (replace(CASE, execution="compiled"), None, 2),
+    ],
+)  # fmt: skip
+def test_the_second_run_reads_what_the_first_counted_but_not_what_is_ones_own_or_uncounted(
+    case: Case, libraries: Any, runs: int, counted: list[object], tmp_path: Path
+) -> None:
+    first, second = (kept_counters_or_reason(case, libraries) for _ in range(2))
+    assert first == second == counters_or_reason(case, libraries)
+    assert (len(counted), len(list(tmp_path.rglob("*.json")))) == (runs, 2 - runs)
+
+
+def test_a_change_of_what_a_count_depends_on_counts_again_and_the_oldest_states_are_removed(
+    counted: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each case and each library has counters of its own."""
+    on_gpu = replace(CASE, device="cuda")
+    for case, libraries in ((CASE, None), (on_gpu, None), (on_gpu, LIBRARIES), (replace(CASE, batch_size=3), None)):
+        kept_counters_or_reason(case, libraries)
+    assert len(counted) == 4
+    changes: list[Callable[[pytest.MonkeyPatch], object]] = [
+        lambda patch: patch.setattr(torch, "__version__", "9.9.9"),
+        lambda patch: patch.setattr(torch.version, "git_version", "another"),
+        lambda patch: patch.setattr("numpy.__version__", "9"),
+        lambda patch: patch.setattr("platform.machine", lambda: "another"),
+        lambda patch: patch.setenv("TORCH_SOMETHING", "1"),
+        lambda patch: patch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: 1),
+        *(lambda patch, n=n: patch.setattr(counters_module, "digest_of_suite", lambda: str(n)) for n in range(3)),
+    ]
+    for number, change in enumerate(changes, 5):
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            kept_counters_or_reason(CASE)
+        assert len(counted) == number
+    assert len(list((tmp_path / "transformer-perf-tests/counters").iterdir())) == MOST_FOLDERS
+
+
+def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_path: Path) -> None:
+    whole = kept_counters_or_reason(CASE)
+    (path,) = tmp_path.rglob("*.json")
+    good = json.loads(path.read_text())
+    kept = good["counters"]
+    broken = [{**good, "counters": {name: kept[name] for name in kept.keys() - {"kernels"}}},
+              {**good, "counters": {**kept, "unknown": 1}}, {**good, "case": "another"}]  # fmt: skip
+    for content in ("", "{", "[]", "null", '{"case": "another", "counters": {}}', *map(json.dumps, broken)):
+        done = len(counted)
+        path.write_text(content)
+        assert kept_counters_or_reason(CASE) == kept_counters_or_reason(CASE) == whole
+        assert len(counted) == done + 1, content
+
+
+def _count_in_a_process(folder: str) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        return all(kept_counters_or_reason(CASE) == counters_or_reason(CASE) for _ in range(3))
+
+
+def test_two_runs_at_once_read_whole_files_and_a_cache_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path,
+) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert all(pool.map(_count_in_a_process, [str(tmp_path), "/proc/nothing"] * 2))
+    assert list(tmp_path.rglob(".unfinished*")) == []

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from model.compilation import CUDA_GRAPH_MODES, compiled
-from perf_tests.bench import loop as timed
-from perf_tests.bench import models
-from perf_tests.bench import worker_plugin as worker_settings
+from perf_tests.bench import loop, models, worker_plugin
 from perf_tests.bench.loop import Rounds, Row, TimedMeasure
 from perf_tests.bench.models import executed
 from perf_tests.bench.workbench import Workbench
@@ -21,56 +19,46 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import EXECUTIONS
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice, count_compilations
-from perf_tests.passes import kernels as traced
+from perf_tests.passes import kernels
 from perf_tests.passes.kernels import ProfiledMeasure, ProfilerBusyError
 from perf_tests.predict.counters import needed_bytes
 from tests.support.example_cases import CPU, SETTINGS, attention_case, build, language_model_case
 from tests.support.fake_device import LoopBenchmark
 
-GRAPHED = language_model_case(execution="reduce-overhead")
+GRAPHED, COMPILED = (language_model_case(execution=name) for name in ("reduce-overhead", "compiled"))
+DEVICE = CpuDevice(CPU)
 
 
 @pytest.mark.parametrize("mode", CUDA_GRAPH_MODES)
-def test_a_cpu_has_no_cuda_graphs_and_the_row_says_what_to_choose(mode: str) -> None:
+def test_graphs_need_a_gpu_with_triton_and_the_row_says_what_to_choose(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reason = language_model_case(execution=mode).why_unsupported(CPU)
     assert reason == f"--execution {mode} replays CUDA graphs, and a CPU has none; choose compiled."
-
-
-@pytest.mark.parametrize("mode", CUDA_GRAPH_MODES)
-def test_a_gpu_with_triton_runs_them(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, gpu = language_model_case(execution=mode, device="cuda"), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(util, "find_spec", lambda name: None)
-    assert "triton" in str(case.why_unsupported(gpu))
-    monkeypatch.setattr(util, "find_spec", lambda name: "triton")
-    assert case.why_unsupported(gpu) is None
+    for found, words in ((None, "triton"), ("triton", "None")):
+        monkeypatch.setattr(util, "find_spec", lambda name, found=found: found)
+        assert words in str(case.why_unsupported(gpu))
 
 
 def test_a_mode_is_named_in_the_id_and_goes_with_no_attention_that_compiles_itself() -> None:
     grid = LanguageModelCase.grid(replace(SETTINGS, executions=EXECUTIONS, attentions=("naive", "compiled", "flex")))
-    assert [LanguageModelCase.id_of(*values) for values in grid] == [
-        "tiny-ctx8-fp32-naive",
-        "tiny-ctx8-fp32-naive-compiled-model",
-        "tiny-ctx8-fp32-naive-reduce-overhead",
-        "tiny-ctx8-fp32-naive-max-autotune",
-        "tiny-ctx8-fp32-compiled",
-        "tiny-ctx8-fp32-flex",
-    ]
+    assert [LanguageModelCase.id_of(*values).removeprefix("tiny-ctx8-fp32-") for values in grid] == [
+        "naive", "naive-compiled-model", "naive-reduce-overhead", "naive-max-autotune", "compiled", "flex"
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("execution, mode", [("compiled", "default"), *((name, name) for name in CUDA_GRAPH_MODES)])
-def test_an_execution_is_a_mode_of_torch_compile(execution: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch_compile = Mock()
-    monkeypatch.setattr(torch, "compile", torch_compile)
-    executed(build(), execution)
-    assert torch_compile.call_args.kwargs == {"dynamic": False, "mode": mode}
-
-
-def test_a_model_of_a_base_without_modes_is_still_compiled_and_its_missing_modes_are_not_collected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_execution_is_a_mode_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base without modes still compiles, and its missing modes are not collected."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "compile", torch_compile := Mock())
+        for execution in ("compiled", *CUDA_GRAPH_MODES):
+            executed(build(), execution)
+            mode = "default" if execution == "compiled" else execution
+            assert torch_compile.call_args.kwargs == {"dynamic": False, "mode": mode}
     monkeypatch.setattr(models, "compiled", lambda function: function)
-    monkeypatch.setattr(worker_settings, "EXECUTIONS", ("eager", "compiled"))
+    monkeypatch.setattr(worker_plugin, "EXECUTIONS", ("eager", "compiled"))
     module = build()
     assert executed(module, "compiled") is executed(module, "eager") is module
     assert received(sent(replace(SETTINGS, executions=EXECUTIONS))).executions == ("eager", "compiled")
@@ -91,48 +79,33 @@ def test_each_round_is_marked_before_its_set_up_where_graphs_may_exist(
     assert ran == [*(["mark"] if is_loaded else []), "set-up", "target"] * 2
 
 
-@pytest.mark.parametrize(
-    "case, asked, warmup_rounds", [(GRAPHED, 1, 3), (GRAPHED, 5, 5), (language_model_case(execution="compiled"), 1, 1)]
-)
-def test_graphs_are_recorded_before_the_first_measured_round(
-    case: LanguageModelCase, asked: int, warmup_rounds: int
-) -> None:
-    device = CpuDevice(CPU)
-    workbench = Workbench(replace(SETTINGS, warmup_rounds=asked), device, Clock(device), 0)
-    assert workbench.warmup_rounds(case) == warmup_rounds
-    assert attention_case().fewest_warmup_rounds == 0
-
-
-def test_as_a_test_alone_a_graph_is_replayed_too() -> None:
-    device, ran = CpuDevice(CPU), []
-    TimedMeasure(LoopBenchmark(), Clock(device), device, 1, GRAPHED.fewest_warmup_rounds, None)(lambda: ran.append(1))
-    assert len(ran) == 4
-
-
-def test_the_kernel_pass_records_graphs_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_recorded_before_the_first_measured_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a case, as a test alone, and in the kernel pass."""
+    for case, asked, warmup_rounds in ((GRAPHED, 1, 3), (GRAPHED, 5, 5), (COMPILED, 1, 1), (attention_case(), 0, 0)):
+        workbench = Workbench(replace(SETTINGS, warmup_rounds=asked), DEVICE, Clock(DEVICE), 0)
+        assert workbench.warmup_rounds(case) == warmup_rounds
     ran: list[int] = []
-    monkeypatch.setattr(traced, "trace_rounds", Mock(side_effect=ProfilerBusyError))
-    device = CpuDevice(CPU)
+    TimedMeasure(LoopBenchmark(), Clock(DEVICE), DEVICE, 1, GRAPHED.fewest_warmup_rounds, None)(lambda: ran.append(1))
+    monkeypatch.setattr(kernels, "trace_rounds", Mock(side_effect=ProfilerBusyError))
     with pytest.raises(ProfilerBusyError):
-        ProfiledMeasure("some id", GRAPHED, Mock(device=device, clock=Clock(device)))(lambda: ran.append(1))
-    assert len(ran) == 3
+        ProfiledMeasure("some id", GRAPHED, Mock(device=DEVICE, clock=Clock(DEVICE)))(lambda: ran.append(2))
+    assert ran == [1] * 4 + [2] * 3
 
 
-class CountingDevice(CpuDevice):
-    def peak_allocated_bytes(self) -> int:
-        return 1
-
-
-@pytest.mark.parametrize("case, peak", [(GRAPHED, None), (language_model_case(execution="compiled"), 1)])
+@pytest.mark.parametrize("case, peak", [(GRAPHED, None), (COMPILED, 1)])
 def test_a_graphs_pool_is_no_allocated_peak_and_what_was_left_out_of_graphs_is_flagged(
     case: LanguageModelCase, peak: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of what a graph holds only the least is known."""
     seen = iter([Counter[str](), *[Counter(graphs=1, cudagraph_skips=1)] * 5])
-    monkeypatch.setattr(timed, "count_compilations", lambda: next(seen))
-    device, benchmark = CountingDevice(CPU), LoopBenchmark()
-    TimedMeasure(benchmark, Clock(device), device, 3, 3, Row(case))(lambda: None)
+    monkeypatch.setattr(loop, "count_compilations", lambda: next(seen))
+    monkeypatch.setattr(CpuDevice, "peak_allocated_bytes", lambda device: 1)
+    benchmark = LoopBenchmark()
+    TimedMeasure(benchmark, Clock(DEVICE), DEVICE, 3, 3, Row(case))(lambda: None)
     assert benchmark.extra_info["peak_allocated_bytes"] == peak
     assert "no_cuda_graph" in benchmark.extra_info["flags"]
+    assert needed_bytes(GRAPHED) == needed_bytes(COMPILED)
+    assert "pool of its CUDA graphs" in str(GRAPHED.why_not_counted)
 
 
 def test_what_torch_leaves_out_of_cuda_graphs_is_counted() -> None:
@@ -140,8 +113,3 @@ def test_what_torch_leaves_out_of_cuda_graphs_is_counted() -> None:
     before = count_compilations()
     compiled(lambda x: x + 1, mode="reduce-overhead")(torch.ones(1))
     assert (count_compilations() - before)["cudagraph_skips"] == 1
-
-
-def test_of_what_a_graph_holds_only_the_least_is_known() -> None:
-    assert needed_bytes(GRAPHED) == needed_bytes(replace(GRAPHED, execution="compiled"))
-    assert "pool of its CUDA graphs" in str(GRAPHED.why_not_counted)

@@ -11,7 +11,6 @@ from perf_tests.hardware.datasheets import (
     EFFICIENT,
     FITS,
     FLASH,
-    FRAGMENTATION_SHARE,
     GIB,
     GPUS,
     MAY_NOT_FIT,
@@ -60,29 +59,33 @@ def test_a_card_is_recognised_by_the_names_in_use() -> None:
     assert {text: gpu_named(text).name for text in names} == names
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4090 D", "RTX 4060 / T4?", "T4?", "NVIDIA A10G", "Apple M3", "",
-     "NVIDIA GeForce RTX 3080 12GB", "Quadro RTX 6000"],
-)  # fmt: skip
-def test_a_card_without_a_datasheet_passes_for_no_other(text: str) -> None:
-    with pytest.raises(ValueError, match=r"known: P100-PCIe.*by its peaks") as caught:
-        gpu_named(text)
-    assert BY_HAND in str(caught.value)
+REFUSED = {
+    **dict.fromkeys(
+        ("NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4090 D", "RTX 4060 / T4?", "T4?", "NVIDIA A10G", "Apple M3",
+         "", "NVIDIA GeForce RTX 3080 12GB", "Quadro RTX 6000"),
+        r"known: P100-PCIe.*by its peaks, for example memory=24GiB",
+    ),
+    "A100": "may be A100-40GB or A100-PCIe-80GB or A100-SXM-80GB",
+    **dict.fromkeys(
+        ("8x H100", "8xH100", "H100 x 8", "H100-SXM5-80GB \N{MULTIPLICATION SIGN}8", "8 H100 GPUs", "H100 (x8)"),
+        r"names 8 cards; name one\.",
+    ),
+    "2x H100": "names 2 cards",
+    "memory=24GiB;bandwidth=1;fp32=1": "has semicolons; write its peaks with commas in between",
+    "memory=24GiB": "lacks bandwidth and fp32",
+    "memory=24furlongs,bandwidth=1,fp32=1": "has memory in furlongs; give it in GiB, as in memory=",
+    "memory=-80GB,bandwidth=1,fp32=1": "has memory of -80 GB; give a number above 0",
+    "memory=-24GiB,bandwidth=1,fp32=1": "has memory of -24 GiB; give a number above 0",
+    "memory=24,bandwidth=0,fp32=1": "has bandwidth of 0 GB/s; give a number above 0",
+    "memory=24,bandwidth=1TB/s,fp32=1": "has bandwidth in TB/s; give it in GB/s",
+    "memory=24,bandwidth=fast,fp32=1": "'bandwidth=fast', which is not of the form",
+    "memory=24,memory=24,bandwidth=1,fp32=1": "'memory=24', which is not of the form",
+}  # fmt: skip
 
 
-def test_a_name_that_leaves_the_memory_open_names_the_candidates() -> None:
-    with pytest.raises(ValueError, match="may be A100-40GB or A100-PCIe-80GB or A100-SXM-80GB"):
-        gpu_named("A100")
-
-
-@pytest.mark.parametrize(
-    "text, count",
-    [("8x H100", 8), ("8xH100", 8), ("H100 x 8", 8), ("H100-SXM5-80GB \N{MULTIPLICATION SIGN}8", 8), ("8 H100 GPUs", 8),
-     ("H100 (x8)", 8), ("2x H100", 2)],
-)  # fmt: skip
-def test_a_count_of_cards_is_no_name_of_one(text: str, count: int) -> None:
-    with pytest.raises(ValueError, match=rf"names {count} cards; name one\."):
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_names_no_single_card_is_refused_with_what_to_give(text: str) -> None:
+    with pytest.raises(ValueError, match=REFUSED[text]):
         gpu_named(text)
 
 
@@ -105,53 +108,26 @@ def test_a_name_that_leaves_cards_open_has_the_highest_peaks_of_them_all(text: s
     assert gpu.rates["fp32"] == max(card.rates["fp32"] for card in families)
 
 
-def test_rates_are_dense_and_a_path_that_a_card_lacks_has_none() -> None:
+def test_a_card_has_its_dense_rates_and_what_its_architecture_rules() -> None:
+    """A narrower format is never slower, and a path that a card lacks has no rate."""
     h100, t4 = GPUS["H100-SXM"], GPUS["T4"]
-    assert h100.rates["fp32"] == pytest.approx(66.9e12)
-    assert h100.flops_per_second("bf16") == pytest.approx(989.4e12)
+    assert (h100.rates["fp32"], h100.rates["bf16"]) == pytest.approx((66.9e12, 989.4e12))
     assert GPUS["L4"].bytes_per_second == 300e9
     assert (t4.flops_per_second("bf16"), t4.flops_per_second("fp16-unscaled")) == (None, 65e12)
     with pytest.raises(ValueError, match="fp8"):
         t4.flops_per_second("fp8")
-
-
-def test_a_narrower_format_is_never_slower() -> None:
+    majors = {"H200-SXM": (9, 60), "B200": (10, 126), "RTX 5090": (12, 96), "T4": (7, 4), "A100-SXM-80GB": (None, 40)}
+    for name, (major, mebibytes) in majors.items():
+        assert (GPUS[name].compute_major, GPUS[name].l2_cache_bytes) == (major, mebibytes * MIB)
     for gpu in GPUS.values():
-        present = [rate for name in ("fp32", "tf32", "bf16") if (rate := gpu.rates.get(name)) is not None]
+        present = [gpu.rates[name] for name in ("fp32", "tf32", "bf16") if name in gpu.rates]
         assert present == sorted(present), gpu.name
-
-
-def test_a_card_has_its_cache_and_the_rules_of_its_architecture() -> None:
-    known = {"H200-SXM": (9, 60), "H100-SXM": (9, 50), "B200": (10, 126), "RTX 5090": (12, 96), "T4": (7, 4),
-             "A100-SXM-80GB": (None, 40)}  # fmt: skip
-    assert {name: (GPUS[name].compute_major, GPUS[name].l2_cache_bytes) for name in known} == {
-        name: (major, mebibytes * MIB) for name, (major, mebibytes) in known.items()
-    }
 
 
 def test_peaks_by_hand_are_read_with_their_units() -> None:
     gpu = gpu_named(BY_HAND)
     assert (gpu.memory_bytes, gpu.bytes_per_second, gpu.rates["fp32"]) == (24 * GIB, 300e9, 30.3e12)
     assert gpu_named("memory=8,bandwidth=100,fp32=5").flops_per_second("bf16") is None
-
-
-REFUSED_BY_HAND = {
-    "memory=24GiB;bandwidth=1;fp32=1": "has semicolons; write its peaks with commas in between",
-    "memory=24GiB": "lacks bandwidth and fp32",
-    "memory=24furlongs,bandwidth=1,fp32=1": "has memory in furlongs; give it in GiB, as in memory=",
-    "memory=-80GB,bandwidth=1,fp32=1": "has memory of -80 GB; give a number above 0",
-    "memory=-24GiB,bandwidth=1,fp32=1": "has memory of -24 GiB; give a number above 0",
-    "memory=24,bandwidth=0,fp32=1": "has bandwidth of 0 GB/s; give a number above 0",
-    "memory=24,bandwidth=1TB/s,fp32=1": "has bandwidth in TB/s; give it in GB/s",
-    "memory=24,bandwidth=fast,fp32=1": "'bandwidth=fast', which is not of the form",
-    "memory=24,memory=24,bandwidth=1,fp32=1": "'memory=24', which is not of the form",
-}
-
-
-@pytest.mark.parametrize("text", REFUSED_BY_HAND)
-def test_peaks_without_sense_are_refused_with_what_to_give(text: str) -> None:
-    with pytest.raises(ValueError, match=REFUSED_BY_HAND[text]):
-        gpu_named(text)
 
 
 def test_the_room_on_a_card_is_what_programs_are_shown_less_the_context() -> None:
@@ -162,50 +138,30 @@ def test_the_room_on_a_card_is_what_programs_are_shown_less_the_context() -> Non
 
 
 def test_fragmentation_stands_between_fitting_and_not() -> None:
-    assert FRAGMENTATION_SHARE == 0.05
     verdicts = {peak: Room(1050, "made up").verdict(peak) for peak in (1000, 1001, 1050, 1051)}
     assert verdicts == {1000: FITS, 1001: MAY_NOT_FIT, 1050: MAY_NOT_FIT, 1051: DOES_NOT_FIT}
 
 
-@pytest.mark.parametrize(
-    "major, torch_version, config, mebibytes",
-    [
-        (None, "2.13.0+cu130", None, 8.125),
-        (8, "2.11.0", None, 8.125),
-        (9, "2.9.1", None, 32),
-        (12, "2.11.0", None, 8.125),
-        (12, "2.12.0", None, 32),
-        (9, "2.13.0", ":4096:8", 32),
-        (9, "2.13.0", ":4096:2:16:8", 8.125),
-        (9, "2.13.0", ":0:0", 0),
-        (9, "2.13.0", "large", 32),  # torch warns and takes its default
-    ],
-)
-def test_cublas_takes_the_workspace_that_torch_gives_it(
-    major: int | None, torch_version: str, config: str | None, mebibytes: float
-) -> None:
-    environment = {} if config is None else {CONFIG: config}
-    assert libraries_on(major, torch_version, environment).workspace_bytes == mebibytes * MIB
+WORKSPACES = [
+    (None, "2.13.0+cu130", {}, 8.125), (8, "2.11.0", {}, 8.125), (9, "2.9.1", {}, 32), (12, "2.11.0", {}, 8.125),
+    (12, "2.12.0", {}, 32), (10, "2.12.0", {}, 32), (9, "2.13.0", {CONFIG: ":4096:8"}, 32),
+    (9, "2.13.0", {CONFIG: ":4096:2:16:8"}, 8.125), (9, "2.13.0", {CONFIG: ":0:0"}, 0),
+    (9, "2.13.0", {CONFIG: "large"}, 32),  # torch warns and takes its default
+]  # fmt: skip
+KERNELS = [
+    (9, "2.11.0", {}, None, CUDNN), (10, "2.13.0", {}, None, CUDNN), (9, "2.10.0", {}, None, FLASH),
+    (9, "2.13.0", {}, 91002, FLASH),  # the system's cuDNN in front of the wheel's
+    (9, "2.10.0", {}, 91500, FLASH), (9, "2.10.0", {}, 91501, CUDNN), (9, "2.13.0", {DEPRIORITIZED: "1"}, 91501, FLASH),
+    (9, "2.13.0", {DEPRIORITIZED: "0"}, 91501, CUDNN), (8, "2.13.0", {}, 91501, FLASH),
+    (7, "2.13.0", {}, 91501, EFFICIENT), (12, "2.13.0", {}, 91501, FLASH), (None, "2.13.0", {}, None, FLASH),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "major, torch_version, environment, cudnn_version, kernel",
-    [
-        (9, "2.11.0", {}, None, CUDNN),
-        (10, "2.13.0", {}, None, CUDNN),
-        (9, "2.10.0", {}, None, FLASH),
-        (9, "2.13.0", {}, 91002, FLASH),  # the system's cuDNN in front of the wheel's
-        (9, "2.10.0", {}, 91500, FLASH),
-        (9, "2.10.0", {}, 91501, CUDNN),
-        (9, "2.13.0", {DEPRIORITIZED: "1"}, 91501, FLASH),
-        (9, "2.13.0", {DEPRIORITIZED: "0"}, 91501, CUDNN),
-        (8, "2.13.0", {}, 91501, FLASH),
-        (7, "2.13.0", {}, 91501, EFFICIENT),
-        (12, "2.13.0", {}, 91501, FLASH),
-        (None, "2.13.0", {}, None, FLASH),
-    ],
-)
-def test_the_first_kernel_of_fused_attention_is_torchs(
-    major: int | None, torch_version: str, environment: dict[str, str], cudnn_version: int | None, kernel: str
-) -> None:
-    assert libraries_on(major, torch_version, environment, cudnn_version).sdpa == kernel
+def test_cublas_and_fused_attention_follow_torchs_rules() -> None:
+    """Major compute capability, torch, environment, perhaps cuDNN; MiB of workspace and the kernel tried first."""
+    for major, version, environment, mebibytes in WORKSPACES:
+        found = libraries_on(major, version, environment)
+        assert found.workspace_bytes == mebibytes * MIB, (major, version, environment)
+        assert (f"{CONFIG}=" in found.workspace_rule) == (environment.get(CONFIG, "large") != "large")
+    for major, version, environment, cudnn, kernel in KERNELS:
+        assert libraries_on(major, version, environment, cudnn).sdpa == kernel, (major, version, environment, cudnn)

@@ -1,8 +1,11 @@
-"""Choosing a device, its memory and its health, against fakes of torch.cuda; which fused kernel runs on a CPU."""
+"""A device, its memory and its queue, against fakes of torch.cuda and of Linux; which fused kernel runs on a CPU."""
 
-import warnings
+import os
+import resource
+from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,15 +14,30 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from model.attention import ATTENTION, naive_attention, sdpa_attention
-from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
+from model.attention import ATTENTION, naive_attention
 from perf_tests.bench.models import free_leftovers
 from perf_tests.bench.workbench import set_up
-from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.device import CudaDevice, Device, sdpa_backend
+from perf_tests.hardware import device as devices
+from perf_tests.hardware.device import (
+    CacheFlush,
+    CudaDevice,
+    available_bytes,
+    cache_state,
+    cap_address_space,
+    control_group_limit_bytes,
+    last_level_cache_bytes,
+    listed_cache_bytes,
+    sdpa_backend,
+    total_bytes,
+    uncap_address_space,
+    words_of,
+)
 from perf_tests.predict.costs import libraries_here
 from tests.support.example_cases import CPU, SETTINGS, attention_case
-from tests.support.fake_cuda import GPU, TOTAL_BYTES, WHEEL, FakeCuda
+from tests.support.fake_cuda import GPU, TOTAL_BYTES, FakeCuda
+from tests.support.fake_device import linux_says
+
+MIB, GIB = 2**20, 2**30
 
 
 @pytest.fixture
@@ -27,129 +45,49 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return FakeCuda(monkeypatch)
 
 
-@pytest.fixture
-def device(cuda: FakeCuda) -> CudaDevice:
-    return CudaDevice(GPU)
-
-
-def test_a_device_says_what_memory_it_has_and_limits_it() -> None:
-    with pytest.raises(TypeError, match=r"available_bytes'?, '?limit_memory"):
-        Device(CPU)  # type: ignore[abstract]
-
-
-def test_a_name_becomes_a_device_and_auto_the_gpu_that_can_run(cuda: FakeCuda) -> None:
-    names = {"auto": "cuda:0", "cuda": "cuda:0", "cuda:0": "cuda:0", "cpu": "cpu"}
-    assert {text: str(device_named(text)) for text in names} == names
-    assert why_gpu_is_passed_over("cpu") is None
-    cuda.sees(capability=(6, 1))
-    assert str(device_named("auto")) == "cpu"
-    assert "6.1" in (why_gpu_is_passed_over("cpu") or "")
-    assert why_gpu_is_passed_over("cuda:0") is None
-    cuda.sees(capability=(6, 1), count=0)
-    assert why_gpu_is_passed_over("cpu") is None
+V2, V1 = "/sys/fs/cgroup/memory.", "/sys/fs/cgroup/memory/memory."
 
 
 @pytest.mark.parametrize(
-    "text, count, words",
+    "groups, limit, available",
     [
-        ("cuda:9", 1, "'cuda:9' does not exist"),
-        ("cuda:1", 1, "'cuda:1' does not exist"),
-        ("cuda:2", 2, r"cuda:0 \(NVIDIA Example\), cuda:1 \(NVIDIA Relic\)\.$"),
-        ("cuda:1", 2, r"compute capability 1\.0"),  # the named one must run
-        ("cuda", 0, "needs an NVIDIA GPU"),
-        ("gpu", 1, "'gpu' is unknown"),
-        ("cuda:", 1, "'cuda:' is unknown"),
-        ("cuda:-1", 1, "'cuda:-1' is unknown"),
-        ("cuda:x", 1, "'cuda:x' is unknown"),
-        ("", 1, "'' is unknown"),
+        ({}, None, 50 * 1024),
+        ({f"{V2}max": "max\n", f"{V2}current": "5\n"}, None, 50 * 1024),
+        ({f"{V2}max": "40960\n", f"{V2}current": "1024\n"}, 40960, 39936),
+        ({f"{V2}max": "409600\n", f"{V2}current": "1024\n"}, 409600, 50 * 1024),
+        ({f"{V1}limit_in_bytes": "8192\n", f"{V1}usage_in_bytes": "92\n"}, 8192, 8100),
     ],
 )
-def test_another_name_is_refused_in_one_sentence(cuda: FakeCuda, text: str, count: int, words: str) -> None:
-    cuda.sees(count=count)
-    with pytest.raises(ValueError, match=words) as refusal:
-        device_named(text)
-    assert str(refusal.value).count(". ") == 0
-
-
-# c10/cuda/CUDAFunctions.cpp
-TOO_OLD = (
-    "The NVIDIA driver on your system is too old (found version 12080). Please update your GPU driver by downloading "
-    "and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx Alternatively, go to: "
-    "https://pytorch.org to install a PyTorch version that has been compiled with your version of the CUDA driver."
-)
-NO_DRIVER = (
-    "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from "
-    "http://www.nvidia.com/Download/index.aspx"
-)
-NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized.\nMore of it."
-
-
-@pytest.mark.parametrize(
-    "words, visible, told, passed_over",
-    [
-        (TOO_OLD, None, r"too old \(found version 12080\); update the driver, install torch for an older CUDA", True),
-        (NOT_READY, None, "Error 802: system not yet initialized; use cpu", True),
-        (NO_DRIVER, None, "no NVIDIA driver on your system; use cpu", False),
-        ("No CUDA GPUs are available", None, "available; use cpu", False),
-        ("No CUDA GPUs are available", "", "CUDA_VISIBLE_DEVICES='' hides them: unset it", False),
-        ("No CUDA GPUs are available", "GPU-0af3", "CUDA_VISIBLE_DEVICES='GPU-0af3' hides them", False),
-    ],
-)
-def test_a_gpu_that_does_not_start_is_refused_with_why_and_not_passed_over_in_silence(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, words: str, visible: str | None, told: str, passed_over: bool
+def test_the_hosts_memory_is_what_machine_and_control_group_both_leave(
+    groups: dict[str, str], limit: int | None, available: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    cuda.sees(count=0)
-    cuda.does_not_start(words)
-    with pytest.raises(ValueError, match=told) as refusal:
-        device_named("cuda")
-    assert "Please" not in str(refusal.value)
-    assert str(device_named("auto")) == "cpu"
-    assert bool(why_gpu_is_passed_over("cpu")) == passed_over
+    linux_says(monkeypatch, {"/proc/meminfo": "MemTotal: 90 kB\nMemAvailable: 50 kB\n", **groups})
+    assert (control_group_limit_bytes(), available_bytes(), total_bytes()) == (limit, available, 90 * 1024)
+    linux_says(monkeypatch, {})
+    with pytest.raises(OSError, match="MemAvailable; set --memory-budget"):
+        available_bytes()
 
 
-def test_torchs_own_warning_of_an_old_driver_is_no_error(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn() -> bool:
-        warnings.warn(f"CUDA initialization: {TOO_OLD}", stacklevel=1)
-        return False
-
-    monkeypatch.setattr(torch.cuda, "is_available", warn)
-    assert str(device_named("auto")) == "cpu"
-
-
-def test_a_gpu_without_kernels_is_refused_with_what_to_install(cuda: FakeCuda) -> None:
-    cuda.sees(capability=(6, 1))
-    with pytest.raises(ValueError, match=r"NVIDIA Example has compute capability 6\.1.*sm_70 .*install the wheel"):
-        device_named("cuda")
+def test_growth_is_capped_by_the_budget_below_the_systems_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    linux_says(monkeypatch, {"/proc/self/statm": "100 5 5\n"})
+    monkeypatch.setattr(resource, "setrlimit", setrlimit := Mock())
+    page = resource.getpagesize()
+    for hard, limit in ((resource.RLIM_INFINITY, 100 * page + 7), (50 * page, 50 * page)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1, hard))
+        cap_address_space(7)
+        uncap_address_space()
+        assert [call.args[1] for call in setrlimit.call_args_list[-2:]] == [(limit, hard), (hard, hard)]
 
 
-BUILDS: list[tuple[tuple[int, int], list[str], bool]] = [
-    ((8, 0), ["sm_80"], True),
-    ((8, 9), ["sm_86"], True),  # a later minor revision
-    ((8, 0), ["sm_86"], False),  # an earlier one
-    ((9, 0), ["sm_80", "sm_86"], False),  # machine code stays within its major revision
-    ((9, 0), ["sm_90a"], True),
-    ((10, 0), ["sm_100a"], True),
-    ((10, 3), ["sm_100a"], False),  # code of one architecture runs on that one
-    ((10, 3), ["sm_100f"], True),  # code of a family runs on its later members
-    ((12, 0), ["sm_100f"], False),
-    ((9, 0), ["compute_80"], True),  # PTX is translated for later ones
-    ((8, 0), ["compute_80"], True),
-    ((12, 0), ["compute_100f"], False),
-    ((12, 1), ["sm_75", "compute_120"], True),
-    ((7, 5), ["compute_80"], False),
-    ((10, 0), ["compute_90a"], False),
-    ((6, 1), WHEEL, False),
-    ((12, 0), ["sm_90", "sm_120"], True),
-    ((9, 0), [], False),
-]
-
-
-def test_a_build_serves_the_gpus_that_cuda_says_it_does(cuda: FakeCuda) -> None:
-    for capability, built_for, runs in BUILDS:
-        cuda.sees(capability, built_for)
-        assert (why_gpu_cannot_run(0) is None) == runs, (capability, built_for)
+def test_the_line_that_says_what_happened_is_shown() -> None:
+    """Errors of a compiler begin with others."""
+    errors = {
+        "compiling failed\nCUDA out of memory. Tried\nmore": "CUDA out of memory. Tried",
+        "raised:\nout of resource: shared memory": "out of resource: shared memory",
+        "one\ntwo": "one",
+        "": "RuntimeError",
+    }
+    assert {text: words_of(RuntimeError(text)) for text in errors} == errors
 
 
 @pytest.mark.parametrize(
@@ -159,133 +97,113 @@ def test_a_build_serves_the_gpus_that_cuda_says_it_does(cuda: FakeCuda) -> None:
         (torch.OutOfMemoryError("CUDA out of memory."), True),
         (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("CUDA error: device-side assert triggered"), False),
-        (RuntimeError("CUDA error: unspecified launch failure"), False),
-        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
     ],
 )
 def test_only_an_error_other_than_out_of_memory_means_that_the_gpu_is_gone(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, error: Exception | None, alive: bool
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, error: Exception | None, alive: bool
 ) -> None:
     monkeypatch.setattr(torch, "zeros", Mock(side_effect=error, return_value=torch.zeros(1)))
-    assert device.is_alive() is alive
+    assert CudaDevice(GPU).is_alive() is alive
 
 
-def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(cuda: FakeCuda, device: CudaDevice) -> None:
+def test_what_is_asked_of_a_gpu_reaches_the_driver(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening makes it the current one, whose stream has the events; workspaces go back before the cache is emptied."""
+    clear = "perf_tests.hardware.device.clear_cublas_workspaces"
+    monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
+    device = CudaDevice(GPU)
+    device.synchronize()
+    device.start_peaks()
+    free_leftovers(device)
+    told = ["set_device", "synchronize", "reset_peak_memory_stats", "clear workspaces", "empty_cache"]
+    assert cuda.calls == told
     for budget, fraction in ((TOTAL_BYTES // 4, 0.25), (TOTAL_BYTES, 1.0), (3 * TOTAL_BYTES, 1.0)):
         device.limit_memory(budget)
         assert cuda.limit.call_args.args[0] == fraction
 
 
-def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
-    cuda: FakeCuda, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or the next case holds what the last one multiplied with, 64 MiB on an H100."""
-    clear = "perf_tests.hardware.device.clear_cublas_workspaces"
-    monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
-    free_leftovers(device)
-    assert cuda.calls[-2:] == ["clear workspaces", "empty_cache"]
-
-
-def test_the_libraries_rules_are_those_of_the_gpu_that_is_here(cuda: FakeCuda) -> None:
-    here, on_ampere = libraries_here(GPU), libraries_on(8, torch.__version__, {})
-    assert here is not None
-    assert here.workspace_bytes > on_ampere.workspace_bytes
-    assert libraries_here(CPU) is None
-
-
-def test_what_the_suite_asks_reaches_the_driver(cuda: FakeCuda) -> None:
-    """Opening a GPU makes it the current one: events are recorded on the current device's stream."""
+def test_a_gpus_memory_is_read_off_the_allocator(cuda: FakeCuda) -> None:
     device = CudaDevice(GPU)
-    device.synchronize()
-    device.start_peaks()
-    assert cuda.calls == ["set_device", "synchronize", "reset_peak_memory_stats"]
-    device.release_memory()
-    assert cuda.calls[-1] == "empty_cache"
-
-
-def test_memory_is_read_off_the_allocator(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device.available_bytes() == TOTAL_BYTES // 2 - 2 * 2**30
-    assert (device.peak_allocated_bytes(), device.peak_reserved_bytes()) == (300, 500)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(return_value=(2**30, TOTAL_BYTES)))
+    assert device.available_bytes() == TOTAL_BYTES // 2 - 2 * GIB
+    assert (device.allocated_bytes(), device.peak_allocated_bytes(), device.peak_reserved_bytes()) == (100, 300, 500)
+    assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 40.0 GiB free, 40.0 GiB used"
+    cuda.says(mem_get_info=(GIB, TOTAL_BYTES))
     assert device.available_bytes() == 0, "others have filled it"
-    assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 1.0 GiB free, 79.0 GiB used"
 
 
-MIG = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
-MIG_BYTES = 10 * 2**30
-
-
-def test_of_a_slice_of_a_gpu_its_own_memory_counts_and_a_case_that_does_not_fit_names_it(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: MIG)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (MIG_BYTES - 2**30, MIG_BYTES))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=MIG_BYTES))
+def test_of_a_slice_of_a_gpu_its_own_memory_counts_and_a_case_that_does_not_fit_names_it(cuda: FakeCuda) -> None:
+    name, total = "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10 * GIB
+    properties = SimpleNamespace(total_memory=total)
+    cuda.says(get_device_name=name, mem_get_info=(total - GIB, total), get_device_properties=properties)
     workbench = set_up(replace(SETTINGS, device="cuda:0"))
-    assert workbench.budget_bytes == MIG_BYTES - 3 * 2**30
+    assert workbench.budget_bytes == total - 3 * GIB
     assert cuda.limit.call_args.args[0] == pytest.approx(0.7)
     refusal = workbench.why_not(attention_case(device="cuda", sequence_length=2**20))
     assert refusal is not None
-    assert f"7.0 GiB may be used ({MIG} has 10.0 GiB: 9.0 GiB free, 1.0 GiB used)" in refusal.reason
+    assert f"7.0 GiB may be used ({name} has 10.0 GiB: 9.0 GiB free, 1.0 GiB used)" in refusal.reason
 
 
-@pytest.mark.parametrize("words", ["CUDA-capable device(s) is/are busy or unavailable", "out of memory"])
 def test_a_gpu_that_takes_no_further_process_is_refused_in_one_sentence(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, words: str
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = RuntimeError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported")
+    error = RuntimeError("CUDA error: device(s) is/are busy\nCUDA kernel errors might be asynchronously reported")
     monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(side_effect=error))
-    with pytest.raises(pytest.UsageError) as refusal:
+    with pytest.raises(
+        pytest.UsageError, match=r"busy; see what nvidia-smi says of it, or measure with --device cpu\.$"
+    ):
         set_up(replace(SETTINGS, device="cuda:0"))
-    step = "see what nvidia-smi says of it, or measure with --device cpu."
-    assert str(refusal.value) == f"cuda:0 cannot be used: CUDA error: {words}; {step}"
 
 
-class FakeEvent:
-    """A CUDA event recorded at the next whole millisecond."""
-
-    now = 0
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        FakeEvent.now += 1
-        self.at = FakeEvent.now
-
-    def elapsed_time(self, later: "FakeEvent") -> float:
-        return later.at - self.at
-
-    def query(self) -> bool:
-        return False
-
-
-def test_the_time_between_events_is_in_seconds(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+def test_events_tell_seconds_and_a_hold_lasts_at_any_clock_rate(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = Mock(**{"elapsed_time.return_value": 2.0, "query.return_value": False})
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event if enable_timing else None)
+    monkeypatch.setattr(devices, "spin_cuda", spin := Mock())
+    device = CudaDevice(GPU)
     first, second = device.record_event(), device.record_event()
+    assert event.record.call_count == 2
     assert first is not None
     assert second is not None
-    assert first.seconds_until(second) == 1e-3
-    assert not first.is_done()
-
-
-def test_a_queue_is_held_for_at_least_its_time_at_any_clock_rate(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spin = Mock()
-    monkeypatch.setattr("perf_tests.hardware.device.spin_cuda", spin)
+    assert (first.seconds_until(second), first.is_done()) == (2e-3, False)
     device.hold(0.05)
-    (cycles,) = spin.call_args.args
-    assert cycles / 2.9e9 >= 0.05
+    assert 0.05 * 2.9e9 <= spin.call_args.args[0] <= 0.1 * 2.9e9
+
+
+def test_the_libraries_rules_are_those_of_the_gpu_that_is_named(cuda: FakeCuda) -> None:
+    for major, mebibytes in ((9, 32), (8, 8.125)):
+        cuda.sees((major, 0))
+        libraries = libraries_here(GPU)
+        assert libraries is not None
+        assert libraries.workspace_bytes == mebibytes * MIB
+    assert libraries_here(CPU) is None
+
+
+def test_twice_the_last_level_cache_is_flushed(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's L2; of a CPU each cache of its own processors once, a stated size where Linux lists none."""
+    assert last_level_cache_bytes(GPU) == 50 * MIB
+    assert listed_cache_bytes(tmp_path) == 0
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    for processor, shared_by in enumerate(["0-1", "0-1", "2-3", "2-3", "4"]):
+        for level, size in ((2, "512K"), (3, "4096K")):
+            cache = tmp_path / f"cpu{processor}" / "cache" / f"index{level}"
+            cache.mkdir(parents=True)
+            for name, content in (("level", level), ("size", size), ("shared_cpu_list", shared_by)):
+                (cache / name).write_text(f"{content}\n")
+    assert listed_cache_bytes(tmp_path) == 2 * 4 * MIB
+    for listed, flushed in ((3 * MIB // 2 + 1, 4 * MIB), (0, 512 * MIB)):
+        monkeypatch.setattr(devices, "listed_cache_bytes", lambda _, listed=listed: listed)
+        flush = CacheFlush(CPU)
+        assert flush.bytes == flushed
+    flush()
+    assert bool((flush._buffer == 1).all())
+
+
+def test_a_compilers_cache_is_cold_once_anything_was_generated() -> None:
+    states = [cache_state(Counter(cache_hits=hits, cache_misses=misses)) for hits, misses in ((0, 0), (2, 0), (2, 1))]
+    assert states == [None, "warm", "cold"]
 
 
 SHAPE = (2, 64, 16)
-
-
-def test_a_call_without_a_head_dimension_takes_the_math_path() -> None:
-    """The reason for the extra dimension in `sdpa_attention`; if this fails, drop it there."""
-    without = partial(scaled_dot_product_attention, is_causal=True)
-    assert sdpa_backend(without, SHAPE, torch.float32, CPU, records_graph=True) == "math"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -295,7 +213,10 @@ def test_our_call_takes_a_fused_kernel(shape: tuple[int, ...], records_graph: bo
     assert sdpa_backend(ATTENTION["sdpa"].build(), shape, dtype, CPU, records_graph) == "flash"
 
 
-def test_a_forced_math_path_is_reported_as_math_and_attention_without_the_call_has_no_backend() -> None:
+def test_the_kernel_that_ran_is_named_and_attention_without_the_call_has_none() -> None:
+    """Without a head dimension it is the math path, the reason for the one in `sdpa_attention`."""
+    without = partial(scaled_dot_product_attention, is_causal=True)
     with sdpa_kernel(SDPBackend.MATH):
-        assert sdpa_backend(sdpa_attention, SHAPE, torch.float32, CPU, records_graph=True) == "math"
-    assert sdpa_backend(naive_attention, SHAPE, torch.float32, CPU, records_graph=False) is None
+        forced = sdpa_backend(ATTENTION["sdpa"].build(), SHAPE, torch.float32, CPU, records_graph=True)
+    found = [sdpa_backend(one, SHAPE, torch.float32, CPU, records_graph=True) for one in (without, naive_attention)]
+    assert [forced, *found] == ["math", "math", None]

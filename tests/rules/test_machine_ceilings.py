@@ -20,7 +20,6 @@ from perf_tests.hardware.machine import OtherProcesses
 from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.machine import cache_path, ceilings_here
 from tests.support.example_cases import CEILINGS
-from tests.support.fake_device import QueueDevice
 
 CPU = CpuDevice(torch.device("cpu"))
 
@@ -40,20 +39,18 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ceilin
     return done
 
 
-def test_the_second_time_nothing_is_measured(measurements: list[Ceilings]) -> None:
-    first, second = ceilings_here(CPU), ceilings_here(CPU)
-    assert first == second == measurements[0]
-    assert len(measurements) == 1
-
-
-def test_what_a_busy_machine_measured_is_said_to_be_so_and_not_kept(
+def test_what_was_measured_is_kept_but_not_of_a_busy_machine(
     measurements: list[Ceilings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor where the folder cannot be written, which costs nothing else."""
     monkeypatch.setattr(OtherProcesses, "cores", lambda _: 1.0)
     assert "busy machine" in ceilings_here(CPU).source
     assert not cache_path(CPU.torch_device).exists()
     monkeypatch.setattr(OtherProcesses, "cores", lambda _: 0.1)
-    assert ceilings_here(CPU) == measurements[1]
+    assert ceilings_here(CPU) == ceilings_here(CPU) == measurements[1]
+    assert len(measurements) == 2
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
+    assert [ceilings_here(CPU), ceilings_here(CPU)] == measurements[2:]
 
 
 def edited(cached: bytes, name: str, value: Any) -> bytes:
@@ -63,7 +60,7 @@ def edited(cached: bytes, name: str, value: Any) -> bytes:
 
 EDITS: list[tuple[str, Any]] = [
     ("identity", {"cpu": "another"}), ("identity", {"torch": "1.0"}), ("identity", {"threads": 99}),
-    ("identity", None), ("ceilings", None),
+    ("identity", {"gpu": {"name": "another"}}), ("identity", None), ("ceilings", None),
     *(("ceilings", {name: value}) for name, value in (
         ("bytes_per_second", -1), ("bytes_per_second", "fast"), ("bytes_per_second", 10**400),
         ("launch_seconds", None), ("strided_elements_per_second", []), ("strided_elements_per_second", 0),
@@ -87,71 +84,46 @@ def test_a_cache_that_is_corrupt_of_another_machine_or_without_sense_is_measured
         assert len(measurements) == done + 1
 
 
-def test_a_folder_that_cannot_be_written_costs_the_cache_and_nothing_else(
-    measurements: list[Ceilings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
-    assert [ceilings_here(CPU), ceilings_here(CPU)] == measurements
-    assert len(measurements) == 2
-
-
 @pytest.mark.parametrize("folder", ["", "relative/to/anything"])
 def test_without_an_absolute_cache_folder_the_home_is_taken(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", folder)
     assert cache_path(torch.device("cpu")).is_relative_to(Path.home() / ".cache")
 
 
-class HotDevice(QueueDevice):
-    """Slows down by a quarter after a quarter of a second of work, and launches take a tenth of their work's time."""
+def test_the_instruments_find_ceilings_of_this_machine_and_give_back_what_they_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their model multiplies in two threads, whose workspaces would count in the first case's peak.
 
-    def product(self) -> None:
-        self.now += 1e-4
-        self.launch(1e-3 if self.done_at < 0.25 else 1.25e-3)
-
-
-def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
-    """The launch and a wait after each batch are no part of the rate."""
-    device = HotDevice()
-    rate = roofline.rate_of(device.product, 100, device)
-    assert rate.burst == pytest.approx(100 / 1e-3, rel=0.03)
-    assert rate.sustained == pytest.approx(100 / 1.25e-3, rel=0.03)
-
-
-def test_what_the_measurements_hold_is_given_back_after_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its model multiplies matrices in two threads, whose workspaces would count in the first case's peak."""
-    calls, device = [], CpuDevice(torch.device("cpu"))
-
-    def launch_seconds(_: object) -> tuple[float, float, float]:
-        calls.append("launches")
-        return 1e-5, 1e-5, 1e-5
-
-    for name in ("matmul_rate", "memory_rate"):
-        monkeypatch.setattr(machine_ceilings, name, lambda *_: Rate(2.0, 1.0))
-    monkeypatch.setattr(machine_ceilings, "launch_seconds", launch_seconds)
-    monkeypatch.setattr(device, "release_memory", lambda: calls.append("release"))
+    Sizes take no time; the figures are real, and only their signs are certain.
+    """
+    device, calls = CpuDevice(torch.device("cpu")), Mock(launches=Mock(wraps=machine_ceilings.launch_seconds))
+    monkeypatch.setattr(machine_ceilings, "launch_seconds", calls.launches)
+    monkeypatch.setattr(device, "release_memory", calls.release)
+    for name, value in (("_ROUNDS", 2), ("_WIDTH", {"cpu": 64}), ("_ARRAY_BYTES", {"cpu": 2**20})):
+        monkeypatch.setattr(roofline, name, value)
     found = machine_ceilings.measured_ceilings(device)
-    assert calls == ["launches", "release"]
+    native = {
+        name for name in machine_ceilings.MEASURED_PRECISIONS if not PRECISIONS[name].why_unsupported(CPU.torch_device)
+    }
+    assert found.matmul_flops_per_second.keys() == found.burst_flops_per_second.keys() == native
+    assert (found.launches_overlap, found.kernel_seconds, found.strided_elements_per_second) == (False, 0.0, None)
+    assert [torch.get_float32_matmul_precision(), *(name for name, *_ in calls.mock_calls)] == [
+        "highest",
+        "launches",
+        "release",
+    ]
+    monkeypatch.setattr(machine_ceilings, "matmul_rate", lambda *_: Rate(burst=2.0, sustained=1.0))
+    found = machine_ceilings.measured_ceilings(device)
     assert (found.matmul_flops_per_second["fp32"], found.burst_flops_per_second["fp32"]) == (1.0, 2.0)
 
 
-def test_the_instruments_find_ceilings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes that take no time; the figures are real, and only their signs are certain."""
-    monkeypatch.setattr(roofline, "_ROUNDS", 2)
-    monkeypatch.setattr(roofline, "_WIDTH", {"cpu": 64})
-    monkeypatch.setattr(roofline, "_ARRAY_BYTES", {"cpu": 2**20})
-    found = machine_ceilings.measured_ceilings(CPU)
-    known = machine_ceilings.MEASURED_PRECISIONS
-    native = {name for name in known if not PRECISIONS[name].why_unsupported(CPU.torch_device)}
-    assert set(found.matmul_flops_per_second) == native
-    assert not found.launches_overlap
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
 KEPT = replace(CEILINGS, matmul_flops_per_second={"fp32": 1e11}, burst_flops_per_second={"fp32": 1e11})
+Bench = Callable[[float], tuple[Workbench, list[str]]]
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[Workbench, list[str]]]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A workbench whose products run at a planted rate and whose cache holds `KEPT`, and what it measured."""
 
     def of(rate: float) -> tuple[Workbench, list[str]]:
@@ -173,40 +145,29 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[Workbench,
     return of
 
 
-Bench = Callable[[float], tuple[Workbench, list[str]]]
-
-
-def test_a_kept_rate_that_a_product_confirms_is_the_ceiling(bench: Bench) -> None:
-    workbench, done = bench(0.98e11)
-    assert [workbench.ceiling("fp32") for _ in range(3)] == [1e11] * 3
-    assert (done, workbench.doubts) == (["a product"], [])
-
-
-def test_a_machine_that_is_faster_than_its_kept_rates_is_measured_again(bench: Bench) -> None:
-    workbench, done = bench(1.2e11)
-    ceilings = workbench.ceilings_for("fp32")
+@pytest.mark.parametrize(
+    "precision, rate, ceiling, bytes_per_second, measured, is_doubted",
+    [
+        ("fp32", 0.98e11, 1e11, 2e10, ["a product"], False),
+        ("fp32", 1.2e11, 1.2e11, 5e10, ["a product", "everything"], False),
+        ("fp32", 0.5e11, 0.5e11, 2e10, ["a product"], True),
+        ("bf16", 3e11, 3e11, 2e10, ["all products"], False),
+    ],
+    ids=["confirmed", "faster", "slower", "not kept"],
+)
+def test_a_kept_rate_is_confirmed_by_a_product_or_measured_again_or_doubted(
+    precision: str, rate: float, ceiling: float, bytes_per_second: float, measured: list[str], is_doubted: bool,
+    bench: Bench,
+) -> None:  # fmt: skip
+    workbench, done = bench(rate)
+    assert [workbench.ceiling(precision) for _ in range(3)] == [ceiling] * 3
+    ceilings = workbench.ceilings_for(precision)
     assert ceilings is not None
-    assert (ceilings.highest_flops_per_second["fp32"], ceilings.bytes_per_second) == (1.2e11, 5e10)
-    assert (done, workbench.doubts) == (["a product", "everything"], [])
-
-
-def test_a_machine_that_is_slower_than_its_kept_rates_is_said_to_be(bench: Bench) -> None:
-    workbench, done = bench(0.5e11)
-    assert workbench.ceiling("fp32") == 0.5e11
-    (doubt,) = workbench.doubts
-    assert "reach 50% of the rate kept in" in doubt
-    assert "remove that file" in doubt
-    assert done == ["a product"]
-
-
-def test_a_precision_without_a_kept_rate_is_measured(bench: Bench) -> None:
-    workbench, done = bench(3e11)
-    assert workbench.ceiling("bf16") == 3e11
-    assert (done, workbench.doubts) == (["all products"], [])
+    assert (ceilings.bytes_per_second, done, len(workbench.doubts)) == (bytes_per_second, measured, is_doubted)
+    assert all("reach 50% of the rate kept in" in doubt and "remove that file" in doubt for doubt in workbench.doubts)
 
 
 def test_what_was_measured_a_moment_ago_is_not_measured_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     workbench, done = bench(1e11)
     monkeypatch.setattr(machine_ceilings, "kept_ceilings", lambda device: None)
-    assert workbench.ceiling("fp32") == 1e11
-    assert done == ["everything"]
+    assert (workbench.ceiling("fp32"), done) == (1e11, ["everything"])

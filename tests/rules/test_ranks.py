@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from model.parallel import PARALLEL
 from model.sizes import SIZES, ModelConfig
-from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Sharing
 from perf_tests.hardware.clock import CollectiveCounter
 from perf_tests.hardware.datasheets import FITS, Room
@@ -21,16 +20,17 @@ from perf_tests.hardware.limits import (
     slice_bytes,
     step_messages,
 )
+from perf_tests.predict.counting import OPTIMIZER_STATE, TEMPORARIES
 from perf_tests.predict.ranks import (
     NORM_OF_EACH,
     RankPrediction,
-    counted_messages,
-    imagined_ranks,
     parameter_shapes,
     predict_ranks,
 )
 from perf_tests.predict.request import requested_machine
 from perf_tests.predict.step import TargetMachine, predict_case
+from tests.support.example_cases import language_model_case
+from tests.support.imagined_ranks import counted_messages, imagined_ranks
 
 TINY = SIZES["tiny"]
 UNEVEN = ModelConfig(d_model=36, d_ff=52, num_layers=3, num_heads=2, vocab_size=101)
@@ -41,14 +41,10 @@ WAYS = [
     *((variant, bucket_mb, True) for variant in ("ddp", "zero1") for bucket_mb in (0.01, 1.0, 4.0)),
     *((variant, None, False) for variant in ("fsdp2", "fsdp2-bf16")),
 ]
-HIDDEN = [variant for variant in PARALLEL if not variant.startswith("ddp-")]
-"""The others send when nothing is left to compute."""
 
 
 @pytest.mark.parametrize("variant, bucket_mb, reshard", WAYS)
-@pytest.mark.parametrize(
-    "config, world", [(TINY, 2), (UNEVEN, 8), (UNEVEN, 64)], ids=["tiny-2", "uneven-8", "uneven-64"]
-)
+@pytest.mark.parametrize("config, world", [(TINY, 2), (UNEVEN, 8), (UNEVEN, 64)], ids=["tiny-2", "8", "64"])
 def test_the_closed_form_is_what_imagined_ranks_count(
     variant: str, bucket_mb: float | None, reshard: bool, config: ModelConfig, world: int
 ) -> None:
@@ -57,29 +53,16 @@ def test_the_closed_form_is_what_imagined_ranks_count(
     assert sorted(formed) == sorted(counted)
 
 
-def test_a_thousand_imagined_ranks_count_the_same() -> None:
+def test_a_thousand_imagined_ranks_count_the_same_and_a_collective_of_unknown_bytes_is_named() -> None:
     formed = step_messages("fsdp2", parameter_shapes(SMALLEST), 1024, norm_of_each=NORM_OF_EACH)
     assert sorted(counted_messages("fsdp2", SMALLEST, 1024)) == sorted(formed)
-
-
-def test_no_ranks_are_imagined_among_real_ones() -> None:
-    with imagined_ranks(4):  # stands for a run by ranks
-        with pytest.raises(ValueError, match="without torchrun"), imagined_ranks(2):
-            pass
-        assert dist.get_world_size() == 4
-    assert not dist.is_initialized()
-
-
-def test_a_collective_of_unknown_bytes_is_named() -> None:
     with imagined_ranks(2), CollectiveCounter(), pytest.raises(ValueError, match="c10d::alltoall_base_ are not known"):
         dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
 
 
-CASE = LanguageModelCase(
-    phase="full_step", size="tiny", config=TINY.at_context(16), context_length=16, batch_size=1,
-    precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer="foreach", device="cuda",
-    model="ours",
-)  # fmt: skip
+CASE = language_model_case(
+    TINY.at_context(16), phase="full_step", size="tiny", batch_size=1, optimizer="foreach", device="cuda"
+)
 
 
 def machine(room_bytes: int | None = None) -> TargetMachine:
@@ -98,10 +81,8 @@ def test_without_resharding_deep_models_need_more_memory_and_more_ranks() -> Non
     resharded, whole = (predict_ranks(deep, machine(), sharing) for sharing in (again, kept))
     assert whole.peak_bytes - resharded.peak_bytes == (12 + 1 - 3) * block
     room = predict_ranks(deep, machine(), replace(kept, world=4)).peak_bytes
-    fewest, more = (predict_ranks(deep, machine(room), sharing).smallest_world for sharing in (again, kept))
-    assert fewest is not None
-    assert more is not None
-    assert fewest < more
+    fewest, more = (predict_ranks(deep, machine(room), sharing).smallest_world or 0 for sharing in (again, kept))
+    assert 0 < fewest < more
 
 
 def test_only_buckets_stay_while_the_optimizer_steps_and_its_copies_shrink_with_its_moments() -> None:
@@ -110,77 +91,61 @@ def test_only_buckets_stay_while_the_optimizer_steps_and_its_copies_shrink_with_
     assert naive.peak_part == bucketed.peak_part == sharded.peak_part == "optimizer"
     weights = bucketed.bytes_by_category[BUCKETS]
     assert bucketed.bytes_by_category == naive.bytes_by_category | {BUCKETS: weights}
-    assert weights == sharded.bytes_by_category[BUCKETS] == 4 * SIZES["tiny"].parameters
-    share = sharded.bytes_by_category["optimizer state"] / (2 * weights)
+    assert weights == sharded.bytes_by_category[BUCKETS] == 4 * TINY.parameters
+    share = sharded.bytes_by_category[OPTIMIZER_STATE] / (2 * weights)
     assert share < 0.6
-    alone = naive.alone.bytes_by_category["temporaries"]
-    assert sharded.bytes_by_category["temporaries"] == pytest.approx(share * alone, rel=1e-6)
+    alone = naive.alone.bytes_by_category[TEMPORARIES]
+    assert sharded.bytes_by_category[TEMPORARIES] == pytest.approx(share * alone, rel=1e-6)
     assert predicted("ddp-flat", 2).peak_part == "backward"
 
 
-def test_more_ranks_keep_less_and_send_more() -> None:
+def test_more_ranks_keep_less_and_send_more_and_the_fewest_that_fit_are_named() -> None:
+    """Copies of a model that does not fit fit on no number of ranks."""
     predictions = [predicted("fsdp2", world) for world in (1, 2, 8, 64)]
     peaks, sent = [one.peak_bytes for one in predictions], [one.sent_bytes for one in predictions]
     assert peaks == sorted(set(peaks), reverse=True)
-    assert sent == sorted(set(sent))
-    assert sent[0] == 0
-
-
-def test_the_fewest_ranks_that_fit_fit_and_one_less_does_not() -> None:
-    room = int((predicted("fsdp2", 1).peak_bytes + predicted("fsdp2", 64).peak_bytes) / 2)
-    fewest = predicted("fsdp2", 1, room).smallest_world
-    assert fewest is not None
+    assert (sent, sent[0]) == (sorted(set(sent)), 0)
+    room = (peaks[0] + peaks[-1]) // 2
+    fewest = predicted("fsdp2", 1, room).smallest_world or 0
     assert fewest > 1
-    assert predicted("fsdp2", fewest, room).verdict == FITS
-    assert predicted("fsdp2", fewest - 1, room).verdict != FITS
-
-
-def test_copies_of_a_model_that_does_not_fit_fit_on_no_number_of_ranks() -> None:
-    room = predicted("ddp", 2).peak_bytes - 1
-    assert predicted("ddp", 2, room).smallest_world is None
+    assert [predicted("fsdp2", world, room).verdict == FITS for world in (fewest - 1, fewest)] == [False, True]
+    assert predicted("ddp", 2, predicted("ddp", 2).peak_bytes - 1).smallest_world is None
 
 
 @pytest.mark.parametrize("variant", PARALLEL)
-def test_a_step_waits_for_no_more_than_it_sends_and_no_less_than_its_last_message(variant: str) -> None:
-    prediction = predicted(variant, 8)
-    assert prediction.exposed_seconds is not None
-    low, high = prediction.exposed_seconds
-    assert high == pytest.approx(float(sent_bytes(prediction.messages, 8)) / 1e9)
-    assert 0 < low <= high
-    assert (low == high) == variant.startswith("ddp-")  # which send when nothing is left to compute
+def test_a_step_waits_for_what_it_cannot_hide_behind_its_passes(variant: str) -> None:
+    """Never for more than it sends. A slow exchange hides behind the backward pass, of gathers behind both passes.
 
-
-@pytest.mark.parametrize("variant", HIDDEN)
-def test_a_slow_exchange_hides_behind_the_backward_pass_and_gathers_behind_the_forward_pass_too(variant: str) -> None:
-    passes = ("forward", "backward") if variant.startswith("fsdp2") else ("backward",)
-    hidden = sum(predict_case(replace(CASE, phase=phase), machine()).time.low_seconds for phase in passes)
-    exposed = predicted(variant, 8, bytes_per_second=1e8).exposed_seconds
-    assert exposed is not None
-    assert exposed[1] - exposed[0] == pytest.approx(hidden)
-
-
-@pytest.mark.parametrize("variant", HIDDEN)
-def test_a_fast_exchange_still_waits_for_its_last_message(variant: str) -> None:
-    """DDP's last bucket, and zero1's weights; FSDP2's first gather, its last reduction and the norm for clipping."""
-    shapes, rate_of_link = parameter_shapes(CASE.config), 1e15
-    rest = 8 * slice_bytes(shapes.rest, 8)
-    last = Message("all_reduce", bucket_bytes(shapes.by_gradient)[-1])
+    A fast one still waits for its last message: DDP's last bucket, and zero1's weights; FSDP2's first gather, its last
+    reduction and the norm for clipping. What `ddp-` variants send nothing hides.
+    """
+    found = {rate: predicted(variant, 8, bytes_per_second=rate) for rate in (1e8, 1e9, 1e15)}
+    low, high = {}, {}
+    for rate, one in found.items():
+        assert one.exposed_seconds is not None
+        low[rate], high[rate] = one.exposed_seconds
+        assert high[rate] == pytest.approx(float(sent_bytes(one.messages, 8)) / rate)
+        step = one.alone.time
+        assert one.seconds == pytest.approx((step.low_seconds + low[rate], step.high_seconds + high[rate]))
+    if variant.startswith("ddp-"):
+        assert low == high
+        return
+    assert 0 < low[1e9] < high[1e9]
+    hidden_behind = ("forward", "backward") if variant.startswith("fsdp2") else ("backward",)
+    hidden = sum(predict_case(replace(CASE, phase=phase), machine()).time.low_seconds for phase in hidden_behind)
+    assert high[1e8] - low[1e8] == pytest.approx(hidden)
+    shapes = parameter_shapes(CASE.config)
+    rest, last = 8 * slice_bytes(shapes.rest, 8), Message("all_reduce", bucket_bytes(shapes.by_gradient)[-1])
+    norm = Message("all_reduce", 4 * len(shapes.all))
     waits = {
         "ddp": [last],
         "zero1": [last, Message("broadcast", shapes.bytes)],
-        "fsdp2": [Message("all_gather", rest), Message("reduce_scatter", rest)],
-        "fsdp2-bf16": [Message("all_gather", rest), Message("reduce_scatter", rest // 2)],
+        "fsdp2": [Message("all_gather", rest), Message("reduce_scatter", rest), norm],
+        "fsdp2-bf16": [Message("all_gather", rest), Message("reduce_scatter", rest // 2), norm],
     }[variant]
-    if variant.startswith("fsdp2"):
-        waits.append(Message("all_reduce", 4 * len(shapes.all)))
-    exposed = predicted(variant, 8, bytes_per_second=rate_of_link).exposed_seconds
-    assert exposed is not None
-    assert exposed[0] * rate_of_link == pytest.approx(float(sent_bytes(waits, 8)))
+    assert low[1e15] * 1e15 == pytest.approx(float(sent_bytes(waits, 8)))
 
 
-def test_a_step_that_waits_adds_to_the_step_on_one_device() -> None:
-    prediction = predicted("ddp", 8)
-    assert prediction.seconds is not None
-    assert prediction.exposed_seconds is not None
-    assert prediction.seconds[0] == prediction.alone.time.low_seconds + prediction.exposed_seconds[0]
-    assert prediction.seconds[1] == prediction.alone.time.high_seconds + prediction.exposed_seconds[1]
+def test_without_an_interconnect_no_seconds_are_stated() -> None:
+    found = predict_ranks(CASE, machine(), Sharing("ddp", 8, "weak"))
+    assert (found.exposed_seconds, found.seconds) == (None, None)

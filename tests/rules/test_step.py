@@ -1,6 +1,7 @@
 """Predicted steps move the way physics does; orders, held passes and checkpoints decide what fits, by the rule."""
 
 import gc
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from perf_tests.hardware.limits import ceilings_of
 from perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import FORMER_PASS
-from perf_tests.predict.screens import attention_lines, gb, held_lines, step_lines, verdict_line
+from perf_tests.predict.screens import attention_lines, gb, step_lines
 from perf_tests.predict.step import (
     CheckpointChoice,
     TargetMachine,
@@ -26,17 +27,22 @@ from perf_tests.predict.step import (
     predict_step,
     worthwhile_checkpoints,
 )
-from tests.support.allocator_peak import PEAK_LIMIT, predicted_and_measured
+from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.launch import MODELS
 
 TINY = language_model_case(
-    SIZES["tiny"].at_context(64), phase="full_step", size="tiny", batch_size=4, optimizer="foreach", device="cuda"
+    SIZES["tiny"].at_context(64), phase=FULL_STEP, size="tiny", batch_size=4, optimizer="foreach", device="cuda"
 )
+STEP = language_model_case(phase=FULL_STEP, optimizer="loop", device="cuda")
 
 
 def machine(room_bytes: int = 10**12) -> TargetMachine:
     return TargetMachine("card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), True)
+
+
+def cpu_with(room_bytes: int = 10**12) -> TargetMachine:
+    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, False)
 
 
 def at(case: LanguageModelCase, batch_size: int = 4, context: int = 64) -> LanguageModelCase:
@@ -51,33 +57,32 @@ def cell(phase: str, sequence_length: int) -> AttentionCase:
 def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
     case = replace(TINY, phase=phase)
     by_batch = [at(case, batch_size=count) for count in (1, 2, 8, 32)]
-    by_context = [at(case, context=count) for count in (32, 64, 256, 512)]
-    for grown in (by_batch, by_context):
+    for grown in (by_batch, [at(case, context=count) for count in (32, 64, 256, 512)]):
         found = [predict_case(case, machine()) for case in grown]
         assert found == sorted(found, key=lambda one: one.peak_bytes) == sorted(found, key=lambda one: one.time.seconds)
         assert found[-1].peak_bytes > found[0].peak_bytes
 
 
-def test_an_error_is_stated_only_of_what_was_compared_with_published_times() -> None:
-    assert predict_case(TINY, machine()).is_range_known
-    assert predict_case(cell("forward", 256), machine()).is_range_known
-    assert not predict_case(replace(TINY, attention="sdpa"), machine()).is_range_known
+def test_a_range_is_stated_only_of_what_was_compared_with_published_times() -> None:
+    optimizer = "tests.support.planted_optimizers:Descent"
+    unknown = [replace(TINY, attention="sdpa"), replace(TINY, optimizer=optimizer)]
+    known = {case: predict_case(case, machine()).is_range_known for case in (TINY, cell("forward", 256), *unknown)}
+    assert list(known.values()) == [True, True, False, False]
     assert not predict_case(TINY, replace(machine(), has_published_times=False)).is_range_known
-    own = "tests.support.planted_optimizers:Descent"
-    assert not predict_case(replace(TINY, optimizer=own, attention="naive"), machine()).is_range_known
 
 
 def test_a_step_takes_no_less_than_its_longest_part_and_no_more_than_all_of_them() -> None:
-    seconds = {name: phase.time.seconds for name, phase in predict_step(TINY, machine()).phases.items()}
-    parts = [seconds[name] for name in ("forward", "backward", "optimizer")]
+    """A small model is bound by launches and a large one by its kernels."""
+    phases = predict_step(TINY, machine()).phases
+    parts = [phases[name].time.seconds for name in ("forward", "backward", "optimizer")]
     # The loss is in the step alone.
-    assert max(parts) < seconds["full_step"] < 1.2 * sum(parts)
-
-
-def test_a_small_model_is_bound_by_launches_and_a_large_one_by_its_kernels() -> None:
-    assert predict_case(TINY, machine()).time.bound == "launch"
+    assert max(parts) < phases[FULL_STEP].time.seconds < 1.2 * sum(parts)
     large = replace(TINY, size="large", config=SIZES["large"].at_context(1024), context_length=1024, phase="forward")
-    assert predict_case(large, machine()).time.bound == "compute"
+    assert (phases[FULL_STEP].time.bound, predict_case(large, machine()).time.bound) == ("launch", "compute")
+
+
+SINGLE = ["--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block"]
+TOGETHER = {"optimizer": "fused", "attention": "sdpa", "checkpoint": "block"}
 
 
 def test_what_does_not_fit_is_remedied_cheapest_first_and_with_the_largest_batch_that_fits() -> None:
@@ -86,44 +91,47 @@ def test_what_does_not_fit_is_remedied_cheapest_first_and_with_the_largest_batch
     small = machine(room_bytes=counters_of(case).peak_bytes // 2)
     remedies = predict_step(case, small).remedies
     changes = list(remedies)
-    assert changes[:4] == ["--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block"]
+    assert changes[:4] == SINGLE
     assert [change.split()[0] for change in changes[4:6]] == ["--batch-size", "--context"]
     assert all(remedies[change].fits for change in changes[4:6])
-    batch_size = int(changes[4].split()[1])
-    assert not predict_case(replace(case, batch_size=batch_size + 1), small).fits
+    assert not predict_case(at(case, int(changes[4].split()[1]) + 1, 512), small).fits
+    assert not predict_case(at(case, 8, int(changes[5].split()[1]) + 64), small).fits
 
 
-def test_where_no_single_change_helps_all_of_them_together_are_tried() -> None:
+def test_where_no_single_change_helps_all_of_them_together_are_tried_and_then_the_smallest_batch() -> None:
     """The optimizer's temporaries and the saved activations are each too many by themselves."""
     case = at(TINY, batch_size=2)
-    together = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
-    room_bytes = Room.bytes_for(counters_of(together).peak_bytes)
-    found = predict_step(case, machine(room_bytes=room_bytes))
-    fits = {change: step.fits for change, step in found.remedies.items()}
-    assert fits["--optimizer fused --attention sdpa --checkpoint block"]
-    assert not any(fits[change] for change in ("--optimizer fused", "--attention sdpa", "--checkpoint block"))
+    for batch_size, last in ((2, " ".join(f"--{name} {value}" for name, value in TOGETHER.items())),
+                             (1, "... and --batch-size 1")):  # fmt: skip
+        room_bytes = Room.bytes_for(counters_of(replace(case, batch_size=batch_size, **TOGETHER)).peak_bytes)  # type: ignore[arg-type]
+        remedies = predict_step(case, machine(room_bytes)).remedies
+        assert list(remedies)[-1] == last
+        assert [change for change, step in remedies.items() if step.fits and "--" in change[3:]] == [last]
+        assert not any(remedies[change].fits for change in SINGLE)
 
 
 def test_where_the_weights_alone_are_too_large_nothing_is_tried_and_it_is_said() -> None:
+    """16 bytes a parameter; of a frozen one 4, of a shared matrix once."""
     found = predict_step(TINY, machine(room_bytes=16 * TINY.config.parameters))
     assert (found.fits, found.is_hopeless, found.remedies) == (False, True, {})
     assert step_lines(found)[-1].endswith("alone take 49.36 MB")
+    frozen = replace(STEP, model="tests.support.planted_parts:FrozenEmbedding", attention="own")
+    trained = TOY.vocab_size * (32 + 1)
+    weights = 4 * (trained + TOY.vocab_size * 32 + 3 * trained)
+    assert predict_step(frozen, machine()).unavoidable_bytes == weights
+    assert frozen.least_bytes == weights + 4 * frozen.tokens * TOY.vocab_size
 
 
 def test_the_largest_batch_that_fits_is_known_to_the_sequence() -> None:
-    case = language_model_case(phase="full_step", model=f"{MODELS}:Tied", attention="own", optimizer="loop")
-    room = Room(round(counters_of(replace(case, batch_size=23)).peak_bytes * 1.05), "planted")
-    predicted = predict_step(case, TargetMachine("planted", "cpu", room, CEILINGS, False))
-    assert predicted.largest_batch == 23
-    assert predicted.unavoidable_bytes == 4 * 4 * TOY.vocab_size * 4, "a shared matrix counts once"
-
-
-def test_the_largest_batch_is_found_where_blocks_of_512_bytes_make_its_line_uneven() -> None:
-    tied = f"{MODELS}:Tied"
-    case = language_model_case(phase="full_step", model=tied, attention="own", optimizer="loop", device="cuda")
-    for most in (3, 5, 6, 7):
-        room = Room(round(counters_of(replace(case, batch_size=most)).peak_bytes * 1.05) + 1, "planted")
-        assert largest_batch(case, replace(machine(), room=room)) == most
+    """Also where blocks of 512 bytes make its line uneven, and where any batch would fit."""
+    case = replace(STEP, model=f"{MODELS}:Tied", attention="own")
+    for device, most in (("cpu", 23), *(("cuda", batch_size) for batch_size in (3, 5, 6, 7))):
+        case = replace(case, device=device)
+        room = round(counters_of(replace(case, batch_size=most)).peak_bytes * 1.05) + 1
+        assert largest_batch(case, machine(room)) == most
+    found = predict_step(case, machine())
+    assert (found.largest_batch, found.unavoidable_bytes) == (4096, 4 * 4 * TOY.vocab_size * 4)
+    assert "largest batch that fits: 4096 or more" in step_lines(found)
 
 
 def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() -> None:
@@ -135,25 +143,21 @@ def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() 
     account = "\n".join(attention_lines(found)).partition("smallest case that does not fit")[2]
     assert "forward d16-seq1024-fp32-naive" in account
     assert "aten.exp  model/attention.py" in account
-    assert sum(smallest.bytes_by_category.values()) == smallest.peak_bytes
 
 
 def test_the_first_step_has_a_row_only_where_its_peak_differs() -> None:
-    small, large = (predict_step(replace(TINY, batch_size=size), machine()) for size in (1, 256))
-    assert small.first_step.peak_bytes < large.first_step.peak_bytes
-    for found in (small, large):
+    """It holds nothing of a former pass and no state yet, and its gradients are new."""
+    for size, order in ((1, "before-forward"), (256, "after-forward")):
+        case = replace(TINY, batch_size=size, zero_grad=order, holds_former_pass=size > 1)
+        found = predict_step(case, machine())
         differs = found.first_step.peak_bytes != found.step.peak_bytes
-        assert ("first_step" in found.peaks) == differs
-    assert "first_step" in large.peaks
-
-
-def test_the_first_step_holds_nothing_of_a_former_pass() -> None:
-    first = replace(TINY, phase="first_step")
-    for held in (replace(first, holds_former_pass=True), replace(first, zero_grad="after-forward")):
-        assert counters_of(held).peak_bytes == counters_of(first).peak_bytes
-
-
-STEP = language_model_case(phase="full_step", optimizer="loop", device="cuda")
+        assert ("first_step" in found.peaks) == differs == any("first_step" in line for line in step_lines(found))
+        first = counters_of(replace(case, phase="first_step"))
+        plain = replace(case, phase="first_step", zero_grad="before-forward", holds_former_pass=False)
+        assert first == counters_of(plain)
+    lines = step_lines(predict_step(case, machine(Room.bytes_for(found.first_step.peak_bytes))))
+    (line,) = (line for line in lines if line.startswith("its first step, which makes the optimizer's state, fits"))
+    assert line.endswith(gb(first.peak_bytes))
 
 
 @pytest.mark.parametrize(
@@ -163,11 +167,10 @@ STEP = language_model_case(phase="full_step", optimizer="loop", device="cuda")
 def test_a_former_pass_that_is_held_adds_what_its_backward_pass_did_not_free(
     held: str, added: str, precision: str, logit_bytes: int
 ) -> None:
-    case = replace(STEP, phase=held, optimizer="loop" if held == "full_step" else None, precision=precision)
+    case = replace(STEP, phase=held, optimizer="loop" if held == FULL_STEP else None, precision=precision)
     alone, beside = counters_of(case), counters_of(replace(case, holds_former_pass=True))
-    logits_bytes = case.tokens * case.config.vocab_size * logit_bytes
     graph_bytes = counters_of(replace(case, phase="forward", optimizer=None)).saved_bytes
-    wanted = logits_bytes + (graph_bytes if added == "graph and logits" else 0)
+    wanted = case.tokens * case.config.vocab_size * logit_bytes + (graph_bytes if "graph" in added else 0)
     assert beside.parts[0].peak_bytes - alone.parts[0].peak_bytes == wanted
     assert beside.parts[0].bytes_by_category[FORMER_PASS] == wanted
     assert (beside.parts[1:], beside.kernels) == (alone.parts[1:], alone.kernels)
@@ -176,37 +179,30 @@ def test_a_former_pass_that_is_held_adds_what_its_backward_pass_did_not_free(
 def test_the_verdict_says_what_a_held_pass_adds_and_which_pass_it_keeps_from_fitting() -> None:
     """A loop of forward passes holds two graphs, more than a step with its gradients and moments."""
     wide = replace(STEP, batch_size=64, holds_former_pass=True)
-    step, forward = (predict_case(replace(wide, phase=phase), machine(2**40)) for phase in ("full_step", "forward"))
+    step, forward = (predict_case(replace(wide, phase=phase), machine(2**40)) for phase in (FULL_STEP, "forward"))
     assert step.peak_bytes < forward.peak_bytes
     between = machine(int(1.05 * (step.peak_bytes + forward.peak_bytes) / 2))
     held, freed = (predict_step(replace(wide, holds_former_pass=holds), between) for holds in (True, False))
+    line = step_lines(held)[2]
     assert held.fits
-    (line,) = held_lines(held)
     assert line.startswith("but forward alone ")
     assert line.endswith(f"{gb(forward.bytes_by_category[FORMER_PASS])} of it held from the former pass)")
-    assert FORMER_PASS not in freed.step.bytes_by_category
-    assert not held_lines(freed)
-    assert step_lines(held)[2] == line, "directly below the verdict"
-    verdict = verdict_line(step, between)
-    assert ("held from the former pass" in verdict) == (FORMER_PASS in step.bytes_by_category)
+    assert "former pass" not in "\n".join(step_lines(freed))
 
 
 @pytest.mark.parametrize("asked", ["before-forward", "after-forward"])
 def test_a_condition_is_named_only_where_it_decides(asked: str) -> None:
     peaks = [predict_case(replace(STEP, zero_grad=order), machine(2**40)).peak_bytes for order in ZERO_GRAD[:2]]
     assert peaks[0] < peaks[1]
-    between = machine(int(1.05 * (peaks[0] + peaks[1]) / 2))
-    step = predict_case(replace(STEP, zero_grad=asked), between)
-    assert step.fits is (asked == "before-forward")
-    assert any("cleared before the forward pass" in one.words for one in conditions_of(step, between))
-    for room in (2**40, 2**10):
-        ample = machine(room)
-        assert not conditions_of(predict_case(replace(STEP, zero_grad=asked), ample), ample)
+    named = {}
+    for room in (2**40, int(1.05 * (peaks[0] + peaks[1]) / 2), 2**10):
+        step = predict_case(replace(STEP, zero_grad=asked), machine(room))
+        named[step.fits] = [one.words for one in conditions_of(step, machine(room))]
+        assert any("cleared before the forward pass" in words for words in named[step.fits]) == (2**10 < room < 2**40)
 
 
 def test_every_implementation_of_adamw_is_shown_with_its_own_peak() -> None:
-    wide = replace(STEP, config=replace(TOY, d_ff=4096), batch_size=1)
-    found = optimizer_variants(wide, machine(2**40))
+    found = optimizer_variants(replace(STEP, config=replace(TOY, d_ff=4096), batch_size=1), machine(2**40))
     assert list(found) == ["loop", "foreach", "fused"]
     assert found["foreach"].peak_bytes > found["loop"].peak_bytes
 
@@ -219,23 +215,15 @@ def test_the_order_is_in_the_identity_of_a_full_step_alone(phase: str, order: st
         "checkpoint": "none",
     }  # fmt: skip
     case = LanguageModelCase.of(phase, axes, replace(SETTINGS, zero_grad=order))
-    stored = f"set_to_none_{order.replace('-', '_')}" if phase == "full_step" else None
+    stored = f"set_to_none_{order.replace('-', '_')}" if phase == FULL_STEP else None
     assert case.identity()["zero_grad_policy"] == stored
-    assert case.updates is (PHASES[phase].trains and (phase, order) != ("full_step", "before-step"))
-
-
-def test_a_loss_scaler_that_gets_no_gradients_is_unsupported() -> None:
-    case = language_model_case(phase="full_step", optimizer="loop", precision="fp16", zero_grad="before-step")
-    reason = str(case.why_unsupported(CPU))
-    assert "before-step" in reason or "fp16" in reason
+    half = replace(case, precision="fp16")  # whose scaler would get no gradients
+    assert (phase, order) != (FULL_STEP, "before-step") or re.search("before-step|fp16", str(half.why_unsupported(CPU)))
+    assert case.updates is (PHASES[phase].trains and (phase, order) != (FULL_STEP, "before-step"))
 
 
 SIX_LAYERS = ModelConfig(d_model=64, d_ff=256, num_layers=6, num_heads=4, vocab_size=50, context_length=128)
-DEEP = language_model_case(SIX_LAYERS, phase="full_step", size="six layers", batch_size=4, optimizer="loop")
-
-
-def cpu_with(room_bytes: int = 10**12) -> TargetMachine:
-    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, False)
+DEEP = replace(STEP, config=SIX_LAYERS, context_length=128, size="six layers", batch_size=4, device="cpu")
 
 
 def checkpoint_of(step: object) -> str:
@@ -243,20 +231,17 @@ def checkpoint_of(step: object) -> str:
 
 
 def test_the_checkpoint_that_is_named_is_the_allocators_best() -> None:
+    """What lies between the offered numbers is never smaller."""
     peaks = {}
     for one in ("none", "block", "2", "6"):
-        peaks[one] = predicted_and_measured(replace(DEEP, checkpoint=one))[FULL_STEP]
+        peaks[one] = step_peaks(replace(DEEP, checkpoint=one))
         gc.collect()  # a model in training is a cycle: without this two of them would stand side by side
     assert max(abs(predicted / measured - 1) for predicted, measured in peaks.values()) <= PEAK_LIMIT
-    named = str(choose_checkpoint(DEEP, list(peaks), cpu_with()).smallest.case.identity()["checkpoint"])
-    assert named == "block"
-    assert peaks[named][1] <= min(measured for _, measured in peaks.values()) * (1 + PEAK_LIMIT)
-
-
-def test_what_lies_between_the_offered_numbers_is_never_smaller() -> None:
+    assert checkpoint_of(choose_checkpoint(DEEP, list(peaks), cpu_with()).smallest) == "block"
+    assert peaks["block"][1] <= min(measured for _, measured in peaks.values()) * (1 + PEAK_LIMIT)
     assert worthwhile_checkpoints(6) == ["none", "attention", "block", "2", "3", "6"]
-    peaks = {n: counters_of(replace(DEEP, checkpoint=str(n))).peak_bytes for n in (3, 4, 5)}
-    assert peaks[3] <= peaks[4] <= peaks[5]  # two checkpoints each
+    three, four, five = (counters_of(replace(DEEP, checkpoint=str(n))).peak_bytes for n in (3, 4, 5))
+    assert three <= four <= five  # two checkpoints each
 
 
 def choice_in(room_bytes: int) -> CheckpointChoice:
@@ -272,16 +257,11 @@ def test_the_fastest_that_fits_recomputes_only_where_it_must() -> None:
 
 
 def test_the_smallest_peak_wins_and_of_equal_peaks_the_fastest() -> None:
-    """Where the optimizer holds the most, recomputing saves nothing."""
+    """Where the optimizer holds the most, recomputing saves nothing; of many thin layers two blocks beat one."""
     assert checkpoint_of(choice_in(10**12).smallest) == "block", "none would be faster"
-    deep_in_parameters = replace(DEEP, batch_size=1, context_length=2, config=replace(SIX_LAYERS, context_length=2))
-    choice = choose_checkpoint(deep_in_parameters, ["block", "none"], cpu_with())
+    choice = choose_checkpoint(at(DEEP, 1, 2), ["block", "none"], cpu_with())
     assert {step.peak_part for step in choice.steps} == {"optimizer"}
     assert checkpoint_of(choice.smallest) == "none"
-
-
-def test_several_blocks_can_be_better_than_one() -> None:
-    """Many thin layers: what is kept between blocks outweighs what one block saves."""
-    config = ModelConfig(d_model=64, d_ff=2, num_layers=36, num_heads=1, vocab_size=2, context_length=64)
-    case = replace(DEEP, config=config, context_length=64, batch_size=16, attention="sdpa")
+    thin = ModelConfig(d_model=64, d_ff=2, num_layers=36, num_heads=1, vocab_size=2, context_length=64)
+    case = replace(DEEP, config=thin, context_length=64, batch_size=16, attention="sdpa")
     assert checkpoint_of(choose_checkpoint(case, ["block", "2", "4"], cpu_with()).smallest) == "2"

@@ -63,17 +63,12 @@ def above_standing(counters: Counters) -> int:
     return counters.peak_bytes - sum(standing.get(category, 0) for category in (PARAMETERS, INPUTS, OPTIMIZER_STATE))
 
 
-def predicted_and_measured(case: LanguageModelCase) -> dict[str, tuple[int, int]]:
-    """Peak bytes of each phase of a case, (predicted, the allocator's), beyond what stands before the round."""
+def step_peaks(case: LanguageModelCase) -> tuple[int, int]:
+    """Peak bytes of a full step of a case, predicted and the allocator's, beyond what stands before it."""
     torch.manual_seed(0)
     model = TransformerLM(case.config, ATTENTION[case.attention].build(), case.checkpoint)
     training = Training(model, PRECISIONS[case.precision], torch.device("cpu"), case.optimizer or "default")
     tokens_BT = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length))
-    plays, found = rounds(training, tokens_BT), {}
-    for phase in PHASES:
-        if phase == FULL_STEP:
-            training.create_optimizer_state()
-        predicted = above_standing(counters_of(replace(case, phase=phase)))
-        found[phase] = predicted, allocator_peak_bytes(plays[phase])
-        training.release()
-    return found
+    training.create_optimizer_state()
+    predicted = above_standing(counters_of(replace(case, phase=FULL_STEP)))
+    return predicted, allocator_peak_bytes(rounds(training, tokens_BT)[FULL_STEP])

@@ -1,9 +1,12 @@
-"""A device whose work is done later, in virtual time, as on a GPU; and a benchmark fixture that only plays rounds."""
+"""A device whose work is done later, in virtual time, as on a GPU; a benchmark fixture that only runs rounds; Linux."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from perf_tests.hardware.device import CpuDevice, Event
 from tests.support.example_cases import CPU
@@ -34,8 +37,7 @@ class QueueDevice(CpuDevice):
     def __init__(self, deaf_to: int | None = None, longest_queue: int = 1000) -> None:
         super().__init__(CPU)
         self.waiting: deque[float] = deque(maxlen=longest_queue)
-        self.now = 0.0
-        self.done_at = 0.0
+        self.now = self.done_at = 0.0
         self.deaf_to = deaf_to
         self.synchronisations = 0
 
@@ -45,6 +47,8 @@ class QueueDevice(CpuDevice):
         self.done_at = max(self.done_at, self.now) + seconds
         self.waiting.append(self.done_at)
 
+    hold = launch
+
     def synchronize(self) -> None:
         self.synchronisations += 1
         if self.synchronisations != self.deaf_to:
@@ -52,9 +56,6 @@ class QueueDevice(CpuDevice):
 
     def record_event(self) -> Event | None:
         return QueueEvent(max(self.done_at, self.now), self)
-
-    def hold(self, seconds: float) -> None:
-        self.launch(seconds)
 
     def perf_counter(self) -> float:
         return self.now
@@ -78,3 +79,14 @@ class LoopBenchmark:
         for _ in range(warmup_rounds + rounds):
             setup()
             target()
+
+
+def linux_says(monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str]) -> None:
+    """Make these the only files that a path reads."""
+
+    def read_text(path: Path) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)

@@ -16,13 +16,13 @@ from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.predict import machine as machine_ceilings
 
 
+def planted() -> float:
+    return float(os.environ.get("PLANTED_FLOPS_PER_SECOND", "1e18"))
+
+
 def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) -> Rate:
     precision.apply()
     return Rate(planted(), planted())
-
-
-def planted() -> float:
-    return float(os.environ.get("PLANTED_FLOPS_PER_SECOND", "1e18"))
 
 
 def ceilings_of_now(device: Device) -> Ceilings:
