@@ -80,7 +80,7 @@ def loop(measure: TimedMeasure) -> Loop:
 
 def forward_by_hand(case: LanguageModelCase, training: Training, batch: Batch) -> tuple[Target, SetUp] | None:
     """A call of a model of transformers itself, past what the suite put around it; None for our own."""
-    return None if case.own is None else (lambda: training.model.forward(batch.tokens_BT).logits, tuple)
+    return None if case.user_model is None else (lambda: training.model.forward(batch.tokens_BT).logits, tuple)
 
 
 @pytest.mark.phase("inference")
@@ -100,7 +100,7 @@ def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loo
         training.clear_gradients()
         return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
 
-    by_hand = None if case.own is None else (Tensor.backward, forward_and_loss)
+    by_hand = None if case.user_model is None else (Tensor.backward, forward_and_loss)
     loop.beside(training.backward, forward_and_loss, by_hand)
 
 

@@ -429,7 +429,7 @@ class SharedStepMeasure(MultiRankMeasure):
             "sent_bytes": while_timed(sent.messages),
             "sent_by_part": values_by_part(sent.messages, way.world),
         }
-        if self.case.own is not None:
+        if self.case.user_model is not None:
             return {**counted, "predicted_sent_bytes": None, "predicted_sent_by_part": None}
         # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
         from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes

@@ -21,7 +21,7 @@ from model.transformer import blocks_per_checkpoint
 from perf_tests.cases import sharing
 from perf_tests.hardware.limits import COLLECTIVES
 from perf_tests.phases import LABELS, ZERO_GRAD
-from perf_tests.user_code.attention import is_own, label
+from perf_tests.user_code.attention import is_user_function, label
 from perf_tests.user_code.model import argument, check_configuration, is_configuration
 from perf_tests.user_code.named import check_name
 
@@ -129,7 +129,7 @@ def share(option: str, text: str) -> tuple[int, int]:
 def attentions(option: str, text: str) -> tuple[str, ...]:
     """Names of the table in its order, then functions of the user's as typed; of these `all` has none."""
     items = [] if text == "all" else entries(option, text)
-    own = tuple(dict.fromkeys(item for item in items if is_own(item)))
+    own = tuple(dict.fromkeys(item for item in items if is_user_function(item)))
     for item in own:
         check_name(option, item)
     refuse_doubled(option, "functions", [label(item) for item in own])
@@ -155,7 +155,7 @@ def check_checkpoints(chosen: Sequence[str], num_layers: int) -> None:
             raise ValueError(f"--checkpoint {checkpoint} is more blocks than a model has; give at most {num_layers}.")
 
 
-def own_model(option: str, text: str) -> str:
+def user_model(option: str, text: str) -> str:
     (check_configuration if is_configuration(text) else check_name)(option, text)
     return text
 
@@ -168,7 +168,7 @@ def optimizer(option: str, text: str) -> str:
     return text
 
 
-def own_arguments(option: str, text: str) -> tuple[str, ...]:
+def user_arguments(option: str, text: str) -> tuple[str, ...]:
     """One `name=value` a line: the option is repeatable."""
     lines = tuple(text.splitlines())
     names = [argument(line)[0] for line in lines]
@@ -295,9 +295,9 @@ OPTIONS = (
            partial(one_of, ZERO_GRAD)),
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
-           "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
+           "nn.Module, or hf:CONFIG.json", "the suite's model", user_model),
     Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable",
-           parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
+           parse=user_arguments, metavar="NAME=VALUE", is_repeatable=True),
     Option("--parallel", f"under torchrun: how ranks share a language model: {', '.join(sharing.PARALLEL)}", "none",
            partial(some_of, sharing.PARALLEL)),
     Option("--world", "with --parallel: ranks of a case, the first of those started", "all of them",

@@ -102,7 +102,7 @@ def read_settings(config: pytest.Config) -> Settings:
     attentions = given("--attention", ("naive",))
     alone = any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
     alone |= model is None and not is_on_ranks(config)
-    _refuse_with_own_model(config, model, alone)
+    _refuse_with_user_model(config, model, alone)
     sizes = _sizes(given, model, is_gate)
     if model is None:
         _check_checkpoints(given("--checkpoint", ()), sizes)
@@ -187,7 +187,7 @@ def _collectives(config: pytest.Config, given: Callable[..., Any]) -> tuple[str,
     return tuple(given("--collective", default))
 
 
-def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool) -> None:
+def _refuse_with_user_model(config: pytest.Config, model: str | None, alone: bool) -> None:
     """What chooses a part of the suite's model, or an argument without a model. Raises pytest.UsageError."""
     if model is None:
         if config.getoption("--model-arg"):

@@ -162,7 +162,7 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
 def _unavoidable_bytes(case: LanguageModelCase, step: PredictedCase) -> int:
     """AdamW keeps two moments in float32; the state of the user's optimizer is counted."""
     weights, gradients = (FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
-    state = 2 * gradients if case.own_optimizer is None else step.bytes_by_category.get(OPTIMIZER_STATE, 0)
+    state = 2 * gradients if case.user_optimizer is None else step.bytes_by_category.get(OPTIMIZER_STATE, 0)
     return weights + gradients + state
 
 
@@ -230,7 +230,7 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
 
 def _is_range_known(case: Case, machine: TargetMachine) -> bool:
     """Published times are of unfused attention, in whole models and alone, and of AdamW."""
-    return machine.has_published_times and case.attention == "naive" and case.own_optimizer is None
+    return machine.has_published_times and case.attention == "naive" and case.user_optimizer is None
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
@@ -275,14 +275,14 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         ("--checkpoint attention", replace(case, checkpoint="attention"), case.checkpoint == "none"),
         ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
     ]
-    if case.own is not None:  # its attention and checkpoints are its own
+    if case.user_model is not None:  # its attention and checkpoints are its own
         changes = changes[:1]
     tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
     is_enough = any(step.fits for step in tried.values())
     tried |= _smaller(case, machine)
-    if case.own is not None:
+    if case.user_model is not None:
         return tried
-    fused = {"optimizer": "fused"} if case.own_optimizer is None else {}
+    fused = {"optimizer": "fused"} if case.user_optimizer is None else {}
     leanest: dict[str, Any] = {**fused, "attention": "sdpa", "checkpoint": "block"}
     if not is_enough:
         step = predict_case(replace(case, **leanest), machine)
@@ -361,7 +361,7 @@ class ContextPrediction:
 
 def optimizer_variants(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
     """The step of `case` under each implementation of AdamW; none where the optimizer is the user's own."""
-    if case.own_optimizer is not None:
+    if case.user_optimizer is not None:
         return {}
     return {name: predict_case(replace(case, optimizer=name), machine) for name in OPTIMIZERS}
 

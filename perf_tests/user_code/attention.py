@@ -16,14 +16,14 @@ from torch import Tensor
 from model.attention import ATTENTION, Attention, AttentionFunction
 from model.compilation import forget_compiled
 from model.precision import Precision
-from perf_tests.user_code.guard import LONGEST_SECONDS, OwnModelError, guarded
+from perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
 from perf_tests.user_code.named import load
 
 PLAYED = "_played"
 """Names the second copy of a file whose function gets tensors without content: what it keeps reaches no real call."""
 
 
-def is_own(attention: str) -> bool:
+def is_user_function(attention: str) -> bool:
     return ":" in attention
 
 
@@ -35,24 +35,24 @@ def label(attention: str) -> str:
 
 
 def is_known(attention: str, known: Container[str] = ATTENTION) -> bool:
-    return is_own(attention) or attention in known
+    return is_user_function(attention) or attention in known
 
 
 def attention_named(attention: str, copy: str = "") -> Attention:
     """The row of the suite's table, or one for a function of the user's, out of this copy of its file."""
-    if not is_own(attention):
+    if not is_user_function(attention):
         return ATTENTION[attention]
     about = f"{attention}, given with --attention"
     return Attention(about, lambda: _as_fused(function_of(attention, copy)), lambda device, head_dim: None)
 
 
 def function_of(attention: str, copy: str = "") -> AttentionFunction:
-    """What the user named, out of this copy of its file. Raises OwnModelError where it cannot be imported or called."""
+    """What the user named, out of this copy of its file. Raises UserCodeError where it cannot be imported or called."""
     with guarded(f"--attention {attention} cannot be imported", LONGEST_SECONDS):
         function = load(attention, copy)
     if not callable(function):
         got = type(function).__name__
-        raise OwnModelError(f"--attention {attention} is of type {got}; it must be a function of query, key and value.")
+        raise UserCodeError(f"--attention {attention} is of type {got}; it must be a function of query, key and value.")
     return cast(AttentionFunction, function)
 
 
@@ -281,7 +281,7 @@ def check_attention(
     sizes: Iterable[Sizes] = (),
     seed: int = 0,
 ) -> None:
-    """Raises IncorrectError where its results are not attention's in this precision, OwnModelError where it fails.
+    """Raises IncorrectError where its results are not attention's in this precision, UserCodeError where it fails.
 
     `lengths` are checked beside LENGTHS, each of `sizes` at one short length: a kernel may leave out the last heads.
     """

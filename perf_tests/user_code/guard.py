@@ -24,15 +24,15 @@ LONGEST_TEXT = 300
 """Characters of an error's text that are shown; transformers lists every architecture that it knows."""
 
 
-class OwnModelError(ValueError):
+class UserCodeError(ValueError):
     """What the user gave, a model, a function or an optimizer, cannot be measured; the message is one sentence."""
 
 
-class ChangedDefaultsError(OwnModelError):
+class ChangedDefaultsError(UserCodeError):
     """It measured under other conditions than those that the row would name."""
 
 
-class NeverReturnsError(OwnModelError):
+class NeverReturnsError(UserCodeError):
     """It was interrupted after its time."""
 
 
@@ -42,7 +42,7 @@ class _TooLongError(BaseException):
 
 @contextmanager
 def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Raises OwnModelError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
+    """Raises UserCodeError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
 
     `what` begins the sentence: "--model m:build builds no model". Code in C is not interrupted after `seconds`.
     """
@@ -55,18 +55,18 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     except _TooLongError:
         raise NeverReturnsError(f"{what}: it did not return within {seconds:g} s.") from None
     except SystemExit as error:
-        raise OwnModelError(f"{what}: it called exit({error.code!r}).") from error
-    except OwnModelError:
+        raise UserCodeError(f"{what}: it called exit({error.code!r}).") from error
+    except UserCodeError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
         text = shorten(str(error), LONGEST_TEXT, placeholder=" ...")
-        raise OwnModelError(f"{what}: {type(error).__name__}: {text}") from error
+        raise UserCodeError(f"{what}: {type(error).__name__}: {text}") from error
     finally:
         before.restore()
     if changed:
-        raise OwnModelError(f"{what}: it changed {changed}; {ADVICE}.")
+        raise UserCodeError(f"{what}: it changed {changed}; {ADVICE}.")
 
 
 ADVICE = "pass dtype or device to what needs it, and choose --threads"

@@ -27,9 +27,9 @@ from model.sizes import ModelConfig
 from model.transformer import TransformerLM
 from perf_tests.hardware.device import is_out_of_memory
 from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.user_code.guard import LONGEST_SECONDS, NeverReturnsError, OwnModelError, guarded
+from perf_tests.user_code.guard import LONGEST_SECONDS, NeverReturnsError, UserCodeError, guarded
 from perf_tests.user_code.named import from_its_repository, load, path_of
-from perf_tests.user_code.optimizer import OwnOptimizer, check_a_step
+from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
 
 # `hf:CONFIG.json`: a language model of transformers from a configuration file, with random weights.
 #
@@ -72,7 +72,7 @@ def configuration_values(model: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def configuration(model: str, arguments: ConfigValues) -> Any:
-    """transformers' configuration, the values of `arguments` in place of the file's. Raises OwnModelError."""
+    """transformers' configuration, the values of `arguments` in place of the file's. Raises UserCodeError."""
     values = configuration_values(model)
     changes = {name: value for name, value in arguments if name != "attn_implementation"}
     kind = values.pop("model_type")
@@ -80,12 +80,12 @@ def configuration(model: str, arguments: ConfigValues) -> Any:
     try:
         known = transformers.AutoConfig.for_model(kind)
     except ValueError as error:
-        raise OwnModelError(
+        raise UserCodeError(
             f"--model {model} names the architecture {kind!r}, which transformers does not know."
         ) from error
     unknown = [name for name in changes if not hasattr(known, name)]
     if unknown:
-        raise OwnModelError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
+        raise UserCodeError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
     # Keys and values of earlier tokens, of no use in training, would count as memory.
     return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
 
@@ -95,7 +95,7 @@ def build(model: str, arguments: ConfigValues) -> nn.Module:
     attention = dict(arguments).get("attn_implementation")
     if attention not in (None, *BUILT_IN_ATTENTION):
         known = ", ".join(BUILT_IN_ATTENTION)
-        raise OwnModelError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
+        raise UserCodeError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
     chosen = {} if attention is None else {"attn_implementation": attention}
     built: nn.Module = _transformers().AutoModelForCausalLM.from_config(
         configuration(model, arguments), trust_remote_code=False, dtype=torch.float32, **chosen
@@ -166,7 +166,7 @@ SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class UserModel:
     """`--model` and `--model-arg` as typed; equal ones are the same model."""
 
     name: str
@@ -199,12 +199,12 @@ class OwnModel:
     def shape(self, config: ModelConfig) -> dict[str, int | None]:
         """Return what is asked of the factory or named by the configuration, null where it takes none.
 
-        Raises OwnModelError.
+        Raises UserCodeError.
         """
         return facts_of(self, config).shape
 
     def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
-        """The model, whose call returns logits alone. Raises OwnModelError, with a limit also for one that takes long.
+        """The model, whose call returns logits alone. Raises UserCodeError, with a limit also for one that takes long.
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
@@ -218,7 +218,7 @@ class OwnModel:
                 model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
         if not isinstance(model, nn.Module):
             got = f"the class {model.__name__}" if inspect.isclass(model) else f"a {type(model).__name__}"
-            raise OwnModelError(f"--model {self.name} returned {got}; it must return an nn.Module.")
+            raise UserCodeError(f"--model {self.name} returned {got}; it must return an nn.Module.")
         treat_fake_tensors_as_real()
         model.register_forward_hook(_logits_alone)
         return model
@@ -253,8 +253,8 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
 
 
 @lru_cache(maxsize=64)
-def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
-    """Built on tensors without content where that works, else for real. Raises OwnModelError."""
+def facts_of(own: UserModel, config: ModelConfig) -> Facts:
+    """Built on tensors without content where that works, else for real. Raises UserCodeError."""
     why_not, (watched, read) = None, _watched(config)
     try:
         try:
@@ -262,7 +262,7 @@ def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
                 model = own.build(watched, LONGEST_SECONDS)
         except NeverReturnsError:
             raise
-        except OwnModelError as error:
+        except UserCodeError as error:
             why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
             model = own.build(watched)
     except (MemoryError, RuntimeError) as error:
@@ -293,14 +293,14 @@ class ConfiguredShape(ModelConfig):
         """No width is checked: none is used."""
 
 
-def configured_shape(own: OwnModel, context_length: int) -> ModelConfig:
-    """What a configuration asks for. Raises OwnModelError."""
+def configured_shape(own: UserModel, context_length: int) -> ModelConfig:
+    """What a configuration asks for. Raises UserCodeError."""
     with guarded(f"--model {own.name} is no configuration of a language model"):
         named = shape(own.name, own.values)
     if named["vocab_size"] is None:
-        raise OwnModelError(f"--model {own.name} names no vocab_size; add it to the configuration.")
+        raise UserCodeError(f"--model {own.name} names no vocab_size; add it to the configuration.")
     if named["longest"] is not None and context_length > named["longest"]:
-        raise OwnModelError(
+        raise UserCodeError(
             f"--context is {context_length}, and --model {own.name} takes at most {named['longest']} tokens "
             "(max_position_embeddings); choose a shorter context."
         )
@@ -355,8 +355,8 @@ SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
 
 
-def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
-    """Raises OwnModelError unless it is a language model under `configs`, of which the smallest comes first.
+def check_before_measuring(own: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
+    """Raises UserCodeError unless it is a language model under `configs`, of which the smallest comes first.
 
     The first and the last are played; the others, as every model, are checked when a case borrows them. The smallest
     runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
@@ -374,9 +374,9 @@ def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device
 
 
 def check_optimizer_before_measuring(
-    own: OwnOptimizer, of_user: OwnModel | None, config: ModelConfig, device: torch.device
+    own: UserOptimizer, of_user: UserModel | None, config: ModelConfig, device: torch.device
 ) -> None:
-    """Raises OwnModelError unless it trains `of_user` under `config`, or else a narrow model of the suite's.
+    """Raises UserCodeError unless it trains `of_user` under `config`, or else a narrow model of the suite's.
 
     A large model is given to it without content alone; it is tried when its first case borrows that model.
     """
@@ -396,7 +396,7 @@ def check_optimizer_before_measuring(
 
 
 @torch.no_grad()
-def _check_without_content(own: OwnModel, config: ModelConfig) -> None:
+def _check_without_content(own: UserModel, config: ModelConfig) -> None:
     """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
     with FakeTensorMode():
         model = own.build(config, LONGEST_SECONDS)
@@ -404,7 +404,7 @@ def _check_without_content(own: OwnModel, config: ModelConfig) -> None:
         try:
             with guarded("it cannot be played", LONGEST_SECONDS):
                 output = model(tokens_BT)
-        except OwnModelError:
+        except UserCodeError:
             return
         check_output(own.name, model, tokens_BT, output, config.vocab_size)
 
@@ -413,24 +413,24 @@ def _check_without_content(own: OwnModel, config: ModelConfig) -> None:
 def check_values_of(
     name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
 ) -> None:
-    """Raises OwnModelError unless the model, run on `device`, computes finite logits from all of its context."""
+    """Raises UserCodeError unless the model, run on `device`, computes finite logits from all of its context."""
     tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
     given_BT = tokens_BT.clone()
     try:
         with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", seconds), _same_draws(device):
             logits_BTV = model(tokens_BT)
-    except OwnModelError as error:
+    except UserCodeError as error:
         if "FakeTensor" not in str(error):
             raise
-        raise OwnModelError(
+        raise UserCodeError(
             f"--model {name} keeps a tensor from one build to the next, in a global or a cache, so that one without "
             "content reaches this model; keep it in the module."
         ) from error
     check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
     if not torch.equal(tokens_BT, given_BT):
-        raise OwnModelError(f"--model {name} changed its tokens in place; change a copy, because they are used again.")
+        raise UserCodeError(f"--model {name} changed its tokens in place; change a copy, because they are used again.")
     if not bool(torch.isfinite(logits_BTV).all()):
-        raise OwnModelError(f"--model {name} returned logits that are not finite, from its initial weights.")
+        raise UserCodeError(f"--model {name} returned logits that are not finite, from its initial weights.")
     if config.context_length == 1:
         return
     changed_BT = (tokens_BT + 1) % config.vocab_size
@@ -438,7 +438,7 @@ def check_values_of(
     with guarded(f"--model {name} fails at its second call", seconds), _same_draws(device):
         changed_logits_BTV = model(changed_BT)
     if torch.equal(changed_logits_BTV[:, -1], logits_BTV[:, -1]):
-        raise OwnModelError(
+        raise UserCodeError(
             f"--model {name} ignores its context: the last logits do not depend on earlier tokens, "
             "so a figure for this context length would be wrong."
         )
@@ -452,10 +452,10 @@ def _same_draws(device: torch.device) -> Iterator[None]:
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
-    """Raises OwnModelError unless these are logits of the tokens, and all is in float32."""
+    """Raises UserCodeError unless these are logits of the tokens, and all is in float32."""
     halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
     if halves:
-        raise OwnModelError(
+        raise UserCodeError(
             f"--model {name} has parameters of {', '.join(sorted(halves))}; build them in float32 and choose the "
             "precision with --precision."
         )
@@ -463,8 +463,8 @@ def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any
     wanted = (*shape, vocab_size)
     got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
     if got != wanted:
-        raise OwnModelError(
+        raise UserCodeError(
             f"--model {name} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
         )
     if logits_BTV.dtype != torch.float32:
-        raise OwnModelError(f"--model {name} returned logits of {logits_BTV.dtype}; without autocast give float32.")
+        raise UserCodeError(f"--model {name} returned logits of {logits_BTV.dtype}; without autocast give float32.")

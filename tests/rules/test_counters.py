@@ -49,16 +49,20 @@ MODELS_AND_CHECKPOINTS = st.one_of(
 
 def drawn_case(model: tuple[str, str], config: ModelConfig, phase: str, **changes: object) -> LanguageModelCase:
     name, checkpoint = model
-    is_own = name in OWN_MODELS
+    is_users = name in OWN_MODELS
     return language_model_case(
-        config, phase=phase, model=name if is_own else "ours", attention="own" if is_own else name,
+        config, phase=phase, model=name if is_users else "ours", attention="own" if is_users else name,
         checkpoint=checkpoint, **changes,
     )  # fmt: skip
 
 
 def training_of(case: LanguageModelCase, optimizer: str) -> Training:
-    model = build(case.config, case.attention, case.checkpoint) if case.own is None else case.own.build(case.config)
-    own = replace(case, optimizer=optimizer).own_optimizer
+    model = (
+        build(case.config, case.attention, case.checkpoint)
+        if case.user_model is None
+        else case.user_model.build(case.config)
+    )
+    own = replace(case, optimizer=optimizer).user_optimizer
     training = Training(model, PRECISIONS[case.precision], CPU, optimizer if own is None else "default")
     if own is not None:
         own.put_into(training, model)

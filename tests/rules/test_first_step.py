@@ -12,7 +12,7 @@ from perf_tests.bench.loop import Measure, Rounds
 from perf_tests.bench.models import Batch
 from perf_tests.predict.costs import tensors_in
 from perf_tests.records.record import Json
-from perf_tests.user_code.optimizer import OwnOptimizer
+from perf_tests.user_code.optimizer import UserOptimizer
 from tests.support.example_cases import CPU, build, language_model_case, random_tokens
 
 CASE = language_model_case(phase="first_step", optimizer="loop")
@@ -63,7 +63,7 @@ def test_state_that_an_optimizer_has_before_its_first_step_stays() -> None:
     """Adagrad makes its sums when it is built."""
     model = build()
     training = Training(model, PRECISIONS["fp32"], CPU)
-    OwnOptimizer("torch.optim:Adagrad").put_into(training, model)
+    UserOptimizer("torch.optim:Adagrad").put_into(training, model)
     measure = seen(training)
     (found,) = set(measure.before)
     assert found[0] == 0 < found[1]

@@ -16,7 +16,7 @@ from perf_tests.bench.models import ModelCache
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 from tests.support.example_cases import CPU, TOY, language_model_case, random_tokens
 from tests.support.launch import MODELS
 
@@ -118,7 +118,7 @@ def test_with_a_single_token_there_is_no_context_to_ignore(cache: ModelCache) ->
 
 def test_a_model_is_checked_again_when_it_is_lent(cache: ModelCache) -> None:
     """Before measuring, a large one was only played."""
-    with pytest.raises(OwnModelError, match="an attention mask is missing"):
+    with pytest.raises(UserCodeError, match="an attention mask is missing"):
         cache.get(language_model_case(model=f"{MODELS}:Unrunnable", attention="own"), "loop")
 
 

@@ -26,9 +26,9 @@ from perf_tests.predict.counters import (
 )
 from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.predict.expectation import expect
-from perf_tests.predict.ledger import own_grid
+from perf_tests.predict.ledger import user_grid
 from perf_tests.predict.step import TargetMachine, predict_step
-from perf_tests.user_code.model import OwnModel
+from perf_tests.user_code.model import UserModel
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
@@ -44,7 +44,7 @@ def of(factory: str, phase: str = "forward", **changes: object) -> LanguageModel
 
 @pytest.mark.parametrize("factory", ["Healthy", "GroupedHeads", "Tied"])
 def test_flops_are_those_that_pytorch_counts_of_the_real_model(factory: str) -> None:
-    model, tokens_BT = OwnModel(f"{MODELS}:{factory}").build(TOY), random_tokens()
+    model, tokens_BT = UserModel(f"{MODELS}:{factory}").build(TOY), random_tokens()
     with FlopCounterMode(display=False) as forward:
         logits_BTV = model(tokens_BT)
     loss = cross_entropy(logits_BTV, tokens_BT)
@@ -104,7 +104,7 @@ def test_a_row_of_a_model_that_cannot_be_played_says_why_and_states_no_figure() 
 
 def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:
     settings = replace(SETTINGS, model=f"{MODELS}:Healthy", attentions=("own",), contexts=(8, 16))
-    grid = own_grid(settings)
+    grid = user_grid(settings)
     assert list(grid) == ["tiny-ctx8-fp32-own", "tiny-ctx16-fp32-own"]
     assert {case.device for cases in grid.values() for case in cases} == {"cuda"}
     assert len(grid["tiny-ctx8-fp32-own"]) == 6
@@ -119,7 +119,7 @@ def test_grouped_queries_run_by_cudas_rules(dtype: torch.dtype) -> None:
 
 
 def test_a_module_keeps_its_hooks_and_parameters() -> None:
-    model = OwnModel(f"{MODELS}:OutputObject").build(TOY)
+    model = UserModel(f"{MODELS}:OutputObject").build(TOY)
     assert isinstance(model, nn.Module)
     assert [name for name, _ in model.named_parameters()] == ["embedding.weight", "head.weight", "head.bias"]
 
@@ -133,8 +133,8 @@ def stepping(optimizer: str, phase: str = "full_step", **changes: object) -> Lan
 def training_of(case: LanguageModelCase) -> Training:
     model = build(case.config)
     training = Training(model, PRECISIONS["fp32"], CPU)
-    assert case.own_optimizer is not None
-    case.own_optimizer.put_into(training, model)
+    assert case.user_optimizer is not None
+    case.user_optimizer.put_into(training, model)
     return training
 
 
@@ -217,7 +217,7 @@ def with_frozen(phase: str, **changes: object) -> LanguageModelCase:
 
 
 def frozen_training() -> Training:
-    return Training(OwnModel(FROZEN).build(TOY), PRECISIONS["fp32"], CPU, "loop")
+    return Training(UserModel(FROZEN).build(TOY), PRECISIONS["fp32"], CPU, "loop")
 
 
 def test_what_is_held_at_the_peak_of_a_full_step_is_what_pytorch_keeps() -> None:

@@ -9,7 +9,7 @@ import torch
 from model.attention import AttentionFunction
 from model.precision import PRECISIONS
 from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flash_attention.py"
 SIZES_OF_A_CASE = (5, 4)
@@ -109,6 +109,6 @@ def refusal(attend: AttentionFunction, name: str, use: Use, seed: int = 0) -> st
     """Why the suite's check of an attention under test refuses this one; None where it does not."""
     try:
         check_attention(attend, name, use, sizes=[SIZES_OF_A_CASE], seed=seed)
-    except (IncorrectError, OwnModelError) as error:
+    except (IncorrectError, UserCodeError) as error:
         return str(error)
     return None

@@ -26,7 +26,7 @@ from perf_tests.user_code.attention import (
     exact_and_bounds,
     label,
 )
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.named import from_its_repository
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.wrong_attention import EXAMPLE, FAULTS, refusal, refusal_of_fault
@@ -210,7 +210,7 @@ def test_a_function_that_prints_is_fine_and_what_is_no_function_is_refused_befor
 ) -> None:
     assert refusals([attention_case(attention=planted("prints"))], CPU) == {}
     for name, words in (("absent", "cannot be imported"), ("NUMBER", "is of type int")):
-        with pytest.raises(OwnModelError, match=words):
+        with pytest.raises(UserCodeError, match=words):
             load_attentions([attention_case(attention=planted(name))])
 
 

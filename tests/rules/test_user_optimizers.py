@@ -17,10 +17,10 @@ from perf_tests.hardware.device import CpuDevice
 from perf_tests.predict.costs import tensors_in
 from perf_tests.predict.screens import step_lines
 from perf_tests.predict.step import TargetMachine, predict_step
-from perf_tests.user_code.guard import OwnModelError
-from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring
+from perf_tests.user_code.guard import UserCodeError
+from perf_tests.user_code.model import UserModel, check_optimizer_before_measuring
 from perf_tests.user_code.named import load
-from perf_tests.user_code.optimizer import OwnOptimizer
+from perf_tests.user_code.optimizer import UserOptimizer
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
@@ -56,8 +56,8 @@ def of(optimizer: str, phase: str = "full_step", **changes: object) -> LanguageM
 def training_of(case: LanguageModelCase) -> Training:
     model = build(case.config)
     training = Training(model, PRECISIONS["fp32"], CPU)
-    assert case.own_optimizer is not None
-    case.own_optimizer.put_into(training, model)
+    assert case.user_optimizer is not None
+    case.user_optimizer.put_into(training, model)
     return training
 
 
@@ -66,8 +66,8 @@ def test_an_optimizer_that_does_not_train_is_refused_in_one_sentence(
     factory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perf_tests.user_code.model.LONGEST_SECONDS", 0.2 if factory == "never_returns" else 10)
-    own = OwnOptimizer(f"{PLANTED}:{factory}")
-    with pytest.raises(OwnModelError, match=REFUSED[factory]) as refusal:
+    own = UserOptimizer(f"{PLANTED}:{factory}")
+    with pytest.raises(UserCodeError, match=REFUSED[factory]) as refusal:
         check_optimizer_before_measuring(own, None, TOY, CPU)
     assert str(refusal.value).startswith(f"--optimizer {own.name} ")
     assert ". " not in str(refusal.value)
@@ -76,18 +76,18 @@ def test_an_optimizer_that_does_not_train_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("factory", ["healthy", "prints", "Descent", "ReadsAValue", "EverySecondStep", "Nested"])
 def test_one_that_trains_is_not_refused(factory: str) -> None:
-    own = OwnOptimizer(f"{PLANTED}:{factory}")
+    own = UserOptimizer(f"{PLANTED}:{factory}")
     check_optimizer_before_measuring(own, None, TOY, CPU)
-    check_optimizer_before_measuring(own, OwnModel(f"{MODELS}:Tied"), TOY, CPU)
+    check_optimizer_before_measuring(own, UserModel(f"{MODELS}:Tied"), TOY, CPU)
 
 
 def test_before_measuring_a_large_model_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its step could take minutes; what the groups hold is known without."""
     monkeypatch.setattr("perf_tests.user_code.model.SMALL_TO_STEP", 10)
-    large = OwnModel(f"{MODELS}:Averaging")
-    check_optimizer_before_measuring(OwnOptimizer(f"{PLANTED}:Still"), large, TOY, CPU)
-    with pytest.raises(OwnModelError, match="leaves out 1 of 3 parameters, the first embedding"):
-        check_optimizer_before_measuring(OwnOptimizer(f"{PLANTED}:leaves_one_out"), large, TOY, CPU)
+    large = UserModel(f"{MODELS}:Averaging")
+    check_optimizer_before_measuring(UserOptimizer(f"{PLANTED}:Still"), large, TOY, CPU)
+    with pytest.raises(UserCodeError, match="leaves out 1 of 3 parameters, the first embedding"):
+        check_optimizer_before_measuring(UserOptimizer(f"{PLANTED}:leaves_one_out"), large, TOY, CPU)
 
 
 def test_the_identity_names_the_file_as_its_repository_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_phases_without_a_step_are_the_same_with_any_optimizer() -> None:
     settings = replace(SETTINGS, optimizer=MUON)
     axes = dict(zip(LanguageModelCase.axes, ("tiny", 8, "fp32", "naive", "eager", "none", None, None), strict=True))
     assert LanguageModelCase.of("backward", axes, settings) == LanguageModelCase.of("backward", axes, SETTINGS)
-    assert LanguageModelCase.of("full_step", axes, settings).own_optimizer == OwnOptimizer(MUON)
+    assert LanguageModelCase.of("full_step", axes, settings).user_optimizer == UserOptimizer(MUON)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
 
 def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelCache) -> None:
     """Before measuring, a large model was not built."""
-    with pytest.raises(OwnModelError, match="changes no parameter"):
+    with pytest.raises(UserCodeError, match="changes no parameter"):
         shelf.get(of("Still"), "default")
     shelf.get(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
 
@@ -195,13 +195,13 @@ def test_muon_moves_matrices_as_pytorchs_own_and_the_rest_as_adamw(shape: tuple[
 
 
 def test_muon_leaves_embedding_head_and_vectors_to_adamw() -> None:
-    optimizer = OwnOptimizer(MUON).build(build())
+    optimizer = UserOptimizer(MUON).build(build())
     hidden, rest = (len(group["params"]) for group in optimizer.param_groups)
     assert (hidden, rest) == (7 * TOY.num_layers, 2 + 2 * TOY.num_layers + 1)
 
 
 def test_what_is_frozen_may_be_left_out_and_gets_no_gradient() -> None:
     """As an adapter's optimizer leaves out the model below it."""
-    frozen = OwnModel("tests.support.planted_parts:FrozenEmbedding")
+    frozen = UserModel("tests.support.planted_parts:FrozenEmbedding")
     for optimizer in (f"{PLANTED}:of_what_trains", "tests.support.planted_parts:RefusesFrozen"):
-        check_optimizer_before_measuring(OwnOptimizer(optimizer), frozen, TOY, CPU)
+        check_optimizer_before_measuring(UserOptimizer(optimizer), frozen, TOY, CPU)

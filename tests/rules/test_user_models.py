@@ -15,9 +15,9 @@ from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
 from perf_tests.user_code import guard
 from perf_tests.user_code import model as hugging_face
-from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
+from perf_tests.user_code.guard import ChangedDefaultsError, UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.model import (
-    OwnModel,
+    UserModel,
     argument,
     check_before_measuring,
     check_values_of,
@@ -48,15 +48,15 @@ REFUSED = {
 }
 
 
-def own(factory: str, *arguments: str) -> OwnModel:
-    return OwnModel(f"{MODELS}:{factory}", arguments)
+def own(factory: str, *arguments: str) -> UserModel:
+    return UserModel(f"{MODELS}:{factory}", arguments)
 
 
 @pytest.mark.parametrize("factory", REFUSED)
 def test_what_cannot_be_measured_is_refused_in_one_sentence(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if factory == "never_returns":  # no other, because a loaded machine may take as long to build one
         monkeypatch.setattr("perf_tests.user_code.model.LONGEST_SECONDS", 0.2)
-    with pytest.raises(OwnModelError, match=REFUSED[factory]) as refusal:
+    with pytest.raises(UserCodeError, match=REFUSED[factory]) as refusal:
         check_before_measuring(own(factory), [TOY], CPU)
     assert str(refusal.value).startswith(f"--model {MODELS}:{factory} ")
     assert ". " not in str(refusal.value)
@@ -73,9 +73,9 @@ def test_logits_may_be_bare_or_in_a_tuple_or_an_object(factory: str) -> None:
 
 def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
     planted = "tests.support.planted_parts"
-    with pytest.raises(OwnModelError, match="Dropping ignores its context"):
-        check_values_of("Dropping", OwnModel(f"{planted}:Dropping").build(TOY), TOY, CPU)
-    check_values_of("DroppingOfAll", OwnModel(f"{planted}:DroppingOfAll").build(TOY), TOY, CPU)
+    with pytest.raises(UserCodeError, match="Dropping ignores its context"):
+        check_values_of("Dropping", UserModel(f"{planted}:Dropping").build(TOY), TOY, CPU)
+    check_values_of("DroppingOfAll", UserModel(f"{planted}:DroppingOfAll").build(TOY), TOY, CPU)
 
 
 def test_running_out_of_memory_is_no_reason_to_refuse_and_shared_parameters_count_once() -> None:
@@ -195,37 +195,37 @@ class StubTransformers:
 
 
 @pytest.fixture
-def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> OwnModel:
+def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> UserModel:
     monkeypatch.setattr(hugging_face, "_transformers", lambda: StubTransformers)
     hugging_face.configuration.cache_clear()
     (tmp_path / "three.json").write_text(
         json.dumps({"model_type": "stub", "hidden_size": 6, "torch_dtype": "bfloat16"})
     )
-    return OwnModel(f"hf:{tmp_path}/three.json")
+    return UserModel(f"hf:{tmp_path}/three.json")
 
 
-def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: OwnModel) -> None:
+def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: UserModel) -> None:
     case = language_model_case(model=configured.name)
     identity = case.identity()
     assert (identity["d_model"], identity["d_ff"], identity["model_args"]) == (6, None, None)
     assert facts_of(configured, TOY).parameters == 37 * 6 * 2 + 37
-    wider = OwnModel(configured.name, ("hidden_size=8",))
+    wider = UserModel(configured.name, ("hidden_size=8",))
     assert facts_of(wider, TOY).parameters == 37 * 8 * 2 + 37
     assert wider.in_identity["model_digest"] != configured.in_identity["model_digest"]
     check_before_measuring(configured, [TOY], CPU)
 
 
 def test_what_a_configuration_lacks_or_transformers_does_not_know_is_refused(
-    configured: OwnModel, tmp_path: Path
+    configured: UserModel, tmp_path: Path
 ) -> None:
     for argument_, words in (
         ("widht=8", "--model-arg widht is no value of a stub configuration"),
         ("attn_implementation=somebody/kernel", "must be one of eager, sdpa"),
     ):
-        with pytest.raises(OwnModelError, match=words):
-            OwnModel(configured.name, (argument_,)).build(TOY)
+        with pytest.raises(UserCodeError, match=words):
+            UserModel(configured.name, (argument_,)).build(TOY)
     (tmp_path / "three.json").write_text('{"model_type": "unheard-of"}')
-    with pytest.raises(OwnModelError, match="names the architecture 'unheard-of', which transformers does not know"):
+    with pytest.raises(UserCodeError, match="names the architecture 'unheard-of', which transformers does not know"):
         configured.build(TOY)
 
 
@@ -236,10 +236,10 @@ def test_the_time_limit_ends_with_the_call() -> None:
 
 
 def test_a_model_is_known_by_its_path_in_the_repository_wherever_it_was_typed(
-    configured: OwnModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: UserModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".git").mkdir()
-    assert OwnModel(f"{tmp_path}/nets/gpt.py:build").in_identity["model"] == "nets/gpt.py:build"
+    assert UserModel(f"{tmp_path}/nets/gpt.py:build").in_identity["model"] == "nets/gpt.py:build"
     identity = language_model_case(model=configured.name, size="tiny").identity()
     assert identity["model"] == "hf:three.json"
     typed_elsewhere = replace(SETTINGS, model="hf:./three.json", batch_sizes=(2,))
@@ -248,9 +248,9 @@ def test_a_model_is_known_by_its_path_in_the_repository_wherever_it_was_typed(
     assert not is_inside(identity, replace(typed_elsewhere, model="other:build"))
 
 
-def test_the_longest_context_of_a_configuration_is_allowed_and_no_longer_one(configured: OwnModel) -> None:
+def test_the_longest_context_of_a_configuration_is_allowed_and_no_longer_one(configured: UserModel) -> None:
     assert configured_shape(configured, 16).context_length == 16
-    with pytest.raises(OwnModelError, match=r"--context is 17, and .* takes at most 16 tokens"):
+    with pytest.raises(UserCodeError, match=r"--context is 17, and .* takes at most 16 tokens"):
         configured_shape(configured, 17)
 
 
