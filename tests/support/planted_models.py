@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,11 +193,6 @@ def log(line: str) -> None:
         file.write(line + "\n")
 
 
-class WrongShape(Healthy):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT)[..., :-1]
-
-
 class Averaging(nn.Module):
     """No Transformer: logits from the mean of all embeddings so far. It cannot draw its weights again."""
 
@@ -209,6 +205,33 @@ class Averaging(nn.Module):
         embedded = self.embedding(tokens_BT)
         counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
         return self.head(embedded.cumsum(1) / counts)
+
+
+def but(change: Callable[[Tensor, Tensor], Any]) -> Callable[..., nn.Module]:
+    """A factory of `Averaging` that returns what `change` makes of tokens and logits."""
+
+    def factory(config: ModelConfig, width: int = 4) -> nn.Module:
+        model = Averaging(config, width)
+        model.register_forward_hook(lambda module, given, logits_BTV: change(given[0], logits_BTV))
+        return model
+
+    return factory
+
+
+Wrapped = but(lambda tokens_BT, logits_BTV: (logits_BTV,))
+OutputObject = but(lambda tokens_BT, logits_BTV: SimpleNamespace(logits=logits_BTV))
+WrongShape = but(lambda tokens_BT, logits_BTV: logits_BTV[..., :-1])
+WrongShapeAt16 = but(lambda tokens_BT, logits_BTV: logits_BTV[..., tokens_BT.shape[1] == 16 :])
+NotANumber = but(lambda tokens_BT, logits_BTV: logits_BTV / 0)
+Halved = but(lambda tokens_BT, logits_BTV: logits_BTV.half())
+ChangesItsTokens = but(lambda tokens_BT, logits_BTV: logits_BTV + 0 * tokens_BT.zero_()[..., None])
+ReadsAValue = but(lambda tokens_BT, logits_BTV: logits_BTV * (1.0 if tokens_BT.sum().item() >= 0 else 2.0))
+"""Nothing can count it on tensors without content."""
+
+
+class Unrunnable(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        raise TypeError("an attention mask is missing")
 
 
 class UnusableAt16(Averaging):
@@ -225,20 +248,6 @@ class IgnoresContext(Averaging):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return self.head(self.embedding(tokens_BT))
-
-
-class Wrapped(Averaging):
-    """Logits inside a tuple, as some libraries return them."""
-
-    def forward(self, tokens_BT: Tensor) -> tuple[Tensor]:  # type: ignore[override]
-        return (super().forward(tokens_BT),)
-
-
-class OutputObject(Averaging):
-    """Logits inside an object, as transformers returns them."""
-
-    def forward(self, tokens_BT: Tensor) -> Any:
-        return SimpleNamespace(logits=super().forward(tokens_BT))
 
 
 class Tied(Averaging):
@@ -289,37 +298,6 @@ class Hoarding(Averaging):
         return self.head(self.embedding(tokens_BT).cumsum(1) / counts)
 
 
-class ReadsAValue(Averaging):
-    """Nothing can play it on tensors without content."""
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT) * (1.0 if tokens_BT.sum().item() >= 0 else 2.0)
-
-
-class ChangesItsTokens(Averaging):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        logits_BTV = super().forward(tokens_BT)
-        tokens_BT.zero_()
-        return logits_BTV
-
-
-class NotANumber(Averaging):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT) / 0
-
-
-class Halved(Averaging):
-    """Its output alone is in half precision."""
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT).half()
-
-
-class Unrunnable(Averaging):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        raise TypeError("an attention mask is missing")
-
-
 def no_module(config: ModelConfig) -> str:
     return "no module"
 
@@ -336,32 +314,9 @@ def exits(config: ModelConfig) -> nn.Module:
     sys.exit(3)
 
 
-def prints(config: ModelConfig) -> nn.Module:
-    print("built")
-    return Averaging(config)
-
-
 def never_returns(config: ModelConfig) -> nn.Module:
     while True:
         time.sleep(0.1)
-
-
-def nothing(config: ModelConfig) -> None:
-    return None
-
-
-def a_class(config: ModelConfig) -> type[nn.Module]:
-    return Averaging
-
-
-def changes_the_default_dtype(config: ModelConfig) -> nn.Module:
-    torch.set_default_dtype(torch.float64)
-    return Averaging(config)
-
-
-def changes_the_default_device(config: ModelConfig) -> nn.Module:
-    torch.set_default_device("meta")
-    return Averaging(config)
 
 
 def of_width(*, width: int, vocab_size: int = 10_000) -> nn.Module:
