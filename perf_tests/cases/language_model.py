@@ -20,7 +20,7 @@ from perf_tests.cases.sharing import Sharing, backend_of
 from perf_tests.hardware.limits import FLOAT32_BYTES, ModelWork, Work, saved_bytes
 from perf_tests.phases import EXAMINED, LanguageModelIdentity, identity_from
 from perf_tests.user_code.attention import label
-from perf_tests.user_code.model import UserModel, configured_shape, facts_of, is_configuration
+from perf_tests.user_code.model import SHAPE, Facts, UserModel, configured_shape, facts_of, is_configuration
 from perf_tests.user_code.named import from_its_repository
 from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
 
@@ -113,7 +113,7 @@ class LanguageModelCase(Case):
             known["optimizer"] = self.user_optimizer.in_identity
         if self.user_model is None:
             return known | {"attention": from_its_repository(self.attention)}
-        return known | self.user_model.in_identity | self.user_model.shape(self.config)
+        return known | self.user_model.in_identity | self.facts.shape
 
     @property
     def user_model(self) -> UserModel | None:
@@ -161,20 +161,24 @@ class LanguageModelCase(Case):
         return None if self.sharing is None else backend_of(self.device)
 
     @property
+    def facts(self) -> Facts:
+        """What is known of its model: of ours by its shape, of the user's by the module itself."""
+        if self.user_model is not None:
+            return facts_of(self.user_model, self.config)
+        shape = {name: getattr(self.config, name) for name in SHAPE}
+        return Facts(self.config.parameters, self.config.parameters, shape, why_not_played=None)
+
+    @property
     def parameters(self) -> int | None:
-        return self.config.parameters if self.user_model is None else facts_of(self.user_model, self.config).parameters
+        return self.facts.parameters
 
     @property
     def trainable_parameters(self) -> int | None:
-        if self.user_model is None:
-            return self.config.parameters
-        return facts_of(self.user_model, self.config).trainable_parameters
+        return self.facts.trainable_parameters
 
     @property
     def blocks(self) -> int:
-        if self.user_model is None:
-            return self.config.num_layers
-        return self.user_model.shape(self.config)["num_layers"] or 1
+        return self.facts.shape["num_layers"] or 1
 
     @property
     def query_shape(self) -> tuple[int, ...]:
@@ -214,15 +218,15 @@ class LanguageModelCase(Case):
         if self.sharing is None and self.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
         if self.sharing is None and self.user_model is not None:
-            return facts_of(self.user_model, self.config).why_not_played
+            return self.facts.why_not_played
         return super().why_not_counted
 
     def why_unsupported(self, device: torch.device) -> str | None:
         if reason := super().why_unsupported(device):
             return reason
         if self.replays_cuda_graphs and device.type != "cuda":
-            words = f"--execution {self.execution} replays CUDA graphs, and a {device.type.upper()} has none"
-            return f"{words}; choose compiled."
+            has_none = f"a {device.type.upper()} has none; choose compiled"
+            return f"--execution {self.execution} replays CUDA graphs, and {has_none}."
         if self.execution != "eager" and (reason := why_cannot_compile(device)):
             return reason
         if self.user_model is None and blocks_per_checkpoint(self.checkpoint) > self.config.num_layers:

@@ -12,7 +12,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -25,9 +24,15 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.device import is_out_of_memory
 from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.user_code.guard import LONGEST_SECONDS, NeverReturnsError, UserCodeError, guarded
+from perf_tests.user_code.guard import (
+    LONGEST_SECONDS,
+    NeverReturnsError,
+    UserCodeError,
+    check_kind,
+    guarded,
+    running_out_of_memory_allowed,
+)
 from perf_tests.user_code.named import from_its_repository, load, path_of
 from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
 
@@ -37,13 +42,11 @@ from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
 
 
 ConfigValues = tuple[tuple[str, Any], ...]
-"""Values of the configuration by name."""
+"""Arguments, or values of the configuration, by name."""
 
 PREFIX = "hf:"
 BUILT_IN_ATTENTION = ("eager", "sdpa")
 """Others are kernels that transformers would fetch."""
-
-_SAYS_NOTHING_OF_THE_MODEL = ("transformers_version", "_name_or_path")
 
 
 def is_configuration(model: str) -> bool:
@@ -64,25 +67,24 @@ def size_name(model: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in stem) or "own"
 
 
-def configuration_values(model: str) -> dict[str, Any]:
+def _configuration_values(model: str) -> dict[str, Any]:
     """Every value of the file that says something of the model. Raises ValueError."""
     values = _read(f"--model {model}", path_of(model.removeprefix(PREFIX)))
-    return {name: value for name, value in values.items() if name not in _SAYS_NOTHING_OF_THE_MODEL}
+    return {name: value for name, value in values.items() if name not in ("transformers_version", "_name_or_path")}
 
 
 @lru_cache(maxsize=16)
 def configuration(model: str, arguments: ConfigValues) -> Any:
     """transformers' configuration, the values of `arguments` in place of the file's. Raises UserCodeError."""
-    values = configuration_values(model)
+    values = _configuration_values(model)
     changes = {name: value for name, value in arguments if name != "attn_implementation"}
     kind = values.pop("model_type")
     transformers = _transformers()
     try:
         known = transformers.AutoConfig.for_model(kind)
     except ValueError as error:
-        raise UserCodeError(
-            f"--model {model} names the architecture {kind!r}, which transformers does not know."
-        ) from error
+        unknown_kind = f"--model {model} names the architecture {kind!r}, which transformers does not know."
+        raise UserCodeError(unknown_kind) from error
     unknown = [name for name in changes if not hasattr(known, name)]
     if unknown:
         raise UserCodeError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
@@ -90,7 +92,7 @@ def configuration(model: str, arguments: ConfigValues) -> Any:
     return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
 
 
-def build(model: str, arguments: ConfigValues) -> nn.Module:
+def _build_configured(model: str, arguments: ConfigValues) -> nn.Module:
     """Weights in float32, whatever the configuration says: precision is an axis of its own."""
     attention = dict(arguments).get("attn_implementation")
     if attention not in (None, *BUILT_IN_ATTENTION):
@@ -112,16 +114,6 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
     found = configuration(model, arguments)
     values = {ours: getattr(found, theirs, None) for ours, theirs in names.items()}
     return {name: value if isinstance(value, int) else None for name, value in values.items()}
-
-
-def treat_fake_tensors_as_real() -> None:
-    """Make transformers, if it is loaded, treat fake tensors as real: its models compute a mask for fake ones alone.
-
-    They ask this function (transformers 5.23); it has no switch, and counts would be of operations that never run.
-    """
-    imports = sys.modules.get("transformers.utils.import_utils")
-    if hasattr(imports, "is_fake_tensor"):
-        vars(imports)["is_fake_tensor"] = lambda tensor: False
 
 
 def _transformers() -> Any:
@@ -159,9 +151,6 @@ def _nested(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _nested(value)
 
 
-Values = tuple[tuple[str, int | float | bool | str], ...]
-"""Arguments by name."""
-
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
@@ -173,14 +162,14 @@ class UserModel:
     arguments: tuple[str, ...] = ()
 
     @property
-    def values(self) -> Values:
+    def values(self) -> ConfigValues:
         return tuple(sorted(argument(text) for text in self.arguments))
 
     @property
     def in_identity(self) -> dict[str, str | None]:
         """Its file, its arguments as text, and a digest of them and of a configuration's values, never of source."""
         text = ", ".join(sorted(self.arguments)) or None
-        configured = configuration_values(self.name) if is_configuration(self.name) else {}
+        configured = _configuration_values(self.name) if is_configuration(self.name) else {}
         known = json.dumps([self.values, configured], sort_keys=True)
         digest = sha256(known.encode()).hexdigest()[:12] if text or configured else None
         return {"model": from_its_repository(self.name), "model_args": text, "model_digest": digest}
@@ -197,29 +186,28 @@ class UserModel:
         return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
 
     def shape(self, config: ModelConfig) -> dict[str, int | None]:
-        """Return what is asked of the factory or named by the configuration, null where it takes none.
-
-        Raises UserCodeError.
-        """
+        """What the factory asks for or the configuration names, null where it takes none. Raises UserCodeError."""
         return facts_of(self, config).shape
 
     def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
-        """The model, whose call returns logits alone. Raises UserCodeError, with a limit also for one that takes long.
+        """Build it; a call returns logits alone. Raises UserCodeError, with a limit also for one that takes long.
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
         if is_configuration(self.name):
             with guarded(f"--model {self.name} builds no model", seconds):
-                model = build(self.name, self.values)
+                model: Any = _build_configured(self.name, self.values)
         else:
             with guarded(f"--model {self.name} cannot be imported"):
                 factory = load(self.name)
             with guarded(f"--model {self.name} builds no model", seconds):
                 model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
-        if not isinstance(model, nn.Module):
-            got = f"the class {model.__name__}" if inspect.isclass(model) else f"a {type(model).__name__}"
-            raise UserCodeError(f"--model {self.name} returned {got}; it must return an nn.Module.")
-        treat_fake_tensors_as_real()
+        check_kind(f"--model {self.name}", model, nn.Module, "an nn.Module")
+        # Models of transformers compute a mask for fake tensors alone, by this function (transformers 5.23); it has no
+        # switch, and counts would be of operations that never run.
+        imports = sys.modules.get("transformers.utils.import_utils")
+        if hasattr(imports, "is_fake_tensor"):
+            vars(imports)["is_fake_tensor"] = lambda tensor: False
         model.register_forward_hook(_logits_alone)
         return model
 
@@ -255,8 +243,8 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
 @lru_cache(maxsize=64)
 def facts_of(own: UserModel, config: ModelConfig) -> Facts:
     """Built on tensors without content where that works, else for real. Raises UserCodeError."""
-    why_not, (watched, read) = None, _watched(config)
-    try:
+    why_not, (watched, read), model = None, _watched(config), None
+    with running_out_of_memory_allowed():
         try:
             with FakeTensorMode():
                 model = own.build(watched, LONGEST_SECONDS)
@@ -265,21 +253,18 @@ def facts_of(own: UserModel, config: ModelConfig) -> Facts:
         except UserCodeError as error:
             why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
             model = own.build(watched)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return Facts(
-            None, None, {name: getattr(config, name) or None for name in SHAPE}, f"memory ran out building {own.name}."
-        )
+    if model is None:
+        asked = {name: getattr(config, name) or None for name in SHAPE}
+        return Facts(None, None, asked, f"memory ran out building {own.name}.")
     if is_configuration(own.name):
         named = shape(own.name, own.values)
         shape_fields = {name: named[name] for name in SHAPE}
     else:
         shape_fields = {name: getattr(config, name) if name in read else None for name in SHAPE}
-    parameters = list(model.parameters())
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return Facts(
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters=sum(size for size, _ in sizes),
+        trainable_parameters=sum(size for size, is_trained in sizes if is_trained),
         shape=shape_fields,
         why_not_played=why_not,
     )
@@ -290,7 +275,7 @@ class ConfiguredShape(ModelConfig):
     """Vocabulary and longest context of a model whose widths stand in its own configuration, here 0."""
 
     def __post_init__(self) -> None:
-        """No width is checked: none is used."""
+        """No width is checked: none is used, or all were checked already."""
 
 
 def configured_shape(own: UserModel, context_length: int) -> ModelConfig:
@@ -311,10 +296,7 @@ def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
     """An equal configuration, and the fields of the shape read from it: a factory may ignore what it is asked for."""
     read: set[str] = set()
 
-    class Watched(ModelConfig):
-        def __post_init__(self) -> None:
-            """The values were checked already."""
-
+    class Watched(ConfiguredShape):
         def __getattribute__(self, name: str) -> Any:
             read.update(SHAPE if name == "__dict__" else {name}.intersection(SHAPE))
             return super().__getattribute__(name)
@@ -364,13 +346,10 @@ def check_before_measuring(own: UserModel, configs: Sequence[ModelConfig], devic
     for config in dict.fromkeys((configs[0], configs[-1])):
         if facts_of(own, config).why_not_played is None:
             _check_without_content(own, config)
-    try:
+    with running_out_of_memory_allowed():
         if (facts_of(own, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
             model = own.build(configs[0], LONGEST_SECONDS).to(device)
             check_values_of(own.name, model, configs[0], device, LONGEST_SECONDS)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
 
 
 def check_optimizer_before_measuring(
@@ -380,19 +359,15 @@ def check_optimizer_before_measuring(
 
     A large model is given to it without content alone; it is tried when its first case borrows that model.
     """
-    facts = None if of_user is None else facts_of(of_user, config)
-    try:
-        if of_user is None or facts is None:
+    with running_out_of_memory_allowed():
+        if of_user is None:
             narrow = ModelConfig(32, 64, config.num_layers, 1, vocab_size=64, context_length=8)
             check_a_step(own, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
-        elif (facts.parameters or math.inf) <= SMALL_TO_STEP:
+        elif ((facts := facts_of(of_user, config)).parameters or math.inf) <= SMALL_TO_STEP:
             check_a_step(own, of_user.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
         elif facts.why_not_played is None:
             with FakeTensorMode():
                 own.build(of_user.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
 
 
 @torch.no_grad()
@@ -414,57 +389,56 @@ def check_values_of(
     name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
 ) -> None:
     """Raises UserCodeError unless the model, run on `device`, computes finite logits from all of its context."""
+    what = f"--model {name}"
+
+    def logits_of(tokens_BT: Tensor, failing: str) -> Any:
+        """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
+        with (
+            guarded(f"{what} fails {failing}", seconds),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
+            return model(tokens_BT)
+
     tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
     given_BT = tokens_BT.clone()
     try:
-        with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", seconds), _same_draws(device):
-            logits_BTV = model(tokens_BT)
+        logits_BTV = logits_of(tokens_BT, f"on tokens of shape {tuple(tokens_BT.shape)}")
     except UserCodeError as error:
         if "FakeTensor" not in str(error):
             raise
         raise UserCodeError(
-            f"--model {name} keeps a tensor from one build to the next, in a global or a cache, so that one without "
-            "content reaches this model; keep it in the module."
+            f"{what} keeps a tensor from one build to the next, in a global or a cache, so that one without content "
+            "reaches this model; keep it in the module."
         ) from error
     check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
     if not torch.equal(tokens_BT, given_BT):
-        raise UserCodeError(f"--model {name} changed its tokens in place; change a copy, because they are used again.")
+        raise UserCodeError(f"{what} changed its tokens in place; change a copy, because they are used again.")
     if not bool(torch.isfinite(logits_BTV).all()):
-        raise UserCodeError(f"--model {name} returned logits that are not finite, from its initial weights.")
+        raise UserCodeError(f"{what} returned logits that are not finite, from its initial weights.")
     if config.context_length == 1:
         return
     changed_BT = (tokens_BT + 1) % config.vocab_size
     changed_BT[:, -1] = tokens_BT[:, -1]
-    with guarded(f"--model {name} fails at its second call", seconds), _same_draws(device):
-        changed_logits_BTV = model(changed_BT)
-    if torch.equal(changed_logits_BTV[:, -1], logits_BTV[:, -1]):
+    if torch.equal(logits_of(changed_BT, "at its second call")[:, -1], logits_BTV[:, -1]):
         raise UserCodeError(
-            f"--model {name} ignores its context: the last logits do not depend on earlier tokens, "
-            "so a figure for this context length would be wrong."
+            f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
+            "context length would be wrong."
         )
-
-
-@contextmanager
-def _same_draws(device: torch.device) -> Iterator[None]:
-    """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
     """Raises UserCodeError unless these are logits of the tokens, and all is in float32."""
+    what = f"--model {name}"
     halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
     if halves:
-        raise UserCodeError(
-            f"--model {name} has parameters of {', '.join(sorted(halves))}; build them in float32 and choose the "
-            "precision with --precision."
-        )
+        next_step = "build them in float32 and choose the precision with --precision"
+        raise UserCodeError(f"{what} has parameters of {', '.join(sorted(halves))}; {next_step}.")
     shape = tuple(tokens_BT.shape)
     wanted = (*shape, vocab_size)
     got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
     if got != wanted:
         raise UserCodeError(
-            f"--model {name} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
+            f"{what} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
         )
     if logits_BTV.dtype != torch.float32:
-        raise UserCodeError(f"--model {name} returned logits of {logits_BTV.dtype}; without autocast give float32.")
+        raise UserCodeError(f"{what} returned logits of {logits_BTV.dtype}; without autocast give float32.")
