@@ -128,15 +128,13 @@ def test_settings_follow_from_what_is_typed(
     assert {name: getattr(found, name) for name in wanted} == wanted
 
 
-OWN = {"model": f"{MODELS}:Healthy"}
-
-
 @pytest.mark.parametrize(
     "typed, words",
     [
-        ({"model_arg": ["a=1"]}, "--model-arg is for a factory of your own; name it with --model"),
-        ({**OWN, "checkpoint": "block"}, "--checkpoint does not apply: the model of --model chooses its own"),
-        ({**OWN, "attention": "sdpa"}, "--attention does not apply: the model of --model brings its own"),
+        (
+            {"model": f"{MODELS}:Healthy", "attention": "sdpa"},
+            "--attention does not apply: the model of --model brings its own",
+        ),
         ({"checkpoint": "13"}, "--checkpoint 13 is more blocks than a model has; give at most 12"),
         ({"nvtx": True, "memory": True}, "cannot be combined with --memory"),
         ({"parallel": "fsdp2", "bucket_mb": "1"}, "--bucket-mb changes ddp and zero1 alone; choose one of them"),

@@ -68,19 +68,6 @@ def test_the_bound_is_that_of_the_precision(tmp_path: Path) -> None:
     assert refused(scaled, "bf16") == ""
 
 
-def test_bounds_are_those_worked_out_for_equal_scores() -> None:
-    """Of key t of t + 1: 8 roundings of 4 units in the last place each, 3 t + 3 of blocks, and the sum's."""
-    tokens, u = 4, 2.0**-24
-    k = torch.randn(1, tokens, 8, generator=torch.Generator().manual_seed(0))
-    ones = torch.ones_like(k)
-    exact, allowed = exact_and_bounds(0 * k, k, ones, ones, Arithmetic.of(torch.float32))
-    count = torch.arange(1, tokens + 1, dtype=torch.float64)[:, None].expand(-1, 8)
-    probabilities = torch.expm1((8 * 4 + 3 * count) * u)
-    wanted = (1 + u) * (probabilities + (count + 3) * u) + u
-    torch.testing.assert_close(exact.output[0], torch.ones_like(count))
-    torch.testing.assert_close(allowed.output[0], wanted, rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize(
     "dtype, is_tf32, sums",
     [
