@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from model.attention import Attention
+from model.attention import ATTENTION, Attention
 from model.precision import PRECISIONS
 from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import Sharing
@@ -17,7 +17,8 @@ from perf_tests.user_code.attention import attention_named, is_known, is_user_fu
 from perf_tests.user_code.model import UserModel
 from perf_tests.user_code.optimizer import UserOptimizer
 
-COUNTED_ATTENTION = ("naive", "sdpa")
+COUNTED_ATTENTION = tuple(name for name, attention in ATTENTION.items() if not attention.is_compiled)
+"""What a compiler fuses is unknown until it has run."""
 
 CUDA_GRAPH_WARMUP_ROUNDS = 3
 """The first compiles, the second records the graphs, the third replays them."""

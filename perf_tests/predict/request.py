@@ -71,7 +71,7 @@ from perf_tests.predict.step import (
     worthwhile_checkpoints,
 )
 from perf_tests.records.record import Json
-from perf_tests.user_code.model import UserModel, is_configuration, size_name
+from perf_tests.user_code.model import UserModel, facts_of, is_configuration, size_name
 
 STEP_BATCH_SIZE = 4
 
@@ -215,7 +215,7 @@ def _requested_size(arguments: argparse.Namespace, own: UserModel | None) -> str
 
 def _name_of_user_shape(own: UserModel, config: ModelConfig) -> str:
     """Its file or module. Raises ValueError where the factory takes the shape that it is asked for."""
-    taken = [name for name, value in own.shape(config).items() if value is not None]
+    taken = [name for name, value in facts_of(own, config).shape.items() if value is not None]
     if taken:
         raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")
     return Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]

@@ -185,10 +185,6 @@ class UserModel:
         """What to type for it."""
         return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
 
-    def shape(self, config: ModelConfig) -> dict[str, int | None]:
-        """What the factory asks for or the configuration names, null where it takes none. Raises UserCodeError."""
-        return facts_of(self, config).shape
-
     def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
         """Build it; a call returns logits alone. Raises UserCodeError, with a limit also for one that takes long.
 
