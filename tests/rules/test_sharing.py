@@ -51,7 +51,7 @@ def test_the_axis_has_each_way_once_that_makes_a_difference_and_is_read_back_fro
 def test_strong_scaling_divides_the_batch_and_weak_scaling_repeats_it(scaling: str, of_all: int, of_each: int) -> None:
     case = language_model_case(batch_size=4, sharing=Sharing("ddp", 2, scaling))
     assert (case.global_batch_size, case.per_rank_batch_size) == (of_all, of_each)
-    assert case.tokens == of_all * case.context_length
+    assert (case.tokens, case.backend) == (of_all * case.context_length, "gloo")
     alone = language_model_case(batch_size=4)
     assert (alone.global_batch_size, alone.per_rank_batch_size, alone.tokens) == (None, None, 4 * alone.context_length)
 

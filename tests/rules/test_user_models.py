@@ -63,7 +63,8 @@ def test_what_cannot_be_measured_is_refused_in_one_sentence(factory: str, monkey
 
 @pytest.mark.parametrize("factory", ["Averaging", "Wrapped", "OutputObject", "Tied", "ReadsAValue"])
 def test_logits_may_be_bare_or_in_a_tuple_or_an_object(factory: str) -> None:
-    check_before_measuring(planted(factory), [TOY, TOY.at_context(1)], CPU)
+    check_before_measuring(planted(factory), [TOY.at_context(1), TOY], CPU)
+    check_before_measuring(planted(factory), [TOY], CPU)
     assert planted(factory).build(TOY)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, 37)
 
 
