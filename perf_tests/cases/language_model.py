@@ -166,7 +166,7 @@ class LanguageModelCase(Case):
         if self.user_model is not None:
             return facts_of(self.user_model, self.config)
         shape = {name: getattr(self.config, name) for name in SHAPE}
-        return Facts(self.config.parameters, self.config.parameters, shape, why_not_played=None)
+        return Facts(self.config.parameters, self.config.parameters, shape, why_not_counted=None)
 
     @property
     def parameters(self) -> int | None:
@@ -218,7 +218,7 @@ class LanguageModelCase(Case):
         if self.sharing is None and self.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
         if self.sharing is None and self.user_model is not None:
-            return self.facts.why_not_played
+            return self.facts.why_not_counted
         return super().why_not_counted
 
     def why_unsupported(self, device: torch.device) -> str | None:
@@ -256,10 +256,10 @@ def user_model(settings: Settings) -> UserModel | None:
     return None if settings.model is None else UserModel(settings.model, settings.model_arguments)
 
 
-def config_of(own: UserModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
+def config_of(of_user: UserModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
     """What a case of this size asks its model for. Raises UserCodeError for a configuration that is none."""
-    if own is not None and is_configuration(own.name):
-        return configured_shape(own, context_length)
+    if of_user is not None and is_configuration(of_user.name):
+        return configured_shape(of_user, context_length)
     config = shape_named(size).at_context(context_length)
     return config if vocab_size is None else replace(config, vocab_size=vocab_size)
 

@@ -30,7 +30,7 @@ from perf_tests.user_code.named import check_name
 
 
 Parse = Callable[[str, str], Any]
-"""From an option's name and its text to the value; raises ValueError with one sentence."""
+"""Maps an option's name and its text to the value; raises ValueError with one sentence."""
 
 
 def as_typed(option: str, text: str) -> str:
@@ -127,13 +127,13 @@ def share(option: str, text: str) -> tuple[int, int]:
 def attentions(option: str, text: str) -> tuple[str, ...]:
     """Names of the table in its order, then functions of the user's as typed; of these `all` has none."""
     items = [] if text == "all" else entries(option, text)
-    own = tuple(dict.fromkeys(item for item in items if is_user_function(item)))
-    for item in own:
+    of_user = tuple(dict.fromkeys(item for item in items if is_user_function(item)))
+    for item in of_user:
         check_name(option, item)
-    refuse_doubled(option, "functions", [label(item) for item in own])
+    refuse_doubled(option, "functions", [label(item) for item in of_user])
     forms = ", all, FILE.py:FUNCTION or MODULE:FUNCTION"
-    known = [one_of(ATTENTION, option, item, forms) for item in items if item not in own]
-    return (*(name for name in ATTENTION if text == "all" or name in known), *own)
+    known = [one_of(ATTENTION, option, item, forms) for item in items if item not in of_user]
+    return (*(name for name in ATTENTION if text == "all" or name in known), *of_user)
 
 
 def checkpoints(everything: Sequence[str], option: str, text: str) -> tuple[str, ...]:

@@ -84,11 +84,11 @@ TENSOR_CORE = 4
 """They align terms and truncate: up to 3.0 n u32, Fasi, Higham, Mikaitis and Pranesh, PeerJ CS 7 (2021)."""
 
 FORWARD_ROUNDINGS, BACKWARD_ROUNDINGS = 8, 10
-"""Of a probability and of a score's gradient, where the result of each operation is kept in the precision: exponential,
-sum, quotient, product, cast; elementary functions err by up to 2 units (CUDA C++ Programming Guide)."""
+"""Roundings of a probability and of a score's gradient, the result of each operation being kept in the precision:
+exponential, sum, quotient, product, cast; elementary functions err by up to 2 units (CUDA C++ Programming Guide)."""
 
 BLOCK_ROUNDINGS = 3
-"""For each key at most: a block may be as short as one key, and rescales what was summed before it."""
+"""Roundings for each key, at most: a block may be as short as one key, and rescales what was summed before it."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ Sizes = tuple[int, ...]
 """Sequences and heads, the latter without effect where there are none."""
 
 LONGEST_CHECK_SECONDS = 180
-"""For one pass; the first may compile, for a minute on a busy machine."""
+"""Limit of one pass; the first may compile, for a minute on a busy machine."""
 
 
 class IncorrectError(ValueError):

@@ -16,7 +16,7 @@ import torch
 from perf_tests.hardware.device import is_out_of_memory
 
 LONGEST_SECONDS = 10
-"""For one call before measuring, without content or of a small model; more is taken for one that never returns."""
+"""Limit of one call before measuring, without content or of a small model; more is taken for one that never returns."""
 
 
 LONGEST_TEXT = 300
@@ -122,7 +122,7 @@ def torch_defaults_kept() -> AbstractContextManager[None]:
 
 
 EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
-"""That of bad input; a model's own code, 0 for example, would tell a CI that the run is done."""
+"""The code of bad input; a model's own code, 0 for example, would tell a CI that the run is done."""
 
 
 @contextmanager

@@ -216,8 +216,8 @@ class Facts:
     """Shared ones once; None where memory ran out before they were there."""
     trainable_parameters: int | None
     shape: dict[str, int | None]
-    """As asked of the factory, or named by the configuration; null where it read none."""
-    why_not_played: str | None
+    """The fields asked of the factory, or named by the configuration; null where it read none."""
+    why_not_counted: str | None
     """None where it can be built on tensors without content."""
 
 
@@ -237,23 +237,23 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
 
 
 @lru_cache(maxsize=64)
-def facts_of(own: UserModel, config: ModelConfig) -> Facts:
+def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
     """Built on tensors without content where that works, else for real. Raises UserCodeError."""
     why_not, (watched, read), model = None, _watched(config), None
     with running_out_of_memory_allowed():
         try:
             with FakeTensorMode():
-                model = own.build(watched, LONGEST_SECONDS)
+                model = user_model.build(watched, LONGEST_SECONDS)
         except NeverReturnsError:
             raise
         except UserCodeError as error:
-            why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
-            model = own.build(watched)
+            why_not = f"{user_model.name} cannot be built on tensors without content: {error.__cause__!r}."
+            model = user_model.build(watched)
     if model is None:
         asked = {name: getattr(config, name) or None for name in SHAPE}
-        return Facts(None, None, asked, f"memory ran out building {own.name}.")
-    if is_configuration(own.name):
-        named = shape(own.name, own.values)
+        return Facts(None, None, asked, f"memory ran out building {user_model.name}.")
+    if is_configuration(user_model.name):
+        named = shape(user_model.name, user_model.values)
         shape_fields = {name: named[name] for name in SHAPE}
     else:
         shape_fields = {name: getattr(config, name) if name in read else None for name in SHAPE}
@@ -262,7 +262,7 @@ def facts_of(own: UserModel, config: ModelConfig) -> Facts:
         parameters=sum(size for size, _ in sizes),
         trainable_parameters=sum(size for size, is_trained in sizes if is_trained),
         shape=shape_fields,
-        why_not_played=why_not,
+        why_not_counted=why_not,
     )
 
 
@@ -274,15 +274,15 @@ class ConfiguredShape(ModelConfig):
         """No width is checked: none is used, or all were checked already."""
 
 
-def configured_shape(own: UserModel, context_length: int) -> ModelConfig:
+def configured_shape(user_model: UserModel, context_length: int) -> ModelConfig:
     """What a configuration asks for. Raises UserCodeError."""
-    with guarded(f"--model {own.name} is no configuration of a language model"):
-        named = shape(own.name, own.values)
+    with guarded(f"--model {user_model.name} is no configuration of a language model"):
+        named = shape(user_model.name, user_model.values)
     if named["vocab_size"] is None:
-        raise UserCodeError(f"--model {own.name} names no vocab_size; add it to the configuration.")
+        raise UserCodeError(f"--model {user_model.name} names no vocab_size; add it to the configuration.")
     if named["longest"] is not None and context_length > named["longest"]:
         raise UserCodeError(
-            f"--context is {context_length}, and --model {own.name} takes at most {named['longest']} tokens "
+            f"--context is {context_length}, and --model {user_model.name} takes at most {named['longest']} tokens "
             "(max_position_embeddings); choose a shorter context."
         )
     return ConfiguredShape(0, 0, 0, 0, named["vocab_size"], context_length)
@@ -333,51 +333,51 @@ SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
 
 
-def check_before_measuring(own: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
+def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
     """Raises UserCodeError unless it is a language model under `configs`, of which the smallest comes first.
 
-    The first and the last are played; the others, as every model, are checked when a case borrows them. The smallest
-    runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
+    The first and the last run without content; the others, as every model, are checked when a case borrows them. The
+    smallest runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
     """
     for config in dict.fromkeys((configs[0], configs[-1])):
-        if facts_of(own, config).why_not_played is None:
-            _check_without_content(own, config)
+        if facts_of(user_model, config).why_not_counted is None:
+            _check_without_content(user_model, config)
     with running_out_of_memory_allowed():
-        if (facts_of(own, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
-            model = own.build(configs[0], LONGEST_SECONDS).to(device)
-            check_values_of(own.name, model, configs[0], device, LONGEST_SECONDS)
+        if (facts_of(user_model, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
+            model = user_model.build(configs[0], LONGEST_SECONDS).to(device)
+            check_values_of(user_model.name, model, configs[0], device, LONGEST_SECONDS)
 
 
 def check_optimizer_before_measuring(
-    own: UserOptimizer, of_user: UserModel | None, config: ModelConfig, device: torch.device
+    optimizer: UserOptimizer, user_model: UserModel | None, config: ModelConfig, device: torch.device
 ) -> None:
-    """Raises UserCodeError unless it trains `of_user` under `config`, or else a narrow model of the suite's.
+    """Raises UserCodeError unless it trains `user_model` under `config`, or else a narrow model of the suite's.
 
     A large model is given to it without content alone; it is tried when its first case borrows that model.
     """
     with running_out_of_memory_allowed():
-        if of_user is None:
+        if user_model is None:
             narrow = ModelConfig(32, 64, config.num_layers, 1, vocab_size=64, context_length=8)
-            check_a_step(own, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
-        elif ((facts := facts_of(of_user, config)).parameters or math.inf) <= SMALL_TO_STEP:
-            check_a_step(own, of_user.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
-        elif facts.why_not_played is None:
+            check_a_step(optimizer, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
+        elif ((facts := facts_of(user_model, config)).parameters or math.inf) <= SMALL_TO_STEP:
+            check_a_step(optimizer, user_model.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
+        elif facts.why_not_counted is None:
             with FakeTensorMode():
-                own.build(of_user.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
+                optimizer.build(user_model.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
 
 
 @torch.no_grad()
-def _check_without_content(own: UserModel, config: ModelConfig) -> None:
+def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
     """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
     with FakeTensorMode():
-        model = own.build(config, LONGEST_SECONDS)
+        model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
         try:
-            with guarded("it cannot be played", LONGEST_SECONDS):
+            with guarded("it cannot run without content", LONGEST_SECONDS):
                 output = model(tokens_BT)
         except UserCodeError:
             return
-        check_output(own.name, model, tokens_BT, output, config.vocab_size)
+        check_output(user_model.name, model, tokens_BT, output, config.vocab_size)
 
 
 @torch.no_grad()

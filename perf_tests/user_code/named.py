@@ -51,7 +51,7 @@ def path_of(place: str) -> Path:
 
 
 def _place(text: str) -> str:
-    """Where what `text` names lies: the file, the module, or nothing for a plain word."""
+    """The place of what `text` names: the file, the module, or nothing for a plain word."""
     place, _, name = text.rpartition(":")
     return name if place == "hf" else place
 

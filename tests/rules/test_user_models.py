@@ -95,7 +95,7 @@ def test_parameters_are_counted_once_trainable_ones_apart_and_not_where_memory_r
     assert [(facts.parameters, facts.trainable_parameters) for facts in found] == [
         (None, None), (TOY.vocab_size * 4, TOY.vocab_size * 4), (32 * TOY.vocab_size + head, head),
     ]  # fmt: skip
-    assert [facts.why_not_played is None for facts in found] == [False, True, True]
+    assert [facts.why_not_counted is None for facts in found] == [False, True, True]
 
 
 def test_the_identity_holds_only_what_the_factory_took() -> None:
