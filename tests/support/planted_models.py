@@ -41,18 +41,41 @@ class Healthy(TransformerLM):
         return
 
 
+def strike() -> None:
+    """Send this process the signal PLANTED_SIGNAL, if there is one, as in a terminal.
+
+    A process started in the background ignores Ctrl-C, and its children with it.
+    """
+    if "PLANTED_SIGNAL" in os.environ:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+
+
 class DiesAt16(Healthy):
-    """Takes its process along at context 16: by the signal PLANTED_SIGNAL, if there is one."""
+    """Takes its process along at context 16, where there is a signal to do so."""
 
     def before_forward(self) -> None:
-        if self.config.context_length == 16 and "PLANTED_SIGNAL" in os.environ:
-            # As in a terminal; a process started in the background ignores Ctrl-C, and its children with it.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+        if self.config.context_length == 16:
+            strike()
+
+
+def fail() -> None:
+    raise RuntimeError("planted")
+
+
+MISBEHAVIOUR: dict[int, Callable[[], object]] = {
+    16: fail,
+    24: lambda: sys.exit(0),
+    32: lambda: torch.set_default_dtype(torch.float64),
+    40: lambda: torch.set_default_device("meta"),
+    48: lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    56: lambda: print("planted " * 1000),
+    80: strike,
+}
 
 
 class MisbehavesByContext(Healthy):
-    """From its second pass on, in a way of its own at each context; at 80 sends itself PLANTED_SIGNAL, if it is set."""
+    """From its second pass on, in a way of its own at each context."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         logits_BTV = super().forward(tokens_BT)
@@ -63,24 +86,8 @@ class MisbehavesByContext(Healthy):
         return logits_BTV
 
     def before_forward(self) -> None:
-        if self.calls != 2:
-            return
-        match self.config.context_length:
-            case 16:
-                raise RuntimeError("planted")
-            case 24:
-                sys.exit(0)
-            case 32:
-                torch.set_default_dtype(torch.float64)
-            case 40:
-                torch.set_default_device("meta")
-            case 48:
-                torch.set_num_threads(torch.get_num_threads() + 1)
-            case 56:
-                print("planted " * 1000)
-            case 80 if "PLANTED_SIGNAL" in os.environ:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+        if self.calls == 2:
+            MISBEHAVIOUR.get(self.config.context_length, lambda: None)()
 
 
 class EndsTheProcessAt16(Healthy):
