@@ -9,21 +9,6 @@ import pytest
 from perf_tests.bench.workers import inherited_environment
 from perf_tests.run.before import names_untracked, source_digest
 from perf_tests.user_code import named
-from perf_tests.user_code.named import (
-    SUITE,
-    Repository,
-    Tree,
-    absolute,
-    check_name,
-    digest_of,
-    file_of,
-    load,
-    path_of,
-    repository_of,
-    stray,
-    take_files_from,
-    why_not_there,
-)
 from tests.support.git_repository import git
 from tests.support.launch import MODELS
 
@@ -43,8 +28,8 @@ def theirs(tmp_path: Path) -> Iterator[Path]:
     forget_their_modules()
 
 
-def holder(folder: Path, **typed: str | None) -> Repository:
-    return repository_of({f"--{option}": text for option, text in typed.items()}, folder)
+def holder(folder: Path, **typed: str | None) -> named.Repository:
+    return named.repository_of({f"--{option}": text for option, text in typed.items()}, folder)
 
 
 @pytest.mark.parametrize(
@@ -63,22 +48,22 @@ def test_the_repository_is_that_around_the_file_else_the_suites(
 ) -> None:
     monkeypatch.syspath_prepend(theirs)
     found = holder(theirs / "train", **{option: text and text.format(theirs)})
-    assert found.root == (SUITE if file is None else theirs)
+    assert found.root == (named.SUITE if file is None else theirs)
     assert found.holds_suite == (file is None)
     assert (theirs in found.import_path) == (file is not None)
     if file is not None:
-        assert (found.files, found.folder_in(SUITE)) == ((Path(file),), SUITE)
-        assert found.path_in(Path("/copy"))[:2] == [SUITE, Path("/copy")]
+        assert (found.files, found.folder_in(named.SUITE)) == ((Path(file),), named.SUITE)
+        assert found.path_in(Path("/copy"))[:2] == [named.SUITE, Path("/copy")]
         assert found.folder_in(theirs) == theirs / "train"
 
 
 def test_what_lies_in_no_repository_has_no_base_and_two_repositories_are_refused(theirs: Path, tmp_path: Path) -> None:
     found = holder(tmp_path, model=f"{tmp_path}/nets.py:build")
-    assert (found.root, found.outside) == (SUITE, (f"--model {tmp_path}/nets.py:build",))
+    assert (found.root, found.outside) == (named.SUITE, (f"--model {tmp_path}/nets.py:build",))
     (tmp_path / "others/.git").mkdir(parents=True)
     words = r"theirs, and --(attention|optimizer) .* in .*; .*give files of one repository\.$"
     for option, text in (
-        ("attention", f"{tmp_path}/others/flash.py:attend"), ("optimizer", f"{SUITE}/perf_tests/muon.py:muon")
+        ("attention", f"{tmp_path}/others/flash.py:attend"), ("optimizer", f"{named.SUITE}/perf_tests/muon.py:muon")
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             holder(theirs, model=f"{theirs}/train/nets.py:build", **{option: text})
@@ -92,24 +77,24 @@ def tree(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(named, "_tree", None)
     monkeypatch.setattr(sys, "path", [str(theirs), *sys.path])
     texts = ("nets.py:build", "../kernels/flash.py:attend", "train.nets:build")
-    take_files_from(Tree(tmp_path / "tree", theirs, theirs / "train", frozenset(texts)))
+    named.take_files_from(named.Tree(tmp_path / "tree", theirs, theirs / "train", frozenset(texts)))
     return tmp_path / "tree"
 
 
 def test_a_worker_takes_every_file_from_its_copy_and_says_what_that_lacks(tree: Path, theirs: Path) -> None:
     for text in ("nets.py", "./nets.py", "../train/nets.py", f"{theirs}/train/nets.py"):
-        assert path_of(text) == tree / "train/nets.py"
-    assert load("nets.py:build")(None) == str(tree / "train/nets.py")
-    assert file_of("hf:../config.json") == tree / "config.json"
-    assert path_of("/etc/hosts") == Path("/etc/hosts")
+        assert named.path_of(text) == tree / "train/nets.py"
+    assert named.load("nets.py:build")(None) == str(tree / "train/nets.py")
+    assert named.file_of("hf:../config.json") == tree / "config.json"
+    assert named.path_of("/etc/hosts") == Path("/etc/hosts")
     typed = ("nets.py:build", "../kernels/flash.py:attend", "train.nets:build", "sdpa", None)
     lacking = [None, "it has no ../kernels/flash.py", "it has no train.nets", None, None]
-    assert [why_not_there(text) for text in typed] == lacking
-    assert (str(theirs) in sys.path, stray()) == (False, None)
+    assert [named.why_not_there(text) for text in typed] == lacking
+    assert (str(theirs) in sys.path, named.stray()) == (False, None)
     forget_their_modules()
     sys.path.append(str(theirs))
     __import__("train.nets")
-    assert stray() in (theirs / "train/nets.py", theirs / "train/__init__.py")
+    assert named.stray() in (theirs / "train/nets.py", theirs / "train/__init__.py")
 
 
 def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
@@ -126,18 +111,18 @@ def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
 def test_a_file_beside_the_suite_is_part_of_its_source_and_uncommitted_until_git_tracks_it(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def attend(q, k, v): return v\n")
-    holds_it = Repository(tmp_path, files=(Path("kernel.py"),))
+    holds_it = named.Repository(tmp_path, files=(Path("kernel.py"),))
     before = source_digest(holds_it)
-    assert before != source_digest(Repository(tmp_path))
+    assert before != source_digest(named.Repository(tmp_path))
     kernel.write_text("def attend(q, k, v): return q\n")
     assert source_digest(holds_it) != before
-    assert digest_of([(Path("a.py"), kernel)]) != digest_of([(Path("b.py"), kernel)])
+    assert named.digest_of([(Path("a.py"), kernel)]) != named.digest_of([(Path("b.py"), kernel)])
     assert names_untracked(holds_it), "no repository at all"
     git(tmp_path, "init", "-q")
     assert names_untracked(holds_it)
     git(tmp_path, "add", "kernel.py")
     assert not names_untracked(holds_it)
-    assert not names_untracked(Repository(tmp_path))
+    assert not names_untracked(named.Repository(tmp_path))
 
 
 def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) -> None:
@@ -147,15 +132,15 @@ def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) 
         (tmp_path / "model.py").write_text(text)
         if "1 / 0" in text:
             with pytest.raises(ZeroDivisionError):
-                load(f"{tmp_path}/model.py:build")
-    built = load(f"{tmp_path}/model.py:build")
+                named.load(f"{tmp_path}/model.py:build")
+    built = named.load(f"{tmp_path}/model.py:build")
     assert built(3) == (3, 5)
-    assert load(f"{tmp_path}/model.py:build") is built is not load(f"{tmp_path}/model.py:build", "copy")
+    assert named.load(f"{tmp_path}/model.py:build") is built is not named.load(f"{tmp_path}/model.py:build", "copy")
 
 
 def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [absolute(text) for text in ("nets.py:build", "hf:a/config.json", "package.nets:build")] == [
+    assert [named.absolute(text) for text in ("nets.py:build", "hf:a/config.json", "package.nets:build")] == [
         f"{tmp_path}/nets.py:build", f"hf:{tmp_path}/a/config.json", "package.nets:build",
     ]  # fmt: skip
 
@@ -173,5 +158,5 @@ def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch:
 )
 def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        check_name("--model", text.format(tmp_path))
-    check_name("--model", "torch.nn:Linear")
+        named.check_name("--model", text.format(tmp_path))
+    named.check_name("--model", "torch.nn:Linear")

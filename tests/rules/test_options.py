@@ -9,73 +9,58 @@ from typing import Any, cast
 import pytest
 
 from model.precision import PRECISIONS
+from perf_tests.cases import options
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import (
-    OPTIONS,
-    attentions,
-    byte_count,
-    byte_counts,
-    check_checkpoints,
-    checkpoints,
-    entries,
-    minutes,
-    share,
-    sizes,
-    some_of,
-    user_arguments,
-    whole_number,
-    whole_numbers,
-)
 from perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
 from perf_tests.cases.settings import Settings, read_settings
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.launch import MODELS
 
 VALUES: dict[tuple[Callable[[str, str], Any], str], Any] = {
-    (sizes, "192x768x3x4,small,tiny"): ("tiny", "small", "192x768x3x4"),
-    (sizes, "b=192x768x3x4,a.1=64x64x1x2"): ("a.1=64x64x1x2", "b=192x768x3x4"),
-    (sizes, "mine=768x3072x12x12"): ("small",),
-    (sizes, "128x512x2x4"): ("tiny",),
-    (sizes, "all"): ("small", "medium", "large", "xl", "2.7B", "10B"),
+    (options.sizes, "192x768x3x4,small,tiny"): ("tiny", "small", "192x768x3x4"),
+    (options.sizes, "b=192x768x3x4,a.1=64x64x1x2"): ("a.1=64x64x1x2", "b=192x768x3x4"),
+    (options.sizes, "mine=768x3072x12x12"): ("small",),
+    (options.sizes, "128x512x2x4"): ("tiny",),
+    (options.sizes, "all"): ("small", "medium", "large", "xl", "2.7B", "10B"),
     **{
-        (byte_count, text): count
+        (options.byte_count, text): count
         for text, count in {
             "8B": 8, "1KB": 1000, "1KiB": 1024, "1.5MB": 1_500_000, "2 MiB": 2**21, "12GiB": 12 * 2**30, "1GB": 10**9
         }.items()
     },
-    (partial(byte_counts, (7,)), "2KB,1KiB,1KiB"): (1024, 2000),
-    (partial(byte_counts, (7,)), "all"): (7,),
-    (whole_number, "7"): 7,
-    (partial(whole_number, least=0), "0"): 0,
-    (partial(whole_numbers, (5,)), "16, 8,8"): (8, 16),
-    (partial(whole_numbers, (5,)), "all"): (5,),
-    (entries, "8, 16"): ["8", "16"],
-    (partial(some_of, ("a", "b", "c")), "c,a"): ("a", "c"),
-    (partial(checkpoints, ("none", "block")), "2,none,2"): ("2", "none"),
-    (minutes, "0.01"): 0.01,
-    (share, "1/1"): (1, 1),
-    (share, " 3/3 "): (3, 3),
-    (user_arguments, "a=1\nb=2"): ("a=1", "b=2"),
+    (partial(options.byte_counts, (7,)), "2KB,1KiB,1KiB"): (1024, 2000),
+    (partial(options.byte_counts, (7,)), "all"): (7,),
+    (options.whole_number, "7"): 7,
+    (partial(options.whole_number, least=0), "0"): 0,
+    (partial(options.whole_numbers, (5,)), "16, 8,8"): (8, 16),
+    (partial(options.whole_numbers, (5,)), "all"): (5,),
+    (options.entries, "8, 16"): ["8", "16"],
+    (partial(options.some_of, ("a", "b", "c")), "c,a"): ("a", "c"),
+    (partial(options.checkpoints, ("none", "block")), "2,none,2"): ("2", "none"),
+    (options.minutes, "0.01"): 0.01,
+    (options.share, "1/1"): (1, 1),
+    (options.share, " 3/3 "): (3, 3),
+    (options.user_arguments, "a=1\nb=2"): ("a=1", "b=2"),
 }  # fmt: skip
 REFUSED = [
-    (sizes, "smal", "'smal' is unknown"),
-    (sizes, "192x768x3x5", "is no shape of a model"),
-    (sizes, "tiny=192x768x3x4", "the name of a known size"),
-    (sizes, "a=192x768x3x4,a=64x64x1x1", "names two shapes 'a'"),
-    (byte_count, "12", "is not an amount of memory; write, for example, 12GiB or 800MB"),
-    (byte_count, "0.5B", "is less than a byte"),
-    (byte_count, "99999999999GiB", "is more than any machine has"),
-    (whole_number, "0", "--option is 0; it must be at least 1"),
-    (whole_number, "lots", "'lots' is not a whole number"),
-    (whole_number, "1000000001", "is too large"),
-    (whole_number, "9" * 5000, "is too large"),
-    (entries, "8,,16", "has an empty entry"),
-    (entries, "8;16", "has a semicolon"),
-    *((minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
-    *((share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
-    (attentions, "nave", "choose from naive, compiled, sdpa, flex, all, FILE.py:FUNCTION or MODULE:FUNCTION"),
-    (user_arguments, "a=1\na=2", "a is given twice"),
+    (options.sizes, "smal", "'smal' is unknown"),
+    (options.sizes, "192x768x3x5", "is no shape of a model"),
+    (options.sizes, "tiny=192x768x3x4", "the name of a known size"),
+    (options.sizes, "a=192x768x3x4,a=64x64x1x1", "names two shapes 'a'"),
+    (options.byte_count, "12", "is not an amount of memory; write, for example, 12GiB or 800MB"),
+    (options.byte_count, "0.5B", "is less than a byte"),
+    (options.byte_count, "99999999999GiB", "is more than any machine has"),
+    (options.whole_number, "0", "--option is 0; it must be at least 1"),
+    (options.whole_number, "lots", "'lots' is not a whole number"),
+    (options.whole_number, "1000000001", "is too large"),
+    (options.whole_number, "9" * 5000, "is too large"),
+    (options.entries, "8,,16", "has an empty entry"),
+    (options.entries, "8;16", "has a semicolon"),
+    *((options.minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
+    *((options.share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
+    (options.attentions, "nave", "choose from naive, compiled, sdpa, flex, all, FILE.py:FUNCTION or MODULE:FUNCTION"),
+    (options.user_arguments, "a=1\na=2", "a is given twice"),
 ]
 
 
@@ -94,9 +79,9 @@ def test_what_is_no_value_is_refused_with_what_was_typed(
 
 def settings_of(**typed: Any) -> Settings:
     """Those of a command line with these options, on a CPU."""
-    options = {option.name: option.typed_by_default for option in OPTIONS}
-    options |= {"--device": "cpu", **{f"--{name.replace('_', '-')}": text for name, text in typed.items()}}
-    return read_settings(cast(pytest.Config, SimpleNamespace(getoption=options.get)))
+    said = {option.name: option.typed_by_default for option in options.OPTIONS}
+    said |= {"--device": "cpu", **{f"--{name.replace('_', '-')}": text for name, text in typed.items()}}
+    return read_settings(cast(pytest.Config, SimpleNamespace(getoption=said.get)))
 
 
 NATIVE = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(CPU) is None)
@@ -148,7 +133,7 @@ def test_options_that_contradict_each_other_are_refused_in_one_sentence(typed: d
     with pytest.raises(pytest.UsageError, match=words) as refusal:
         settings_of(**typed)
     assert ". " not in str(refusal.value)
-    check_checkpoints(("12",), 12)
+    options.check_checkpoints(("12",), 12)
 
 
 def cases(**changes: object) -> dict[str, LanguageModelCase]:
