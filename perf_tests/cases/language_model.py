@@ -195,7 +195,8 @@ class LanguageModelCase(Case):
         weights: float = (self.parameters or 0) + self.row.has_backward * trainable
         moments: float = 2 * trainable * (self.row.trains and self.user_optimizer is None)
         if self.sharing is not None:
-            weights, moments = weights * self.sharing.share_of_weights, moments * self.sharing.share_of_moments
+            of_weights, of_moments = self.sharing.kept_shares
+            weights, moments = weights * of_weights, moments * of_moments
         logits = self.tokens * self.config.vocab_size // (self.ranks or 1)
         return int(FLOAT32_BYTES * (weights + moments + logits))
 

@@ -119,13 +119,10 @@ class Sharing:
         return "bfloat16" if self.parallel in IN_BFLOAT16 else "float32"
 
     @property
-    def share_of_weights(self) -> float:
-        """The share of parameters and gradients that each rank keeps."""
-        return 1 / self.world if self.parallel in SHARDED else 1.0
-
-    @property
-    def share_of_moments(self) -> float:
-        return 1 / self.world if self.parallel in ("zero1", *SHARDED) else 1.0
+    def kept_shares(self) -> tuple[float, float]:
+        """The shares of parameters and gradients, and of the optimizer's moments, that each rank keeps."""
+        of_weights, of_moments = self.parallel in SHARDED, self.parallel in ("zero1", *SHARDED)
+        return 1 / self.world if of_weights else 1.0, 1 / self.world if of_moments else 1.0
 
     @property
     def mesh(self) -> str:

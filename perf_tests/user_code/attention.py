@@ -212,10 +212,6 @@ class Use:
     def dtype(self) -> torch.dtype:
         return self.precision.autocast_dtype or torch.float32
 
-    @property
-    def arithmetic(self) -> Arithmetic:
-        return Arithmetic.of(self.dtype, is_tf32=self.precision.float32_matmul_precision != "highest")
-
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -282,7 +278,8 @@ def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> No
     for letter, found in zip("qkv", gradients, strict=True):
         if found is None:
             raise IncorrectError(f"it gives {letter} no gradient, for {words}.")
-    exact, allowed = exact_and_bounds(*inputs, use.arithmetic)
+    is_tf32 = use.precision.float32_matmul_precision != "highest"
+    exact, allowed = exact_and_bounds(*inputs, Arithmetic.of(use.dtype, is_tf32))
     _check_within(Attended(output.detach(), *gradients), exact, allowed, words)
     _check_within(Attended(without_graph, *gradients), exact, allowed, f"{words} under no_grad")
 

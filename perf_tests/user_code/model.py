@@ -92,19 +92,6 @@ def configuration(model: str, arguments: ConfigValues) -> Any:
     return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
 
 
-def _build_configured(model: str, arguments: ConfigValues) -> nn.Module:
-    """Weights in float32, whatever the configuration says: precision is an axis of its own."""
-    attention = dict(arguments).get("attn_implementation")
-    if attention not in (None, *BUILT_IN_ATTENTION):
-        known = ", ".join(BUILT_IN_ATTENTION)
-        raise UserCodeError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
-    chosen = {} if attention is None else {"attn_implementation": attention}
-    built: nn.Module = _transformers().AutoModelForCausalLM.from_config(
-        configuration(model, arguments), trust_remote_code=False, dtype=torch.float32, **chosen
-    )
-    return built
-
-
 def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
     """Null where the configuration does not name it, as GPT-2 does not name its feed-forward width."""
     names = {
@@ -191,8 +178,16 @@ class UserModel:
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
         if is_configuration(self.name):
+            attention = dict(self.values).get("attn_implementation")
+            if attention not in (None, *BUILT_IN_ATTENTION):
+                known = ", ".join(BUILT_IN_ATTENTION)
+                raise UserCodeError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
+            chosen = {} if attention is None else {"attn_implementation": attention}
             with guarded(f"--model {self.name} builds no model", seconds):
-                model: Any = _build_configured(self.name, self.values)
+                # Weights in float32, whatever the configuration says: precision is an axis of its own.
+                model: Any = _transformers().AutoModelForCausalLM.from_config(
+                    configuration(self.name, self.values), trust_remote_code=False, dtype=torch.float32, **chosen
+                )
         else:
             with guarded(f"--model {self.name} cannot be imported"):
                 factory = load(self.name)

@@ -25,6 +25,7 @@ from perf_tests.user_code.model import (
     check_values_of,
     configured_shape,
     facts_of,
+    size_name,
 )
 from perf_tests.user_code.named import load
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
@@ -113,6 +114,7 @@ def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None
     assert wide.in_identity["model_digest"] != planted("of_width", "width=7").in_identity["model_digest"]
     assert wide.as_options == f"--model {MODELS}:of_width --model-arg=width=6 --model-arg=vocab_size=37"
     assert wide.in_a_path == f"{MODELS}-of_width-{wide.in_identity['model_digest']}"
+    assert [size_name(f"hf:/{path}") for path in ("gpt2/config.json", "a b-c_1.5.json")] == ["gpt2", "a_b_c_1.5"]
     assert planted("Averaging").in_identity == {
         "model": f"{MODELS}:Averaging", "model_args": None, "model_digest": None
     }  # fmt: skip
