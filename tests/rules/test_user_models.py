@@ -104,6 +104,10 @@ def test_the_identity_holds_only_what_the_factory_took() -> None:
     taken, ignored = (language_model_case(model=f"{MODELS}:{name}").identity() for name in ("Healthy", "Averaging"))
     assert [[identity[name] for name in SHAPE] for identity in (taken, ignored)] == [[16, 24, 2, 2], [None] * 4]
     assert ignored["vocab_size"] == TOY.vocab_size
+    case = language_model_case(model=f"{MODELS}:Averaging")
+    assert (case.work, case.residual_tensor_bytes, case.blocks) == (None, None, 1)
+    with pytest.raises(TypeError, match="Averaging computes is counted, not known in closed form"):
+        case.forward_flops  # noqa: B018
 
 
 def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None:
