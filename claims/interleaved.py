@@ -80,7 +80,7 @@ def loop(measure: TimedMeasure) -> Loop:
 
 def forward_by_hand(case: LanguageModelCase, training: Training, batch: Batch) -> tuple[Target, SetUp] | None:
     """A call of a model of transformers itself, past what the suite put around it; None for our own."""
-    return None if case.own is None else (lambda: training.model.forward(batch.tokens_BT).logits, tuple)
+    return None if case.user_model is None else (lambda: training.model.forward(batch.tokens_BT).logits, tuple)
 
 
 @pytest.mark.phase("inference")
@@ -107,7 +107,7 @@ def forward_and_loss(training: Training, batch: Batch) -> SetUp:
 @pytest.mark.phase("backward")
 def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
     setup = forward_and_loss(training, batch)
-    loop.beside(training.backward, setup, None if case.own is None else (Tensor.backward, setup))
+    loop.beside(training.backward, setup, None if case.user_model is None else (Tensor.backward, setup))
 
 
 @pytest.mark.phase("inference")

@@ -18,7 +18,7 @@ from numerics_tests.harness.checks import assert_same_bits
 from numerics_tests.harness.claims import claim
 from numerics_tests.machine import environment, invariance
 from numerics_tests.machine.invariance import BATCHES, LENGTHS, Subject
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALL_THREADS = max(2, os.cpu_count() or 1)
@@ -89,7 +89,7 @@ def wide_model(device: torch.device) -> tuple[nn.Module, int]:
     """Wide enough for kernels to divide their work; the user's configuration may take only fewer tokens."""
     try:
         return tiny.model(device, config=SHAPE), SHAPE.context_length
-    except OwnModelError:
+    except UserCodeError:
         return tiny.model(device), tiny.CONFIG.context_length
 
 

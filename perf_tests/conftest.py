@@ -25,7 +25,7 @@ from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
 from perf_tests.passes.memory import MemoryWorker
 from perf_tests.records.record import Json
 from perf_tests.user_code.attention import attention_named
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def training(
     with workbench.spending("building"):
         try:
             training = model_cache.get(case, workbench.settings.optimizer)
-        except OwnModelError as error:  # the smallest model passed before the first case, and others may
+        except UserCodeError as error:  # the smallest model passed before the first case, and others may
             noted(request.node).outcome = Outcome("error", str(error))
             pytest.fail(str(error), pytrace=False)
         workbench.device.synchronize()

@@ -23,7 +23,7 @@ from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
-from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
+from perf_tests.user_code.guard import ChangedDefaultsError, UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 
 LEDGER_TEST = "test_counters.py"
@@ -171,7 +171,7 @@ def _as_usage_error(config: pytest.Config) -> Iterator[None]:
     """Say in one sentence that a model of the user's cannot be measured, or that memory is too short to begin."""
     try:
         yield
-    except OwnModelError as error:
+    except UserCodeError as error:
         raise pytest.UsageError(str(error)) from error
     except MemoryError:
         uncap_address_space()  # or the refusal could not be printed

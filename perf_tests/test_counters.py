@@ -13,13 +13,13 @@ import torch
 
 from perf_tests.bench.session import session_of
 from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import own_model
+from perf_tests.cases.language_model import user_model
 from perf_tests.cases.settings import Settings
 from perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests.predict.ledger import counted_grid, line_of, own_grid, sent_lines
+from perf_tests.predict.ledger import counted_grid, line_of, sent_lines, user_grid
 from perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
 from perf_tests.records.store import write_whole
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 
 FOLDER = Path(__file__).parent / "predict" / "exact_counters"
 
@@ -33,8 +33,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def grid_of(settings: Settings) -> dict[str, list[Case]]:
     """Ours, or with --model that of the model under test."""
     try:
-        return counted_grid() if settings.model is None else own_grid(settings)
-    except OwnModelError as error:
+        return counted_grid() if settings.model is None else user_grid(settings)
+    except UserCodeError as error:
         raise pytest.UsageError(str(error)) from error
 
 
@@ -46,7 +46,7 @@ def grid(pytestconfig: pytest.Config) -> dict[str, list[Case]]:
 @pytest.fixture(scope="module")
 def book(request: pytest.FixtureRequest, grid: dict[str, list[Case]]) -> Iterator[LedgerBook]:
     config, suite = request.config, session_of(request.config)
-    own = own_model(suite.settings)
+    own = user_model(suite.settings)
     folder = FOLDER if own is None else suite.saving.storage / "counters" / own.in_a_path
     options = "" if own is None else f" {own.as_options}"
     keys = [(case.phase, case_id) for case_id, cases in grid.items() for case in cases]

@@ -31,18 +31,16 @@ from numerics_tests.harness.strategies import Recipe
 SUITE = Path(__file__).parents[1]
 MODEL = Path(__file__).parents[2] / "model"
 
-PROFILES = {
+
+def _profile(examples: int, **more: Any) -> settings:
     # The first call into PyTorch is slow, which says nothing about a property: no deadline anywhere.
-    "quick": settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]),
-    "ci": settings(
-        deadline=None,
-        max_examples=60,
-        derandomize=True,
-        database=None,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    ),
-    "deep": settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow]),
+    return settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], **more)
+
+
+PROFILES = {
+    "quick": _profile(20),
+    "ci": _profile(60, derandomize=True, database=None, print_blob=True),
+    "deep": _profile(300),
 }
 """How many examples Hypothesis draws: `ci` always the same ones, `deep` at night."""
 

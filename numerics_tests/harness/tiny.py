@@ -16,9 +16,9 @@ from model.training import Training
 from model.transformer import TransformerLM
 from numerics_tests.harness import oracles
 from perf_tests.cases.options import typed_or
-from perf_tests.user_code.attention import function_of, is_own
-from perf_tests.user_code.guard import OwnModelError
-from perf_tests.user_code.model import OwnModel, configured_shape, is_configuration
+from perf_tests.user_code.attention import function_of, is_user_function
+from perf_tests.user_code.guard import UserCodeError
+from perf_tests.user_code.model import UserModel, configured_shape, is_configuration
 
 # No two dimensions of a tensor are equal (3 rows of 12 tokens, 2 heads of width 8), so none can be taken for another.
 CONFIG = ModelConfig(d_model=16, d_ff=32, num_layers=2, num_heads=2, vocab_size=29, context_length=12)
@@ -36,13 +36,13 @@ class Given:
 
     attentions: tuple[str, ...] = ()
     """Names or files, as typed."""
-    model: OwnModel | None = None
+    model: UserModel | None = None
 
     def __bool__(self) -> bool:
         return bool(self.attentions or self.model)
 
     def build(self, config: ModelConfig) -> nn.Module:
-        """The model in evaluation mode, because no step repeats with dropout. Raises OwnModelError."""
+        """The model in evaluation mode, because no step repeats with dropout. Raises UserCodeError."""
         assert self.model is not None
         if is_configuration(self.model.name):
             config = configured_shape(self.model, config.context_length)
@@ -52,15 +52,15 @@ class Given:
         """Read the options; raises pytest.UsageError for what cannot be imported or built, and for both at once."""
         self.attentions = typed_or(config, "--attention", ())
         name = typed_or(config, "--model", None)
-        self.model = None if name is None else OwnModel(name, typed_or(config, "--model-arg", ()))
+        self.model = None if name is None else UserModel(name, typed_or(config, "--model-arg", ()))
         if self.attentions and self.model:
             raise pytest.UsageError("numerics_tests takes --attention or --model, not both; run it once for each.")
         try:
-            for attention in filter(is_own, self.attentions):
+            for attention in filter(is_user_function, self.attentions):
                 function_of(attention)
             if self.model:
                 self.build(CONFIG)
-        except OwnModelError as error:
+        except UserCodeError as error:
             raise pytest.UsageError(str(error)) from error
 
 

@@ -406,15 +406,15 @@ class Row:
 
     @property
     def _model_flops(self) -> int | None:
-        if self.expectation is None and self.case.own is not None:
+        if self.expectation is None and self.case.user_model is not None:
             return None
         return self.case.model_flops if self.expectation is None else self.expectation.model_flops
 
     @property
     def _executes_model_flops(self) -> bool:
         """Fused kernels skip the masked half of the square, and checkpoints recompute."""
-        is_own = self.case.own is not None or self.case.own_attention is not None
-        if is_own and self.expectation is not None and self.expectation.counters is not None:
+        is_user_code = self.case.user_model is not None or self.case.user_attention is not None
+        if is_user_code and self.expectation is not None and self.expectation.counters is not None:
             return self.expectation.counters.executed_flops == self._model_flops
         return self.case.attention == "naive" and self.case.identity().get("checkpoint", "none") == "none"
 

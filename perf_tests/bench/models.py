@@ -22,9 +22,9 @@ from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
 from perf_tests.phases import LANGUAGE_MODEL
 from perf_tests.user_code.attention import IncorrectError, Sizes, Use, attention_named, check_attention, function_of
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import check_values_of
-from perf_tests.user_code.optimizer import check_a_step, own_optimizer
+from perf_tests.user_code.optimizer import check_a_step, user_optimizer
 
 if TYPE_CHECKING:
     from perf_tests.bench.ranks import Groups
@@ -48,11 +48,11 @@ class ModelCache:
     def get(self, case: LanguageModelCase, optimizer: str) -> Training:
         """Return a model for `case` with its initial weights, and no gradients, optimizer state or compiled code.
 
-        `optimizer` says how AdamW runs where the case has no other. Raises OwnModelError.
+        `optimizer` says how AdamW runs where the case has no other. Raises UserCodeError.
         """
         if self._built_from != case.built_from or case.sharing is not None:
             self.reset()
-        model, own = self._initial(case), case.own_optimizer
+        model, own = self._initial(case), case.user_optimizer
         if own is not None and (tried := (own, case.built_from)) not in self._tried:
             check_a_step(own, model, self.device.torch_device)
             self._tried.add(tried)
@@ -62,7 +62,7 @@ class ModelCache:
         self._weights_are_fresh = not case.row.trains
         precision = PRECISIONS[case.precision]
         precision.apply()
-        implementation = "default" if own_optimizer(optimizer) else optimizer
+        implementation = "default" if user_optimizer(optimizer) else optimizer
         # Earlier revisions of `Training`, which the gate measures too, know the default alone.
         order = {} if case.zero_grad == DEFAULT_ZERO_GRAD else {"zero_grad": case.zero_grad}
         device = self.device.torch_device
@@ -100,9 +100,9 @@ class ModelCache:
     def _build(self, case: LanguageModelCase) -> nn.Module:
         self.builds += 1
         with self.device.torch_device:
-            if case.own is None:
+            if case.user_model is None:
                 return TransformerLM(case.config, attention_named(case.attention).build(), case.checkpoint)
-            model = case.own.build(case.config)
+            model = case.user_model.build(case.config)
         model = model.to(self.device.torch_device)
         check_values_of(case.model, model, case.config, self.device.torch_device)
         return model
@@ -179,11 +179,11 @@ MOST_HEADS = 1024
 
 
 def load_attentions(cases: Iterable[Case]) -> None:
-    """Import the functions of the cases. Raises OwnModelError for one that cannot be imported.
+    """Import the functions of the cases. Raises UserCodeError for one that cannot be imported.
 
     Called before anything runs on tensors without content, of which a module imported meanwhile would keep some.
     """
-    for name in {case.own_attention for case in cases}:
+    for name in {case.user_attention for case in cases}:
         if name is not None:
             function_of(name)
 
@@ -193,8 +193,8 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
     lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
     sizes: dict[tuple[str, Use], set[Sizes]] = defaultdict(set)
     for case in cases:
-        if case.own_attention is not None and case.why_unsupported(device) is None:
-            key, (batch, *heads, tokens, _) = (case.own_attention, _use_of(case, device)), case.query_shape
+        if case.user_attention is not None and case.why_unsupported(device) is None:
+            key, (batch, *heads, tokens, _) = (case.user_attention, _use_of(case, device)), case.query_shape
             lengths[key].add(min(tokens, LONGEST_CONTEXT))
             sizes[key].add((min(batch, max(1, MOST_HEADS // math.prod(heads))), *heads))
     found = {key: _refusal(*key, checked, sizes[key]) for key, checked in lengths.items()}
@@ -203,7 +203,7 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
 
 def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome | None:
     """Return that of the case's function; a model of the user's has none, and may name no heads."""
-    return None if case.own_attention is None else refused.get((case.own_attention, _use_of(case, device)))
+    return None if case.user_attention is None else refused.get((case.user_attention, _use_of(case, device)))
 
 
 def _use_of(case: Case, device: torch.device) -> Use:
@@ -215,7 +215,7 @@ def _refusal(name: str, use: Use, lengths: Iterable[int], sizes: Iterable[Sizes]
         check_attention(attention_named(name).build(), name, use, lengths, sizes)
     except IncorrectError as error:
         return Outcome("incorrect", str(error))
-    except OwnModelError as error:
+    except UserCodeError as error:
         cause = error.__cause__
         # Where the device is at fault, another one would run the function.
         is_of_device = cause is not None and (

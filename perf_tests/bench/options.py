@@ -23,7 +23,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.phases import ZERO_GRAD
 from perf_tests.records.record import Json
 from perf_tests.records.store import identity_difference
-from perf_tests.user_code.attention import is_own
+from perf_tests.user_code.attention import is_user_function
 from perf_tests.user_code.named import check_name
 
 
@@ -231,7 +231,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
 
 
 def _attention(option: str, text: str) -> str:
-    if not is_own(text):
+    if not is_user_function(text):
         return one_of(ATTENTION, option, text)
     check_name(option, text)
     return text

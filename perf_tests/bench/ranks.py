@@ -429,7 +429,7 @@ class SharedStepMeasure(MultiRankMeasure):
 
         counted = told(messages_by_region(rounds.play))
         predicted: Json = dict.fromkeys(counted)
-        if self.case.own is None:
+        if self.case.user_model is None:
             # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
             from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 

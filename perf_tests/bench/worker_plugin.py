@@ -18,7 +18,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.options import EXECUTIONS, SHAPE
 from perf_tests.cases.settings import Settings
 from perf_tests.records.record import Json
-from perf_tests.user_code.attention import is_own
+from perf_tests.user_code.attention import is_user_function
 from perf_tests.user_code.model import is_configuration
 from perf_tests.user_code.named import absolute, check_name, why_not_there
 
@@ -63,7 +63,7 @@ def received(values: Json) -> Settings:
 
 def _is_here(attention: str) -> bool:
     """Whether this tree has it: an older base lacks a file that head added."""
-    if not is_own(attention):
+    if not is_user_function(attention):
         return attention in ATTENTION
     if why_not_there(attention) is not None:
         return False

@@ -79,7 +79,7 @@ class CollectiveCase(CollectiveIdentity, Case):
 
     axes: ClassVar = {"collective": "collectives", "message_bytes": "message_sizes", "world": "worlds"}
     precision = "fp32"
-    """Of what it adds up."""
+    """The numbers that it adds up."""
     attention = None
 
     @classmethod

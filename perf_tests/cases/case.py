@@ -7,17 +7,18 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from model.attention import Attention
+from model.attention import ATTENTION, Attention
 from model.precision import PRECISIONS
 from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import Sharing
 from perf_tests.hardware.limits import Work
 from perf_tests.phases import EXAMINED, Phase
-from perf_tests.user_code.attention import attention_named, is_known, is_own
-from perf_tests.user_code.model import OwnModel
-from perf_tests.user_code.optimizer import OwnOptimizer
+from perf_tests.user_code.attention import attention_named, is_known, is_user_function
+from perf_tests.user_code.model import UserModel
+from perf_tests.user_code.optimizer import UserOptimizer
 
-COUNTED_ATTENTION = ("naive", "sdpa")
+COUNTED_ATTENTION = tuple(name for name, attention in ATTENTION.items() if not attention.is_compiled)
+"""What a compiler fuses is unknown until it has run."""
 
 CUDA_GRAPH_WARMUP_ROUNDS = 3
 """The first compiles, the second records the graphs, the third replays them."""
@@ -88,26 +89,26 @@ class Case(ABC):
         return None
 
     @property
-    def own(self) -> OwnModel | None:
+    def user_model(self) -> UserModel | None:
         """The user's model; None for ours, and without a model."""
         return None
 
     @property
-    def own_attention(self) -> str | None:
+    def user_attention(self) -> str | None:
         """The user's function as typed; None for the suite's, and without attention."""
-        return self.attention if self.attention is not None and is_own(self.attention) else None
+        return self.attention if self.attention is not None and is_user_function(self.attention) else None
 
     @property
-    def own_optimizer(self) -> OwnOptimizer | None:
+    def user_optimizer(self) -> UserOptimizer | None:
         """The user's; None for AdamW, and in phases without a step."""
         return None
 
     @property
-    def own_code(self) -> list[str]:
+    def user_code(self) -> list[str]:
         """What of it is code of the user's, as typed."""
-        model = None if self.own is None else self.own.name
-        optimizer = None if self.own_optimizer is None else self.own_optimizer.name
-        return [name for name in (model, self.own_attention, optimizer) if name is not None]
+        model = None if self.user_model is None else self.user_model.name
+        optimizer = None if self.user_optimizer is None else self.user_optimizer.name
+        return [name for name in (model, self.user_attention, optimizer) if name is not None]
 
     @property
     def query_shape(self) -> tuple[int, ...]:
@@ -154,8 +155,8 @@ class Case(ABC):
 
         Raises TypeError for a model of the user's own.
         """
-        if self.own is not None:
-            raise TypeError(f"what {self.own.name} computes is counted, not known in closed form.")
+        if self.user_model is not None:
+            raise TypeError(f"what {self.user_model.name} computes is counted, not known in closed form.")
         return (self.work.least_flops("forward", leaves_masked_half=False) or 0) if self.work else 0
 
     @property

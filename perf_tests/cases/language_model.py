@@ -20,9 +20,9 @@ from perf_tests.cases.sharing import Sharing, backend_of
 from perf_tests.hardware.limits import FLOAT32_BYTES, ModelWork, Work, saved_bytes
 from perf_tests.phases import EXAMINED, LanguageModelIdentity, identity_from
 from perf_tests.user_code.attention import label
-from perf_tests.user_code.model import OwnModel, configured_shape, facts_of, is_configuration
+from perf_tests.user_code.model import SHAPE, Facts, UserModel, configured_shape, facts_of, is_configuration
 from perf_tests.user_code.named import from_its_repository
-from perf_tests.user_code.optimizer import OwnOptimizer, own_optimizer
+from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
 
 DEFAULT_ZERO_GRAD = "before-forward"
 
@@ -61,7 +61,7 @@ class LanguageModelCase(Case):
         return cls(
             phase=phase,
             size=size_label(axes["model_size"]),
-            config=config_of(own_model(settings), axes["model_size"], axes["context_length"], settings.vocab_size),
+            config=config_of(user_model(settings), axes["model_size"], axes["context_length"], settings.vocab_size),
             batch_size=axes.get("batch_size") or settings.batch_sizes[0],
             optimizer=optimizer if EXAMINED[phase].trains else None,
             device=settings.device_type,
@@ -109,19 +109,19 @@ class LanguageModelCase(Case):
 
     def identity(self) -> dict[str, Any]:
         known = identity_from(LanguageModelIdentity, self, self.config, self.sharing)
-        if self.own_optimizer is not None:
-            known["optimizer"] = self.own_optimizer.in_identity
-        if self.own is None:
+        if self.user_optimizer is not None:
+            known["optimizer"] = self.user_optimizer.in_identity
+        if self.user_model is None:
             return known | {"attention": from_its_repository(self.attention)}
-        return known | self.own.in_identity | self.own.shape(self.config)
+        return known | self.user_model.in_identity | self.facts.shape
 
     @property
-    def own(self) -> OwnModel | None:
-        return None if self.model == "ours" else OwnModel(self.model, self.model_arguments)
+    def user_model(self) -> UserModel | None:
+        return None if self.model == "ours" else UserModel(self.model, self.model_arguments)
 
     @property
-    def own_optimizer(self) -> OwnOptimizer | None:
-        return own_optimizer(self.optimizer)
+    def user_optimizer(self) -> UserOptimizer | None:
+        return user_optimizer(self.optimizer)
 
     @property
     def zero_grad_policy(self) -> str | None:
@@ -161,16 +161,24 @@ class LanguageModelCase(Case):
         return None if self.sharing is None else backend_of(self.device)
 
     @property
+    def facts(self) -> Facts:
+        """What is known of its model: of ours by its shape, of the user's by the module itself."""
+        if self.user_model is not None:
+            return facts_of(self.user_model, self.config)
+        shape = {name: getattr(self.config, name) for name in SHAPE}
+        return Facts(self.config.parameters, self.config.parameters, shape, why_not_counted=None)
+
+    @property
     def parameters(self) -> int | None:
-        return self.config.parameters if self.own is None else facts_of(self.own, self.config).parameters
+        return self.facts.parameters
 
     @property
     def trainable_parameters(self) -> int | None:
-        return self.config.parameters if self.own is None else facts_of(self.own, self.config).trainable_parameters
+        return self.facts.trainable_parameters
 
     @property
     def blocks(self) -> int:
-        return self.config.num_layers if self.own is None else self.own.shape(self.config)["num_layers"] or 1
+        return self.facts.shape["num_layers"] or 1
 
     @property
     def query_shape(self) -> tuple[int, ...]:
@@ -178,16 +186,17 @@ class LanguageModelCase(Case):
 
     @property
     def residual_tensor_bytes(self) -> int | None:
-        return self.tokens * self.config.d_model * FLOAT32_BYTES if self.own is None else None
+        return self.tokens * self.config.d_model * FLOAT32_BYTES if self.user_model is None else None
 
     @property
     def least_bytes(self) -> int:
         """Weights, gradients, AdamW's two moments and logits; another optimizer may keep nothing."""
         trainable = self.trainable_parameters or 0
         weights: float = (self.parameters or 0) + self.row.has_backward * trainable
-        moments: float = 2 * trainable * (self.row.trains and self.own_optimizer is None)
+        moments: float = 2 * trainable * (self.row.trains and self.user_optimizer is None)
         if self.sharing is not None:
-            weights, moments = weights * self.sharing.share_of_weights, moments * self.sharing.share_of_moments
+            of_weights, of_moments = self.sharing.kept_shares
+            weights, moments = weights * of_weights, moments * of_moments
         logits = self.tokens * self.config.vocab_size // (self.ranks or 1)
         return int(FLOAT32_BYTES * (weights + moments + logits))
 
@@ -195,13 +204,13 @@ class LanguageModelCase(Case):
     def held_bytes(self) -> int:
         """Parameters, gradients, moments and what the backward pass of ours needs."""
         per_parameter = 1 + self.row.has_backward + 2 * self.row.trains
-        saved = saved_bytes(self.config, self.batch_size, self.context_length) if self.own is None else 0
+        saved = saved_bytes(self.config, self.batch_size, self.context_length) if self.user_model is None else 0
         return per_parameter * FLOAT32_BYTES * (self.parameters or 0) + saved
 
     @property
     def work(self) -> Work | None:
         sequences = self.global_batch_size or self.batch_size
-        return ModelWork(self.size, self.config, sequences, self.context_length) if self.own is None else None
+        return ModelWork(self.size, self.config, sequences, self.context_length) if self.user_model is None else None
 
     @property
     def why_not_counted(self) -> str | None:
@@ -209,19 +218,19 @@ class LanguageModelCase(Case):
             return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
         if self.sharing is None and self.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
-        if self.sharing is None and self.own is not None:
-            return facts_of(self.own, self.config).why_not_played
+        if self.sharing is None and self.user_model is not None:
+            return self.facts.why_not_counted
         return super().why_not_counted
 
     def why_unsupported(self, device: torch.device) -> str | None:
         if reason := super().why_unsupported(device):
             return reason
         if self.replays_cuda_graphs and device.type != "cuda":
-            words = f"--execution {self.execution} replays CUDA graphs, and a {device.type.upper()} has none"
-            return f"{words}; choose compiled."
+            has_none = f"a {device.type.upper()} has none; choose compiled"
+            return f"--execution {self.execution} replays CUDA graphs, and {has_none}."
         if self.execution != "eager" and (reason := why_cannot_compile(device)):
             return reason
-        if self.own is None and blocks_per_checkpoint(self.checkpoint) > self.config.num_layers:
+        if self.user_model is None and blocks_per_checkpoint(self.checkpoint) > self.config.num_layers:
             return f"--checkpoint {self.checkpoint} is more blocks than its {self.config.num_layers}."
         if self.row.trains and not self.updates and PRECISIONS[self.precision].scales_loss:
             return f"--zero-grad {self.zero_grad} leaves a loss scaler no gradients; choose another order."
@@ -234,23 +243,24 @@ class LanguageModelCase(Case):
             return reason
         if self.execution != "eager":
             return f"--execution {self.execution} is measured on one device; choose eager."
-        if self.own_optimizer is not None:
+        if self.user_optimizer is not None:
             return "an optimizer of your own is measured on one device; choose one of --optimizer's names."
         return None
 
     @property
     def built_from(self) -> tuple[Any, ...]:
-        return (self.own, self.config, self.attention, self.execution, self.checkpoint, self.device, self.sharing)
+        way = (self.attention, self.execution, self.checkpoint, self.device, self.sharing)
+        return (self.user_model, self.config, *way)
 
 
-def own_model(settings: Settings) -> OwnModel | None:
-    return None if settings.model is None else OwnModel(settings.model, settings.model_arguments)
+def user_model(settings: Settings) -> UserModel | None:
+    return None if settings.model is None else UserModel(settings.model, settings.model_arguments)
 
 
-def config_of(own: OwnModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
-    """What a case of this size asks its model for. Raises OwnModelError for a configuration that is none."""
-    if own is not None and is_configuration(own.name):
-        return configured_shape(own, context_length)
+def config_of(of_user: UserModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
+    """What a case of this size asks its model for. Raises UserCodeError for a configuration that is none."""
+    if of_user is not None and is_configuration(of_user.name):
+        return configured_shape(of_user, context_length)
     config = shape_named(size).at_context(context_length)
     return config if vocab_size is None else replace(config, vocab_size=vocab_size)
 

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from model.transformer import blocks_per_checkpoint
 from perf_tests.cases import sharing
 from perf_tests.hardware.limits import COLLECTIVES
 from perf_tests.phases import LABELS, ZERO_GRAD
-from perf_tests.user_code.attention import is_own, label
+from perf_tests.user_code.attention import is_user_function, label
 from perf_tests.user_code.model import argument, check_configuration, is_configuration
 from perf_tests.user_code.named import check_name
 
@@ -29,7 +30,7 @@ from perf_tests.user_code.named import check_name
 
 
 Parse = Callable[[str, str], Any]
-"""From an option's name and its text to the value; raises ValueError with one sentence."""
+"""Maps an option's name and its text to the value; raises ValueError with one sentence."""
 
 
 def as_typed(option: str, text: str) -> str:
@@ -78,13 +79,6 @@ def whole_number(option: str, text: str, least: int = 1, most: int = 10**9) -> i
     return number
 
 
-def whole_numbers(everything: tuple[int, ...], option: str, text: str) -> tuple[int, ...]:
-    """A comma-separated list of numbers from 1, sorted."""
-    if text == "all":
-        return everything
-    return tuple(sorted({whole_number(option, item) for item in entries(option, text)}))
-
-
 def thread_count(option: str, text: str) -> int:
     threads, logical = whole_number(option, text), len(os.sched_getaffinity(0))
     if threads > logical:
@@ -103,9 +97,13 @@ def byte_count(option: str, text: str) -> int:
     return int(count)
 
 
-def byte_counts(everything: tuple[int, ...], option: str, text: str) -> tuple[int, ...]:
-    """A comma-separated list of amounts, smallest first."""
-    return everything if text == "all" else tuple(sorted({byte_count(option, item) for item in entries(option, text)}))
+def _ascending(read: Callable[[str, str], int], everything: tuple[int, ...], option: str, text: str) -> tuple[int, ...]:
+    """A comma-separated list of what is read one by one, smallest first."""
+    return everything if text == "all" else tuple(sorted({read(option, item) for item in entries(option, text)}))
+
+
+whole_numbers, byte_counts = partial(_ascending, whole_number), partial(_ascending, byte_count)
+"""Lists of numbers from 1, and of amounts of memory."""
 
 
 def minutes(option: str, text: str) -> float:
@@ -129,13 +127,13 @@ def share(option: str, text: str) -> tuple[int, int]:
 def attentions(option: str, text: str) -> tuple[str, ...]:
     """Names of the table in its order, then functions of the user's as typed; of these `all` has none."""
     items = [] if text == "all" else entries(option, text)
-    own = tuple(dict.fromkeys(item for item in items if is_own(item)))
-    for item in own:
+    of_user = tuple(dict.fromkeys(item for item in items if is_user_function(item)))
+    for item in of_user:
         check_name(option, item)
-    refuse_doubled(option, "functions", [label(item) for item in own])
+    refuse_doubled(option, "functions", [label(item) for item in of_user])
     forms = ", all, FILE.py:FUNCTION or MODULE:FUNCTION"
-    known = [one_of(ATTENTION, option, item, forms) for item in items if item not in own]
-    return (*(name for name in ATTENTION if text == "all" or name in known), *own)
+    known = [one_of(ATTENTION, option, item, forms) for item in items if item not in of_user]
+    return (*(name for name in ATTENTION if text == "all" or name in known), *of_user)
 
 
 def checkpoints(everything: Sequence[str], option: str, text: str) -> tuple[str, ...]:
@@ -150,12 +148,11 @@ def checkpoints(everything: Sequence[str], option: str, text: str) -> tuple[str,
 
 def check_checkpoints(chosen: Sequence[str], num_layers: int) -> None:
     """Raises ValueError for more blocks in a checkpoint than the deepest model has; all of them are one checkpoint."""
-    for checkpoint in chosen:
-        if blocks_per_checkpoint(checkpoint) > num_layers:
-            raise ValueError(f"--checkpoint {checkpoint} is more blocks than a model has; give at most {num_layers}.")
+    if (large := next((one for one in chosen if blocks_per_checkpoint(one) > num_layers), None)) is not None:
+        raise ValueError(f"--checkpoint {large} is more blocks than a model has; give at most {num_layers}.")
 
 
-def own_model(option: str, text: str) -> str:
+def user_model(option: str, text: str) -> str:
     (check_configuration if is_configuration(text) else check_name)(option, text)
     return text
 
@@ -168,13 +165,12 @@ def optimizer(option: str, text: str) -> str:
     return text
 
 
-def own_arguments(option: str, text: str) -> tuple[str, ...]:
+def user_arguments(option: str, text: str) -> tuple[str, ...]:
     """One `name=value` a line: the option is repeatable."""
     lines = tuple(text.splitlines())
-    names = [argument(line)[0] for line in lines]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{option} {name} is given twice; give it once.")
+    counts = Counter(argument(line)[0] for line in lines)
+    if (doubled := next((name for name, count in counts.items() if count > 1), None)) is not None:
+        raise ValueError(f"{option} {doubled} is given twice; give it once.")
     return lines
 
 
@@ -192,28 +188,22 @@ def sizes(option: str, text: str) -> tuple[str, ...]:
     """Known names and shapes of one's own, `192x768x3x4` or `wide=192x768x3x4`, smallest of each first."""
     if text == "all":
         return some_of(SIZES, option, text, SIZES_APART)
-    items = entries(option, text)
-    shapes = {_known_or_own(option, item) for item in items if SHAPE.fullmatch(item)}
+    chosen = set()
+    for item in entries(option, text):
+        match = SHAPE.fullmatch(item)
+        if match is None:
+            chosen.add(one_of(SIZES, option, item, ", all, or a shape as D_MODELxD_FFxLAYERSxHEADS"))
+            continue
+        if match["name"] in SIZES:
+            raise ValueError(f"{option} {item!r} gives another shape the name of a known size; choose another name.")
+        try:
+            shape = shape_named(item)
+        except ValueError as error:
+            raise ValueError(f"{option} {item!r} is no shape of a model: {error}") from error
+        chosen.add(next((name for name, known in SIZES.items() if known == shape), item))
+    shapes = sorted(chosen - SIZES.keys(), key=lambda item: (shape_named(item).parameters, item))
     refuse_doubled(option, "shapes", [size_label(item) for item in shapes])
-    known = {item for item in shapes if item in SIZES}
-    for item in items:
-        if not SHAPE.fullmatch(item):
-            known.add(one_of(SIZES, option, item, ", all, or a shape as D_MODELxD_FFxLAYERSxHEADS"))
-    own = sorted(shapes - known, key=lambda item: (shape_named(item).parameters, item))
-    return (*(name for name in SIZES if name in known), *own)
-
-
-def _known_or_own(option: str, text: str) -> str:
-    """The known size of this shape, else the text. Raises ValueError."""
-    match = SHAPE.fullmatch(text)
-    assert match is not None
-    if match["name"] in SIZES:
-        raise ValueError(f"{option} {text!r} gives another shape the name of a known size; choose another name.")
-    try:
-        shape = shape_named(text)
-    except ValueError as error:
-        raise ValueError(f"{option} {text!r} is no shape of a model: {error}") from error
-    return next((name for name, known in SIZES.items() if known == shape), text)
+    return (*(name for name in SIZES if name in chosen), *shapes)
 
 
 def size_label(size: str) -> str:
@@ -295,9 +285,9 @@ OPTIONS = (
            partial(one_of, ZERO_GRAD)),
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
-           "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
+           "nn.Module, or hf:CONFIG.json", "the suite's model", user_model),
     Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable",
-           parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
+           parse=user_arguments, metavar="NAME=VALUE", is_repeatable=True),
     Option("--parallel", f"under torchrun: how ranks share a language model: {', '.join(sharing.PARALLEL)}", "none",
            partial(some_of, sharing.PARALLEL)),
     Option("--world", "with --parallel: ranks of a case, the first of those started", "all of them",

@@ -29,9 +29,9 @@ from perf_tests.user_code.model import is_configuration, size_name
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
 
 
-def _given(option: str, on_cpu: Any, on_gpu: Any = None) -> Any:
+def _given(option: str, on_cpu: Any, on_gpu: Any = None, **default: Any) -> Any:
     """A field with the value typed for an option, else its default; a GPU's where that differs."""
-    return field(metadata={"option": (option, on_cpu, on_gpu)})
+    return field(metadata={"option": (option, on_cpu, on_gpu)}, **default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +65,15 @@ class Settings:
     memory_snapshot: bool
     nvtx: bool
     cold_cache: bool = False
-    zero_grad: str = field(default="before-forward", metadata={"option": ("--zero-grad", "before-forward", None)})
+    zero_grad: str = _given("--zero-grad", "before-forward", default="before-forward")
     """Records without it cleared them there."""
     shard: tuple[int, int] | None = None
     """(K, N): share K of N of the grid, counted from 1."""
     parallels: tuple[str | None, ...] = (None,)
     """Labels of the ways in which ranks share a model; None is one device."""
     collectives: tuple[str, ...] = ()
-    message_sizes: tuple[int, ...] = field(
-        default=MESSAGE_BYTES, metadata={"option": ("--message-size", MESSAGE_BYTES, GPU_MESSAGE_BYTES)}
-    )
-    """Of collectives alone, in bytes."""
+    message_sizes: tuple[int, ...] = _given("--message-size", MESSAGE_BYTES, GPU_MESSAGE_BYTES, default=MESSAGE_BYTES)
+    """Bytes of the messages of collectives alone."""
     worlds: tuple[int, ...] = (1,)
     """Numbers of ranks that share a case."""
 
@@ -88,40 +86,48 @@ def read_settings(config: pytest.Config) -> Settings:
     """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
     device = typed_or(config, "--device", None)
     if device.type == "cuda" and is_on_ranks(config):
-        from perf_tests.cases.sharing import own_gpu  # late: only ranks need it
-
-        device = own_gpu()
+        device = sharing.own_gpu()
 
     def given(name: str, on_cpu: Any, on_gpu: Any = None) -> Any:
         return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)
 
     native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
-    passes = _passes(config)
-    is_gate = any(config.getoption(name) is not None for name in ("--against", "--against-option"))
+    snapshot = config.getoption("--memory-snapshot")
+    passes = tuple(
+        name for name, option in PASSES.items() if config.getoption(option) or (name == "memory" and snapshot)
+    )
     model = given("--model", None)
     attentions = given("--attention", ("naive",))
-    alone = any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
-    alone |= model is None and not is_on_ranks(config)
-    _refuse_with_own_model(config, model, alone)
-    sizes = _sizes(given, model, is_gate)
+    alone = is_typed(config, "--head-dim", "--sequence-length") or (model is None and not is_on_ranks(config))
+    _refuse_with_user_model(config, model, alone)
+    if model is not None and is_configuration(model):
+        sizes: Sequence[str] = (size_name(model),)
+    else:
+        # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
+        is_gate = is_typed(config, "--against", "--against-option")
+        sizes = given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES)
     if model is None:
-        _check_checkpoints(given("--checkpoint", ()), sizes)
+        try:
+            check_checkpoints(given("--checkpoint", ()), max(shape_named(size).num_layers for size in sizes))
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+    worlds = given("--world", None) or ((launched() or Launched()).world,)
     return Settings(
         device=str(device),
-        sizes=sizes,
+        sizes=tuple(sizes),
         precisions=given("--precision", native),
         attention_alone_precisions=given("--precision", ("fp32",), native),
-        # The attention inside a model of the user's own is not ours to choose.
+        # The attention inside a model of the user's is not ours to choose.
         attentions=attentions if model is None else ("own",),
         model=model,
         passes=passes,
-        memory_snapshot=config.getoption("--memory-snapshot"),
+        memory_snapshot=snapshot,
         nvtx=_nvtx(config, passes),
         cold_cache=bool(config.getoption("--cold-cache")),
         shard=given("--shard", None),
-        parallels=_parallels(config, given),
-        collectives=_collectives(config, given),
-        worlds=_worlds(given),
+        parallels=_parallels(config, given, worlds),
+        collectives=tuple(given("--collective", COLLECTIVES if is_typed(config, "--message-size") else ())),
+        worlds=worlds,
         threads=given("--threads", None) or cores_of_a_rank(is_on_ranks(config)),
         **{
             **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
@@ -130,27 +136,8 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _passes(config: pytest.Config) -> tuple[str, ...]:
-    """The extra passes; a snapshot of memory is taken in the one over memory."""
-    asked = {name for name, option in PASSES.items() if config.getoption(option)}
-    if config.getoption("--memory-snapshot"):
-        asked.add("memory")
-    return tuple(name for name in PASSES if name in asked)
-
-
-def _check_checkpoints(checkpoints: Sequence[str], sizes: Sequence[str]) -> None:
-    """Raises pytest.UsageError for more blocks in a checkpoint than the deepest chosen size has."""
-    try:
-        check_checkpoints(checkpoints, max(shape_named(size).num_layers for size in sizes))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _sizes(given: Callable[..., Any], model: str | None, is_gate: bool) -> tuple[str, ...]:
-    if model is not None and is_configuration(model):
-        return (size_name(model),)
-    # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
-    return tuple(given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES))
+def is_typed(config: pytest.Config, *names: str) -> bool:
+    return any(config.getoption(name) is not None for name in names)
 
 
 ON_RANKS = ("--parallel", "--collective", "--message-size")
@@ -159,35 +146,25 @@ OF_RANKS = (*ON_RANKS, "--world", "--scaling", "--bucket-mb", "--reshard")
 
 
 def is_on_ranks(config: pytest.Config) -> bool:
-    return any(config.getoption(name) is not None for name in ON_RANKS)
+    return is_typed(config, *ON_RANKS)
 
 
 def asks_for_ranks(config: pytest.Config) -> bool:
     """Whether anything typed is for several ranks, or several were started."""
-    return (launched() or Launched()).world > 1 or any(config.getoption(name) is not None for name in OF_RANKS)
+    return (launched() or Launched()).world > 1 or is_typed(config, *OF_RANKS)
 
 
-def _worlds(given: Callable[..., Any]) -> tuple[int, ...]:
-    return given("--world", None) or ((launched() or Launched()).world,)
-
-
-def _parallels(config: pytest.Config, given: Callable[..., Any]) -> tuple[str | None, ...]:
+def _parallels(config: pytest.Config, given: Callable[..., Any], worlds: tuple[int, ...]) -> tuple[str | None, ...]:
     """None at all, and so no model, where only collectives are asked for."""
-    default = () if is_on_ranks(config) else ("none",)
-    names = given("--parallel", default)
+    names = given("--parallel", () if is_on_ranks(config) else ("none",))
     for option in sharing.OF_SOME_WAYS:
-        if config.getoption(option) is not None and (reason := sharing.why_without_effect(option, names)):
+        if is_typed(config, option) and (reason := sharing.why_without_effect(option, names)):
             raise pytest.UsageError(reason)
     scaling, reshard = given("--scaling", ("strong",)), given("--reshard", ("yes",))
-    return sharing.labels(names, _worlds(given), scaling, given("--bucket-mb", ()), reshard)
+    return sharing.labels(names, worlds, scaling, given("--bucket-mb", ()), reshard)
 
 
-def _collectives(config: pytest.Config, given: Callable[..., Any]) -> tuple[str, ...]:
-    default = () if config.getoption("--message-size") is None else COLLECTIVES
-    return tuple(given("--collective", default))
-
-
-def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool) -> None:
+def _refuse_with_user_model(config: pytest.Config, model: str | None, alone: bool) -> None:
     """What chooses a part of the suite's model, or an argument without a model. Raises pytest.UsageError."""
     if model is None:
         if config.getoption("--model-arg"):
@@ -200,7 +177,7 @@ def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool
         ours["--size"] = "the configuration says the shape; change a value of it with --model-arg"
         ours["--vocab-size"] = "the configuration says the vocabulary; change it with --model-arg vocab_size=N"
     for option, reason in ours.items():
-        if config.getoption(option) is not None:
+        if is_typed(config, option):
             raise pytest.UsageError(f"{option} does not apply: {reason}.")
 
 
@@ -216,7 +193,6 @@ def _nvtx(config: pytest.Config, passes: Collection[str]) -> bool:
     if passes:
         others = " or ".join(PASSES[name] for name in passes)
         raise pytest.UsageError(f"--nvtx is for a run under Nsight Systems and cannot be combined with {others}.")
-    reason = why_no_ranges()
-    if reason is not None:
+    if reason := why_no_ranges():
         raise pytest.UsageError(reason)
     return True

@@ -5,6 +5,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 from typing import Any, Self
 
 import torch
@@ -118,13 +119,10 @@ class Sharing:
         return "bfloat16" if self.parallel in IN_BFLOAT16 else "float32"
 
     @property
-    def share_of_weights(self) -> float:
-        """The share of parameters and gradients that each rank keeps."""
-        return 1 / self.world if self.parallel in SHARDED else 1.0
-
-    @property
-    def share_of_moments(self) -> float:
-        return 1 / self.world if self.parallel in ("zero1", *SHARDED) else 1.0
+    def kept_shares(self) -> tuple[float, float]:
+        """The shares of parameters and gradients, and of the optimizer's moments, that each rank keeps."""
+        of_weights, of_moments = self.parallel in SHARDED, self.parallel in ("zero1", *SHARDED)
+        return 1 / self.world if of_weights else 1.0, 1 / self.world if of_moments else 1.0
 
     @property
     def mesh(self) -> str:
@@ -177,9 +175,8 @@ def why_too_few(world: int, device: str, gpus: int) -> str | None:
 def why_without_effect(option: str, parallel: Sequence[str]) -> str | None:
     """One sentence where an option of some ways is given without any of them."""
     ways = OF_SOME_WAYS[option]
-    if set(ways) & set(parallel):
-        return None
-    return f"{option} changes {' and '.join(ways)} alone; choose one of them with --parallel, or drop the option."
+    words = f"{option} changes {' and '.join(ways)} alone; choose one of them with --parallel, or drop the option."
+    return None if set(ways) & set(parallel) else words
 
 
 def labels(
@@ -190,17 +187,16 @@ def labels(
     reshard: Sequence[str],
 ) -> tuple[str | None, ...]:
     """The axis: each combination once that makes a difference, None for one device."""
-    found: dict[str | None, None] = {}
+    found: list[str | None] = []
     for name in parallel:
         if name == "none":
-            found[None] = None
+            found.append(None)
             continue
+        ways = (buckets if name in BUCKETED and buckets else (None,), reshard if name in SHARDED else ("yes",))
         for world in worlds:
-            for scaling in scalings if world > 1 else ("strong",):
-                for bucket in buckets if name in BUCKETED and buckets else (None,):
-                    for choice in reshard if name in SHARDED else ("yes",):
-                        found[Sharing(name, world, scaling, bucket, choice == "no").label] = None
-    return tuple(found)
+            of_world = product(scalings if world > 1 else ("strong",), *ways)
+            found += (Sharing(name, world, scaling, bucket, kept == "no").label for scaling, bucket, kept in of_world)
+    return tuple(dict.fromkeys(found))
 
 
 # The devices of ranks: which one each has, and how those of a machine are joined.
@@ -210,17 +206,13 @@ def facts_of_ranks(launched: Launched, device: torch.device) -> dict[str, Any]:
     """None for what a machine without GPUs does not have."""
     if device.type != "cuda":
         return {"ranks_per_node": launched.local_world, "nccl": None, "peer_access": None}
+    pairs = permutations(range(torch.cuda.device_count()), 2)
     return {
         "ranks_per_node": launched.local_world,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "peer_access": _peer_access(torch.cuda.device_count()),
+        # Whether each GPU of this machine reads every other one's memory, by NVLink or PCIe.
+        "peer_access": all(torch.cuda.can_device_access_peer(here, there) for here, there in pairs),
     }
-
-
-def _peer_access(gpus: int) -> bool:
-    """Whether each GPU of this machine reads every other one's memory, by NVLink or PCIe."""
-    pairs = [(here, there) for here in range(gpus) for there in range(gpus) if here != there]
-    return all(torch.cuda.can_device_access_peer(here, there) for here, there in pairs)
 
 
 def own_gpu() -> torch.device:

@@ -43,7 +43,7 @@ from perf_tests.predict.counting import (
 from perf_tests.predict.fake_run import Parts, attention_passes, fake_run, fake_training, passes, updates
 from perf_tests.records.record import cache_folder
 from perf_tests.records.store import write_whole
-from perf_tests.user_code.guard import OwnModelError, guarded
+from perf_tests.user_code.guard import UserCodeError, guarded
 from perf_tests.user_code.named import digest_of_suite
 
 LARGEST_ALLOCATIONS = 8
@@ -125,11 +125,11 @@ def counters_of(
     reason = case.why_not_counted
     if reason is not None:
         raise NotCountedError(reason)
-    what = f"{' with '.join(case.own_code)} cannot be played on tensors without content"
+    what = f"{' with '.join(case.user_code)} cannot be played on tensors without content"
     try:
-        with guarded(what) if case.own_code else nullcontext():
+        with guarded(what) if case.user_code else nullcontext():
             return _counters(case, _parts(case, all_layers), libraries)
-    except OwnModelError as error:
+    except UserCodeError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
         raise NotCountedError(f"{what}: it reads a value of one." if reads else str(error)) from error
 
@@ -144,7 +144,7 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
 
 def update_flops(case: Case) -> int:
     """Count the FLOPs of products in a step of the user's optimizer; 0 without one or where it cannot be counted."""
-    if case.own_optimizer is None:
+    if case.user_optimizer is None:
         return 0
     counters, _ = counters_or_reason(case.in_phase("optimizer"))
     return (counters.executed_flops or 0) if counters else 0
@@ -178,7 +178,7 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
     if case.updates:
         optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
         scales_loss = PRECISIONS[case.precision].scales_loss
-        counted_updates = updates(case.config, optimizer, scales_loss, case.device, case.own)
+        counted_updates = updates(case.config, optimizer, scales_loss, case.device, case.user_model)
         updating = counted_updates["first_update" if is_first_step else "update"]
         state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
@@ -214,7 +214,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
     return Counters(
         parameters=case.parameters,
         model_flops=_model_flops(case, names),
-        executed_flops=None if case.own_code and products_outside(names, names_with_executed_flops()) else flops,
+        executed_flops=None if case.user_code and products_outside(names, names_with_executed_flops()) else flops,
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
         kernel_launches=kernels.total(),
         bytes_touched=sum(kernel.bytes * calls for kernel, calls in kernels.items()),
@@ -228,7 +228,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
 
 
 def _model_flops(case: Case, names: Collection[str]) -> int | None:
-    if not isinstance(case, LanguageModelCase) or case.own is None:
+    if not isinstance(case, LanguageModelCase) or case.user_model is None:
         return case.model_flops
     timed = [name.replace("inference", "forward") for name in case.row.timed if name in FORWARD_PASSES]
     if not timed or products_outside(names, names_with_model_flops()):
@@ -268,7 +268,7 @@ _SMALL = ("aten", "prim", "prims")
 def pass_flops(case: LanguageModelCase) -> dict[str, int]:
     """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
     with fake_run(case.device, case.precision) as counting:
-        training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.own)
+        training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.user_model)
         counting.guesses_values = False
         tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
         forward, backward = (FlopCounterMode(display=False, custom_mapping=_formulas()) for _ in range(2))
@@ -351,7 +351,7 @@ def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) 
         state = _digest(json.dumps(environment()))
     except OSError:
         state = ""
-    if case.own_code or not state:
+    if case.user_code or not state:
         return counters_or_reason(case, libraries)
     path = cache_folder() / "counters" / state / f"{_digest(key)}.json"
     known = _read(path, key)

@@ -76,7 +76,7 @@ class Expectation:
     @property
     def model_flops(self) -> int | None:
         """Model FLOPs of one round; of a user's model only counted ones, and None where they are not known."""
-        if self.case.own is not None:
+        if self.case.user_model is not None:
             return self.counters.model_flops if self.counters else None
         return self.case.model_flops
 

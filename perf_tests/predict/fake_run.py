@@ -30,10 +30,10 @@ from perf_tests.predict.counting import (
     PartCounters,
     held_after,
 )
-from perf_tests.user_code.attention import PLAYED, attention_named, is_own
-from perf_tests.user_code.guard import OwnModelError
-from perf_tests.user_code.model import OwnModel
-from perf_tests.user_code.optimizer import OwnOptimizer, own_optimizer
+from perf_tests.user_code.attention import PLAYED, attention_named, is_user_function
+from perf_tests.user_code.guard import UserCodeError
+from perf_tests.user_code.model import UserModel
+from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 
@@ -57,7 +57,7 @@ def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
     few = 1 if case.row.records_graph else 2
     blocks = max(1, blocks_per_checkpoint(case.checkpoint))
     layers, left_over = divmod(case.config.num_layers, blocks)
-    if all_layers or layers <= few + 1 or case.own is not None:
+    if all_layers or layers <= few + 1 or case.user_model is not None:
         return count_passes(case)
     depths = (few * blocks + left_over, (few + 1) * blocks + left_over)
     less, more = (count_passes(replace(case, config=replace(case.config, num_layers=depth))) for depth in depths)
@@ -71,10 +71,10 @@ def count_passes(case: LanguageModelCase) -> Parts:
     """The same, with every layer counted."""
     with fake_run(case.device, case.precision) as counting:
         training = fake_training(
-            case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
+            case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.user_model
         )
         counting.claim(PARAMETERS)
-        counting.guesses_values = case.own is None and not is_own(case.attention)
+        counting.guesses_values = case.user_model is None and not is_user_function(case.attention)
         tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
         counting.claim(INPUTS)
         make_loss_scale(training)
@@ -95,19 +95,19 @@ def count_passes(case: LanguageModelCase) -> Parts:
 
 
 @lru_cache(maxsize=256)
-def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str, own: OwnModel | None = None) -> Parts:
+def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str, own: UserModel | None = None) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
 
-    Only weights, gradients and state are held. Raises OwnModelError for an optimizer of the user's that has none.
+    Only weights, gradients and state are held. Raises UserCodeError for an optimizer of the user's that has none.
     """
-    precision, own_one = "fp16" if scales_loss else "fp32", own_optimizer(optimizer)
-    implementation = optimizer_that_runs("default", torch.device(device)) if own_one else optimizer
+    precision, of_user = "fp16" if scales_loss else "fp32", user_optimizer(optimizer)
+    implementation = optimizer_that_runs("default", torch.device(device)) if of_user else optimizer
     with fake_run(device, precision) as counting:
         training = fake_training(config, "naive", "none", precision, implementation, device, own)
         counting.claim(PARAMETERS)
-        if own_one is not None:
-            own_one.put_into(training, training.model)
-            _refuse_to_guess(counting, training, own_one)
+        if of_user is not None:
+            of_user.put_into(training, training.model)
+            _refuse_to_guess(counting, training, of_user)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
         for parameter in training.model.parameters():
@@ -119,19 +119,19 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str,
         counting.claim(OPTIMIZER_STATE)
         with counting.part("update"):
             training.update()
-        if own_one is not None:
+        if of_user is not None:
             with counting.part("next_update"):
                 training.update()
         parts = counting.finished()
-    if own_one is not None and parts["update"].kernels != parts.pop("next_update").kernels:
-        raise OwnModelError(f"the second and the third step of {own_one.name} differ, so neither counts for all.")
+    if of_user is not None and parts["update"].kernels != parts.pop("next_update").kernels:
+        raise UserCodeError(f"the second and the third step of {of_user.name} differ, so neither counts for all.")
     return parts
 
 
-def _refuse_to_guess(counting: Counting, training: Training, own: OwnOptimizer) -> None:
+def _refuse_to_guess(counting: Counting, training: Training, own: UserOptimizer) -> None:
     """Refuse a step that reads a value or leaves its form to the device: counts would be of another step."""
     if counting.on_cuda and any(group.get("foreach", False) is None for group in training.optimizer.param_groups):
-        raise OwnModelError(f"{own.name} lets PyTorch choose `foreach` by the device; set it to True or False.")
+        raise UserCodeError(f"{own.name} lets PyTorch choose `foreach` by the device; set it to True or False.")
 
     def guess(whether: bool) -> Callable[..., None]:
         return lambda *_: setattr(counting, "guesses_values", whether)
@@ -148,7 +148,7 @@ def attention_passes(case: AttentionCase) -> Parts:
         leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(size)
         counting.claim(INPUTS)
-        counting.guesses_values = not is_own(case.attention)
+        counting.guesses_values = not is_user_function(case.attention)
         attention = attention_named(case.attention, PLAYED).build()
         with counting.part("attention_forward"), PRECISIONS[case.precision].autocast(HOST):
             output_BTK = attention(*leaves)
@@ -182,7 +182,7 @@ def fake_training(
     precision: str,
     optimizer: str,
     device: str,
-    own: OwnModel | None = None,
+    own: UserModel | None = None,
 ) -> Training:
     """A model in training on the host, to run by the rules of a device type; `own` in place of the suite's."""
     if own is not None:

@@ -50,8 +50,8 @@ def counted_grid() -> dict[str, list[Case]]:
     return grid
 
 
-def own_grid(settings: Settings) -> dict[str, list[Case]]:
-    """The same for the model of --model, over the axes of the run. Raises OwnModelError."""
+def user_grid(settings: Settings) -> dict[str, list[Case]]:
+    """The same for the model of --model, over the axes of the run. Raises UserCodeError."""
     grid: dict[str, list[Case]] = {}
     for values in LanguageModelCase.grid(settings):
         axes = dict(zip(LanguageModelCase.axes, values, strict=True))

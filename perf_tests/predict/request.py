@@ -26,10 +26,10 @@ from perf_tests.cases.options import (
     checkpoints,
     one_of,
     optimizer,
-    own_arguments,
-    own_model,
     size_label,
     sizes,
+    user_arguments,
+    user_model,
     whole_number,
     whole_numbers,
 )
@@ -72,7 +72,7 @@ from perf_tests.predict.step import (
     worthwhile_checkpoints,
 )
 from perf_tests.records.record import Json
-from perf_tests.user_code.model import OwnModel, is_configuration, size_name
+from perf_tests.user_code.model import UserModel, facts_of, is_configuration, size_name
 
 STEP_BATCH_SIZE = 4
 
@@ -108,7 +108,7 @@ def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
     case = cases[0]
     checkpoints = requested_checkpoints(arguments.checkpoint, case.config.num_layers)
     if (sharing := _requested_sharing(arguments)) is not None:
-        if len(cases) * len(checkpoints) > 1 or case.own is not None or case.own_optimizer is not None:
+        if len(cases) * len(checkpoints) > 1 or case.user_model is not None or case.user_optimizer is not None:
             raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
         shared = predict_ranks(case, machine, sharing, link_rate(arguments.interconnect))
         return Answer(rank_lines(shared), rank_json(shared), shared.verdict == FITS)
@@ -173,7 +173,7 @@ def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, conte
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
     config = config_of(own, size, context, vocabulary)
     if own is not None and arguments.size is None and not is_configuration(own.name):
-        size = _name_of_own_shape(own, config)
+        size = _name_of_user_shape(own, config)
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     named_optimizer = optimizer("--optimizer", arguments.optimizer)
     return LanguageModelCase(
@@ -189,7 +189,7 @@ def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, conte
     )  # fmt: skip
 
 
-def _requested_model(arguments: argparse.Namespace) -> OwnModel | None:
+def _requested_model(arguments: argparse.Namespace) -> UserModel | None:
     """The model of --model, checked; None for ours."""
     if arguments.model is None:
         if arguments.model_arg:
@@ -200,11 +200,11 @@ def _requested_model(arguments: argparse.Namespace) -> OwnModel | None:
     ):  # fmt: skip
         if value != default:
             raise ValueError(f"{option} does not apply: the model of --model has its own.")
-    own_arguments("--model-arg", "\n".join(arguments.model_arg))
-    return OwnModel(own_model("--model", arguments.model), tuple(arguments.model_arg))
+    user_arguments("--model-arg", "\n".join(arguments.model_arg))
+    return UserModel(user_model("--model", arguments.model), tuple(arguments.model_arg))
 
 
-def _requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
+def _requested_size(arguments: argparse.Namespace, own: UserModel | None) -> str:
     if own is None or not is_configuration(own.name):
         if arguments.size is None:
             return next(iter(SIZES))  # a factory may ignore the shape that it is asked for
@@ -217,9 +217,9 @@ def _requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
     return size_name(own.name)
 
 
-def _name_of_own_shape(own: OwnModel, config: ModelConfig) -> str:
+def _name_of_user_shape(own: UserModel, config: ModelConfig) -> str:
     """Its file or module. Raises ValueError where the factory takes the shape that it is asked for."""
-    taken = [name for name, value in own.shape(config).items() if value is not None]
+    taken = [name for name, value in facts_of(own, config).shape.items() if value is not None]
     if taken:
         raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")
     return Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]

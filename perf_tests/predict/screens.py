@@ -101,7 +101,7 @@ def _checkpoint_option(step: PredictedCase) -> str:
 def step_name(step: PredictedCase, with_context: bool = True) -> str:
     assert isinstance(step.case, LanguageModelCase)
     case = step.case.identity()
-    of_model = case["size"] if step.case.own is None else f"{case['size']} ({case['model']})"
+    of_model = case["size"] if step.case.user_model is None else f"{case['size']} ({case['model']})"
     at_context = f" at context {case['context_length']}" if with_context else ""
     return (
         f"A training step of {of_model}{at_context}, batch {case['batch_size']}, "

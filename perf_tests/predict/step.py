@@ -152,7 +152,7 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     weights, gradients = (FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
     # AdamW keeps two moments in float32; the state of the user's optimizer is counted.
     counted_state = phases["full_step"].bytes_by_category.get(OPTIMIZER_STATE, 0)
-    state = 2 * gradients if case.own_optimizer is None else counted_state
+    state = 2 * gradients if case.user_optimizer is None else counted_state
     prediction = StepPrediction(machine, phases, {}, weights + gradients + state, None, first_step)
     if prediction.fits:
         return replace(prediction, largest_batch=largest_batch(replace(case, phase="full_step"), machine))
@@ -219,7 +219,7 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         verdict=machine.room.verdict(counters.peak_bytes),
         time=time,
         # Published times are of unfused attention, in whole models and alone, and of AdamW.
-        is_range_known=machine.has_published_times and case.attention == "naive" and case.own_optimizer is None,
+        is_range_known=machine.has_published_times and case.attention == "naive" and case.user_optimizer is None,
         largest_allocations=counters.largest_allocations,
     )
 
@@ -267,7 +267,7 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         ("--checkpoint attention", replace(case, checkpoint="attention"), case.checkpoint == "none"),
         ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
     ]
-    if case.own is not None:  # its attention and checkpoints are its own
+    if case.user_model is not None:  # its attention and checkpoints are its own
         changes = changes[:1]
     tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
     is_enough = any(step.fits for step in tried.values())
@@ -282,9 +282,9 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         best = largest_that_fits(values, lambda value, changed_to=changed_to: predict_case(changed_to(value), machine))  # type: ignore[misc]
         if best is not None:
             tried[f"{option} {best[0]}"] = best[1]
-    if case.own is not None:
+    if case.user_model is not None:
         return tried
-    fused = {"optimizer": "fused"} if case.own_optimizer is None else {}
+    fused = {"optimizer": "fused"} if case.user_optimizer is None else {}
     leanest: dict[str, Any] = {**fused, "attention": "sdpa", "checkpoint": "block"}
     if not is_enough:
         step = predict_case(replace(case, **leanest), machine)
@@ -347,7 +347,7 @@ class ContextPrediction:
 
 def optimizer_variants(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
     """The step of `case` under each implementation of AdamW; none where the optimizer is the user's own."""
-    if case.own_optimizer is not None:
+    if case.user_optimizer is not None:
         return {}
     return {name: predict_case(replace(case, optimizer=name), machine) for name in OPTIMIZERS}
 

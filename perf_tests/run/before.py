@@ -81,7 +81,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     suite.workbench = workbench = set_up(settings, peers)
     load_attentions(cases)
     if not is_in_worker:  # a worker's run was checked where it began
-        check_what_is_own(cases, workbench.device.torch_device)
+        check_user_code(cases, workbench.device.torch_device)
         workbench.check_attentions(() if is_gate else cases)  # the gate checks each side
     if is_gate:
         return benchmarks
@@ -210,15 +210,15 @@ def too_small(config: pytest.Config) -> pytest.UsageError:
     return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
 
 
-def check_what_is_own(cases: list[Case], device: torch.device) -> None:
-    """Raises OwnModelError for a model or an optimizer of the user's that cannot be measured."""
+def check_user_code(cases: list[Case], device: torch.device) -> None:
+    """Raises UserCodeError for a model or an optimizer of the user's that cannot be measured."""
     of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
-    own = next((case.own for case in of_models), None)
+    own = next((case.user_model for case in of_models), None)
     if own is not None:
         check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
-    trained = next((case for case in of_models if case.own_optimizer is not None), None)
-    if trained is not None and trained.own_optimizer is not None:
-        check_optimizer_before_measuring(trained.own_optimizer, own, trained.config, device)
+    trained = next((case for case in of_models if case.user_optimizer is not None), None)
+    if trained is not None and trained.user_optimizer is not None:
+        check_optimizer_before_measuring(trained.user_optimizer, own, trained.config, device)
 
 
 # Which cases of its axes a run leaves out: by what was typed, by pytest's cache, by another plugin, or as a shard.

@@ -118,7 +118,7 @@ def _round_seconds(case: Case, ceilings: Ceilings) -> float:
     moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
     updating = update_flops(case) / rates["fp32"]
     # Of a model of the user's own only the products with its weights are known.
-    flops = case.forward_flops if case.own is None else 2 * (case.tokens or 0) * (case.parameters or 0)
+    flops = case.forward_flops if case.user_model is None else 2 * (case.tokens or 0) * (case.parameters or 0)
     return passes * (flops / rate + launching) + updating + moving
 
 

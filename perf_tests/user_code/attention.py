@@ -6,9 +6,9 @@ precision's, and without autocast inside."""
 import math
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ from torch import Tensor
 from model.attention import ATTENTION, Attention, AttentionFunction
 from model.compilation import forget_compiled
 from model.precision import Precision
-from perf_tests.user_code.guard import LONGEST_SECONDS, OwnModelError, guarded
+from perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
 from perf_tests.user_code.named import load
 
 PLAYED = "_played"
 """Names the second copy of a file whose function gets tensors without content: what it keeps reaches no real call."""
 
 
-def is_own(attention: str) -> bool:
+def is_user_function(attention: str) -> bool:
     return ":" in attention
 
 
@@ -35,24 +35,24 @@ def label(attention: str) -> str:
 
 
 def is_known(attention: str, known: Container[str] = ATTENTION) -> bool:
-    return is_own(attention) or attention in known
+    return is_user_function(attention) or attention in known
 
 
 def attention_named(attention: str, copy: str = "") -> Attention:
     """The row of the suite's table, or one for a function of the user's, out of this copy of its file."""
-    if not is_own(attention):
+    if not is_user_function(attention):
         return ATTENTION[attention]
     about = f"{attention}, given with --attention"
     return Attention(about, lambda: _as_fused(function_of(attention, copy)), lambda device, head_dim: None)
 
 
 def function_of(attention: str, copy: str = "") -> AttentionFunction:
-    """What the user named, out of this copy of its file. Raises OwnModelError where it cannot be imported or called."""
+    """What the user named, out of this copy of its file. Raises UserCodeError where it cannot be imported or called."""
     with guarded(f"--attention {attention} cannot be imported", LONGEST_SECONDS):
         function = load(attention, copy)
     if not callable(function):
         got = type(function).__name__
-        raise OwnModelError(f"--attention {attention} is of type {got}; it must be a function of query, key and value.")
+        raise UserCodeError(f"--attention {attention} is of type {got}; it must be a function of query, key and value.")
     return cast(AttentionFunction, function)
 
 
@@ -84,11 +84,11 @@ TENSOR_CORE = 4
 """They align terms and truncate: up to 3.0 n u32, Fasi, Higham, Mikaitis and Pranesh, PeerJ CS 7 (2021)."""
 
 FORWARD_ROUNDINGS, BACKWARD_ROUNDINGS = 8, 10
-"""Of a probability and of a score's gradient, where the result of each operation is kept in the precision: exponential,
-sum, quotient, product, cast; elementary functions err by up to 2 units (CUDA C++ Programming Guide)."""
+"""Roundings of a probability and of a score's gradient, the result of each operation being kept in the precision:
+exponential, sum, quotient, product, cast; elementary functions err by up to 2 units (CUDA C++ Programming Guide)."""
 
 BLOCK_ROUNDINGS = 3
-"""For each key at most: a block may be as short as one key, and rescales what was summed before it."""
+"""Roundings for each key, at most: a block may be as short as one key, and rescales what was summed before it."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,7 @@ class Arithmetic:
         return cls(2.0**-10 if is_tf32 else u, u, torch.finfo(dtype).smallest_normal * 2 * u)
 
 
-@dataclass(frozen=True)
-class Attended:
+class Attended(NamedTuple):
     """Output and gradients."""
 
     output: Tensor
@@ -118,85 +117,63 @@ class Attended:
     dv: Tensor
 
 
+NAMES = ("the output", "the gradient of q", "the gradient of k", "the gradient of v")
+
+
 @torch.no_grad()
 def exact_and_bounds(q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Arithmetic) -> tuple[Attended, Attended]:
     """Return, for the gradient `do` of the output, the values in float64 and how far each may be from them."""
+    u, u_out, smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
     u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
-    bounds = _Bounds(q.double(), k.double(), v.double(), do.double(), arithmetic, u_sum)
-    return bounds.exact, bounds.allowed
+    q, k, v, do = (x.double() for x in (q, k, v, do))
+    tokens, width = q.shape[-2:]
+    scale = 1 / math.sqrt(width)
+    visible = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
+    count = visible.sum(-1, keepdim=True).double()
+    scores = (q @ k.mT * scale).masked_fill(~visible, -math.inf)
+    p = scores.softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    exact = Attended(p @ v, ds @ k, ds.mT @ q, p.mT @ do)
 
+    q, k, v, do = (x.abs() for x in (q, k, v, do))
+    # Of a score: the product, and a rounding of it and of its quotient.
+    score_error = torch.where(visible, (2 * u + (width + 3) * u_sum) * (q @ k.mT * scale), 0)
+    gap = torch.where(visible, scores.amax(-1, keepdim=True) - scores, 0)
+    # An error of a score moves its own probability and, through the sum, all of its row.
+    moved = score_error + (u + 2 * u_sum) * gap
+    moved = moved + (p * moved).sum(-1, keepdim=True)
+    roundings = FORWARD_ROUNDINGS * (u + 3 * u_sum) + BLOCK_ROUNDINGS * count * u_sum
+    p_error = torch.where(visible, p * torch.expm1(moved + roundings) + 2 * smallest, 0)
 
-class _Bounds:
-    """Everything in float64; `u_sum` is the roundoff of sums."""
+    dp = do @ v.mT
+    d = (p * dp).sum(-1, keepdim=True)
+    magnitude = p * (dp + d)
+    dp_error = (u + u_out + (width + 2) * u_sum) * dp
+    d_error = (p_error * dp).sum(-1, keepdim=True) + (u + u_out + (count + width + 2) * u_sum) * d
+    ds_error = (p + p_error) * (dp_error + d_error) + p_error * (dp + d)
+    ds_error = ds_error + BACKWARD_ROUNDINGS * (u + 3 * u_sum) * magnitude + 4 * smallest * (1 + dp + d)
+    ds_error = torch.where(visible, ds_error, 0)
+    # The gradient through a row's maximum, of which the exact value 0 is the sum of its dS, goes to a highest score.
+    slack = score_error + u * gap
+    is_highest = scores + slack >= (scores - slack).amax(-1, keepdim=True)
+    ds_error = (ds_error + is_highest * ds_error.sum(-1, keepdim=True)) * scale
+    ds = magnitude * scale
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Arithmetic, u_sum: float) -> None:
-        self.q, self.k, self.v, self.do = q, k, v, do
-        self.u, self.u_out, self.smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
-        self.u_sum, self.width = u_sum, q.shape[-1]
-        self.scale = 1 / math.sqrt(self.width)
-        self.visible = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
-        self.count = self.visible.sum(-1, keepdim=True).double()
-        self.scores = (q @ k.mT * self.scale).masked_fill(~self.visible, -math.inf)
-        self.p = self.scores.softmax(-1)
-
-    @property
-    def exact(self) -> Attended:
-        dp = self.do @ self.v.mT
-        ds = self.p * (dp - (self.p * dp).sum(-1, keepdim=True)) * self.scale
-        return Attended(self.p @ self.v, ds @ self.k, ds.mT @ self.q, self.p.mT @ self.do)
-
-    @property
-    def allowed(self) -> Attended:
-        q, k, v, do = (x.abs() for x in (self.q, self.k, self.v, self.do))
-        p_error = self._of_probabilities()
-        ds_error, ds = (x * self.scale for x in self._of_score_gradients(p_error))
-        exact, tokens = self.exact, q.shape[-2]
-        return Attended(
-            self._of_sum(p_error @ v, self.p @ v, self.count, exact.output),
-            self._of_sum(ds_error @ k, ds @ k, self.count, exact.dq),
-            self._of_sum(ds_error.mT @ q, ds.mT @ q, tokens, exact.dk),
-            self._of_sum(p_error.mT @ do, self.p.mT @ do, tokens, exact.dv),
-        )
-
-    def _of_sum(self, error: Tensor, magnitude: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
+    def of_sum(error: Tensor, magnitude: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
         """Bound a float32 sum (Higham 3.5) whose terms are off by `error` together, rounded to the output's format.
 
         Three terms more are for the scale.
         """
-        summed = error + (terms + 3) * self.u_sum * magnitude
-        return (1 + self.u_out) * summed + self.u_out * value.abs() + (2 + self.q.shape[-2]) * self.smallest
+        summed = error + (terms + 3) * u_sum * magnitude
+        return (1 + u_out) * summed + u_out * value.abs() + (2 + tokens) * smallest
 
-    def _of_probabilities(self) -> Tensor:
-        """An error of a score moves its own probability and, through the sum, all of its row."""
-        moved = self._of_scores() + (self.u + 2 * self.u_sum) * self._gap()
-        moved = moved + (self.p * moved).sum(-1, keepdim=True)
-        roundings = FORWARD_ROUNDINGS * (self.u + 3 * self.u_sum) + BLOCK_ROUNDINGS * self.count * self.u_sum
-        return torch.where(self.visible, self.p * torch.expm1(moved + roundings) + 2 * self.smallest, 0)
-
-    def _of_scores(self) -> Tensor:
-        """The product, and a rounding of it and of its quotient."""
-        magnitude = self.q.abs() @ self.k.abs().mT * self.scale
-        return torch.where(self.visible, (2 * self.u + (self.width + 3) * self.u_sum) * magnitude, 0)
-
-    def _gap(self) -> Tensor:
-        return torch.where(self.visible, self.scores.amax(-1, keepdim=True) - self.scores, 0)
-
-    def _of_score_gradients(self, p_error: Tensor) -> tuple[Tensor, Tensor]:
-        """How far dS may be, and its magnitude.
-
-        The gradient through a row's maximum, of which the exact value 0 is the sum of its dS, goes to a highest score.
-        """
-        dp = self.do.abs() @ self.v.abs().mT
-        d = (self.p * dp).sum(-1, keepdim=True)
-        magnitude, u = self.p * (dp + d), self.u + self.u_out
-        dp_error = (u + (self.width + 2) * self.u_sum) * dp
-        d_error = (p_error * dp).sum(-1, keepdim=True) + (u + (self.count + self.width + 2) * self.u_sum) * d
-        error = (self.p + p_error) * (dp_error + d_error) + p_error * (dp + d)
-        error = error + BACKWARD_ROUNDINGS * (self.u + 3 * self.u_sum) * magnitude + 4 * self.smallest * (1 + dp + d)
-        error = torch.where(self.visible, error, 0)
-        slack = self._of_scores() + self.u * self._gap()
-        is_highest = self.scores + slack >= (self.scores - slack).amax(-1, keepdim=True)
-        return error + is_highest * error.sum(-1, keepdim=True), magnitude
+    return exact, Attended(
+        of_sum(p_error @ v, p @ v, count, exact.output),
+        of_sum(ds_error @ k, ds @ k, count, exact.dq),
+        of_sum(ds_error.mT @ q, ds.mT @ q, tokens, exact.dk),
+        of_sum(p_error.mT @ do, p.mT @ do, tokens, exact.dv),
+    )
 
 
 # Whether a function of the user's computes causal attention: output and gradients against float64, before it is
@@ -215,9 +192,7 @@ Sizes = tuple[int, ...]
 """Sequences and heads, the latter without effect where there are none."""
 
 LONGEST_CHECK_SECONDS = 180
-"""For one pass; the first may compile, for a minute on a busy machine."""
-
-NAMES = {"output": "the output", "dq": "the gradient of q", "dk": "the gradient of k", "dv": "the gradient of v"}
+"""Limit of one pass; the first may compile, for a minute on a busy machine."""
 
 
 class IncorrectError(ValueError):
@@ -237,40 +212,24 @@ class Use:
     def dtype(self) -> torch.dtype:
         return self.precision.autocast_dtype or torch.float32
 
-    @property
-    def arithmetic(self) -> Arithmetic:
-        return Arithmetic.of(self.dtype, is_tf32=self.precision.float32_matmul_precision != "highest")
+
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Query, key and value as the model lays them out, and the gradient of the output; float32, rounded to a dtype."""
+def _drawn(use: Use, tokens: int, seed: int, sizes: Sizes = (BATCH, HEADS), are_scores_equal: bool = False) -> Inputs:
+    """Query, key and value as the model lays them out, and the gradient of the output: float32, rounded to the dtype.
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    do: Tensor
-
-    @classmethod
-    def drawn(
-        cls, use: Use, tokens: int, seed: int, sizes: Sizes = (BATCH, HEADS), are_scores_equal: bool = False
-    ) -> "Inputs":
-        """Scores of a size at which 16 bits still tell them apart; equal ones with values of one sign."""
-        generator = torch.Generator().manual_seed(seed)
-        batch, *heads = sizes
-        shape = (batch, tokens, *(heads if use.has_heads else ()), use.head_dim)
-        q, k, v, do = (torch.randn(shape, generator=generator) for _ in range(4))
-        q, k, v = (0 * q, k, v.abs() + 0.5) if are_scores_equal else (q / 2, k / 2, v)
-        return cls(*(_laid_out(x.to(use.dtype).float().to(use.device), use.has_heads) for x in (q, k, v, do)))
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.q, self.k, self.v, self.do
-
-
-def _laid_out(x: Tensor, has_heads: bool) -> Tensor:
-    """(B, T, H, K) as (B, H, T, K), a view, as heads are split in a model."""
-    return x.transpose(1, 2) if has_heads else x
+    Scores of a size at which 16 bits still tell them apart; equal ones with values of one sign.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batch, *heads = sizes
+    shape = (batch, tokens, *(heads if use.has_heads else ()), use.head_dim)
+    q, k, v, do = (torch.randn(shape, generator=generator) for _ in range(4))
+    q, k, v = (0 * q, k, v.abs() + 0.5) if are_scores_equal else (q / 2, k / 2, v)
+    rounded = (x.to(use.dtype).float().to(use.device) for x in (q, k, v, do))
+    # (B, T, H, K) as (B, H, T, K), a view, as heads are split in a model.
+    q, k, v, do = (x.transpose(1, 2) if use.has_heads else x for x in rounded)
+    return q, k, v, do
 
 
 def check_attention(
@@ -281,46 +240,48 @@ def check_attention(
     sizes: Iterable[Sizes] = (),
     seed: int = 0,
 ) -> None:
-    """Raises IncorrectError where its results are not attention's in this precision, OwnModelError where it fails.
+    """Raises IncorrectError where its results are not attention's in this precision, UserCodeError where it fails.
 
     `lengths` are checked beside LENGTHS, each of `sizes` at one short length: a kernel may leave out the last heads.
     """
     forget_compiled()  # after eight shapes torch.compile runs a function uncompiled, and that would be checked
     for tokens in sorted({*LENGTHS, *lengths}):
-        _check(attend, name, use, Inputs.drawn(use, tokens, seed))
-    _check(attend, name, use, Inputs.drawn(use, MANY_KEYS, seed, (1, 1), are_scores_equal=True))
+        _check(attend, name, use, _drawn(use, tokens, seed))
+    _check(attend, name, use, _drawn(use, MANY_KEYS, seed, (1, 1), are_scores_equal=True))
     for of_case in sorted(set(sizes)):
         forget_compiled()
-        _check(attend, name, use, Inputs.drawn(use, LENGTHS[0], seed, of_case))
+        _check(attend, name, use, _drawn(use, LENGTHS[0], seed, of_case))
 
 
 def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> None:
-    words = f"inputs of shape {tuple(inputs.q.shape)} in {use.precision.name}"
-    leaves = [x.requires_grad_() for x in inputs.tensors[:3]]
+    *leaves, gradient = inputs
+    words = f"inputs of shape {tuple(gradient.shape)} in {use.precision.name}"
+    for leaf in leaves:
+        leaf.requires_grad_()
     # Not the leaves themselves: of those alone autograd notices a change in place.
-    passed = Inputs(inputs.q * 1, inputs.k * 1, inputs.v * 1, inputs.do.clone())
+    q, k, v, do = passed = (*(leaf * 1 for leaf in leaves), gradient.clone())
     with _running(name, use, words):
-        output = attend(passed.q, passed.k, passed.v)
+        output = attend(q, k, v)
         # What a call keeps for its backward pass must survive the next one, as that of another layer does.
         attend(*(leaf / 2 for leaf in leaves))
-    _check_output(output, use, inputs.q.shape, words)
+    _check_output(output, use, gradient.shape, words)
     if not output.requires_grad:
         raise IncorrectError(f"it records no graph for a backward pass, for {words}.")
     with guarded(f"{name} fails in the backward pass of {words}", LONGEST_CHECK_SECONDS):
-        gradients = torch.autograd.grad(output, leaves, passed.do.to(output.dtype), allow_unused=True)
+        gradients = torch.autograd.grad(output, leaves, do.to(output.dtype), allow_unused=True)
     with torch.no_grad(), _running(name, use, f"{words} under no_grad"):
-        without_graph = attend(passed.q, passed.k, passed.v)
-    _check_output(without_graph, use, inputs.q.shape, f"{words} under no_grad")
-    for letter, before, now in zip(("q", "k", "v", "the gradient"), inputs.tensors, passed.tensors, strict=True):
+        without_graph = attend(q, k, v)
+    _check_output(without_graph, use, gradient.shape, f"{words} under no_grad")
+    for letter, before, now in zip(("q", "k", "v", "the gradient"), inputs, passed, strict=True):
         if not torch.equal(before, now):
             raise IncorrectError(f"it changes {letter} in place, for {words}.")
-    for letter, gradient in zip("qkv", gradients, strict=True):
-        if gradient is None:
+    for letter, found in zip("qkv", gradients, strict=True):
+        if found is None:
             raise IncorrectError(f"it gives {letter} no gradient, for {words}.")
-    exact, allowed = exact_and_bounds(*inputs.tensors, use.arithmetic)
-    found = Attended(output.detach(), *gradients)
-    _check_within(found, exact, allowed, words)
-    _check_within(replace(found, output=without_graph), exact, allowed, f"{words} under no_grad")
+    is_tf32 = use.precision.float32_matmul_precision != "highest"
+    exact, allowed = exact_and_bounds(*inputs, Arithmetic.of(use.dtype, is_tf32))
+    _check_within(Attended(output.detach(), *gradients), exact, allowed, words)
+    _check_within(Attended(without_graph, *gradients), exact, allowed, f"{words} under no_grad")
 
 
 @contextmanager
@@ -347,8 +308,7 @@ def _check_output(output: object, use: Use, shape: torch.Size, words: str) -> No
 
 def _check_within(found: Attended, exact: Attended, allowed: Attended, words: str) -> None:
     """Written so that NaN fails: every comparison with NaN is false."""
-    for field in fields(Attended):
-        got, wanted, bound = (getattr(values, field.name) for values in (found, exact, allowed))
+    for name, got, wanted, bound in zip(NAMES, found, exact, allowed, strict=True):
         error = (got.double() - wanted).abs()
         outside = ~(error <= bound)
         if not bool(outside.any()):
@@ -357,6 +317,6 @@ def _check_within(found: Attended, exact: Attended, allowed: Attended, words: st
         worst = int(ratio.argmax())
         place = tuple(int(number) for number in torch.unravel_index(torch.tensor(worst), error.shape))
         raise IncorrectError(
-            f"error {ratio.flatten()[worst]:.3g} x its bound at {place} of {NAMES[field.name]}, for {words}: "
+            f"error {ratio.flatten()[worst]:.3g} x its bound at {place} of {name}, for {words}: "
             f"{got[place]:.6g}, in float64 {wanted[place]:.6g}, allowed {bound[place]:.3g}."
         )

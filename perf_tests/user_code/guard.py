@@ -7,32 +7,31 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from textwrap import shorten
 from types import FrameType
-from typing import NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 
 from perf_tests.hardware.device import is_out_of_memory
 
 LONGEST_SECONDS = 10
-"""For one call before measuring, without content or of a small model; more is taken for one that never returns."""
+"""Limit of one call before measuring, without content or of a small model; more is taken for one that never returns."""
 
 
 LONGEST_TEXT = 300
 """Characters of an error's text that are shown; transformers lists every architecture that it knows."""
 
 
-class OwnModelError(ValueError):
+class UserCodeError(ValueError):
     """What the user gave, a model, a function or an optimizer, cannot be measured; the message is one sentence."""
 
 
-class ChangedDefaultsError(OwnModelError):
+class ChangedDefaultsError(UserCodeError):
     """It measured under other conditions than those that the row would name."""
 
 
-class NeverReturnsError(OwnModelError):
+class NeverReturnsError(UserCodeError):
     """It was interrupted after its time."""
 
 
@@ -42,83 +41,88 @@ class _TooLongError(BaseException):
 
 @contextmanager
 def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Raises OwnModelError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
+    """Raises UserCodeError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
 
     `what` begins the sentence: "--model m:build builds no model". Code in C is not interrupted after `seconds`.
     """
-    before = TorchDefaults.now()
     try:
-        with warnings.catch_warnings(), _at_most(seconds):
+        with (
+            warnings.catch_warnings(),
+            _defaults_kept(f"{what}: it changed", UserCodeError),
+            _at_most(seconds),
+        ):
             warnings.simplefilter("ignore")
             yield
-        changed = before.changes()
     except _TooLongError:
         raise NeverReturnsError(f"{what}: it did not return within {seconds:g} s.") from None
     except SystemExit as error:
-        raise OwnModelError(f"{what}: it called exit({error.code!r}).") from error
-    except OwnModelError:
+        raise UserCodeError(f"{what}: it called exit({error.code!r}).") from error
+    except UserCodeError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
         text = shorten(str(error), LONGEST_TEXT, placeholder=" ...")
-        raise OwnModelError(f"{what}: {type(error).__name__}: {text}") from error
-    finally:
-        before.restore()
-    if changed:
-        raise OwnModelError(f"{what}: it changed {changed}; {ADVICE}.")
-
-
-ADVICE = "pass dtype or device to what needs it, and choose --threads"
-
-
-@dataclass(frozen=True)
-class TorchDefaults:
-    """The defaults of torch in this process, which later cases share."""
-
-    dtype: torch.dtype
-    device: torch.device
-    threads: int
-
-    @classmethod
-    def now(cls) -> Self:
-        return cls(torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads())
-
-    def changes(self) -> str:
-        """What is no longer so, in words; empty if all is."""
-        now = self.now()
-        names = {"dtype": "default dtype", "device": "default device", "threads": "number of threads"}
-        changed = (name for name in names if getattr(self, name) != getattr(now, name))
-        return " and ".join(f"torch's {names[n]} from {getattr(self, n)} to {getattr(now, n)}" for n in changed)
-
-    def restore(self) -> None:
-        if torch.get_default_dtype() != self.dtype:
-            torch.set_default_dtype(self.dtype)
-        if torch.get_default_device() != self.device:
-            # A device once set stays a mode around every call, also that of the CPU.
-            torch.set_default_device(None if self.device.type == "cpu" else self.device)
-        if torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
+        raise UserCodeError(f"{what}: {type(error).__name__}: {text}") from error
 
 
 @contextmanager
-def torch_defaults_kept() -> Iterator[None]:
+def running_out_of_memory_allowed() -> Iterator[None]:
+    """Leave what runs inside where memory runs out: before measuring that is no reason to refuse."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+
+
+def check_kind(what: str, found: object, kind: type, name: str) -> None:
+    """Raises UserCodeError unless a factory returned a `kind`, which the sentence calls `name`."""
+    if not isinstance(found, kind):
+        got = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise UserCodeError(f"{what} returned {got}; it must return {name}.")
+
+
+def _set_default_device(device: torch.device) -> None:
+    # A device once set stays a mode around every call, also that of the CPU.
+    torch.set_default_device(None if device.type == "cpu" else device)
+
+
+_DEFAULTS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default device": (torch.get_default_device, _set_default_device),
+    "number of threads": (torch.get_num_threads, torch.set_num_threads),
+}
+"""The defaults of torch in this process, which later cases share: how each is read and set."""
+
+
+@contextmanager
+def _defaults_kept(sentence: str, kind: type[UserCodeError]) -> Iterator[None]:
+    """Put the defaults back, and raise `kind` where what runs inside succeeded and has changed one."""
+    before = {name: read() for name, (read, _) in _DEFAULTS.items()}
+    changed: dict[str, Any] = {}
+    try:
+        yield
+    finally:
+        for name, (read, put) in _DEFAULTS.items():
+            if (now := read()) != before[name]:
+                changed[name] = now
+                put(before[name])
+    if changed:
+        words = " and ".join(f"torch's {name} from {before[name]} to {now}" for name, now in changed.items())
+        raise kind(f"{sentence} {words}; pass dtype or device to what needs it, and choose --threads.")
+
+
+def torch_defaults_kept() -> AbstractContextManager[None]:
     """Whatever happens inside, later cases have the defaults of before.
 
     Raises ChangedDefaultsError where what runs inside succeeded and has changed one.
     """
-    before = TorchDefaults.now()
-    try:
-        yield
-        changed = before.changes()
-    finally:
-        before.restore()
-    if changed:
-        raise ChangedDefaultsError(f"The case changed {changed}; {ADVICE}.")
+    return _defaults_kept("The case changed", ChangedDefaultsError)
 
 
 EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
-"""That of bad input; a model's own code, 0 for example, would tell a CI that the run is done."""
+"""The code of bad input; a model's own code, 0 for example, would tell a CI that the run is done."""
 
 
 @contextmanager

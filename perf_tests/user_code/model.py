@@ -12,7 +12,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -25,11 +24,17 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.device import is_out_of_memory
 from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.user_code.guard import LONGEST_SECONDS, NeverReturnsError, OwnModelError, guarded
+from perf_tests.user_code.guard import (
+    LONGEST_SECONDS,
+    NeverReturnsError,
+    UserCodeError,
+    check_kind,
+    guarded,
+    running_out_of_memory_allowed,
+)
 from perf_tests.user_code.named import from_its_repository, load, path_of
-from perf_tests.user_code.optimizer import OwnOptimizer, check_a_step
+from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
 
 # `hf:CONFIG.json`: a language model of transformers from a configuration file, with random weights.
 #
@@ -37,13 +42,11 @@ from perf_tests.user_code.optimizer import OwnOptimizer, check_a_step
 
 
 ConfigValues = tuple[tuple[str, Any], ...]
-"""Values of the configuration by name."""
+"""Arguments, or values of the configuration, by name."""
 
 PREFIX = "hf:"
 BUILT_IN_ATTENTION = ("eager", "sdpa")
 """Others are kernels that transformers would fetch."""
-
-_SAYS_NOTHING_OF_THE_MODEL = ("transformers_version", "_name_or_path")
 
 
 def is_configuration(model: str) -> bool:
@@ -64,43 +67,29 @@ def size_name(model: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in stem) or "own"
 
 
-def configuration_values(model: str) -> dict[str, Any]:
+def _configuration_values(model: str) -> dict[str, Any]:
     """Every value of the file that says something of the model. Raises ValueError."""
     values = _read(f"--model {model}", path_of(model.removeprefix(PREFIX)))
-    return {name: value for name, value in values.items() if name not in _SAYS_NOTHING_OF_THE_MODEL}
+    return {name: value for name, value in values.items() if name not in ("transformers_version", "_name_or_path")}
 
 
 @lru_cache(maxsize=16)
 def configuration(model: str, arguments: ConfigValues) -> Any:
-    """transformers' configuration, the values of `arguments` in place of the file's. Raises OwnModelError."""
-    values = configuration_values(model)
+    """transformers' configuration, the values of `arguments` in place of the file's. Raises UserCodeError."""
+    values = _configuration_values(model)
     changes = {name: value for name, value in arguments if name != "attn_implementation"}
     kind = values.pop("model_type")
     transformers = _transformers()
     try:
         known = transformers.AutoConfig.for_model(kind)
     except ValueError as error:
-        raise OwnModelError(
-            f"--model {model} names the architecture {kind!r}, which transformers does not know."
-        ) from error
+        unknown_kind = f"--model {model} names the architecture {kind!r}, which transformers does not know."
+        raise UserCodeError(unknown_kind) from error
     unknown = [name for name in changes if not hasattr(known, name)]
     if unknown:
-        raise OwnModelError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
+        raise UserCodeError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
     # Keys and values of earlier tokens, of no use in training, would count as memory.
     return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
-
-
-def build(model: str, arguments: ConfigValues) -> nn.Module:
-    """Weights in float32, whatever the configuration says: precision is an axis of its own."""
-    attention = dict(arguments).get("attn_implementation")
-    if attention not in (None, *BUILT_IN_ATTENTION):
-        known = ", ".join(BUILT_IN_ATTENTION)
-        raise OwnModelError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
-    chosen = {} if attention is None else {"attn_implementation": attention}
-    built: nn.Module = _transformers().AutoModelForCausalLM.from_config(
-        configuration(model, arguments), trust_remote_code=False, dtype=torch.float32, **chosen
-    )
-    return built
 
 
 def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
@@ -112,16 +101,6 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
     found = configuration(model, arguments)
     values = {ours: getattr(found, theirs, None) for ours, theirs in names.items()}
     return {name: value if isinstance(value, int) else None for name, value in values.items()}
-
-
-def treat_fake_tensors_as_real() -> None:
-    """Make transformers, if it is loaded, treat fake tensors as real: its models compute a mask for fake ones alone.
-
-    They ask this function (transformers 5.23); it has no switch, and counts would be of operations that never run.
-    """
-    imports = sys.modules.get("transformers.utils.import_utils")
-    if hasattr(imports, "is_fake_tensor"):
-        vars(imports)["is_fake_tensor"] = lambda tensor: False
 
 
 def _transformers() -> Any:
@@ -159,28 +138,25 @@ def _nested(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _nested(value)
 
 
-Values = tuple[tuple[str, int | float | bool | str], ...]
-"""Arguments by name."""
-
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class UserModel:
     """`--model` and `--model-arg` as typed; equal ones are the same model."""
 
     name: str
     arguments: tuple[str, ...] = ()
 
     @property
-    def values(self) -> Values:
+    def values(self) -> ConfigValues:
         return tuple(sorted(argument(text) for text in self.arguments))
 
     @property
     def in_identity(self) -> dict[str, str | None]:
         """Its file, its arguments as text, and a digest of them and of a configuration's values, never of source."""
         text = ", ".join(sorted(self.arguments)) or None
-        configured = configuration_values(self.name) if is_configuration(self.name) else {}
+        configured = _configuration_values(self.name) if is_configuration(self.name) else {}
         known = json.dumps([self.values, configured], sort_keys=True)
         digest = sha256(known.encode()).hexdigest()[:12] if text or configured else None
         return {"model": from_its_repository(self.name), "model_args": text, "model_digest": digest}
@@ -196,30 +172,33 @@ class OwnModel:
         """What to type for it."""
         return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
 
-    def shape(self, config: ModelConfig) -> dict[str, int | None]:
-        """Return what is asked of the factory or named by the configuration, null where it takes none.
-
-        Raises OwnModelError.
-        """
-        return facts_of(self, config).shape
-
     def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
-        """The model, whose call returns logits alone. Raises OwnModelError, with a limit also for one that takes long.
+        """Build it; a call returns logits alone. Raises UserCodeError, with a limit also for one that takes long.
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
         if is_configuration(self.name):
+            attention = dict(self.values).get("attn_implementation")
+            if attention not in (None, *BUILT_IN_ATTENTION):
+                known = ", ".join(BUILT_IN_ATTENTION)
+                raise UserCodeError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
+            chosen = {} if attention is None else {"attn_implementation": attention}
             with guarded(f"--model {self.name} builds no model", seconds):
-                model = build(self.name, self.values)
+                # Weights in float32, whatever the configuration says: precision is an axis of its own.
+                model: Any = _transformers().AutoModelForCausalLM.from_config(
+                    configuration(self.name, self.values), trust_remote_code=False, dtype=torch.float32, **chosen
+                )
         else:
             with guarded(f"--model {self.name} cannot be imported"):
                 factory = load(self.name)
             with guarded(f"--model {self.name} builds no model", seconds):
                 model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
-        if not isinstance(model, nn.Module):
-            got = f"the class {model.__name__}" if inspect.isclass(model) else f"a {type(model).__name__}"
-            raise OwnModelError(f"--model {self.name} returned {got}; it must return an nn.Module.")
-        treat_fake_tensors_as_real()
+        check_kind(f"--model {self.name}", model, nn.Module, "an nn.Module")
+        # Models of transformers compute a mask for fake tensors alone, by this function (transformers 5.23); it has no
+        # switch, and counts would be of operations that never run.
+        imports = sys.modules.get("transformers.utils.import_utils")
+        if hasattr(imports, "is_fake_tensor"):
+            vars(imports)["is_fake_tensor"] = lambda tensor: False
         model.register_forward_hook(_logits_alone)
         return model
 
@@ -232,8 +211,8 @@ class Facts:
     """Shared ones once; None where memory ran out before they were there."""
     trainable_parameters: int | None
     shape: dict[str, int | None]
-    """As asked of the factory, or named by the configuration; null where it read none."""
-    why_not_played: str | None
+    """The fields asked of the factory, or named by the configuration; null where it read none."""
+    why_not_counted: str | None
     """None where it can be built on tensors without content."""
 
 
@@ -253,35 +232,32 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
 
 
 @lru_cache(maxsize=64)
-def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
-    """Built on tensors without content where that works, else for real. Raises OwnModelError."""
-    why_not, (watched, read) = None, _watched(config)
-    try:
+def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
+    """Built on tensors without content where that works, else for real. Raises UserCodeError."""
+    why_not, (watched, read), model = None, _watched(config), None
+    with running_out_of_memory_allowed():
         try:
             with FakeTensorMode():
-                model = own.build(watched, LONGEST_SECONDS)
+                model = user_model.build(watched, LONGEST_SECONDS)
         except NeverReturnsError:
             raise
-        except OwnModelError as error:
-            why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
-            model = own.build(watched)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return Facts(
-            None, None, {name: getattr(config, name) or None for name in SHAPE}, f"memory ran out building {own.name}."
-        )
-    if is_configuration(own.name):
-        named = shape(own.name, own.values)
+        except UserCodeError as error:
+            why_not = f"{user_model.name} cannot be built on tensors without content: {error.__cause__!r}."
+            model = user_model.build(watched)
+    if model is None:
+        asked = {name: getattr(config, name) or None for name in SHAPE}
+        return Facts(None, None, asked, f"memory ran out building {user_model.name}.")
+    if is_configuration(user_model.name):
+        named = shape(user_model.name, user_model.values)
         shape_fields = {name: named[name] for name in SHAPE}
     else:
         shape_fields = {name: getattr(config, name) if name in read else None for name in SHAPE}
-    parameters = list(model.parameters())
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return Facts(
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters=sum(size for size, _ in sizes),
+        trainable_parameters=sum(size for size, is_trained in sizes if is_trained),
         shape=shape_fields,
-        why_not_played=why_not,
+        why_not_counted=why_not,
     )
 
 
@@ -290,18 +266,18 @@ class ConfiguredShape(ModelConfig):
     """Vocabulary and longest context of a model whose widths stand in its own configuration, here 0."""
 
     def __post_init__(self) -> None:
-        """No width is checked: none is used."""
+        """No width is checked: none is used, or all were checked already."""
 
 
-def configured_shape(own: OwnModel, context_length: int) -> ModelConfig:
-    """What a configuration asks for. Raises OwnModelError."""
-    with guarded(f"--model {own.name} is no configuration of a language model"):
-        named = shape(own.name, own.values)
+def configured_shape(user_model: UserModel, context_length: int) -> ModelConfig:
+    """What a configuration asks for. Raises UserCodeError."""
+    with guarded(f"--model {user_model.name} is no configuration of a language model"):
+        named = shape(user_model.name, user_model.values)
     if named["vocab_size"] is None:
-        raise OwnModelError(f"--model {own.name} names no vocab_size; add it to the configuration.")
+        raise UserCodeError(f"--model {user_model.name} names no vocab_size; add it to the configuration.")
     if named["longest"] is not None and context_length > named["longest"]:
-        raise OwnModelError(
-            f"--context is {context_length}, and --model {own.name} takes at most {named['longest']} tokens "
+        raise UserCodeError(
+            f"--context is {context_length}, and --model {user_model.name} takes at most {named['longest']} tokens "
             "(max_position_embeddings); choose a shorter context."
         )
     return ConfiguredShape(0, 0, 0, 0, named["vocab_size"], context_length)
@@ -311,10 +287,7 @@ def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
     """An equal configuration, and the fields of the shape read from it: a factory may ignore what it is asked for."""
     read: set[str] = set()
 
-    class Watched(ModelConfig):
-        def __post_init__(self) -> None:
-            """The values were checked already."""
-
+    class Watched(ConfiguredShape):
         def __getattribute__(self, name: str) -> Any:
             read.update(SHAPE if name == "__dict__" else {name}.intersection(SHAPE))
             return super().__getattribute__(name)
@@ -355,116 +328,108 @@ SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
 
 
-def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
-    """Raises OwnModelError unless it is a language model under `configs`, of which the smallest comes first.
+def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
+    """Raises UserCodeError unless it is a language model under `configs`, of which the smallest comes first.
 
-    The first and the last are played; the others, as every model, are checked when a case borrows them. The smallest
-    runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
+    The first and the last run without content; the others, as every model, are checked when a case borrows them. The
+    smallest runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
     """
     for config in dict.fromkeys((configs[0], configs[-1])):
-        if facts_of(own, config).why_not_played is None:
-            _check_without_content(own, config)
-    try:
-        if (facts_of(own, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
-            model = own.build(configs[0], LONGEST_SECONDS).to(device)
-            check_values_of(own.name, model, configs[0], device, LONGEST_SECONDS)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
+        if facts_of(user_model, config).why_not_counted is None:
+            _check_without_content(user_model, config)
+    with running_out_of_memory_allowed():
+        if (facts_of(user_model, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
+            model = user_model.build(configs[0], LONGEST_SECONDS).to(device)
+            check_values_of(user_model.name, model, configs[0], device, LONGEST_SECONDS)
 
 
 def check_optimizer_before_measuring(
-    own: OwnOptimizer, of_user: OwnModel | None, config: ModelConfig, device: torch.device
+    optimizer: UserOptimizer, user_model: UserModel | None, config: ModelConfig, device: torch.device
 ) -> None:
-    """Raises OwnModelError unless it trains `of_user` under `config`, or else a narrow model of the suite's.
+    """Raises UserCodeError unless it trains `user_model` under `config`, or else a narrow model of the suite's.
 
     A large model is given to it without content alone; it is tried when its first case borrows that model.
     """
-    facts = None if of_user is None else facts_of(of_user, config)
-    try:
-        if of_user is None or facts is None:
+    with running_out_of_memory_allowed():
+        if user_model is None:
             narrow = ModelConfig(32, 64, config.num_layers, 1, vocab_size=64, context_length=8)
-            check_a_step(own, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
-        elif (facts.parameters or math.inf) <= SMALL_TO_STEP:
-            check_a_step(own, of_user.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
-        elif facts.why_not_played is None:
+            check_a_step(optimizer, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
+        elif ((facts := facts_of(user_model, config)).parameters or math.inf) <= SMALL_TO_STEP:
+            check_a_step(optimizer, user_model.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
+        elif facts.why_not_counted is None:
             with FakeTensorMode():
-                own.build(of_user.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
+                optimizer.build(user_model.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
 
 
 @torch.no_grad()
-def _check_without_content(own: OwnModel, config: ModelConfig) -> None:
+def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
     """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
     with FakeTensorMode():
-        model = own.build(config, LONGEST_SECONDS)
+        model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
         try:
-            with guarded("it cannot be played", LONGEST_SECONDS):
+            with guarded("it cannot run without content", LONGEST_SECONDS):
                 output = model(tokens_BT)
-        except OwnModelError:
+        except UserCodeError:
             return
-        check_output(own.name, model, tokens_BT, output, config.vocab_size)
+        check_output(user_model.name, model, tokens_BT, output, config.vocab_size)
 
 
 @torch.no_grad()
 def check_values_of(
     name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
 ) -> None:
-    """Raises OwnModelError unless the model, run on `device`, computes finite logits from all of its context."""
+    """Raises UserCodeError unless the model, run on `device`, computes finite logits from all of its context."""
+    what = f"--model {name}"
+
+    def logits_of(tokens_BT: Tensor, failing: str) -> Any:
+        """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
+        with (
+            guarded(f"{what} fails {failing}", seconds),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
+            return model(tokens_BT)
+
     tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
     given_BT = tokens_BT.clone()
     try:
-        with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", seconds), _same_draws(device):
-            logits_BTV = model(tokens_BT)
-    except OwnModelError as error:
+        logits_BTV = logits_of(tokens_BT, f"on tokens of shape {tuple(tokens_BT.shape)}")
+    except UserCodeError as error:
         if "FakeTensor" not in str(error):
             raise
-        raise OwnModelError(
-            f"--model {name} keeps a tensor from one build to the next, in a global or a cache, so that one without "
-            "content reaches this model; keep it in the module."
+        raise UserCodeError(
+            f"{what} keeps a tensor from one build to the next, in a global or a cache, so that one without content "
+            "reaches this model; keep it in the module."
         ) from error
     check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
     if not torch.equal(tokens_BT, given_BT):
-        raise OwnModelError(f"--model {name} changed its tokens in place; change a copy, because they are used again.")
+        raise UserCodeError(f"{what} changed its tokens in place; change a copy, because they are used again.")
     if not bool(torch.isfinite(logits_BTV).all()):
-        raise OwnModelError(f"--model {name} returned logits that are not finite, from its initial weights.")
+        raise UserCodeError(f"{what} returned logits that are not finite, from its initial weights.")
     if config.context_length == 1:
         return
     changed_BT = (tokens_BT + 1) % config.vocab_size
     changed_BT[:, -1] = tokens_BT[:, -1]
-    with guarded(f"--model {name} fails at its second call", seconds), _same_draws(device):
-        changed_logits_BTV = model(changed_BT)
-    if torch.equal(changed_logits_BTV[:, -1], logits_BTV[:, -1]):
-        raise OwnModelError(
-            f"--model {name} ignores its context: the last logits do not depend on earlier tokens, "
-            "so a figure for this context length would be wrong."
+    if torch.equal(logits_of(changed_BT, "at its second call")[:, -1], logits_BTV[:, -1]):
+        raise UserCodeError(
+            f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
+            "context length would be wrong."
         )
-
-
-@contextmanager
-def _same_draws(device: torch.device) -> Iterator[None]:
-    """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
-    """Raises OwnModelError unless these are logits of the tokens, and all is in float32."""
+    """Raises UserCodeError unless these are logits of the tokens, and all is in float32."""
+    what = f"--model {name}"
     halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
     if halves:
-        raise OwnModelError(
-            f"--model {name} has parameters of {', '.join(sorted(halves))}; build them in float32 and choose the "
-            "precision with --precision."
-        )
+        next_step = "build them in float32 and choose the precision with --precision"
+        raise UserCodeError(f"{what} has parameters of {', '.join(sorted(halves))}; {next_step}.")
     shape = tuple(tokens_BT.shape)
     wanted = (*shape, vocab_size)
     got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
     if got != wanted:
-        raise OwnModelError(
-            f"--model {name} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
+        raise UserCodeError(
+            f"{what} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
         )
     if logits_BTV.dtype != torch.float32:
-        raise OwnModelError(f"--model {name} returned logits of {logits_BTV.dtype}; without autocast give float32.")
+        raise UserCodeError(f"{what} returned logits of {logits_BTV.dtype}; without autocast give float32.")

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -34,8 +34,12 @@ def take_files_from(tree: Tree) -> None:
     """Let this process find files and import modules in the copy alone from here on."""
     global _tree
     _tree = tree
-    stays = [_is_code_below(tree.tree, Path(entry)) or not _is_code_below(tree.root, Path(entry)) for entry in sys.path]
-    sys.path[:] = [entry for entry, is_kept in zip(sys.path, stays, strict=True) if is_kept]
+
+    def is_code_below(folder: Path, entry: str) -> bool:
+        return Path(entry).is_relative_to(folder) and not is_installed(Path(entry))
+
+    # The copy may lie below the repository.
+    sys.path[:] = [path for path in sys.path if is_code_below(tree.tree, path) or not is_code_below(tree.root, path)]
 
 
 def path_of(place: str) -> Path:
@@ -46,11 +50,22 @@ def path_of(place: str) -> Path:
     return _tree.tree / path.relative_to(_tree.root) if path.is_relative_to(_tree.root) else path
 
 
+def _place(text: str) -> str:
+    """The place of what `text` names: the file, the module, or nothing for a plain word."""
+    place, _, name = text.rpartition(":")
+    return name if place == "hf" else place
+
+
+def _is_file(text: str) -> bool:
+    place = text.rpartition(":")[0]
+    return place == "hf" or place.endswith(".py")
+
+
 def file_of(text: str) -> Path | None:
     """The file of what `text` names, there or not; None for a plain word and for an installed library."""
-    place, _, name = text.rpartition(":")
-    if place == "hf" or place.endswith(".py"):
-        return path_of(name if place == "hf" else place).resolve()
+    place = _place(text)
+    if _is_file(text):
+        return path_of(place).resolve()
     try:
         found = importlib.util.find_spec(place) if place else None
     except Exception:  # of the package around it, whose code runs; `check_name` says so
@@ -68,8 +83,7 @@ def why_not_there(text: str | None) -> str | None:
     file = file_of(text)
     if file is not None and file.is_file() and file.is_relative_to(_tree.tree):
         return None
-    place, _, name = text.rpartition(":")
-    return f"it has no {name if place == 'hf' else place}"
+    return f"it has no {_place(text)}"
 
 
 def loaded_below(folder: Path) -> list[Path]:
@@ -78,12 +92,12 @@ def loaded_below(folder: Path) -> list[Path]:
     Torch has modules whose file is a bare name and does not exist.
     """
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    there = (path for file in files if (path := _own_code(file)) is not None)
+    there = (path for file in files if (path := _file_of_no_library(file)) is not None)
     return sorted(path for path in there if path.is_relative_to(folder) and path.is_file())
 
 
 @cache
-def _own_code(file: str) -> Path | None:
+def _file_of_no_library(file: str) -> Path | None:
     """The file of a module that belongs to no library. Kept, because a process asks of thousands again and again."""
     path = Path(file)
     resolved = path.resolve() if path.is_absolute() and not is_installed(path) else None
@@ -92,18 +106,14 @@ def _own_code(file: str) -> Path | None:
 
 def stray() -> Path | None:
     """A module that was loaded from the working tree itself, which would be measured as both sides."""
-    found = [] if _tree is None else [file for file in loaded_below(_tree.root) if not file.is_relative_to(_tree.tree)]
-    return found[0] if found else None
+    loaded = [] if _tree is None else loaded_below(_tree.root)
+    return next((file for file in loaded if _tree is None or not file.is_relative_to(_tree.tree)), None)
 
 
 def is_installed(path: Path) -> bool:
     """Return whether Python or a library owns it, also where an environment lies inside a repository."""
     folders = {"site-packages", "dist-packages"}
     return bool(folders.intersection(path.parts)) or any(path.is_relative_to(folder) for folder in INSTALLED)
-
-
-def _is_code_below(folder: Path, path: Path) -> bool:
-    return path.is_relative_to(folder) and not is_installed(path)
 
 
 def check_name(option: str, text: str) -> None:
@@ -128,16 +138,18 @@ def check_name(option: str, text: str) -> None:
         )
 
 
+def _at(text: str, path: str) -> str:
+    """What `text` names, in another place."""
+    return f"hf:{path}" if text.startswith("hf:") else f"{path}:{text.rpartition(':')[2]}"
+
+
 def absolute(text: str) -> str:
     """The same for a process in another folder."""
-    place, _, name = text.rpartition(":")
-    if place == "hf":
-        return f"hf:{Path(name).resolve()}"
-    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else text
+    return _at(text, str(Path(_place(text)).resolve())) if _is_file(text) else text
 
 
 def load(text: str, copy: str = "") -> Any:
-    """What `text` names; runs its module, and raises what that raises. Each `copy` of a file is a module of its own."""
+    """Load what `text` names: run its module, and raise what that raises. Each `copy` of a file is its own module."""
     place, _, name = text.rpartition(":")
     module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
     return getattr(module, name)
@@ -166,17 +178,12 @@ def _module_of_file(file: Path, copy: str) -> ModuleType:
 @lru_cache(maxsize=64)
 def from_its_repository(text: str) -> str:
     """The same with a file as its repository knows it, so that records join wherever it was typed."""
-    before, _, after = text.rpartition(":")
-    place = after if before == "hf" else before
-    if before != "hf" and not place.endswith(".py"):
+    if not _is_file(text):
         return text
     typed_in = Path.cwd() if _tree is None else _tree.folder
-    file = (typed_in / place).resolve()
-    root = next((folder for folder in file.parents if (folder / ".git").exists()), typed_in)
-    if not file.is_relative_to(root):
-        return text
-    known = file.relative_to(root).as_posix()
-    return f"hf:{known}" if before == "hf" else f"{known}:{after}"
+    file = (typed_in / _place(text)).resolve()
+    root = _top_of(file) or typed_in
+    return _at(text, file.relative_to(root).as_posix()) if file.is_relative_to(root) else text
 
 
 # The git repository that holds what is under test: base and head of the gate come from it, and records go to it.
@@ -225,11 +232,14 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
     """
     holders: dict[Path, list[tuple[str, str, Path]]] = {}
     outside = []
-    for option, text in _each(typed):
-        file = file_of(text)
-        if file is None:
+    for option, text in (
+        (option, text.strip()) for option, texts in typed.items() for text in (texts or "").split(",")
+    ):
+        if (file := file_of(text)) is None:
             continue
-        root = _root_of(file)
+        root = _top_of(file)
+        if file.is_relative_to(SUITE) and root == _top_of(SUITE / "perf_tests"):
+            root = SUITE
         if root is None:
             outside.append(f"{option} {text}")
         else:
@@ -251,17 +261,6 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
         folder=folder.resolve(),
         import_path=tuple(e for e in entries if e.is_relative_to(root) and not is_installed(e)),
     )
-
-
-def _each(typed: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    for option, texts in typed.items():
-        for text in (texts or "").split(","):
-            yield option, text.strip()
-
-
-def _root_of(file: Path) -> Path | None:
-    top = _top_of(file)
-    return SUITE if file.is_relative_to(SUITE) and top == _top_of(SUITE / "perf_tests") else top
 
 
 def _top_of(path: Path) -> Path | None:

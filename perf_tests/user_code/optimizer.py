@@ -2,7 +2,6 @@
 
 A factory is called with the list of a model's (name, parameter) and returns a `torch.optim.Optimizer`."""
 
-import inspect
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,12 +11,12 @@ from torch.optim import Optimizer
 
 from model.precision import PRECISIONS
 from model.training import OPTIMIZERS, Training
-from perf_tests.user_code.guard import OwnModelError, guarded
+from perf_tests.user_code.guard import UserCodeError, check_kind, guarded
 from perf_tests.user_code.named import from_its_repository, load
 
 
 @dataclass(frozen=True)
-class OwnOptimizer:
+class UserOptimizer:
     """`--optimizer` as typed; equal ones are the same optimizer."""
 
     name: str
@@ -28,81 +27,76 @@ class OwnOptimizer:
         return from_its_repository(self.name)
 
     def put_into(self, training: Training, module: nn.Module, seconds: float | None = None) -> None:
-        """Let it train `module`, which `training` runs as it is or compiled. Raises OwnModelError."""
+        """Let it train `module`, which `training` runs as it is or compiled. Raises UserCodeError."""
         training.optimizer = self.build(module, seconds)
 
     def build(self, module: nn.Module, seconds: float | None = None) -> Optimizer:
-        """Raises OwnModelError unless it holds each trainable parameter once, and within `seconds`."""
+        """Raises UserCodeError unless it holds each trainable parameter once, and within `seconds`."""
         with guarded(f"--optimizer {self.name} cannot be imported"):
             factory = load(self.name)
         with guarded(f"--optimizer {self.name} builds no optimizer", seconds):
             optimizer = factory(list(module.named_parameters()))
-        if not isinstance(optimizer, Optimizer):
-            got = f"the class {optimizer.__name__}" if inspect.isclass(optimizer) else f"a {type(optimizer).__name__}"
-            raise OwnModelError(f"--optimizer {self.name} returned {got}; it must return a torch.optim.Optimizer.")
+        check_kind(f"--optimizer {self.name}", optimizer, Optimizer, "a torch.optim.Optimizer")
         self._check_groups(optimizer, module)
         return optimizer
 
     def _check_groups(self, optimizer: Optimizer, module: nn.Module) -> None:
+        what = f"--optimizer {self.name}"
         held = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         named = {id(parameter): name for name, parameter in module.named_parameters()}
         left_out = [named[id(one)] for one in module.parameters() if one.requires_grad and id(one) not in held]
         if left_out:
-            raise OwnModelError(
-                f"--optimizer {self.name} leaves out {len(left_out)} of {len(named)} parameters, the first "
-                f"{left_out[0]}; put each into one group."
-            )
+            count = f"{len(left_out)} of {len(named)} parameters"
+            raise UserCodeError(f"{what} leaves out {count}, the first {left_out[0]}; put each into one group.")
         doubled = [named.get(place, "one") for place, times in held.items() if times > 1]
         if doubled:
-            raise OwnModelError(f"--optimizer {self.name} holds {doubled[0]} twice; put each parameter into one group.")
+            raise UserCodeError(f"{what} holds {doubled[0]} twice; put each parameter into one group.")
         if held.keys() - named.keys():
-            raise OwnModelError(
-                f"--optimizer {self.name} holds a tensor that is no parameter of the model; give it those it was given."
-            )
+            raise UserCodeError(f"{what} holds a tensor that is no parameter of the model; give it those it was given.")
         if not all("lr" in group for group in optimizer.param_groups):
-            raise OwnModelError(
-                f"--optimizer {self.name} has a group without `lr`; its state is made by a step with lr 0, so name "
-                "the learning rate lr."
-            )
+            next_step = "its state is made by a step with lr 0, so name the learning rate lr"
+            raise UserCodeError(f"{what} has a group without `lr`; {next_step}.")
 
 
-def own_optimizer(text: str | None) -> OwnOptimizer | None:
+def user_optimizer(text: str | None) -> UserOptimizer | None:
     """The user's; None for a way to run AdamW, and for phases without a step."""
-    return None if text is None or text in OPTIMIZERS else OwnOptimizer(text)
+    return None if text is None or text in OPTIMIZERS else UserOptimizer(text)
 
 
-def check_a_step(own: OwnOptimizer, module: nn.Module, device: torch.device, seconds: float | None = None) -> None:
-    """Raises OwnModelError unless a step on random gradients moves the weights and leaves them finite.
+def check_a_step(
+    optimizer: UserOptimizer, module: nn.Module, device: torch.device, seconds: float | None = None
+) -> None:
+    """Raises UserCodeError unless a step on random gradients moves the weights and leaves them finite.
 
     The weights of `module`, which lies on `device`, are others afterwards.
     """
+    what = f"--optimizer {optimizer.name}"
+
+    def check_finite(given: str) -> None:
+        for name, parameter in module.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise UserCodeError(
+                    f"{what} turns {given} into weights that are not finite, the first in {name}; keep what it "
+                    "divides by away from 0."
+                )
+
+    def digests() -> list[int]:
+        """Sums of the bits, so that any change shows, also of weights that are not numbers."""
+        return [int(parameter.detach().contiguous().view(torch.int32).sum()) for parameter in module.parameters()]
+
     training = Training(module, PRECISIONS["fp32"], device)
-    own.put_into(training, module, seconds)
-    with guarded(f"--optimizer {own.name} fails at zero gradients", seconds):
+    optimizer.put_into(training, module, seconds)
+    with guarded(f"{what} fails at zero gradients", seconds):
         training.create_optimizer_state()
-    _check_finite(own, module, "zero gradients, of which its state is made,")
-    before = [_digest(parameter) for parameter in module.parameters()]
+    check_finite("zero gradients, of which its state is made,")
+    before = digests()
     generator = torch.Generator(device).manual_seed(0)
     for parameter in module.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.randn(parameter.shape, generator=generator, device=device)
-    with guarded(f"--optimizer {own.name} fails at its first step", seconds):
+    with guarded(f"{what} fails at its first step", seconds):
         training.update()
-    if before == [_digest(parameter) for parameter in module.parameters()]:
-        raise OwnModelError(f"--optimizer {own.name} changes no parameter in a step on random gradients.")
-    _check_finite(own, module, "random gradients of norm 1")
+    if before == digests():
+        raise UserCodeError(f"{what} changes no parameter in a step on random gradients.")
+    check_finite("random gradients of norm 1")
     training.release()
-
-
-def _check_finite(own: OwnOptimizer, module: nn.Module, given: str) -> None:
-    for name, parameter in module.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise OwnModelError(
-                f"--optimizer {own.name} turns {given} into weights that are not finite, the first in {name}; keep "
-                "what it divides by away from 0."
-            )
-
-
-def _digest(parameter: torch.Tensor) -> int:
-    """Sum its bits, so that any change shows, and none for weights that are not numbers."""
-    return int(parameter.detach().contiguous().view(torch.int32).sum())

@@ -1,6 +1,6 @@
 """No correct attention is refused: those of the suite and of the examples, over twenty seeds.
 
-That each wrong one is refused is held with every change, in `tests/rules/test_own_attention.py`; on a GPU it is here.
+That each wrong one is refused is held with every change, in `tests/rules/test_user_attention.py`; on a GPU it is here.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ from perf_tests.phases import FULL_STEP
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.request import this_machine
 from perf_tests.predict.step import choose_checkpoint, worthwhile_checkpoints
-from perf_tests.user_code.model import OwnModel, configured_shape
+from perf_tests.user_code.model import UserModel, configured_shape
 from tests.support.allocator_peak import (
     PEAK_LIMIT,
     above_standing,
@@ -80,7 +80,7 @@ def test_a_model_of_transformers_is_counted_as_it_is(kind: str, attention: str, 
     path = tmp_path / f"{kind}.json"
     ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     path.write_text(json.dumps({"model_type": kind, "vocab_size": 5000, **ends, **CONFIGURATIONS[kind]}))
-    own = OwnModel(f"hf:{path}", (f"attn_implementation={attention}",))
+    own = UserModel(f"hf:{path}", (f"attn_implementation={attention}",))
     of = LanguageModelCase(
         "forward", kind, configured_shape(own, CONTEXT), CONTEXT, BATCH_SIZE, "fp32", "own", "eager", "none", "loop",
         "cpu", own.name, own.arguments,

@@ -38,7 +38,7 @@ from perf_tests.predict.counters import (
 )
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES, PartCounters
 from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, gradients_of, passes
-from perf_tests.predict.ledger import own_grid
+from perf_tests.predict.ledger import user_grid
 from tests.support.allocator_peak import PHASES as PEAK_PHASES
 from tests.support.allocator_peak import above_standing, allocator_peak_bytes
 from tests.support.allocator_peak import rounds as whole_rounds
@@ -80,8 +80,12 @@ def drawn(model: tuple[str, str], config: ModelConfig, phase: str, **changes: An
 
 
 def training_of(case: LanguageModelCase, optimizer: str) -> Training:
-    model = build(case.config, case.attention, case.checkpoint) if case.own is None else case.own.build(case.config)
-    own = replace(case, optimizer=optimizer).own_optimizer
+    model = (
+        build(case.config, case.attention, case.checkpoint)
+        if case.user_model is None
+        else case.user_model.build(case.config)
+    )
+    own = replace(case, optimizer=optimizer).user_optimizer
     training = Training(model, PRECISIONS[case.precision], CPU, optimizer if own is None else "default")
     if own is not None:
         own.put_into(training, model)
@@ -361,8 +365,8 @@ def test_what_no_counter_covers_needs_no_more_than_the_eager_case(changes: dict[
 def test_flops_are_those_that_pytorch_counts_of_the_real_model(factory: str) -> None:
     """PyTorch has no formula for the CPU's fused kernel: two products forward, four backward."""
     case = of(factory)
-    assert case.own is not None
-    model, tokens_BT = case.own.build(TOY), random_tokens()
+    assert case.user_model is not None
+    model, tokens_BT = case.user_model.build(TOY), random_tokens()
     with FlopCounterMode(display=False) as forward:
         logits_BTV = model(tokens_BT)
     loss = cross_entropy(logits_BTV, tokens_BT)
@@ -455,7 +459,7 @@ def test_a_case_that_cannot_be_counted_says_why_and_needs_what_certainly_exists(
     assert counters is None
     assert re.search(words, reason or "")
     assert needed_bytes(case) == case.least_bytes
-    if case.own_optimizer is not None:
+    if case.user_optimizer is not None:
         # Moments that it may not have are no ground for a refusal, and its other phases are counted.
         logits = case.tokens * TOY.vocab_size
         assert case.phase != FULL_STEP or case.least_bytes == 4 * (2 * TOY.parameters + logits)
@@ -467,7 +471,7 @@ def test_a_scaler_that_reads_its_overflow_hides_no_counter() -> None:
 
 
 def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:
-    grid = own_grid(replace(SETTINGS, model=f"{MODELS}:Healthy", attentions=("own",), contexts=(8, 16)))
+    grid = user_grid(replace(SETTINGS, model=f"{MODELS}:Healthy", attentions=("own",), contexts=(8, 16)))
     assert {name: len(cases) for name, cases in grid.items()} == {"tiny-ctx8-fp32-own": 6, "tiny-ctx16-fp32-own": 6}
     assert {case.device for cases in grid.values() for case in cases} == {"cuda"}
 

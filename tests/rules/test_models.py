@@ -16,7 +16,7 @@ from perf_tests.bench.models import ModelCache
 from perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_update
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.guard import UserCodeError
 from tests.support.example_cases import CPU, TOY, language_model_case, random_tokens
 from tests.support.launch import MODELS
 
@@ -108,7 +108,7 @@ def test_getting_a_model_sets_the_precision(cache: ModelCache) -> None:
 
 def test_a_model_is_checked_again_when_it_is_lent(cache: ModelCache) -> None:
     """Before measuring, a large one was only played."""
-    with pytest.raises(OwnModelError, match="an attention mask is missing"):
+    with pytest.raises(UserCodeError, match="an attention mask is missing"):
         cache.get(theirs("Unrunnable"), "loop")
     with pytest.raises(MemoryError):  # for which it is not refused
         cache.get(theirs("runs_out_of_memory"), "loop")

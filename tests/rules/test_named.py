@@ -1,4 +1,4 @@
-"""What is under test belongs to the git repository around it and is part of its source; the gate finds it in a copy."""
+"""What is typed as MODULE:NAME or FILE.py:NAME is found before it runs, in its repository or the gate's copy of it."""
 
 import sys
 from collections.abc import Iterator
@@ -9,116 +9,92 @@ import pytest
 from perf_tests.bench.workers import inherited_environment
 from perf_tests.run.before import names_untracked, source_digest
 from perf_tests.user_code import named
-from perf_tests.user_code.named import (
-    SUITE,
-    Repository,
-    Tree,
-    file_of,
-    load,
-    path_of,
-    repository_of,
-    stray,
-    take_files_from,
-    why_not_there,
-)
 from tests.support.git_repository import git
 from tests.support.launch import MODELS
 
 
+def forget_their_modules() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "train"]:
+        del sys.modules[name]
+
+
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    """A repository of somebody else, as far as its folders tell."""
+def theirs(tmp_path: Path) -> Iterator[Path]:
+    """A repository of somebody else, as far as its folders tell; `outside` lies in none."""
     for name in (".git/HEAD", "train/nets.py", "train/__init__.py", "kernels/flash.py", "config.json"):
         (tmp_path / "theirs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "theirs" / name).write_text("def build(config): return __file__\n")
-    return tmp_path / "theirs"
+    yield tmp_path / "theirs"
+    forget_their_modules()
 
 
-def holder(folder: Path, **typed: str) -> Repository:
-    return repository_of({f"--{option}": text for option, text in typed.items()}, folder)
+def holder(folder: Path, **typed: str | None) -> named.Repository:
+    return named.repository_of({f"--{option}": text for option, text in typed.items()}, folder)
 
 
 @pytest.mark.parametrize(
     "option, text, file",
     [
         ("model", "{}/train/nets.py:build", "train/nets.py"),
+        ("model", "train.nets:build", "train/nets.py"),
         ("model", "hf:{}/config.json", "config.json"),
         ("attention", "naive, {}/kernels/flash.py:attend,sdpa", "kernels/flash.py"),
-        ("optimizer", "{}/train/muon.py:build", "train/muon.py"),
+        ("optimizer", "{}/train/not_there_yet.py:build", "train/not_there_yet.py"),
+        *(("model", text, None) for text in (f"{MODELS}:Healthy", "torch.nn:Linear", "nowhere:build", "all", None)),
     ],
-)
-def test_the_repository_is_that_around_the_file(theirs: Path, option: str, text: str, file: str) -> None:
-    """Also where the file is not there yet, which is said elsewhere."""
-    found = holder(Path.cwd(), **{option: text.format(theirs)})
-    assert (found.root, found.holds_suite, found.files) == (theirs, False, (Path(file),))
-
-
-def test_a_module_belongs_to_the_repository_that_it_is_imported_from(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
+)  # fmt: skip
+def test_the_repository_is_that_around_the_file_else_the_suites(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, option: str, text: str | None, file: str | None
 ) -> None:
     monkeypatch.syspath_prepend(theirs)
-    found = holder(theirs, model="train.nets:build")
-    assert (found.root, found.files) == (theirs, (Path("train/nets.py"),))
-    assert theirs in found.import_path
+    found = holder(theirs / "train", **{option: text and text.format(theirs)})
+    assert found.root == (named.SUITE if file is None else theirs)
+    assert found.holds_suite == (file is None)
+    assert (theirs in found.import_path) == (file is not None)
+    if file is not None:
+        assert (found.files, found.folder_in(named.SUITE)) == ((Path(file),), named.SUITE)
+        assert found.path_in(Path("/copy"))[:2] == [named.SUITE, Path("/copy")]
+        assert found.folder_in(theirs) == theirs / "train"
 
 
-@pytest.mark.parametrize("text", [f"{MODELS}:Healthy", "torch.nn:Linear", "nowhere:build", "torch", "json:load"])
-def test_the_suite_and_libraries_belong_to_the_suite(text: str) -> None:
-    assert holder(Path.cwd(), model=text).root == SUITE
-
-
-def test_nothing_of_ones_own_belongs_to_the_suite(tmp_path: Path) -> None:
-    assert repository_of({"--model": None, "--attention": "all", "--optimizer": "fused"}, tmp_path).root == SUITE
-
-
-def test_a_file_in_no_repository_has_no_base(tmp_path: Path) -> None:
+def test_what_lies_in_no_repository_has_no_base_and_two_repositories_are_refused(theirs: Path, tmp_path: Path) -> None:
     found = holder(tmp_path, model=f"{tmp_path}/nets.py:build")
-    assert (found.root, found.outside) == (SUITE, (f"--model {tmp_path}/nets.py:build",))
-
-
-def test_two_repositories_are_refused_in_one_sentence(theirs: Path, tmp_path: Path) -> None:
+    assert (found.root, found.outside) == (named.SUITE, (f"--model {tmp_path}/nets.py:build",))
     (tmp_path / "others/.git").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"theirs, and --attention .* in .*others; .*give files of one repository\.$"):
-        holder(theirs, model=f"{theirs}/train/nets.py:build", attention=f"{tmp_path}/others/flash.py:attend")
-    with pytest.raises(ValueError, match="give files of one repository"):
-        holder(theirs, model=f"{theirs}/train/nets.py:build", optimizer=f"{SUITE}/perf_tests/muon.py:muon")
+    words = r"theirs, and --(attention|optimizer) .* in .*; .*give files of one repository\.$"
+    for option, text in (
+        ("attention", f"{tmp_path}/others/flash.py:attend"), ("optimizer", f"{named.SUITE}/perf_tests/muon.py:muon")
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            holder(theirs, model=f"{theirs}/train/nets.py:build", **{option: text})
 
 
 @pytest.fixture
-def tree(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def tree(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This process as a worker whose tree lacks the kernels; what was typed was typed in `train`."""
     (tmp_path / "tree/train").mkdir(parents=True)
     (tmp_path / "tree/train/nets.py").write_text("def build(config): return __file__\n")
     monkeypatch.setattr(named, "_tree", None)
     monkeypatch.setattr(sys, "path", [str(theirs), *sys.path])
     texts = ("nets.py:build", "../kernels/flash.py:attend", "train.nets:build")
-    take_files_from(Tree(tmp_path / "tree", theirs, theirs / "train", frozenset(texts)))
-    yield tmp_path / "tree"
-    for name in [name for name in sys.modules if name == "train" or name.startswith("train.")]:
-        del sys.modules[name]
+    named.take_files_from(named.Tree(tmp_path / "tree", theirs, theirs / "train", frozenset(texts)))
+    return tmp_path / "tree"
 
 
-def test_a_file_is_found_in_the_copy_wherever_and_however_it_was_typed(tree: Path, theirs: Path) -> None:
+def test_a_worker_takes_every_file_from_its_copy_and_says_what_that_lacks(tree: Path, theirs: Path) -> None:
     for text in ("nets.py", "./nets.py", "../train/nets.py", f"{theirs}/train/nets.py"):
-        assert path_of(text) == tree / "train/nets.py"
-    assert load("nets.py:build")(None) == str(tree / "train/nets.py")
-    assert file_of("hf:../config.json") == tree / "config.json"
-    assert path_of("/etc/hosts") == Path("/etc/hosts")
-
-
-def test_what_the_copy_lacks_is_never_taken_from_the_working_tree(tree: Path, theirs: Path) -> None:
-    assert str(theirs) not in sys.path
-    assert why_not_there("nets.py:build") is None
-    assert why_not_there("../kernels/flash.py:attend") == "it has no ../kernels/flash.py"
-    assert why_not_there("train.nets:build") == "it has no train.nets"
-    assert why_not_there("sdpa") is None
-
-
-def test_code_that_reaches_into_the_working_tree_is_found(tree: Path, theirs: Path) -> None:
-    assert stray() is None
+        assert named.path_of(text) == tree / "train/nets.py"
+    assert named.load("nets.py:build")(None) == str(tree / "train/nets.py")
+    assert named.file_of("hf:../config.json") == tree / "config.json"
+    assert named.path_of("/etc/hosts") == Path("/etc/hosts")
+    typed = ("nets.py:build", "../kernels/flash.py:attend", "train.nets:build", "sdpa", None)
+    lacking = [None, "it has no ../kernels/flash.py", "it has no train.nets", None, None]
+    assert [named.why_not_there(text) for text in typed] == lacking
+    assert (str(theirs) in sys.path, named.stray()) == (False, None)
+    forget_their_modules()
     sys.path.append(str(theirs))
     __import__("train.nets")
-    assert stray() in (theirs / "train/nets.py", theirs / "train/__init__.py")
+    assert named.stray() in (theirs / "train/nets.py", theirs / "train/__init__.py")
 
 
 def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
@@ -132,22 +108,55 @@ def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
     assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere:{tmp_path}"
 
 
-def test_a_kernel_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
+def test_a_file_beside_the_suite_is_part_of_its_source_and_uncommitted_until_git_tracks_it(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def attend(q, k, v): return v\n")
-    named = Repository(tmp_path, holds_suite=True, files=(Path("kernel.py"),))
-    before = source_digest(named)
-    assert before != source_digest(Repository(tmp_path))
+    holds_it = named.Repository(tmp_path, files=(Path("kernel.py"),))
+    before = source_digest(holds_it)
+    assert before != source_digest(named.Repository(tmp_path))
     kernel.write_text("def attend(q, k, v): return q\n")
-    assert source_digest(named) != before
-
-
-def test_a_file_that_git_does_not_track_is_an_uncommitted_change(tmp_path: Path) -> None:
-    (tmp_path / "kernel.py").touch()
-    named = Repository(tmp_path, holds_suite=False, files=(Path("kernel.py"),))
-    assert names_untracked(named), "no repository at all"
+    assert source_digest(holds_it) != before
+    assert named.digest_of([(Path("a.py"), kernel)]) != named.digest_of([(Path("b.py"), kernel)])
+    assert names_untracked(holds_it), "no repository at all"
     git(tmp_path, "init", "-q")
-    assert names_untracked(named)
+    assert names_untracked(holds_it)
     git(tmp_path, "add", "kernel.py")
-    assert not names_untracked(named)
-    assert not names_untracked(Repository(tmp_path))
+    assert not names_untracked(holds_it)
+    assert not names_untracked(named.Repository(tmp_path))
+
+
+def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) -> None:
+    """Also one named as the suite's `model`, and once more after it failed."""
+    (tmp_path / "neighbour_of_a_model.py").write_text("WIDTH = 5\n")
+    for text in ("1 / 0", "from neighbour_of_a_model import WIDTH\ndef build(config): return config, WIDTH\n"):
+        (tmp_path / "model.py").write_text(text)
+        if "1 / 0" in text:
+            with pytest.raises(ZeroDivisionError):
+                named.load(f"{tmp_path}/model.py:build")
+    built = named.load(f"{tmp_path}/model.py:build")
+    assert built(3) == (3, 5)
+    assert named.load(f"{tmp_path}/model.py:build") is built is not named.load(f"{tmp_path}/model.py:build", "copy")
+
+
+def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [named.absolute(text) for text in ("nets.py:build", "hf:a/config.json", "package.nets:build")] == [
+        f"{tmp_path}/nets.py:build", f"hf:{tmp_path}/a/config.json", "package.nets:build",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("{}:build", "is a folder, not a file; name the file as path/file.py:build"),
+        ("nowhere.py:build", "there is no file nowhere.py"),
+        ("nowhere:build", "there is no module 'nowhere' on the path; add its folder to PYTHONPATH"),
+        ("no.where:build", "'no.where:build'"),
+        ("torch", "names nothing to load"),
+        ("torch:", "names nothing to load"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        named.check_name("--model", text.format(tmp_path))
+    named.check_name("--model", "torch.nn:Linear")

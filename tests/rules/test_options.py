@@ -1,70 +1,145 @@
-"""Values as they are typed, the cases that follow from them, and what is no value of an option."""
+"""Values as they are typed, the settings and cases that follow from them, and what is no value of an option."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from model.precision import PRECISIONS
+from perf_tests.cases import options
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import attentions, byte_count, entries, minutes, share, sizes, whole_number
-from perf_tests.cases.selected import chosen_phases, is_inside
-from tests.support.example_cases import SETTINGS, attention_case
+from perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
+from perf_tests.cases.settings import Settings, read_settings
+from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
+from tests.support.launch import MODELS
 
-
-@pytest.mark.parametrize(
-    "typed, chosen",
-    [
-        ("192x768x3x4,small,tiny", ("tiny", "small", "192x768x3x4")),
-        ("b=192x768x3x4,a.1=64x64x1x2", ("a.1=64x64x1x2", "b=192x768x3x4")),
-        ("mine=768x3072x12x12", ("small",)),
-        ("128x512x2x4", ("tiny",)),
-    ],
-)
-def test_a_shape_is_a_size_and_a_known_one_takes_its_name(typed: str, chosen: tuple[str, ...]) -> None:
-    assert sizes("--size", typed) == chosen
-
-
-def test_amounts_of_memory_are_decimal_or_binary_as_they_are_written() -> None:
-    typed = {"8B": 8, "1KB": 1000, "1KiB": 1024, "1.5MB": 1_500_000, "2 MiB": 2**21, "12GiB": 12 * 2**30, "1GB": 10**9}
-    assert {text: byte_count("--memory-budget", text) for text in typed} == typed
-
-
-def test_numbers_minutes_and_shares() -> None:
-    assert (whole_number("--seed", "7"), entries("--context", "8, 16")) == (7, ["8", "16"])
-    assert [minutes("--time-limit", text) for text in ("3", "0.01")] == [3.0, 0.01]
-    assert [share("--shard", text) for text in ("1/1", "2/3", " 3/3 ")] == [(1, 1), (2, 3), (3, 3)]
-
-
+VALUES: dict[tuple[Callable[[str, str], Any], str], Any] = {
+    (options.sizes, "192x768x3x4,small,tiny"): ("tiny", "small", "192x768x3x4"),
+    (options.sizes, "b=192x768x3x4,a.1=64x64x1x2"): ("a.1=64x64x1x2", "b=192x768x3x4"),
+    (options.sizes, "mine=768x3072x12x12"): ("small",),
+    (options.sizes, "128x512x2x4"): ("tiny",),
+    (options.sizes, "all"): ("small", "medium", "large", "xl", "2.7B", "10B"),
+    **{
+        (options.byte_count, text): count
+        for text, count in {
+            "8B": 8, "1KB": 1000, "1KiB": 1024, "1.5MB": 1_500_000, "2 MiB": 2**21, "12GiB": 12 * 2**30, "1GB": 10**9
+        }.items()
+    },
+    (partial(options.byte_counts, (7,)), "2KB,1KiB,1KiB"): (1024, 2000),
+    (partial(options.byte_counts, (7,)), "all"): (7,),
+    (options.whole_number, "7"): 7,
+    (partial(options.whole_number, least=0), "0"): 0,
+    (partial(options.whole_numbers, (5,)), "16, 8,8"): (8, 16),
+    (partial(options.whole_numbers, (5,)), "all"): (5,),
+    (options.entries, "8, 16"): ["8", "16"],
+    (partial(options.some_of, ("a", "b", "c")), "c,a"): ("a", "c"),
+    (partial(options.checkpoints, ("none", "block")), "2,none,2"): ("2", "none"),
+    (options.minutes, "0.01"): 0.01,
+    (options.share, "1/1"): (1, 1),
+    (options.share, " 3/3 "): (3, 3),
+    (options.user_arguments, "a=1\nb=2"): ("a=1", "b=2"),
+}  # fmt: skip
 REFUSED = [
-    (sizes, "smal", "'smal' is unknown"),
-    (sizes, "192x768x3x5", "is no shape of a model"),
-    (sizes, "tiny=192x768x3x4", "the name of a known size"),
-    (sizes, "a=192x768x3x4,a=64x64x1x1", "names two shapes 'a'"),
-    (byte_count, "12", "is not an amount of memory; write, for example, 12GiB or 800MB"),
-    (byte_count, "0GiB", "is less than a byte"),
-    (byte_count, "0.5B", "is less than a byte"),
-    (byte_count, "99999999999GiB", "is more than any machine has"),
-    (whole_number, "0", "--option is 0; it must be at least 1"),
-    (whole_number, "-8", "--option is -8; it must be at least 1"),
-    (whole_number, "lots", "'lots' is not a whole number"),
-    (whole_number, "9" * 20, "is too large"),
-    (entries, "8,,16", "has an empty entry"),
-    *((minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
-    *((share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
-    (attentions, "nave", "choose from naive, compiled, sdpa, flex, all, FILE.py:FUNCTION or MODULE:FUNCTION"),
+    (options.sizes, "smal", "'smal' is unknown"),
+    (options.sizes, "192x768x3x5", "is no shape of a model"),
+    (options.sizes, "tiny=192x768x3x4", "the name of a known size"),
+    (options.sizes, "a=192x768x3x4,a=64x64x1x1", "names two shapes 'a'"),
+    (options.byte_count, "12", "is not an amount of memory; write, for example, 12GiB or 800MB"),
+    (options.byte_count, "0.5B", "is less than a byte"),
+    (options.byte_count, "99999999999GiB", "is more than any machine has"),
+    (options.whole_number, "0", "--option is 0; it must be at least 1"),
+    (options.whole_number, "lots", "'lots' is not a whole number"),
+    (options.whole_number, "1000000001", "is too large"),
+    (options.whole_number, "9" * 5000, "is too large"),
+    (options.entries, "8,,16", "has an empty entry"),
+    (options.entries, "8;16", "has a semicolon"),
+    *((options.minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
+    *((options.share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
+    (options.attentions, "nave", "choose from naive, compiled, sdpa, flex, all, FILE.py:FUNCTION or MODULE:FUNCTION"),
+    (options.user_arguments, "a=1\na=2", "a is given twice"),
 ]
 
 
+def test_values_are_read_as_they_are_written() -> None:
+    assert {(read, text): read("--option", text) for read, text in VALUES} == VALUES
+
+
 @pytest.mark.parametrize("read, text, words", REFUSED, ids=[f"{read.__name__} {text[:9]}" for read, text, _ in REFUSED])
-def test_what_is_no_value_is_refused_with_what_was_typed(read: object, text: str, words: str) -> None:
+def test_what_is_no_value_is_refused_with_what_was_typed(
+    read: Callable[[str, str], Any], text: str, words: str
+) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
-        read("--option", text)  # type: ignore[operator]
+        read("--option", text)
     assert str(refusal.value).startswith("--option ")
+
+
+def settings_of(**typed: Any) -> Settings:
+    """Those of a command line with these options, on a CPU."""
+    said = {option.name: option.typed_by_default for option in options.OPTIONS}
+    said |= {"--device": "cpu", **{f"--{name.replace('_', '-')}": text for name, text in typed.items()}}
+    return read_settings(cast(pytest.Config, SimpleNamespace(getoption=said.get)))
+
+
+NATIVE = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(CPU) is None)
+
+
+@pytest.mark.parametrize(
+    "typed, wanted",
+    [
+        ({}, {"sizes": ("small",), "attentions": ("naive",), "head_dims": (16, 64), "passes": (), "precisions": NATIVE,
+              "attention_alone_precisions": ("fp32",), "parallels": (None,), "collectives": (), "threads": 1}),
+        ({"against": "HEAD"}, {"sizes": ("small-2layers",)}),
+        ({"memory_snapshot": True, "kernels": True}, {"passes": ("kernels", "memory"), "memory_snapshot": True}),
+        ({"nvtx": None, "cold_cache": True}, {"nvtx": False, "cold_cache": True}),
+        ({"model": f"{MODELS}:Healthy"}, {"attentions": ("own",), "head_dims": (), "sequence_lengths": ()}),
+        ({"model": f"{MODELS}:Healthy", "head_dim": "32", "attention": "sdpa"},
+         {"attentions": ("own",), "head_dims": (32,), "attention_alone_implementations": ("sdpa",)}),
+        ({"parallel": "ddp", "world": "2", "bucket_mb": "1"},
+         {"parallels": ("ddp-world2-bucket1MiB",), "worlds": (2,), "head_dims": (), "sequence_lengths": ()}),
+        ({"message_size": "1KB"}, {"collectives": ("all_reduce", "all_gather", "reduce_scatter"), "parallels": (),
+                                   "message_sizes": (1000,)}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_follow_from_what_is_typed(
+    typed: dict[str, Any], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perf_tests.cases.settings.physical_cores", lambda: 1)
+    found = settings_of(**typed)
+    assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (
+            {"model": f"{MODELS}:Healthy", "attention": "sdpa"},
+            "--attention does not apply: the model of --model brings its own",
+        ),
+        ({"checkpoint": "13"}, "--checkpoint 13 is more blocks than a model has; give at most 12"),
+        ({"nvtx": True, "memory": True}, "cannot be combined with --memory"),
+        ({"parallel": "fsdp2", "bucket_mb": "1"}, "--bucket-mb changes ddp and zero1 alone; choose one of them"),
+        ({"parallel": "none,ddp", "reshard": "no"}, "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of"),
+        ({"collective": "all", "reshard": "no"}, "with --parallel, or drop the option"),
+        ({"rounds": "0"}, "--rounds is 0"),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_each_other_are_refused_in_one_sentence(typed: dict[str, Any], words: str) -> None:
+    with pytest.raises(pytest.UsageError, match=words) as refusal:
+        settings_of(**typed)
+    assert ". " not in str(refusal.value)
+    options.check_checkpoints(("12",), 12)
 
 
 def cases(**changes: object) -> dict[str, LanguageModelCase]:
     settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
     grid = LanguageModelCase.grid(settings)
+    assert selectable_cases(settings) == 2 * len(grid)
     axes = [dict(zip(LanguageModelCase.axes, values, strict=True)) for values in grid]
     return {
         LanguageModelCase.id_of(*values): LanguageModelCase.of("forward", one, settings)
@@ -78,7 +153,8 @@ def test_a_named_shape_stands_in_id_and_identity_by_its_name() -> None:
     identity = case.identity()
     assert [identity[name] for name in ("size", "d_model", "num_heads", "vocab_size")] == ["wide", 192, 4, 500]
     assert is_inside(identity, replace(SETTINGS, sizes=("wide=192x768x3x4",)))
-    assert not is_inside(identity, SETTINGS)
+    for other in ({}, {"sizes": ("wide=192x768x3x4",), "device": "cuda"}, {"phases": ("backward",)}):
+        assert not is_inside(identity, replace(SETTINGS, **other))
 
 
 def test_one_batch_adds_nothing_to_an_id_and_of_several_only_batch_4() -> None:
@@ -86,6 +162,8 @@ def test_one_batch_adds_nothing_to_an_id_and_of_several_only_batch_4() -> None:
     for typed in ((8,), (2, 4, 8)):
         found = {case_id: case.batch_size for case_id, case in cases(batch_sizes=typed).items()}
         assert found == ({base: 8} if len(typed) == 1 else {f"{base}-batch2": 2, base: 4, f"{base}-batch8": 8})
+    way = LanguageModelCase.id_of("tiny", 8, "fp32", "naive", "compiled", "block", 4, "ddp-world2")
+    assert way == f"{base}-compiled-model-checkpoint-block-ddp-world2"
 
 
 def test_attention_compiled_by_itself_is_left_out_of_a_compiled_model() -> None:
@@ -95,7 +173,30 @@ def test_attention_compiled_by_itself_is_left_out_of_a_compiled_model() -> None:
 
 
 def test_attention_alone_runs_only_where_its_grid_is_not_empty_and_for_rounds_of_its_own() -> None:
-    assert chosen_phases(SETTINGS) == {"forward", "backward"}
+    assert chosen_phases(SETTINGS) == examined_phases(SETTINGS) == {"forward", "backward"}
+    assert examined_phases(replace(SETTINGS, phases=("full_step",))) == {"full_step", "first_step"}
     assert "attention_forward" in chosen_phases(replace(SETTINGS, head_dims=(16,)))
     assert attention_case().rounds(replace(SETTINGS, rounds=5, attention_alone_rounds=7)) == 7
     assert AttentionCase.id_of(64, 256, "fp32", "naive") == "d64-seq256-fp32-naive"
+
+
+def test_a_case_says_what_it_holds_at_least_and_roughly() -> None:
+    """Bytes of weights, gradients, two moments and logits; of attention alone q, k, v, output and their gradients."""
+    forward, step = language_model_case(), language_model_case(phase="full_step", optimizer="loop")
+    weights, logits = 4 * forward.config.parameters, 4 * 2 * 8 * 37
+    assert (forward.least_bytes, step.least_bytes) == (weights + logits, 4 * weights + logits)
+    saved = forward.held_bytes - weights
+    assert saved > 0
+    assert step.held_bytes == 4 * weights + saved
+    one = attention_case(phase="attention_forward")
+    tensor, square = 4 * 8 * 256 * 16, 4 * 8 * 256 * 256
+    assert (one.least_bytes, one.in_phase("attention_backward").least_bytes) == (4 * tensor, 8 * tensor)
+    assert one.held_bytes == 8 * tensor + 2 * square
+    compiled = one.in_phase("attention_backward").is_compiled, attention_case(attention="compiled").is_compiled
+    assert compiled == (False, True)
+    assert (step.forward_flops, step.residual_tensor_bytes) == (step.config.forward_flops(2, 8), 4 * 2 * 8 * 16)
+
+
+def test_a_checkpoint_of_more_blocks_than_the_model_has_cannot_run() -> None:
+    reasons = [language_model_case(checkpoint=blocks).why_unsupported(CPU) for blocks in ("2", "3")]
+    assert reasons == [None, "--checkpoint 3 is more blocks than its 2."]

@@ -30,69 +30,47 @@ def test_loss(case, training, batch, measure):
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This tree, with one row and one benchmark more."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """A copy of this tree with one row and one benchmark more runs the new phase between two old ones."""
     tree = tmp_path_factory.mktemp("tree")
     copy_suite(tree)
     phases = tree / "perf_tests" / "phases.py"
-    source = phases.read_text()
-    assert source.count(LAST_ROW) == 1
-    phases.write_text(source.replace(LAST_ROW, NEW_ROW + LAST_ROW))
+    phases.write_text(phases.read_text().replace(LAST_ROW, NEW_ROW + LAST_ROW, 1))
     (tree / "perf_tests" / "test_loss.py").write_text(NEW_BENCHMARK)
-    return tree
-
-
-@pytest.fixture(scope="module")
-def run(tree: Path) -> Launch:
-    """The new phase between two old ones, one of which trains."""
     suite = (sys.executable, "-m", "pytest", "perf_tests", "-p", "tests.support.quick_ceiling")
     options = (f"--benchmark-storage=file://{tree}/storage", "--phase=full_step,loss,forward", "-k=not attention")
     return finish(start_command((*suite, "-p", "no:cacheprovider", *SMALL, *options), tree, tree), tree / "storage")
 
 
-def shown(tree: Path, run: Launch, *arguments: str) -> str:
-    """What a verb prints of the run."""
-    (record,) = run.storage.glob("*/*.json")
-    command = [sys.executable, "-m", "perf_tests", *(str(record) if word == "RUN" else word for word in arguments)]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
-
-
-def test_a_new_phase_is_measured_before_what_trains(run: Launch) -> None:
-    assert run.exit_code == 0, run.output + run.errors
-    assert [identity_of(row)["phase"] for row in run.record["benchmarks"]] == ["forward", "loss", "full_step"]
-
-
-def test_its_row_has_the_identity_of_its_model(run: Launch) -> None:
-    forward, loss, _ = run.record["benchmarks"]
-    assert identity_of(loss) == {**identity_of(forward), "phase": "loss"}
-
-
-def test_its_counters_are_those_of_the_loss(run: Launch) -> None:
+def test_a_new_phase_is_measured_and_counted_before_what_trains(run: Launch) -> None:
     """A forward pass and the loss after it are held; launched and computed is the loss alone, without a product."""
-    forward, info, _ = (row["extra_info"] for row in run.record["benchmarks"])
-    assert info["counters_reason"] is None
-    assert (info["model_flops"], info["tflops_per_second"], info["records_graph"]) == (None, None, True)
-    assert 0 < info["kernel_launches"] < forward["kernel_launches"]
-    assert info["saved_bytes"] > forward["saved_bytes"]
-    assert info["predicted_peak_bytes"] >= forward["predicted_peak_bytes"]
+    assert run.exit_code == 0, run.output + run.errors
+    rows = run.record["benchmarks"]
+    assert [identity_of(row)["phase"] for row in rows] == ["forward", "loss", "full_step"]
+    assert identity_of(rows[1]) == {**identity_of(rows[0]), "phase": "loss"}
+    forward, loss = (row["extra_info"] for row in rows[:2])
+    assert [loss[name] for name in ("counters_reason", "model_flops", "records_graph")] == [None, None, True]
+    assert 0 < loss["kernel_launches"] < forward["kernel_launches"]
+    assert loss["saved_bytes"] > forward["saved_bytes"]
+    assert loss["predicted_peak_bytes"] >= forward["predicted_peak_bytes"]
 
 
-def test_a_comparison_reads_it(tree: Path, run: Launch, tmp_path: Path) -> None:
+def test_it_is_compared_and_shown_between_the_phases_around_it_and_outlives_its_row(
+    run: Launch, tmp_path: Path
+) -> None:
+    """Where a tree has no row for it, it stands under its own name."""
+
+    def shown(tree: Path, *words: str) -> str:
+        command = [sys.executable, "-m", "perf_tests", words[0], str(record), *words[1:]]
+        return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
+
+    tree, (record,) = run.storage.parent, run.storage.glob("*/*.json")
     again = tmp_path / "0002_again.json"
     again.write_text(json.dumps({**run.record, "suite": {**run.record["suite"], "run": "another"}}))
-    rows = json.loads(shown(tree, run, "compare", "RUN", str(again), "--json"))
-    (loss,) = (row for row in rows if "test_loss" in row["id"])
-    assert (loss["status"], loss["ratio"]) == ("measured in both", 1.0)
-
-
-def test_tables_and_report_show_it_between_the_phases_around_it(tree: Path, run: Launch, tmp_path: Path) -> None:
-    table = shown(tree, run, "tables", "RUN", "--only", "timing")
+    rows = json.loads(shown(tree, "compare", str(again), "--json"))
+    assert [(row["status"], row["ratio"]) for row in rows if "test_loss" in row["id"]] == [("measured in both", 1.0)]
+    table = shown(tree, "tables", "--only", "timing")
     assert table.index("forward (ms)") < table.index("loss (ms)") < table.index("step (ms)")
-    shown(tree, run, "report", "RUN", "-o", str(tmp_path / "report.html"))
+    assert "loss (ms)" in shown(ROOT, "tables", "--only", "timing")
+    shown(tree, "report", "-o", str(tmp_path / "report.html"))
     assert "loss tiny-ctx8-fp32-naive" in (tmp_path / "report.html").read_text()
-
-
-def test_a_tree_without_its_row_still_shows_it(run: Launch) -> None:
-    """Records outlive rows: a phase that has none is shown under its own name."""
-    table = shown(ROOT, run, "tables", "RUN", "--only", "timing")
-    assert "loss (ms)" in table

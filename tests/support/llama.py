@@ -2,7 +2,7 @@
 
 import importlib
 
-from torch import Tensor, nn
+from torch import nn
 
 from model.sizes import ModelConfig
 
@@ -10,34 +10,13 @@ from model.sizes import ModelConfig
 transformers = importlib.import_module("transformers")
 
 
-class Llama(nn.Module):
-    """transformers' Llama behind the suite's signature: int64 tokens (B, T) to logits (B, T, V)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.llama = transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(
-                hidden_size=config.d_model,
-                intermediate_size=config.d_ff,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
-                num_key_value_heads=config.num_heads,
-                vocab_size=config.vocab_size,
-                max_position_embeddings=config.context_length,
-                rms_norm_eps=1e-5,
-                attention_bias=False,
-                mlp_bias=False,
-                tie_word_embeddings=False,
-                use_cache=False,
-                attn_implementation="sdpa",
-            )
-        )
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        logits_BTV: Tensor = self.llama(input_ids=tokens_BT, use_cache=False).logits
-        return logits_BTV
-
-
 def build(config: ModelConfig) -> nn.Module:
-    """The factory."""
-    return Llama(config)
+    """transformers' Llama, whose output holds the logits."""
+    shape = transformers.LlamaConfig(
+        hidden_size=config.d_model, intermediate_size=config.d_ff, num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads, num_key_value_heads=config.num_heads, vocab_size=config.vocab_size,
+        max_position_embeddings=config.context_length, rms_norm_eps=1e-5, attention_bias=False, mlp_bias=False,
+        tie_word_embeddings=False, use_cache=False, attn_implementation="sdpa",
+    )  # fmt: skip
+    model: nn.Module = transformers.LlamaForCausalLM(shape)
+    return model

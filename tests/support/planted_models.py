@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,18 +41,41 @@ class Healthy(TransformerLM):
         return
 
 
+def strike() -> None:
+    """Send this process the signal PLANTED_SIGNAL, if there is one, as in a terminal.
+
+    A process started in the background ignores Ctrl-C, and its children with it.
+    """
+    if "PLANTED_SIGNAL" in os.environ:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+
+
 class DiesAt16(Healthy):
-    """Takes its process along at context 16: by the signal PLANTED_SIGNAL, if there is one."""
+    """Takes its process along at context 16, where there is a signal to do so."""
 
     def before_forward(self) -> None:
-        if self.config.context_length == 16 and "PLANTED_SIGNAL" in os.environ:
-            # As in a terminal; a process started in the background ignores Ctrl-C, and its children with it.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+        if self.config.context_length == 16:
+            strike()
+
+
+def fail() -> None:
+    raise RuntimeError("planted")
+
+
+MISBEHAVIOUR: dict[int, Callable[[], object]] = {
+    16: fail,
+    24: lambda: sys.exit(0),
+    32: lambda: torch.set_default_dtype(torch.float64),
+    40: lambda: torch.set_default_device("meta"),
+    48: lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    56: lambda: print("planted " * 1000),
+    80: strike,
+}
 
 
 class MisbehavesByContext(Healthy):
-    """From its second pass on, in a way of its own at each context; at 80 sends itself PLANTED_SIGNAL, if it is set."""
+    """From its second pass on, in a way of its own at each context."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         logits_BTV = super().forward(tokens_BT)
@@ -62,24 +86,8 @@ class MisbehavesByContext(Healthy):
         return logits_BTV
 
     def before_forward(self) -> None:
-        if self.calls != 2:
-            return
-        match self.config.context_length:
-            case 16:
-                raise RuntimeError("planted")
-            case 24:
-                sys.exit(0)
-            case 32:
-                torch.set_default_dtype(torch.float64)
-            case 40:
-                torch.set_default_device("meta")
-            case 48:
-                torch.set_num_threads(torch.get_num_threads() + 1)
-            case 56:
-                print("planted " * 1000)
-            case 80 if "PLANTED_SIGNAL" in os.environ:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+        if self.calls == 2:
+            MISBEHAVIOUR.get(self.config.context_length, lambda: None)()
 
 
 class EndsTheProcessAt16(Healthy):
@@ -186,11 +194,6 @@ def log(line: str) -> None:
         file.write(line + "\n")
 
 
-class WrongShape(Healthy):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT)[..., :-1]
-
-
 class Averaging(nn.Module):
     """No Transformer: logits from the mean of all embeddings so far. It cannot draw its weights again."""
 
@@ -203,6 +206,33 @@ class Averaging(nn.Module):
         embedded = self.embedding(tokens_BT)
         counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
         return self.head(embedded.cumsum(1) / counts)
+
+
+def but(change: Callable[[Tensor, Tensor], Any]) -> Callable[..., nn.Module]:
+    """A factory of `Averaging` that returns what `change` makes of tokens and logits."""
+
+    def factory(config: ModelConfig, width: int = 4) -> nn.Module:
+        model = Averaging(config, width)
+        model.register_forward_hook(lambda module, given, logits_BTV: change(given[0], logits_BTV))
+        return model
+
+    return factory
+
+
+Wrapped = but(lambda tokens_BT, logits_BTV: (logits_BTV,))
+OutputObject = but(lambda tokens_BT, logits_BTV: SimpleNamespace(logits=logits_BTV))
+WrongShape = but(lambda tokens_BT, logits_BTV: logits_BTV[..., :-1])
+WrongShapeAt16 = but(lambda tokens_BT, logits_BTV: logits_BTV[..., tokens_BT.shape[1] == 16 :])
+NotANumber = but(lambda tokens_BT, logits_BTV: logits_BTV / 0)
+Halved = but(lambda tokens_BT, logits_BTV: logits_BTV.half())
+ChangesItsTokens = but(lambda tokens_BT, logits_BTV: logits_BTV + 0 * tokens_BT.zero_()[..., None])
+ReadsAValue = but(lambda tokens_BT, logits_BTV: logits_BTV * (1.0 if tokens_BT.sum().item() >= 0 else 2.0))
+"""Nothing can count it on tensors without content."""
+
+
+class Unrunnable(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        raise TypeError("an attention mask is missing")
 
 
 class UnusableAt16(Averaging):
@@ -219,20 +249,6 @@ class IgnoresContext(Averaging):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return self.head(self.embedding(tokens_BT))
-
-
-class Wrapped(Averaging):
-    """Logits inside a tuple, as some libraries return them."""
-
-    def forward(self, tokens_BT: Tensor) -> tuple[Tensor]:  # type: ignore[override]
-        return (super().forward(tokens_BT),)
-
-
-class OutputObject(Averaging):
-    """Logits inside an object, as transformers returns them."""
-
-    def forward(self, tokens_BT: Tensor) -> Any:
-        return SimpleNamespace(logits=super().forward(tokens_BT))
 
 
 class Tied(Averaging):
@@ -283,37 +299,6 @@ class Hoarding(Averaging):
         return self.head(self.embedding(tokens_BT).cumsum(1) / counts)
 
 
-class ReadsAValue(Averaging):
-    """Nothing can play it on tensors without content."""
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT) * (1.0 if tokens_BT.sum().item() >= 0 else 2.0)
-
-
-class ChangesItsTokens(Averaging):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        logits_BTV = super().forward(tokens_BT)
-        tokens_BT.zero_()
-        return logits_BTV
-
-
-class NotANumber(Averaging):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT) / 0
-
-
-class Halved(Averaging):
-    """Its output alone is in half precision."""
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT).half()
-
-
-class Unrunnable(Averaging):
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        raise TypeError("an attention mask is missing")
-
-
 def no_module(config: ModelConfig) -> str:
     return "no module"
 
@@ -330,32 +315,9 @@ def exits(config: ModelConfig) -> nn.Module:
     sys.exit(3)
 
 
-def prints(config: ModelConfig) -> nn.Module:
-    print("built")
-    return Averaging(config)
-
-
 def never_returns(config: ModelConfig) -> nn.Module:
     while True:
         time.sleep(0.1)
-
-
-def nothing(config: ModelConfig) -> None:
-    return None
-
-
-def a_class(config: ModelConfig) -> type[nn.Module]:
-    return Averaging
-
-
-def changes_the_default_dtype(config: ModelConfig) -> nn.Module:
-    torch.set_default_dtype(torch.float64)
-    return Averaging(config)
-
-
-def changes_the_default_device(config: ModelConfig) -> nn.Module:
-    torch.set_default_device("meta")
-    return Averaging(config)
 
 
 def of_width(*, width: int, vocab_size: int = 10_000) -> nn.Module:

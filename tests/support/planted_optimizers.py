@@ -1,6 +1,5 @@
 """Optimizers for `--optimizer`: most misbehave at a known place, and are else gradient descent."""
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -15,17 +14,8 @@ def healthy(named_parameters: Named) -> Optimizer:
     return SGD([parameter for _, parameter in named_parameters], lr=0.1, momentum=0.9, foreach=False)
 
 
-def prints(named_parameters: Named) -> Optimizer:
-    print(f"{len(named_parameters)} parameters")
-    return healthy(named_parameters)
-
-
 def raises(named_parameters: Named) -> Optimizer:
     raise KeyError("lr")
-
-
-def exits(named_parameters: Named) -> Optimizer:
-    sys.exit(3)
 
 
 def never_returns(named_parameters: Named) -> Optimizer:
@@ -33,21 +23,16 @@ def never_returns(named_parameters: Named) -> Optimizer:
         time.sleep(0.1)
 
 
-def nothing(named_parameters: Named) -> None:
-    return None
-
-
 def a_class(named_parameters: Named) -> type[Optimizer]:
     return SGD
 
 
-def changes_the_default_dtype(named_parameters: Named) -> Optimizer:
-    torch.set_default_dtype(torch.float64)
-    return healthy(named_parameters)
-
-
 def leaves_one_out(named_parameters: Named) -> Optimizer:
     return healthy(named_parameters[1:])
+
+
+def of_what_trains(named_parameters: Named) -> Optimizer:
+    return healthy([(name, parameter) for name, parameter in named_parameters if parameter.requires_grad])
 
 
 def holds_one_twice(named_parameters: Named) -> Optimizer:
@@ -60,14 +45,21 @@ def holds_a_stranger(named_parameters: Named) -> Optimizer:
     return healthy([*named_parameters, ("stranger", nn.Parameter(torch.zeros(2)))])
 
 
-def without_a_learning_rate(named_parameters: Named) -> Optimizer:
-    optimizer = healthy(named_parameters)
-    del optimizer.param_groups[0]["lr"]
+def one_group_without_a_learning_rate(named_parameters: Named) -> Optimizer:
+    optimizer = healthy(named_parameters[1:])
+    optimizer.param_groups.append({**optimizer.param_groups[0], "params": [named_parameters[0][1]]})
+    del optimizer.param_groups[1]["lr"]
     return optimizer
 
 
 def needs_a_closure(named_parameters: Named) -> Optimizer:
     return torch.optim.LBFGS([parameter for _, parameter in named_parameters])
+
+
+def by_name(named_parameters: Named) -> Optimizer:
+    """Refuses names that only a compiled module gives its parameters."""
+    assert all(not name.startswith("_orig_mod") for name, _ in named_parameters)
+    return healthy(named_parameters)
 
 
 class Descent(Optimizer):
@@ -89,33 +81,9 @@ class Descent(Optimizer):
         return gradient
 
 
-class Still(Descent):
-    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        return gradient * 0.0
-
-
-class Normalised(Descent):
-    """Divides by zero where there is no gradient."""
-
-    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        return gradient / gradient.norm()
-
-
-class NotANumber(Descent):
-    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        return gradient.abs().neg().sqrt()
-
-
 class FailsAtItsStep(Descent):
     def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         raise ValueError("a group without betas")
-
-
-class ReadsAValue(Descent):
-    """Takes another way where the gradient is large, so no play can tell what it does."""
-
-    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        return gradient / 2 if gradient.norm().item() > 1 else gradient
 
 
 class EverySecondStep(Descent):
@@ -139,18 +107,20 @@ class Nested(Descent):
         return first + second
 
 
-def by_name(named_parameters: Named) -> Optimizer:
-    """Refuses names that only a compiled module gives its parameters."""
-    assert all(not name.startswith("_orig_mod") for name, _ in named_parameters)
-    return healthy(named_parameters)
+def along(direction: Callable[[Tensor], Tensor]) -> Callable[[Named], Optimizer]:
+    """A factory of `Descent` along what `direction` makes of a gradient."""
+
+    def factory(named_parameters: Named) -> Optimizer:
+        optimizer = Descent(named_parameters)
+        vars(optimizer)["direction"] = lambda parameter, gradient: direction(gradient)
+        return optimizer
+
+    return factory
 
 
-def one_group_without_a_learning_rate(named_parameters: Named) -> Optimizer:
-    optimizer = healthy(named_parameters[1:])
-    optimizer.param_groups.append({**optimizer.param_groups[0], "params": [named_parameters[0][1]]})
-    del optimizer.param_groups[1]["lr"]
-    return optimizer
-
-
-def of_what_trains(named_parameters: Named) -> Optimizer:
-    return healthy([(name, parameter) for name, parameter in named_parameters if parameter.requires_grad])
+Still = along(lambda gradient: gradient * 0.0)
+Normalised = along(lambda gradient: gradient / gradient.norm())
+"""Divides by zero where there is no gradient."""
+NotANumber = along(lambda gradient: gradient.abs().neg().sqrt())
+ReadsAValue = along(lambda gradient: gradient / 2 if gradient.norm().item() > 1 else gradient)
+"""Takes another way where the gradient is large, so nothing can tell without content what it does."""

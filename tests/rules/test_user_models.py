@@ -1,0 +1,228 @@
+"""A model of the user's is known by itself, and what cannot be measured is refused in a sentence before measuring."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from model.sizes import ModelConfig
+from perf_tests.cases.selected import is_inside
+from perf_tests.user_code import model as user_models
+from perf_tests.user_code.guard import UserCodeError
+from perf_tests.user_code.model import (
+    SHAPE,
+    UserModel,
+    argument,
+    check_before_measuring,
+    check_configuration,
+    check_values_of,
+    configured_shape,
+    facts_of,
+    size_name,
+)
+from perf_tests.user_code.named import load
+from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
+from tests.support.launch import MODELS
+
+PARTS = "tests.support.planted_parts"
+REFUSED = {
+    "no_such_factory": "cannot be imported: AttributeError",
+    "raises": "builds no model: KeyError: 'hidden_size'",
+    "never_returns": "builds no model: it did not return within 0.2 s",
+    "no_module": "returned a str; it must return an nn.Module",
+    "half_parameters": "has parameters of torch.float16",
+    "Halved": "returned logits of torch.float16",
+    "WrongShape": r"returned \(1, 8, 36\) for tokens of shape \(1, 8\); it must return logits of shape \(1, 8, 37\)",
+    "ChangesItsTokens": "changed its tokens in place",
+    "NotANumber": "returned logits that are not finite",
+    "IgnoresContext": "ignores its context",
+    "Hoarding": "keeps a tensor from one build to the next",
+    "Unrunnable": r"fails on tokens of shape \(1, 8\): TypeError: an attention mask is missing",
+}
+
+
+def planted(factory: str, *arguments: str) -> UserModel:
+    return UserModel(f"{MODELS}:{factory}", arguments)
+
+
+@pytest.mark.parametrize("factory", REFUSED)
+def test_what_cannot_be_measured_is_refused_in_one_sentence(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if factory == "never_returns":  # no other, because a loaded machine may take as long to build one
+        monkeypatch.setattr("perf_tests.user_code.model.LONGEST_SECONDS", 0.2)
+    with pytest.raises(UserCodeError, match=REFUSED[factory]) as refusal:
+        check_before_measuring(planted(factory), [TOY], CPU)
+    assert str(refusal.value).startswith(f"--model {MODELS}:{factory} ")
+    assert ". " not in str(refusal.value)
+
+
+@pytest.mark.parametrize("factory", ["Averaging", "Wrapped", "OutputObject", "Tied", "ReadsAValue"])
+def test_logits_may_be_bare_or_in_a_tuple_or_an_object(factory: str) -> None:
+    check_before_measuring(planted(factory), [TOY.at_context(1), TOY], CPU)
+    check_before_measuring(planted(factory), [TOY], CPU)
+    assert planted(factory).build(TOY)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, 37)
+
+
+def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
+    with pytest.raises(UserCodeError, match="Dropping ignores its context"):
+        check_values_of("Dropping", UserModel(f"{PARTS}:Dropping").build(TOY), TOY, CPU)
+    check_values_of("DroppingOfAll", UserModel(f"{PARTS}:DroppingOfAll").build(TOY), TOY, CPU)
+
+
+def test_a_large_model_is_not_run_before_measuring_but_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shape of its output shows without content, at the first and the last size."""
+    parameters = facts_of(planted("NotANumber"), TOY).parameters or 0
+    monkeypatch.setattr(user_models, "SMALL_PARAMETERS", parameters - 1)
+    check_before_measuring(planted("NotANumber"), [TOY], CPU)
+    check_before_measuring(planted("WrongShapeAt16"), [TOY], CPU)
+    with pytest.raises(UserCodeError, match=r"returned \(1, 16, 36\)"):
+        check_before_measuring(planted("WrongShapeAt16"), [TOY, TOY.at_context(16)], CPU)
+    monkeypatch.setattr(user_models, "SMALL_PARAMETERS", parameters)
+    with pytest.raises(UserCodeError, match="not finite"):
+        check_before_measuring(planted("NotANumber"), [TOY], CPU)
+
+
+def test_parameters_are_counted_once_trainable_ones_apart_and_not_where_memory_ran_out() -> None:
+    check_before_measuring(planted("runs_out_of_memory"), [TOY], CPU)
+    frozen = UserModel(f"{PARTS}:FrozenEmbedding")
+    head = 32 * TOY.vocab_size + TOY.vocab_size
+    found = [facts_of(model, TOY) for model in (planted("runs_out_of_memory"), planted("Tied"), frozen)]
+    assert [(facts.parameters, facts.trainable_parameters) for facts in found] == [
+        (None, None), (TOY.vocab_size * 4, TOY.vocab_size * 4), (32 * TOY.vocab_size + head, head),
+    ]  # fmt: skip
+    assert [facts.why_not_counted is None for facts in found] == [False, True, True]
+
+
+def test_the_identity_holds_only_what_the_factory_took() -> None:
+    """One that ignores the widths it is asked for has others, which nobody knows."""
+    taken, ignored = (language_model_case(model=f"{MODELS}:{name}").identity() for name in ("Healthy", "Averaging"))
+    assert [[identity[name] for name in SHAPE] for identity in (taken, ignored)] == [[16, 24, 2, 2], [None] * 4]
+    assert ignored["vocab_size"] == TOY.vocab_size
+    case = language_model_case(model=f"{MODELS}:Averaging")
+    assert (case.work, case.residual_tensor_bytes, case.blocks) == (None, None, 1)
+    with pytest.raises(TypeError, match="Averaging computes is counted, not known in closed form"):
+        case.forward_flops  # noqa: B018
+
+
+def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None:
+    wide = planted("of_width", "width=6", "vocab_size=37")
+    assert facts_of(wide, TOY).parameters == 37 * 6 + 37 * 6 + 37
+    assert wide.in_identity["model_args"] == "vocab_size=37, width=6"
+    assert wide.in_identity == planted("of_width", "vocab_size=37", "width=6").in_identity
+    assert wide.in_identity["model_digest"] != planted("of_width", "width=7").in_identity["model_digest"]
+    assert wide.as_options == f"--model {MODELS}:of_width --model-arg=width=6 --model-arg=vocab_size=37"
+    assert wide.in_a_path == f"{MODELS}-of_width-{wide.in_identity['model_digest']}"
+    assert [size_name(f"hf:/{path}") for path in ("gpt2/config.json", "a b-c_1.5.json")] == ["gpt2", "a_b_c_1.5"]
+    assert planted("Averaging").in_identity == {
+        "model": f"{MODELS}:Averaging", "model_args": None, "model_digest": None
+    }  # fmt: skip
+
+
+def test_values_of_arguments_are_numbers_truths_or_text() -> None:
+    typed = ("a=3", "b=0.5", "c=true", "d=false", "e=eager", "f=1e-5", "g=")
+    assert [argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
+    with pytest.raises(ValueError, match="write it as name=value"):
+        argument("width")
+
+
+CONFIGURATIONS = {
+    "{": "is no JSON",
+    "[]": "names no model_type",
+    '{"model_type": 3}': "names no model_type",
+    '{"model_type": "llama", "auto_map": {"AutoModel": "m.M"}}': "code of its own .auto_map.",
+    '{"model_type": "llama", "text_config": {"auto_map": {}}}': "code of its own .auto_map.",
+    '{"model_type": "llama", "_attn_implementation": "somebody/kernel"}': "names the attention",
+}
+
+
+def test_a_configuration_that_is_none_or_names_code_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    refused = {(path, text): words for text, words in CONFIGURATIONS.items()}
+    refused |= {(tmp_path, ""): "is a folder, not a file; name the config", (Path("no.json"), ""): "cannot be read: No"}
+    for (place, text), words in refused.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            check_configuration("--model", f"hf:{place}")
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[UserModel]:
+    """A configuration, with a stand-in for transformers, which is installed in few environments."""
+
+    def config(kind: str, **values: Any) -> SimpleNamespace:
+        if kind != "stub":
+            raise ValueError("Unrecognized model identifier")
+        return SimpleNamespace(**{"hidden_size": 4, "vocab_size": 37, "max_position_embeddings": 16, **values})
+
+    def from_config(config: SimpleNamespace, *, trust_remote_code: bool, dtype: torch.dtype) -> nn.Module:
+        assert (trust_remote_code, dtype, config.use_cache) == (False, torch.float32, False)
+        factory = load(f"{MODELS}:OutputObject")
+        model: nn.Module = factory(ModelConfig(4, 4, 1, 1, config.vocab_size), config.hidden_size)
+        return model
+
+    stub = SimpleNamespace(
+        logging=SimpleNamespace(set_verbosity_error=lambda: None),
+        AutoConfig=SimpleNamespace(for_model=config),
+        AutoModelForCausalLM=SimpleNamespace(from_config=from_config),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", stub)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    values = {"model_type": "stub", "hidden_size": 6, "torch_dtype": "bfloat16", "transformers_version": "5"}
+    (tmp_path / "three.json").write_text(json.dumps(values))
+    user_models.configuration.cache_clear()
+    yield UserModel(f"hf:{tmp_path}/three.json")
+    user_models.configuration.cache_clear()
+
+
+def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: UserModel, tmp_path: Path) -> None:
+    identity = language_model_case(model=configured.name).identity()
+    assert (identity["d_model"], identity["d_ff"], identity["model_args"]) == (6, None, None)
+    assert facts_of(configured, TOY).parameters == 37 * 6 * 2 + 37
+    wider = UserModel(configured.name, ("hidden_size=8",))
+    assert facts_of(wider, TOY).parameters == 37 * 8 * 2 + 37
+    assert wider.in_identity["model_digest"] != configured.in_identity["model_digest"]
+    check_before_measuring(configured, [TOY], CPU)
+    text = (tmp_path / "three.json").read_text()
+    (tmp_path / "three.json").write_text(text.replace('"5"', '"6"'))
+    assert configured.in_identity["model_digest"] == identity["model_digest"]
+
+
+def test_what_a_configuration_lacks_or_transformers_does_not_know_is_refused(
+    configured: UserModel, tmp_path: Path
+) -> None:
+    for typed, words in (
+        ("widht=8", "--model-arg widht is no value of a stub configuration"),
+        ("attn_implementation=somebody/kernel", "must be one of eager, sdpa"),
+    ):
+        with pytest.raises(UserCodeError, match=words):
+            UserModel(configured.name, (typed,)).build(TOY)
+    assert configured_shape(configured, 16).context_length == 16
+    with pytest.raises(UserCodeError, match=r"--context is 17, and .* takes at most 16 tokens"):
+        configured_shape(configured, 17)
+    for values, words in (
+        ({"model_type": "unheard-of"}, "names the architecture 'unheard-of', which transformers does not know"),
+        ({"model_type": "stub", "vocab_size": None}, "names no vocab_size; add it to the configuration"),
+    ):
+        user_models.configuration.cache_clear()
+        (tmp_path / "three.json").write_text(json.dumps(values))
+        with pytest.raises(UserCodeError, match=words):
+            configured_shape(configured, 16)
+
+
+def test_a_model_is_known_by_its_path_in_the_repository_wherever_it_was_typed(
+    configured: UserModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    assert UserModel(f"{tmp_path}/nets/gpt.py:build").in_identity["model"] == "nets/gpt.py:build"
+    identity = language_model_case(model=configured.name, size="tiny").identity()
+    assert identity["model"] == "hf:three.json"
+    typed_elsewhere = replace(SETTINGS, model="hf:./three.json", batch_sizes=(2,))
+    monkeypatch.chdir(tmp_path)
+    assert is_inside(identity, typed_elsewhere)
+    assert not is_inside(identity, replace(typed_elsewhere, model="other:build"))
