@@ -192,3 +192,35 @@ def test_one_gate_at_a_time_measures_and_removes_the_trees_of_one_that_was_kille
     with pytest.raises(TreeError, match=r"^The gate cannot lock the machine: .*; set TMPDIR to a folder"), alone():
         pass
     assert not (temporary / "elsewhere").exists()
+
+
+def test_a_repository_that_a_hooks_variables_name_is_not_asked_and_no_hook_runs(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """git sets GIT_DIR for the hooks of one repository, from which another one may be gated."""
+    (other := tmp_path / "other").mkdir()
+    git(other, "init", "-q")
+    git(other, "commit", "-q", "--allow-empty", "--message", "elsewhere")
+    hook = clone / ".git/hooks/post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    ours = git(clone, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
+    base = find_commit(clone, "HEAD")
+    assert (base.full_hash, state_of_head(clone)) == (ours, {"commit": ours, "changed_files": 0})
+    with planted(Repository(clone), base) as found:
+        assert found.have_the_same("model")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_whose_name_is_no_utf_8_is_in_both_trees(clone: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    (clone / name).write_text("kept")
+    commit(clone)
+    (clone / name).write_text("changed")
+    (clone / os.fsdecode(b"new\xff.txt")).touch()
+    assert state_of_head(clone)["changed_files"] == 2
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
+        assert [(tree / name).read_text() for tree in (found.base, found.head)] == ["kept", "changed"]

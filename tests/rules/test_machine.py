@@ -110,23 +110,38 @@ def test_the_quota_is_the_least_of_the_control_groups_above(
     assert processor_quota() == quota
 
 
-def test_the_load_of_others_is_that_of_all_processors_without_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten seconds, in which this process kept one core busy; where the kernel counts nothing, the last minute's."""
+def test_the_load_of_others_is_that_of_the_usable_processors_without_this_process_and_its_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten seconds, in which this process kept one core busy; stolen time is others'."""
     ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(os, "times", lambda: Mock(user=ours[0], system=ours[0]))
-    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "times", lambda: (ours[0],) * 4 + (clock[0],))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
 
-    def stat(*seconds: int) -> None:
-        linux_says(monkeypatch, {"/proc/stat": f"cpu {' '.join(str(ticks * one) for one in seconds)}\ncpu0 1\n"})
+    def stat(*seconds: float) -> None:
+        counts = " ".join(str(round(ticks * one / 2)) for one in seconds)
+        of_another = " ".join(str(round(ticks * clock[0])) for _ in seconds)
+        lines = [f"cpu 1 {counts}", f"cpu0 {counts}", f"cpu1 {of_another}", f"cpu2 {counts}", "intr 5"]
+        linux_says(monkeypatch, {"/proc/stat": "\n".join(lines)})
 
     stat(5, 0, 0, 9, 0, 0, 0, 0, 0, 0)
     others = OtherProcesses()
-    clock[0], ours[0] = 10.0, 5.0
+    clock[0], ours[0] = 10.0, 2.5
     stat(16, 1, 1, 99, 1, 1, 1, 1, 0, 0)
     assert others.cores() == pytest.approx(0.6)
-    stat()
-    assert OtherProcesses().cores() == others.cores() == 3.0
+    others.mark()
+    clock[0] = 10.25  # too short to tell by ticks, so all of the time since the first reading
+    stat(17, 1, 1, 99, 1, 1, 1, 1, 0, 0)
+    assert others.cores() == pytest.approx(7 / 10.25)
+    clock[0] = 11.0
+    assert others.cores() == pytest.approx(1.0)
+
+
+def test_where_the_kernel_counts_no_time_nothing_is_known_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("", "cpu0 1 2", "cpu0 a b c d e f g h"):
+        linux_says(monkeypatch, {"/proc/stat": text})
+        assert OtherProcesses().cores() is None
 
 
 @pytest.mark.parametrize(
