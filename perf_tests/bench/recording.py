@@ -18,13 +18,12 @@ from perf_tests.records.format import duration
 from perf_tests.records.journal import (
     Journal,
     JournalContents,
-    is_running,
     read_journal,
     remove_headless,
     unfinished_journals,
 )
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
-from perf_tests.records.store import own_folder, remove_unfinished, save_record, saved_as
+from perf_tests.records.store import is_locked, own_folder, remove_unfinished, save_record, saved_as
 
 
 class ResumeError(Exception):
@@ -143,7 +142,7 @@ def open_journal(
         if any(not difference.startswith(DRIVER) for difference in differences):
             passed_over.append(f"{path.name} is of another machine or build: {'; '.join(differences)}.")
             continue
-        if is_running(path):
+        if is_locked(path):
             continue
         difference = _difference(contents.header, header)
         if difference:
@@ -169,7 +168,7 @@ def open_journal(
 
 def newest_selection(storage: Path) -> set[str]:
     """Return the ids of the newest interrupted run's cases; none without such a run."""
-    ids = (set(contents.header["selection"]) for path, contents in _readable_runs(storage) if not is_running(path))
+    ids = (set(contents.header["selection"]) for path, contents in _readable_runs(storage) if not is_locked(path))
     return next(ids, set())
 
 
@@ -192,7 +191,7 @@ def _refuse_a_second_run(storage: Path, header: Json) -> None:
 
     for path, contents in _readable_runs(storage):
         is_here = place(contents.header) == place(header) and not _is_another_share(contents.header, header)
-        if is_running(path) and is_here:
+        if is_locked(path) and is_here:
             raise ResumeError(
                 f"Process {contents.process} is measuring here already, in {path}; wait for it, or choose another "
                 "device or --benchmark-storage."

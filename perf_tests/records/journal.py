@@ -8,7 +8,6 @@ record is written.
 """
 
 import faulthandler
-import fcntl
 import json
 import os
 import re
@@ -32,7 +31,7 @@ from perf_tests.records.record import (
     misshapen,
     without_nan,
 )
-from perf_tests.records.store import is_alive
+from perf_tests.records.store import is_alive, is_locked, take_lock
 
 HEADER = {
     "settings": {}, "selection": [TEXT], "machine_info": Value(is_machine, "a machine"),
@@ -105,7 +104,7 @@ class Journal:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         path = folder / f"journal-{stamp}-{os.getpid()}.jsonl"
         journal = cls(path, path.open("xb"))
-        _lock(journal._file)
+        take_lock(journal._file)
         try:
             journal.write("header", header)
             journal.write("process", os.getpid())
@@ -121,7 +120,7 @@ class Journal:
             file = path.open("r+b")
         except FileNotFoundError:
             return None
-        if not _lock(file) or not path.exists():
+        if not take_lock(file) or not path.exists():
             file.close()
             return None
         file.seek(len(_whole_lines(path.read_bytes())))
@@ -214,29 +213,13 @@ def unfinished_journals(storage: Path) -> list[Path]:
 
 
 def remove_headless(folder: Path) -> None:
-    """Remove journals of processes of this host that were killed before they wrote the first line."""
+    """Remove journals of processes that were killed before they wrote the first line."""
     for path in folder.glob("journal-*.jsonl"):
         named = OF_PROCESS.fullmatch(path.name)
         with suppress(OSError):  # another user's, or gone meanwhile
-            if named and not is_alive(int(named[1])) and not _whole_lines(path.read_bytes()):
+            is_dead = named and not is_alive(int(named[1])) and not is_locked(path)
+            if is_dead and not _whole_lines(path.read_bytes()):
                 path.unlink()
-
-
-def is_running(path: Path) -> bool:
-    """Whether a living process has the journal open."""
-    try:
-        with path.open("rb") as file:
-            return not _lock(file)
-    except OSError:
-        return False
-
-
-def _lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _whole_lines(content: bytes) -> bytes:

@@ -4,6 +4,7 @@ Listed, found by what a user typed, compared case by case, and chosen as the bas
 """
 
 import errno
+import fcntl
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import compress
 from pathlib import Path
+from typing import IO
 
 from perf_tests.phases import UsageError
 from perf_tests.records.format import printable
@@ -247,7 +249,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
             raise
         # A file system without links: reserve the name with an empty file.
         target.open("xb").close()
@@ -297,6 +299,7 @@ def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{UNFINISHED}{os.getpid()}-", delete=False) as file:
         temporary = Path(file.name)
         try:
+            take_lock(file)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -307,16 +310,44 @@ def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes of this host left of their writing."""
+    """Remove what killed processes left of their writing."""
     for path in folder.glob(f"{UNFINISHED}*"):
         writer = re.match(r"\d+", path.name.removeprefix(UNFINISHED))
-        if writer is not None and not is_alive(int(writer[0])):
+        if writer is not None and not is_alive(int(writer[0])) and not is_locked(path):
             with suppress(OSError):  # another user's
                 path.unlink(missing_ok=True)
 
 
+# A container numbers its processes for itself, and so does each host of a shared folder: a number alone would call the
+# writers of another one dead. A lock on the file ends with its process wherever that runs.
+
+
+def take_lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed; returns whether no other process holds it.
+
+    A file system without locks, as some network folders are, is taken for one that nobody else writes to.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the file's lock."""
+    try:
+        with path.open("rb") as file:
+            return not take_lock(file)
+    except OSError:
+        return False
+
+
 def is_alive(process: int) -> bool:
-    """Whether this host has such a process."""
+    """Whether this host, or container, has such a process."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -183,6 +183,12 @@ def read_run_options(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
             )
+        for name, plugin in (("reruns", "rerunfailures"), ("count", "repeat")):
+            if (getattr(option, name, None) or 0) > (1 if name == "count" else 0):
+                raise pytest.UsageError(
+                    f"--{name} runs a case several times, and a record holds one row a case; drop it, or turn its "
+                    f"plugin off with -p no:{plugin}."
+                )
         codspeed = getattr(option, "codspeed", None)
         if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
             raise pytest.UsageError(

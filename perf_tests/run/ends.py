@@ -4,7 +4,6 @@ import faulthandler
 import json
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from perf_tests.predict.machine import kept_ceilings, machine_identity
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import cache_folder, how_many
 from perf_tests.records.store import write_whole
+from perf_tests.user_code.guard import alarm_after
 
 # Quarantine: cases in which the process died twice, or that did not return in time, are not tried again.
 
@@ -261,15 +261,12 @@ class Timeout:
             noted(item).outcome = outcome
             raise TimedOutError(outcome.reason)
 
-        before = signal.signal(signal.SIGALRM, raise_error)
         try:
             self._alarm.set(seconds + self.grace_seconds, lambda: self._end(item, outcome, session))
             session.journal.end_process_after(seconds + 2 * self.grace_seconds)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            yield
+            with alarm_after(seconds, raise_error):
+                yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
             faulthandler.cancel_dump_traceback_later()
             self._alarm.cancel()
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -129,9 +130,10 @@ EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
 def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
     """End this process as a failure, with a sentence printed `uncaptured`, where what runs inside calls `os._exit`.
 
-    A process forked inside ends as ever. Handlers of the signals that end a run are put back afterwards.
+    A process forked inside ends as ever, and ends here where it comes back instead of ending itself: it would run on
+    as a second run. Handlers of the signals that end a run, and the working folder, are put back afterwards.
     """
-    pid, end = os.getpid(), os._exit
+    pid, end, folder = os.getpid(), os._exit, os.getcwd()
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -148,6 +150,10 @@ def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = null
         yield
     finally:
         os._exit = end
+        if os.getpid() != pid:
+            end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
+        with suppress(OSError):  # the folder is gone
+            os.chdir(folder)
         for number, handler in handlers.items():
             if main and handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
@@ -163,10 +169,24 @@ def _at_most(seconds: float | None) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise _TooLongError
 
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    with alarm_after(seconds, interrupt):
+        yield
+
+
+@contextmanager
+def alarm_after(seconds: float, interrupt: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call `interrupt` by SIGALRM once `seconds` have passed inside.
+
+    A process has one such timer: one that was set before, by pytest-timeout or for the whole case, goes on afterwards
+    with what is left of its time.
+    """
+    handler, began = signal.signal(signal.SIGALRM, interrupt), time.monotonic()
+    earlier, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
+        if earlier:
+            left = earlier - (time.monotonic() - began)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), interval)  # 0 would turn it off

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
-from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, significant, typst
+from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant, typst
 from perf_tests.records.published import FLAT_COLUMNS, flat_figures
 from perf_tests.records.record import without_path
 from perf_tests.records.store import (
@@ -85,7 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
     if arguments.output is None:
-        print("\n".join(text.decode() for text in texts.values()), end="")
+        shown = "\n".join(text.decode() for text in texts.values())
+        if sys.stdout.isatty():  # a program that reads the tables gets them as they are
+            shown = "".join(printable(line.rstrip("\n")) + "\n" for line in shown.splitlines(keepends=True))
+        print(shown, end="")
         return FINDINGS if left_out else FINE
     folder = Path(arguments.output)
     try:

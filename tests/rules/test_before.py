@@ -106,10 +106,11 @@ def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run(
     "arguments, options, words",
     [
         *(([argument], options, words) for argument in (".", "perf_tests", "perf_tests/test_forward.py::test_forward")
-          for options, words in (({"dist": "load"}, "drop -n"), ({"codspeed": True}, "drop --codspeed"))),
+          for options, words in (({"dist": "load"}, "drop -n"), ({"codspeed": True}, "drop --codspeed"),
+                                 ({"reruns": 2}, "-p no:rerunfailures"), ({"count": 2}, "-p no:repeat"))),
         *(([argument], {"dist": "load", "codspeed": False}, None)
           for argument in ("numerics_tests", "perf_tests/bench", "tests/rules/test_gate.py")),
-        (["perf_tests"], {"dist": "no", "codspeed": False}, None),
+        (["perf_tests"], {"dist": "no", "codspeed": False, "reruns": 0, "count": 1}, None),
         (["x"], {"retry": True}, "--retry .* add --resume"),
         (["x"], {"resume_any_driver": True}, "--resume-any-driver .* add --resume"),
         (["x"], {"resume_any_driver": True, "retry": True, "resume": True}, None),

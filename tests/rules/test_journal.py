@@ -13,11 +13,11 @@ import pytest
 from perf_tests.records.journal import (
     Journal,
     JournalContents,
-    is_running,
     read_journal,
     remove_headless,
     unfinished_journals,
 )
+from perf_tests.records.store import is_locked
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, passed, timed, untimed
 
 HEADER = header([FORWARD, BACKWARD, FULL_STEP])
@@ -70,10 +70,10 @@ def test_a_reopened_journal_says_how_its_process_ended_and_goes_on_after_its_las
     torn: str, journal: Journal
 ) -> None:
     journal.write("benchmark", timed(FORWARD))
-    assert is_running(journal.path)
+    assert is_locked(journal.path)
     assert Journal.reopen(journal.path) is None, "its process is alive"
     journal.close()
-    assert not is_running(journal.path)
+    assert not is_locked(journal.path)
     with journal.path.open("ab") as file:
         file.write(torn.encode())
     assert ((found := contents_of(journal.path)).fatal_error, found.out_of_time) == WORDS[torn]

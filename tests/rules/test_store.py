@@ -1,6 +1,7 @@
 """Records on disk: whole or not at all, never over another; found by what is typed, and the right one compared with."""
 
 import errno
+import fcntl
 import json
 import lzma
 import os
@@ -34,6 +35,7 @@ from perf_tests.records.store import (
     rows_by_id,
     save_record,
     saved_as,
+    take_lock,
     write_named,
     write_whole,
 )
@@ -55,13 +57,13 @@ def files(folder: Path) -> list[str]:
 # Writing.
 
 
-@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("why_no_links", [None, errno.EPERM, errno.ENOSYS, errno.EXDEV])
 def test_records_are_numbered_and_no_number_is_given_again(
-    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    why_no_links: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A comparison by number must not silently mean another run; each folder counts for itself, a name stays inside."""
-    if not has_links:
-        monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    if why_no_links is not None:
+        monkeypatch.setattr(os, "link", refuse(why_no_links))
     data = record([timed()], [untimed(BACKWARD)])
     paths = [save_record(data, tmp_path / "one", name) for name in ("first", "second", "../a b/c")]
     assert [read_record(path).data for path in paths] == 3 * [data]
@@ -140,12 +142,23 @@ def test_a_pipe_and_a_link_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_goes_at_the_next_start(tmp_path: Path) -> None:
-    """Process ids end below 2**22 on Linux; what another process is writing stays."""
-    names = [f"{UNFINISHED}{process}-x" for process in (2**22 + 1, os.getppid())]
+    """Process ids end below 2**22 on Linux; what another process is writing stays, wherever its number counts."""
+    names = [f"{UNFINISHED}{process}-x" for process in (2**22 + 1, os.getppid(), 2**22 + 2)]
     for name in names:
         (tmp_path / name).touch()
-    remove_unfinished(tmp_path)
-    assert files(tmp_path) == names[1:]
+    with (tmp_path / names[2]).open("rb") as of_another_container:
+        take_lock(of_another_container)
+        remove_unfinished(tmp_path)
+        assert files(tmp_path) == names[1:]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_takes_records(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", refuse(number))
+    data = record([timed()])
+    assert read_record(save_record(data, tmp_path, "name")).data == data
 
 
 def test_an_error_names_the_file_that_was_asked_for_and_the_option() -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -106,3 +107,38 @@ def test_a_process_forked_by_a_case_ends_as_it_says_and_handlers_of_signals_are_
     assert os.waitstatus_to_exitcode(status) == 7
     assert [signal.getsignal(number) for number in numbers] == before
     assert os._exit is end
+
+
+def test_a_forked_process_that_comes_back_ends_and_the_working_folder_is_put_back(tmp_path: Path) -> None:
+    """It would run on as a second run, with the same journal."""
+    here, pid = Path.cwd(), 0
+    with process_kept():
+        os.chdir(tmp_path)
+        pid = os.fork()
+    # Only the parent comes here.
+    _, status = os.waitpid(pid, 0)
+    assert (os.waitstatus_to_exitcode(status), Path.cwd()) == (4, here)
+
+
+@pytest.mark.parametrize("seconds_before", [0.05, 30.0])
+def test_an_alarm_that_was_set_before_still_comes(seconds_before: float) -> None:
+    """pytest-timeout's, or that of the whole case: one that was due meanwhile comes at once."""
+    came: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds_before)
+        with guarded("a model", 10):
+            deadline = time.monotonic() + 0.1
+            while time.monotonic() < deadline:
+                pass
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        if seconds_before == 30.0:
+            assert 0 < left < 30 - 0.1
+        else:
+            deadline = time.monotonic() + 60
+            while not came and time.monotonic() < deadline:
+                pass
+            assert came == [signal.SIGALRM]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
