@@ -219,4 +219,5 @@ class Embedding(nn.Module):
         nn.init.normal_(self.weight_VD)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        return self.weight_VD[tokens_BT]
+        # Not weight_VD[tokens_BT], whose backward pass adds in another order each time on several threads of a CPU.
+        return nn.functional.embedding(tokens_BT, self.weight_VD)

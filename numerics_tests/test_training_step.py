@@ -1,5 +1,6 @@
 """The model as a whole: logits and gradients against float64, and a training step in each precision."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -11,12 +12,14 @@ from torch import Tensor, nn
 
 from model.attention import AttentionFunction
 from model.precision import PRECISIONS
+from model.sizes import ModelConfig
 from model.training import OPTIMIZERS, ZERO_GRAD, Training
 from model.transformer import Linear, TransformerLM
 from numerics_tests.harness import bounds, oracles, tiny
 from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import SEEDS
+from numerics_tests.machine import environment
 from numerics_tests.machine.formats import U32
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE
 
@@ -311,6 +314,29 @@ def test_step_forgets_earlier_gradients_and_repeats(
         training.step(tokens, tiny.targets_of(tokens))
         results.append(nn.utils.parameters_to_vector(training.model.parameters()).detach())
     assert_same_bits(results[1], results[0], "the same step twice")
+
+
+STEPS = 4
+WIDE = ModelConfig(d_model=256, d_ff=512, num_layers=1, num_heads=4, vocab_size=2048, context_length=128)
+"""Large enough that every kernel of a step divides its work among threads."""
+
+
+@claim("make", tiny.TRAININGS)
+def test_training_repeats_to_the_bit_on_all_threads(make: tiny.MakeTraining, device: torch.device) -> None:
+    """Two trainings from one seed, on as many threads as this machine has and at least two; on a GPU by its kernels.
+
+    PyTorch, "Reproducibility": no operation of a step is one of those that may add in another order each time.
+    """
+    tokens = torch.randint(WIDE.vocab_size, (4, 128), generator=torch.Generator().manual_seed(0)).to(device)
+
+    def losses_and_weights() -> Tensor:
+        training = make(tiny.model(device, config=WIDE), PRECISIONS["fp32"], device)
+        losses = [training.step(tokens, tiny.targets_of(tokens)).view(1) for _ in range(STEPS)]
+        return torch.cat((*losses, nn.utils.parameters_to_vector(training.model.parameters()).detach()))
+
+    with environment.threads(max(2, os.cpu_count() or 1)):
+        first, second = losses_and_weights(), losses_and_weights()
+    assert_same_bits(second, first, f"{STEPS} steps, twice")
 
 
 Accumulate = Callable[[Training, list[Tensor]], None]

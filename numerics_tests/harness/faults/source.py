@@ -82,6 +82,8 @@ SOURCE_FAULTS = (
                 '            self._clear_if("before-step", mark)\n', ""),
     SourceFault("step under autocast", "autocast_ends_before_the_backward_pass", "training.py",
                 'with region("full_step"):', 'with region("full_step"), self.precision.autocast(self.device):'),
+    SourceFault("embedding by an index", "training_repeats_to_the_bit_on_all_threads", "transformer.py",
+                "nn.functional.embedding(tokens_BT, self.weight_VD)", "self.weight_VD[tokens_BT]"),
     SourceFault("embeddings as narrow as GPT-2's", DRAWN, "transformer.py", "nn.init.normal_(self.weight_VD)",
                 "nn.init.normal_(self.weight_VD, std=0.02)"),
     SourceFault("every layer from one seed", DRAWN, "transformer.py", DRAW, f"torch.manual_seed(0)\n        {DRAW}"),
