@@ -12,11 +12,6 @@ OMITTED = "..."
 """A line of a shown output that stands for lines left out."""
 
 
-def section(title: str) -> str:
-    """One section of the README, its subsections included."""
-    return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
-
-
 def page(name: str) -> str:
     """`docs/NAME.md`."""
     return (ROOT / "docs" / f"{name}.md").read_text()
