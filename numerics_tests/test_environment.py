@@ -51,6 +51,15 @@ def test_threads_are_those_asked_for(pytestconfig: pytest.Config) -> None:
 
 
 @pytest.mark.usefixtures("profile_is_kept")
+def test_header_names_device_and_threads_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of these tests, not those with which the benchmarks would run."""
+    assert pytest.main([str(Path(__file__)), "-p", "no:cacheprovider", "-k", "profile_in_force"]) == pytest.ExitCode.OK
+    header = capsys.readouterr().out.partition("collected")[0]
+    assert header.count("threads: ") == 1
+    assert "numerics: torch" in header
+
+
+@pytest.mark.usefixtures("profile_is_kept")
 def test_quick_is_in_force_whatever_was_loaded_before(capsys: pytest.CaptureFixture[str]) -> None:
     """Hypothesis loads a `ci` profile of its own where the variable CI is set, before any conftest."""
     settings.register_profile("hypothesis's own", max_examples=1, derandomize=True)

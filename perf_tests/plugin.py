@@ -91,6 +91,9 @@ def _is_late(config: pytest.Config) -> bool:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     if _is_late(config):
         return []
+    typed = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    if typed and all(path.is_relative_to(before.HERE.parent / "numerics_tests") for path in typed):
+        return []  # it has a line of its own, and other threads
     settings = session_of(config).settings
     reason = why_gpu_is_passed_over(settings.device)
     lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
