@@ -466,6 +466,7 @@ _COLUMNS: tuple[Column, ...] = (
     _median("cpu_median_seconds", "CPU time of the process in a round, median", "cpu_seconds"),
     _case("device_busy_seconds", float, "of a round in which the device never waits for the host"),
     _median("sentinel_median_seconds", "of the product that shows the machine's drift, median", "sentinel_seconds"),
+    _case("other_cores", float, "processors that other programs used during the rounds"),
     *(_median(f"{part}_part_seconds", "part of a full step, median", "part_seconds", part)
       for part in PHASES["full_step"].timed),
     _case("first_setup_seconds", float, "first set-up, unmeasured"),
