@@ -106,13 +106,14 @@ class Training:
         for parameter in self.model.parameters():
             if parameter.requires_grad:  # a frozen one gets no gradient in a step, and so no moments
                 parameter.grad = torch.zeros_like(parameter)
+        learning_rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
-            learning_rate, group["lr"] = group["lr"], 0.0
+            group["lr"] = 0.0
         self.optimizer.step()
         for state in self.optimizer.state.values():
             if isinstance(state.get("step"), Tensor):  # or the first step would correct its bias as the second one
                 state["step"].zero_()
-        for group in self.optimizer.param_groups:
+        for group, learning_rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
             group["lr"] = learning_rate
         self.clear_gradients()
 

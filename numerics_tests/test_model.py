@@ -16,7 +16,7 @@ from model.precision import PRECISIONS
 from model.regions import region, regions_opened_by
 from model.sizes import SIZES, ModelConfig
 from model.training import OPTIMIZERS, Training, optimizer_that_runs
-from model.transformer import TransformerLM, blocks_per_checkpoint
+from model.transformer import RotaryEmbedding, TransformerLM, blocks_per_checkpoint
 from numerics_tests.harness import oracles, tiny
 from numerics_tests.harness.checks import operators_of
 
@@ -119,6 +119,32 @@ def test_a_weight_that_is_not_a_number_shows_in_every_logit() -> None:
         model = tiny.model(CPU)
         torch.nn.init.constant_(model.get_parameter(name), float("nan"))
         assert model(TOKENS).isnan().all(), name
+
+
+def test_tokens_and_lengths_beyond_the_shape_are_refused() -> None:
+    """Never clamped or wrapped, which would train on other tokens and positions in silence."""
+    model = tiny.model(CPU)
+    with pytest.raises(IndexError):
+        model(torch.full((1, 2), tiny.CONFIG.vocab_size))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        model(torch.zeros(1, tiny.CONFIG.context_length + 1, dtype=torch.int64))
+
+
+def test_positions_begin_at_0_whatever_the_length() -> None:
+    """The first token is turned by no angle, and later ones as in a longer sequence."""
+    rotary, x = RotaryEmbedding(8, 64), torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(rotary(x[..., :4, :]), rotary(x)[..., :4, :])
+    assert torch.equal(rotary(x[..., :1, :]), x[..., :1, :])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_forward_pass_without_a_graph_computes_the_same(precision: str) -> None:
+    """Autocast included, to the bit: on a CPU it takes the same kernels."""
+    training = tiny.training(CPU, precision)
+    with torch.no_grad():
+        logits = training.forward(TOKENS)
+    assert torch.equal(logits, training.forward(TOKENS).detach())
+    assert logits.dtype == (PRECISIONS[precision].autocast_dtype or torch.float32)
 
 
 @pytest.mark.parametrize("checkpoint, blocks", [("none", 0), ("attention", 0), ("block", 1), ("1", 1), ("12", 12)])

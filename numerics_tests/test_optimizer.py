@@ -201,6 +201,36 @@ def test_creating_the_optimizer_state_changes_nothing_else(
     assert_true(int(state["step"]) == 0, f"the next step counts as number {int(state['step']) + 1}")
 
 
+@claim("make", TRAININGS)
+def test_creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen(
+    make: MakeTraining, device: torch.device
+) -> None:
+    """Each group has its own rate back, 0 included; a frozen parameter gets no moments, as in a step."""
+    layer = nn.ParameterList([torch.ones(2, device=device) for _ in range(3)])
+    layer[2].requires_grad_(requires_grad=False)
+    training = make(layer, PRECISIONS["fp32"], device)
+    training.optimizer = torch.optim.AdamW(
+        [{"params": [layer[0]], "lr": 0.0}, {"params": [layer[1], layer[2]], "lr": 0.5}], foreach=False
+    )
+    training.create_optimizer_state()
+    rates = [group["lr"] for group in training.optimizer.param_groups]
+    assert_true(rates == [0.0, 0.5], f"the rates of the groups are {rates}")
+    assert_true(layer[2] not in training.optimizer.state, "a frozen parameter has moments")
+
+
+@claim("make", TRAININGS)
+def test_update_hides_no_gradient_that_is_not_a_number(make: MakeTraining, device: torch.device) -> None:
+    """Without a scaler nothing skips the step: NaN reaches every weight, because the norm of all is NaN."""
+    for precision in ("fp32", "bf16", "fp16-unscaled"):
+        layer = nn.ParameterList([torch.ones(2, device=device) for _ in range(2)])
+        training = make(layer, PRECISIONS[precision], device)
+        for parameter in layer:
+            parameter.grad = torch.ones_like(parameter)
+        layer[0].grad[0] = torch.nan
+        training.update()
+        assert_true(all(bool(parameter.isnan().all()) for parameter in layer), f"{precision} hides NaN")
+
+
 KERNELS: dict[str | None, set[str]] = {
     "loop": set(),
     "foreach": {"aten::_foreach_norm", "aten::_foreach_addcdiv_"},

@@ -38,7 +38,7 @@ LAYERS = CONFIG.num_layers
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul")
 FUSED = (
     "scaled_dot_product", "rms_norm", "layer_norm", "silu", "softmax", "cross_entropy", "nll_loss", "_foreach_",
-    "fused", "rope", "addmm", "baddbmm", "embedding",
+    "fused", "rope", "addmm", "baddbmm",
 )  # fmt: skip
 
 Step = dict[str, Counter[str]]

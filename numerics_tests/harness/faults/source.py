@@ -25,7 +25,8 @@ FILL_GRADIENTS = """                for parameter in self.model.parameters():
                         parameter.grad = torch.zeros_like(parameter)
 """
 VISIBLE = "return position_T[:, None] >= position_T[None, :]"
-IN_A_WINDOW = f"{VISIBLE} & (position_T[:, None] - position_T[None, :] < 64)"
+DISTANCE = "position_T[:, None] - position_T[None, :]"
+IN_A_WINDOW = f"return ({DISTANCE} >= 0) & ({DISTANCE} < 64)"
 FUSED = "F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)"
 OF_ONE_BLOCK = "F.scaled_dot_product_attention(q_BHTK, k_BHTK[..., :128, :], v_BHTK[..., :128, :], is_causal=True)"
 WITH_A_HEAD = "return sdpa_attention(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]"
@@ -47,6 +48,7 @@ AFTER_FORWARD = """self._clear_if("after-forward", mark)
 CLEARED_LATE = """self.backward(loss)
             mark("backward")
             self._clear_if("after-forward", mark)"""
+KEEPS_RATES = "creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen"
 DRAWN = "every_weight_is_drawn_for_itself"
 TABLE = "precisions_are_what_their_names_say"
 SOURCE_FAULTS = (
@@ -67,8 +69,15 @@ SOURCE_FAULTS = (
                 VISIBLE, IN_A_WINDOW),
     SourceFault("fused attention over its first 128 keys", "attention_is_within_its_bound_across_blocks",
                 "attention.py", FUSED, OF_ONE_BLOCK),
-    SourceFault("attention that looks back 512 tokens", "attention_is_within_its_bound_across_blocks", "attention.py",
+    SourceFault("attention that looks back 512 tokens", "first_token_is_seen_from_far_away", "attention.py",
                 VISIBLE, IN_A_WINDOW.replace("64", "512")),
+    SourceFault("mask with a graph alone", "attention_without_a_graph_is_the_same", "attention.py", "is_causal=True",
+                "is_causal=torch.is_grad_enabled()"),
+    SourceFault("rate of the last group for all", KEEPS_RATES, "training.py", 'group["lr"] = learning_rate\n',
+                'group["lr"] = learning_rates[-1]\n'),
+    SourceFault("moments of frozen parameters", KEEPS_RATES, "training.py", "if parameter.requires_grad:", "if True:"),
+    SourceFault("gradients that hide NaN", "update_hides_no_gradient_that_is_not_a_number", "training.py",
+                UNSCALE, f"{UNSCALE}\n                for p in self.model.parameters(): p.grad.nan_to_num_()"),
     SourceFault("first block twice beyond 64 tokens", LONG, "transformer.py", EACH_BLOCK,
                 "for block in (*blocks[: int(x_BTD.shape[1] > 64)], *blocks):"),
     SourceFault("residual stream clamped at 8", LONG, "transformer.py", RESIDUAL,
