@@ -3,7 +3,6 @@
 `pytest numerics_tests -k kill_matrix -s` prints the table.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,6 @@ JUDGED_BY_A_COPY = {f"test_{fault.caught_by}": fault for fault in IN_SOURCE}
 ENOUGH = 50
 """Fewer would mean that a module of faults is no longer imported."""
 ENOUGH_OF_RANKS = 20
-IN_A_RACE = ("embedding by an index",)
 ONLY_ON_A_CPU = ("torch's 16-bit kernel on a CPU",)
 
 
@@ -49,8 +47,6 @@ def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: tor
 @pytest.mark.parametrize("fault", IN_SOURCE, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_kill_matrix_source_fault_is_caught(fault: SourceFault, table: list[str], device: torch.device) -> None:
     """The same for a fault in the source of `model/`."""
-    if fault.name in IN_A_RACE and (device.type != "cpu" or len(os.sched_getaffinity(0)) < 2):
-        pytest.skip(f"{fault.name} shows where threads of two cores add at the same time.")
     try:
         fault.judge(device)
     except AssertionError as error:

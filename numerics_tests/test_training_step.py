@@ -16,7 +16,13 @@ from model.sizes import ModelConfig
 from model.training import OPTIMIZERS, ZERO_GRAD, Training
 from model.transformer import Linear, TransformerLM
 from numerics_tests.harness import bounds, oracles, tiny
-from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.checks import (
+    assert_at_most_twice,
+    assert_same_bits,
+    assert_true,
+    assert_within,
+    operators_of,
+)
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import SEEDS
 from numerics_tests.machine import environment
@@ -328,7 +334,8 @@ WIDE = ModelConfig(d_model=256, d_ff=512, num_layers=1, num_heads=4, vocab_size=
 def test_training_repeats_to_the_bit_on_all_threads(make: tiny.MakeTraining, device: torch.device) -> None:
     """Two trainings from one seed, on as many threads as this machine has and at least two; on a GPU by its kernels.
 
-    PyTorch, "Reproducibility": no operation of a step is one of those that may add in another order each time.
+    What adds in another order now and then does so where threads meet, which no run has to show: a step must not issue
+    it at all. PyTorch, documentation of torch.use_deterministic_algorithms: index_put with accumulate, on a CPU.
     """
     tokens = torch.randint(WIDE.vocab_size, (4, 128), generator=torch.Generator().manual_seed(0)).to(device)
 
@@ -337,6 +344,9 @@ def test_training_repeats_to_the_bit_on_all_threads(make: tiny.MakeTraining, dev
         losses = [training.step(tokens, tiny.targets_of(tokens)).view(1) for _ in range(STEPS)]
         return torch.cat((*losses, nn.utils.parameters_to_vector(training.model.parameters()).detach()))
 
+    training = make(tiny.model(device, config=WIDE), PRECISIONS["fp32"], device)
+    issued = operators_of(lambda: training.step(tokens, tiny.targets_of(tokens)))
+    assert_true(not any("index_put" in name for name in issued), "a step adds rows by index_put")
     with environment.threads(max(2, os.cpu_count() or 1)):
         first, second = losses_and_weights(), losses_and_weights()
     assert_same_bits(second, first, f"{STEPS} steps, twice")
