@@ -107,11 +107,14 @@ def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before()
 def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_freed() -> None:
     """Places that are a little too small could otherwise take a case the memory that it had alone.
 
-    Threads are there before a budget leaves no room for their stacks.
+    Threads are there before a budget leaves no room for their stacks. Where the kernel drew an address just above the
+    heap, it cannot grow, and each block is mapped anew: another process has other addresses.
     """
-    found = told(BLOCKS_OF_8_MiB)
-    assert min(found["within 64 MiB"]) >= PAGES_OF_8_MiB
-    assert (min(found["within 1 GiB"]), found["two threads"]) == (0, 1.0)
+    tries = [told(BLOCKS_OF_8_MiB)]
+    while min(tries[-1]["within 1 GiB"]) and len(tries) < 3:
+        tries.append(told(BLOCKS_OF_8_MiB, f"try {len(tries)}"))
+    assert all(min(found["within 64 MiB"]) >= PAGES_OF_8_MiB and found["two threads"] == 1.0 for found in tries)
+    assert min(tries[-1]["within 1 GiB"]) == 0
     assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("method")
 
 
