@@ -390,10 +390,12 @@ def _header(config: pytest.Config, suite: Session, selection: list[str], machine
 def commit_info_of(config: pytest.Config) -> Json:
     repository = session_of(config).repository
     named_elsewhere = {name: os.environ.pop(name) for name in OF_GIT if name in os.environ}
-    with chdir(repository.root):  # pytest-benchmark asks git about the folder that pytest was started in
-        commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
-        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
-    os.environ.update(named_elsewhere)
+    try:
+        with chdir(repository.root):  # pytest-benchmark asks git about the folder that pytest was started in
+            commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
+            config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    finally:
+        os.environ.update(named_elsewhere)
     # Git's own word leaves out new files, whose code no commit holds.
     commit_info["dirty"] = bool(commit_info.get("dirty")) or names_untracked(repository)
     return commit_info
