@@ -5,7 +5,6 @@ import gc
 import mmap
 import os
 import resource
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from model.attention import AttentionFunction
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.torch_private import (
     clear_cublas_workspaces,
     compiler_counters,
@@ -331,8 +331,8 @@ class CpuDevice(Device):
 class CudaEvent:
     """A timing event on the current stream."""
 
-    def __init__(self) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)
+    def __init__(self, kind: type[torch.cuda.Event]) -> None:
+        self.event = kind(enable_timing=True)
         self.event.record()
 
     def seconds_until(self, later: Event) -> float:
@@ -354,12 +354,14 @@ class CudaDevice(Device):
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
         torch.cuda.set_device(torch_device)
+        # Bound here, before code of the user's is imported, which may replace them.
+        self._wait, self._kind_of_event = torch.cuda.synchronize, torch.cuda.Event
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.torch_device)
+        self._wait(self.torch_device)
 
     def record_event(self) -> Event | None:
-        return CudaEvent()
+        return CudaEvent(self._kind_of_event)
 
     def hold(self, seconds: float) -> None:
         spin_cuda(round(seconds * HIGHEST_HERTZ))

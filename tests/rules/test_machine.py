@@ -16,7 +16,6 @@ import torch
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
-from perf_tests.hardware import machine
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import (
@@ -115,7 +114,7 @@ def test_the_load_of_others_is_that_of_the_usable_processors_without_this_proces
 ) -> None:
     """Ten seconds, in which this process kept one core busy; stolen time is others'."""
     ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("perf_tests.hardware.bound.time", Mock(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(os, "times", lambda: (ours[0],) * 4 + (clock[0],))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
 
@@ -319,7 +318,7 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
 ) -> None:
     clock = QueueDevice()
-    monkeypatch.setattr(machine, "time", clock)
+    monkeypatch.setattr("perf_tests.hardware.bound.time", clock)
     rounds = RoundHealth(open_gpu_health(GPU))
     rounds.begin()
     assert rounds.facts()["energy_joules_per_round"] is None, "no round has ended"
