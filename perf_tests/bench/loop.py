@@ -27,6 +27,7 @@ from perf_tests.hardware.limits import Ceilings
 from perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
 from perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
 from perf_tests.records.record import Json
+from perf_tests.user_code.guard import end_if_forked
 
 SetUp = Callable[[], tuple[Any, ...] | None]
 """Returns the arguments of the target."""
@@ -57,6 +58,7 @@ class Rounds:
     def prepare(self) -> None:
         """Run the set-up. The arguments are kept here: pytest-benchmark would hold them until it has new ones."""
         self.forget()
+        end_if_forked()
         begin_round()
         self._arguments = (self.setup() if self.setup is not None else None) or ()
 
