@@ -61,6 +61,8 @@ class RowFacts:
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
     """Of the run so far."""
+    is_beside_a_run: bool = False
+    """Whether another run of the suite measured on this device meanwhile."""
     cpu_seconds: Sequence[float] | None = None
     """Of all threads of this process, in each round; None where one of them waits for a device."""
     raw_seconds: Sequence[float] = ()
@@ -217,6 +219,8 @@ FLAGS = {
     BUSY: Flag(_is_busy,
         "other programs used processors that it needed (other_cores), so its times are too long; measure it again on a "
         "quiet machine"),
+    "beside_a_run": Flag(lambda facts: facts.is_beside_a_run,
+        "another run of the suite measured on this device at the same time, so its times may be too long"),
     "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
         "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),

@@ -367,6 +367,8 @@ class Row:
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
     threads: int = 1
+    was_beside: Callable[[], bool] = lambda: False
+    """Whether another run of the suite measured on this device meanwhile; asked after the rounds."""
     ceilings_again: Callable[[str], Ceilings | None] | None = None
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
@@ -424,6 +426,7 @@ class Row:
             replaced=timing.replaced,
             late_work=timing.late_work,
             shares_memory=timing.shares_memory,
+            is_beside_a_run=self.was_beside(),
             over_roofline=self._over_roofline(timing.median_seconds),
         )
         if case.user_code and (accused := accusations(facts)):

@@ -266,7 +266,7 @@ def show(terminal: pytest.TerminalReporter) -> None:
                 terminal.write_line(line.text, red=line.is_red)
         section("gate", run.verdict_lines)
         seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
-        section("run", [time_line(seconds), *suite.workbench.doubts, *run.notes])
+        section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])
         for failure in run.failures:
             terminal.write_line(failure, red=True)
     section("counters", suite.ledger_lines)

@@ -125,6 +125,8 @@ def _open_run(
             f"The run cannot be saved under {saving.storage}: {error}. "
             "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
+    workbench.beside = machine.RunsBeside(settings.device, str(saving.storage))
+    workbench.beside.look()
     workbench.session = session = MeasuringSession(journal, contents, Progress(line_or_log(config)))
     suite.run = run
     run.notes += notes
@@ -168,7 +170,7 @@ def how_long(config: pytest.Config) -> list[str]:
     if not suite.is_ready or suite.workbench.session is None:
         return []
     predicted = suite.workbench.session.progress.predicted_seconds
-    return [eta(predicted, suite.workbench.device)] if predicted else []
+    return [eta(predicted, suite.workbench.device), *suite.workbench.neighbours] if predicted else []
 
 
 # What cannot run, or would say nothing, is refused before the first case.
