@@ -105,12 +105,12 @@ def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workben
     cost = PairCost(seconds_since_process_start(), of_cases)
     needed = cost.needed_seconds(of_cases, rules) * (kept_pace(workbench.device) or 1.0) / 60
     cases, others, usable = how_many(len(items), "case"), workbench.others.cores(), len(os.sched_getaffinity(0))
-    line = f"gate: {cases}, about {max(1, round(needed))} min, at most {minutes:g} (--gate-minutes)"
+    line = f"The gate of {cases} takes about {max(1, round(needed))} min, at most {minutes:g} (--gate-minutes)."
     threads = workbench.settings.threads if workbench.settings.device_type == "cpu" else 1
     if others is None or others + min(threads, usable) <= usable + BUSY_CORES:
         return line
     return (
-        f"{line}. BUSY MACHINE: other programs use {others:.1f} of {usable} cores, so it will take longer and decide "
+        f"{line} BUSY MACHINE: other programs use {others:.1f} of {usable} cores, so it will take longer and decide "
         "fewer cases; wait for a quiet machine where you can."
     )
 

@@ -119,7 +119,7 @@ def test_the_gate_says_before_it_measures_how_long_it_takes_and_that_the_machine
     of_cases = 4 * (2 * 5 * 0.05 + 16 * 0.05)
     minutes = round((6 * (120 + of_cases) + 10 * (120 + 0.2 * of_cases)) / 60)
     assert minutes == 33
-    assert said.startswith(f"gate: 4 cases, about {minutes} min, at most 15 (--gate-minutes)")
+    assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 15 (--gate-minutes).")
     assert ("BUSY MACHINE: other programs use" in said) == is_busy
 
 
