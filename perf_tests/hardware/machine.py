@@ -449,8 +449,14 @@ def granted_by_host() -> dict[str, Any]:
     }
 
 
+_IMPORTED = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def seconds_since_process_start() -> float:
-    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22)."""
-    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22); else since import."""
+    try:
+        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - _IMPORTED
     started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -33,6 +33,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
+from perf_tests.hardware.device import why_less_is_known
 from perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests.passes.extra_pass import pass_named
 from perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
@@ -106,8 +107,7 @@ def _open_run(
     """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings, workbench, option = suite.saving, suite.settings, suite.workbench, config.option
     run = Run(gone_counts=settings.shard is None and not is_restricted(config))
-    if workbench.why_no_health:
-        run.notes.append(workbench.why_no_health)
+    run.notes += filter(None, (workbench.why_no_health, why_less_is_known()))
     machine_info = machine_info_of(config)
     try:
         for name in settings.passes:

@@ -48,8 +48,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     items, unmeasured = [], {}
     for item in benchmarks:
         refusal = workbench.why_not(noted(item).case)
-        # Base may support what head does not; only the two workers can tell.
-        if refusal is None or refusal.outcome == "unsupported":
+        if refusal is None or refusal.is_of_a_side:
             items.append(item)
         else:
             unmeasured[item.nodeid] = refusal.in_words
