@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -66,7 +67,9 @@ def watch_over_user_code() -> None:
         return
     parent, (done, mark) = os.getpid(), os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python, where a plugin's library has threads of its own
+        child = os.fork()
     if child == 0:
         os.close(done)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
