@@ -154,10 +154,6 @@ class TimedMeasure(Measure):
             return
         before = self._sentinel_seconds()
         self.timing = self._time(rounds)
-        if self.row.case.user_code:  # at once, while late work is still under way
-            result = rounds.result
-            late, aliases = late_work(result), shares_memory(result, self.inputs)
-            self.timing = replace(self.timing, late_work=late, shares_memory=aliases)
         sentinels = [*before, *self._sentinel_seconds()]
         self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
         self.row.refuse_the_impossible(self.timing)
@@ -186,6 +182,9 @@ class TimedMeasure(Measure):
         if self.others is not None:
             self.others.mark()
         self._measure(rounds)
+        peaks = self.device.peak_allocated_bytes(), self.device.peak_reserved_bytes()
+        # At once, while late work is still under way; but its copies belong to no peak.
+        late = late_work(rounds.result) if self.row is not None and self.row.case.user_code else []
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
         rounds_seconds = time.perf_counter() - start
@@ -199,6 +198,8 @@ class TimedMeasure(Measure):
             device_seconds=self.clock.device_seconds[-self.rounds :],
             cpu_seconds=self.clock.cpu_seconds[-self.rounds :],
             raw_seconds=self.clock.raw_seconds[-self.rounds :],
+            late_work=late,
+            shares_memory=shares_memory(rounds.result, self.inputs),
             all_part_seconds=self.clock.part_seconds,
             warmup_rounds_run=warmup_rounds_run,
             rounds_seconds=rounds_seconds,
@@ -216,8 +217,8 @@ class TimedMeasure(Measure):
                 **self.health.facts(),
                 "other_cores": other_cores,
             },
-            peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
-            peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            peak_allocated_bytes=self._without_flush(peaks[0]),
+            peak_reserved_bytes=self._without_flush(peaks[1]),
             flushed_bytes=None if self.flush is None else self.flush.bytes,
             allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )

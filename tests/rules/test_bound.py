@@ -275,8 +275,17 @@ def test_what_is_a_flag_of_the_suites_own_row_refuses_code_of_the_users(
     (said,) = rounds_of(target, USERS) or [""]
     assert said.startswith(words)
     assert bool(said) == bool(words)
-    watched = flag in ("conditions_changed", "replaced")  # the rest is looked at in code of the user's alone
+    watched = flag in ("conditions_changed", "replaced", "shares_memory")  # no thread of the suite's own is looked at
     assert rounds_of(target, attention_case()) == ([flag] if watched else [])
+
+
+def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output) or [])
+    monkeypatch.setattr(QueueDevice, "peak_allocated_bytes", lambda device: 100 + 1000 * len(looked))
+    device, benchmark = QueueDevice(), LoopBenchmark()
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(USERS))(lambda: "output")
+    assert (looked, benchmark.extra_info["peak_allocated_bytes"]) == (["output"], 100)
 
 
 def test_times_that_a_second_clock_contradicts_are_refused() -> None:
