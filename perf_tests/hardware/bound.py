@@ -147,7 +147,7 @@ _threads: frozenset[int] = frozenset()
 
 
 def bind() -> None:
-    """Take everything for genuine as it is now; call it before code of the user's may run."""
+    """Take everything for genuine as it is now, where code of the user's is measured; call it before that may run."""
     global _bound, _modules, _threads
     judges = (_one(f"{words}.{name}", owner, name) for words, owner, names in _JUDGES for name in names.split())
     _bound = [*judges, *_of_the_suite()]
@@ -155,8 +155,20 @@ def bind() -> None:
     _threads = frozenset(sys._current_frames())
 
 
+def bind_again() -> None:
+    """Do so once more where it was done."""
+    if _bound:
+        bind()
+
+
+def unbind() -> None:
+    """Compare nothing any more: the process goes on to other things, as tests do, which replace what they like."""
+    _bound.clear()
+    _modules.clear()
+
+
 def put_back() -> list[str]:
-    """Return the names of what was replaced since `bind`, sorted, and put each back as it was."""
+    """Return the names of what was replaced since `bind`, sorted, and put each back as it was; nothing without it."""
     replaced = [one for one in _bound if one.is_replaced]
     for one in replaced:
         one.put_back()

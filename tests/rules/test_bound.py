@@ -19,7 +19,7 @@ from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
 from perf_tests.hardware import bound
-from perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory
+from perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory, unbind
 from perf_tests.hardware.clock import Clock
 from tests.support.example_cases import CPU, attention_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
@@ -30,6 +30,7 @@ def genuine() -> Iterator[None]:
     bind()
     yield
     assert put_back() == []
+    unbind()
 
 
 def change_code() -> None:
@@ -252,6 +253,7 @@ def rounds_of(target: Callable[[], object], case: object, data: float = 1.0) -> 
             return [str(error)]
         finally:
             put_back()
+            unbind()
             torch.set_float32_matmul_precision("highest")
     return list(benchmark.extra_info["flags"])
 
@@ -281,7 +283,7 @@ def test_what_is_a_flag_of_the_suites_own_row_refuses_code_of_the_users(
 
 def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
-    monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output) or [])
+    monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output))
     monkeypatch.setattr(QueueDevice, "peak_allocated_bytes", lambda device: 100 + 1000 * len(looked))
     device, benchmark = QueueDevice(), LoopBenchmark()
     TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(USERS))(lambda: "output")
