@@ -9,15 +9,18 @@ from functools import partial
 
 import pytest
 
+from perf_tests.audit.rounds import RowFacts, accusations
 from perf_tests.bench.loop import Measure, Rounds, warm_up
+from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import time
+from perf_tests.hardware.bound import late_work, time
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
+from perf_tests.hardware.machine import conditions
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler
 from perf_tests.predict.counters import counters_or_reason
 from perf_tests.records.record import COUNTERS, Json
@@ -54,8 +57,11 @@ class RoundsOnDemand(Measure):
     """Warm-up rounds of a case with long ones."""
     flush: CacheFlush | None = None
     """Called before each round, outside of its time."""
+    is_user_code: bool = False
 
     def run_rounds(self, rounds: Rounds) -> None:
+        """Raises SuspiciousError for code of the user's, as a timing does; a round has no row to carry a flag."""
+        started_under = conditions()
         spins = self.device.torch_device.type == "cuda"
 
         @contextmanager
@@ -82,6 +88,16 @@ class RoundsOnDemand(Measure):
                 break
         self.device.make_room()
         self.serve(one_round, warmup_seconds)
+        if self.is_user_code:
+            facts = RowFacts(
+                rounds_seconds=self.clock.wall_seconds,
+                raw_seconds=self.clock.raw_seconds,
+                before=started_under,
+                after=conditions(),
+                late_work=late_work(rounds.result),
+            )
+            if accused := accusations(facts):
+                raise SuspiciousError(" ".join(accused))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,6 +125,7 @@ class GatePlugin(WorkerPlugin):
             workbench.warmup_rounds(case),
             case.fewest_warmup_rounds,
             workbench.cache_flush(case),
+            bool(case.user_code),
         )
 
     def stopped(self, reason: str) -> None:
