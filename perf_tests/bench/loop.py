@@ -17,10 +17,10 @@ from typing import Any
 from torch import Tensor
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds
+from perf_tests.audit.rounds import RowFacts, accusations, clocks_disagree, raised, suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import late_work, put_back, shares_memory, time
+from perf_tests.hardware.bound import late_work, put_back, rate_of_clocks, shares_memory, time
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
 from perf_tests.hardware.limits import Ceilings
@@ -355,6 +355,17 @@ class Timing:
         return sum(later < earlier for earlier, later in pairwise(self.loss_scales))
 
 
+def at_rate_of_clocks(facts: RowFacts) -> RowFacts:
+    """Where the clocks disagree, ask at which rate the system runs them."""
+    return replace(facts, rate_of_clocks=rate_of_clocks()) if clocks_disagree(facts) else facts
+
+
+def refuse_the_suspicious(facts: RowFacts) -> None:
+    """Raises SuspiciousError for code of the user's of which these facts say what no honest measurement shows."""
+    if accused := accusations(facts):
+        raise SuspiciousError(" ".join(accused))
+
+
 @dataclass(frozen=True)
 class Row:
     """What is known of a case before its rounds; `of` adds their timing."""
@@ -430,8 +441,9 @@ class Row:
             is_beside_a_run=self.was_beside(),
             over_roofline=self._over_roofline(timing.median_seconds),
         )
-        if case.user_code and (accused := accusations(facts)):
-            raise SuspiciousError(" ".join(accused))
+        facts = at_rate_of_clocks(facts)
+        if case.user_code:
+            refuse_the_suspicious(facts)
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
         return info

@@ -66,7 +66,8 @@ class Clocks:
     monotonic: Callable[[], float]
     process_time: Callable[[], float]
     raw: Callable[[], float]
-    """A second clock, which no time server corrects: by at most .05 % of the first, as Linux bounds corrections."""
+    """A second clock, which no time server corrects; the first is corrected by .05 % at most, or see `rate_of_clocks`.
+    """
     sleep: Callable[[float], None]
 
 
@@ -77,6 +78,20 @@ def _raw_clock() -> Callable[[], float]:
 
 time = Clocks(_time.perf_counter, _time.monotonic, ProcessClock(), _raw_clock(), _time.sleep)
 
+
+def rate_of_clocks() -> float:
+    """Return seconds of the first clock in one of the second, now.
+
+    A program that sets the time, such as chrony, may let the first run faster or slower by up to 10 % for a while
+    (adjtimex(2), tick). 1 where they differ by more, which no such program explains.
+    """
+    first, second = time.perf_counter(), time.raw()
+    time.sleep(WATCHED_SECONDS)
+    rate = (time.perf_counter() - first) / (time.raw() - second)
+    return rate if abs(rate - 1) <= MOST_CORRECTION else 1.0
+
+
+MOST_CORRECTION = 0.1
 
 # Clocks and judges that are compared by identity: by the words that name their owner in a sentence.
 

@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 
-from perf_tests.audit.rounds import RowFacts, accusations
-from perf_tests.bench.loop import Measure, Rounds, warm_up
-from perf_tests.bench.outcomes import SuspiciousError
+from perf_tests.audit.rounds import RowFacts
+from perf_tests.bench.loop import Measure, Rounds, at_rate_of_clocks, refuse_the_suspicious, warm_up
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
@@ -96,8 +95,7 @@ class RoundsOnDemand(Measure):
                 after=conditions(),
                 late_work=late_work(rounds.result),
             )
-            if accused := accusations(facts):
-                raise SuspiciousError(" ".join(accused))
+            refuse_the_suspicious(at_rate_of_clocks(facts))
 
 
 @dataclass(eq=False, kw_only=True)

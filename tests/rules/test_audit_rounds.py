@@ -81,6 +81,7 @@ FACTS: list[tuple[str, Json]] = [
     ("", {"over_roofline": 1.24}), ("clocks_disagree", {"raw_seconds": times(3.0)}),
     ("clocks_disagree", {"raw_seconds": times(1.0013)}), ("", {"raw_seconds": times(1.001)}),
     ("", {"rounds_seconds": times(1e-6), "raw_seconds": times(9e-5)}), ("", {"raw_seconds": []}),
+    ("", {"raw_seconds": times(1.08), "rate_of_clocks": 1 / 1.08}),
     ("more_cpu_than_wall", {"cpu_seconds": times(2.2), **around(PROCESSORS)}),
     ("", {"cpu_seconds": [*times(1.8)[:9], 4.0], **around(PROCESSORS)}), ("", {"cpu_seconds": times(2.2)}),
     ("conditions_changed", around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high")),

@@ -303,3 +303,17 @@ def test_a_function_that_replaces_things_on_import_is_not_measured_and_the_suite
     assert refusal is not None
     assert (refusal.outcome, "It replaced time.perf_counter" in refusal.reason) == ("suspicious", True)
     assert workbench.why_not(attention_case()) is None
+
+
+@pytest.mark.parametrize("rate, excused", [(1.0, 1.0), (0.92, 0.92), (1.08, 1.08), (0.5, 1.0), (3.0, 1.0)])
+def test_a_time_servers_correction_of_the_first_clock_is_known_and_a_slower_clock_is_none(
+    rate: float, excused: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clocks = Mock(perf_counter=lambda: rate * now[0], raw=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(bound, "time", clocks)
+    assert bound.rate_of_clocks() == pytest.approx(excused)
