@@ -48,7 +48,7 @@ class RowFacts:
     cudagraph_skips: int | None = None
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
-    throttled_rounds: Sequence[int] | None = None
+    throttle_reasons: Mapping[str, int] | None = None
     before: Mapping[str, Any] = field(default_factory=dict)
     """The state of the machine before the measured rounds."""
     after: Mapping[str, Any] = field(default_factory=dict)
@@ -146,6 +146,9 @@ class Flag:
 
 BUSY = "busy_machine"
 
+POWER_CAP = "power cap"
+"""NVML's reason (`hardware/machine.py`) that is no fault: under heavy work a data-centre card runs at its limit."""
+
 FLAGS = {
     "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
         "scaled_dot_product_attention took the unfused math path"),
@@ -164,8 +167,9 @@ FLAGS = {
     BUSY: Flag(_is_busy,
         "other programs used processors that it needed (other_cores), so its times are too long; measure it again on a "
         "quiet machine"),
-    "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
-        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
+    "throttled": Flag(lambda facts: bool(set(facts.throttle_reasons or ()) - {POWER_CAP}),
+        "heat or a fault of the power supply held the GPU's clocks down at the end of measured rounds "
+        "(throttle_reasons)"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),
         "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
     "memory_limit_changed": Flag(_has_changed("memory_limit_bytes"),

@@ -184,8 +184,11 @@ class RampingDevice(QueueDevice):
     def facts(self) -> dict[str, Any]:
         return {"sm_clock_mhz": 1980 if self.rounds * ROUND > RAMP else 345}
 
-    def is_throttled(self) -> bool:
-        return False
+    def throttle_reasons(self) -> list[str]:
+        return []
+
+    def sm_clock_mhz(self) -> None:
+        return None
 
     def energy_joules(self) -> None:
         return None
