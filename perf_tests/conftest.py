@@ -188,6 +188,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
         measure_ceiling_again=workbench.measure_ceiling_again,
         available_bytes=workbench.budget_bytes,
         threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,
+        empty_round_seconds=workbench.empty_round_seconds,
         least_sentinel_seconds=workbench.least_sentinel_seconds,
     )
 

@@ -36,6 +36,7 @@ class RowFacts:
 
     rounds_seconds: Sequence[float] = ()
     device_busy_seconds: float | None = None
+    empty_round_seconds: float | None = None
     part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bound: str | None = None
     peak_allocated_bytes: int | None = None
@@ -84,8 +85,8 @@ def has_trend(rounds: Sequence[float]) -> bool:
 
 def _waits_for_host(facts: RowFacts) -> bool:
     """Whether wall time exceeds the device's own although the device has enough work to be the slower."""
-    busy = facts.device_busy_seconds
-    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) > 1.05 * busy
+    busy, empty = facts.device_busy_seconds, facts.empty_round_seconds or 0.0
+    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > 1.05 * busy
 
 
 def _parts_do_not_add_up(facts: RowFacts) -> bool:
@@ -181,7 +182,8 @@ FLAGS = {
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(_waits_for_host,
-        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
+        "wall time, less that of an empty round, exceeds the time that the device is busy by over 5 % although "
+        "launches do not bound it"),
     "parts_do_not_add_up": Flag(_parts_do_not_add_up,
         "the step and the sum of its parts differ by over 5 %"),
     "paging": Flag(_may_page,

@@ -339,6 +339,8 @@ class Row:
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
     threads: int = 1
+    empty_round_seconds: float | None = None
+    """Wall time of a round without work; None where the device has no clock."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
 
@@ -369,6 +371,7 @@ class Row:
             # On a GPU the thread that waits for the device spins.
             "cpu_seconds": timing.cpu_seconds if case.device == "cpu" else None,
             "device_busy_seconds": timing.device_busy_seconds,
+            "empty_round_seconds": self.empty_round_seconds,
             "part_seconds": timing.part_seconds,
             # Of a graph's pool the allocator counts only what outlives a replay.
             "peak_allocated_bytes": None if case.replays_cuda_graphs else timing.peak_allocated_bytes,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,6 +79,11 @@ class Workbench:
         """Return the fastest sentinel of the run so far, those of the case at hand included; None without any."""
         self._least_sentinel_seconds = min((self._least_sentinel_seconds, *seconds))
         return self._least_sentinel_seconds if math.isfinite(self._least_sentinel_seconds) else None
+
+    @cached_property
+    def empty_round_seconds(self) -> float | None:
+        """Of this device, measured once; None on a CPU, whose rounds hold nothing but their work."""
+        return roofline.empty_round_seconds(Clock(self.device), self.device)
 
     @property
     def disabled(self) -> bool:

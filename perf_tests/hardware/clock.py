@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model.precision import PRECISIONS, Precision
-from perf_tests.hardware.device import Device, Event, no_collections
+from perf_tests.hardware.device import Device, Event, is_out_of_memory, no_collections
 from perf_tests.hardware.limits import Message, Rate
 from perf_tests.hardware.torch_private import TorchDispatchMode
 
@@ -97,6 +97,14 @@ class Clock:
 HOLD_SECONDS = 0.05
 """Before each slice: 125 us for each of its operations."""
 
+BUSY_ROUNDS = 5
+"""Whose median is taken: one round of some microseconds is off by several."""
+
+LONG_BUSY_SECONDS = 0.1
+"""A round of this length stands for itself."""
+
+EMPTY_ROUNDS = 100
+
 OPERATIONS_OF_A_SLICE = 400
 """A queue takes about 1000 launches before the host must wait; most operations are one launch or none."""
 
@@ -111,9 +119,43 @@ def busy_seconds(
     dispatch mode would keep from running. None on a device without a clock, and where the first event of a slice
     passed before all of the slice was issued: the host waits for the device, stalls longer than a hold, or launches
     more than the queue takes. A profiler would know more, but slows down what runs after it (pytorch/pytorch#144455).
+    The median of a few rounds, of long ones a single one; None too where memory runs out, because the dispatch mode
+    keeps tensors longer than a timed round does.
     """
     if device.record_event() is None:
         return None
+    found: list[float] = []
+    while len(found) < BUSY_ROUNDS:
+        try:
+            seconds = _busy_seconds_of_a_round(set_up, work, device, has_slices=has_slices)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            seconds = None
+        if seconds is None:
+            return None
+        found.append(seconds)
+        if seconds >= LONG_BUSY_SECONDS:
+            break
+    return median(found)
+
+
+def empty_round_seconds(clock: "Clock", device: Device) -> float | None:
+    """Return the median wall time of a round without work, which every timed round contains; None without events."""
+    if device.record_event() is None:
+        return None
+    seconds = []
+    for _ in range(EMPTY_ROUNDS):
+        clock.begin_round()
+        start = clock()
+        seconds.append(clock() - start)
+    clock.forget()
+    return median(seconds)
+
+
+def _busy_seconds_of_a_round(
+    set_up: Callable[[], object], work: Callable[[], object], device: Device, *, has_slices: bool
+) -> float | None:
     set_up()
     device.synchronize()
     held = _HeldWork(device)

@@ -465,6 +465,7 @@ _COLUMNS: tuple[Column, ...] = (
     _median("device_median_seconds", "in the device's stream, median", "device_seconds"),
     _median("cpu_median_seconds", "CPU time of the process in a round, median", "cpu_seconds"),
     _case("device_busy_seconds", float, "of a round in which the device never waits for the host"),
+    _case("empty_round_seconds", float, "wall time of a round without work on this GPU, part of every round"),
     _case("median_sm_clock_mhz", float, "the GPU's clock at the ends of the rounds; a power limit lowers it"),
     _median("sentinel_median_seconds", "of the product that shows the machine's drift, median", "sentinel_seconds"),
     _case("other_cores", float, "processors that other programs used during the rounds"),

@@ -24,15 +24,19 @@ RESULTS: Columns[Json] = {
     "tokens/s": lambda row: _rate(row["extra_info"].get("tokens_per_second")),
     "TFLOP/s": lambda row: _rate(row["extra_info"].get("tflops_per_second")),
     "of ceiling": lambda row: shown(row["extra_info"].get("share_of_matmul_ceiling"), ".0%"),
+    "busy": lambda row: _busy(row) or DASH,
     "bound": lambda row: row["extra_info"].get("bound") or DASH,
     "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
 }
+HOST_SHOWS_BELOW_SECONDS = 2e-4
+"""Medians of which launching, events and waiting are a good part, so that the device's own time is shown beside."""
 DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
 """Columns that go first where names of cases are long: the roofline and the median say nearly the same."""
 RESULT_NOTES = {
     "spread": "spread: interquartile range over median",
     "of ceiling": "ceiling: the best square product in this precision here",
     "roofline": "roofline: least time of its kernels here over median",
+    "busy": "busy: the device's own time in a round below 0.2 ms, the rest of which is the host's",
 }
 
 
@@ -46,6 +50,7 @@ def result_lines(record: Json) -> list[str]:
     rows = [row for row in record["benchmarks"] if not is_collective(row["extra_info"])]
     if rows:
         unknown = {"bound", "roofline"} if all(row["extra_info"].get("bound") is None for row in rows) else set()
+        unknown |= set() if any(map(_busy, rows)) else {"busy"}
         columns = {name: cell for name, cell in RESULTS.items() if name not in unknown}
         for name in DROPPED_FIRST:
             if len(column_table(columns, rows)[0]) > WIDTH:
@@ -75,6 +80,12 @@ def busy_lines(record: Json) -> list[str]:
         f"BUSY MACHINE: {used} beside {len(busy)} of {len(record['benchmarks'])} cases, whose times are too long by an "
         "unknown amount; measure again on a quiet machine, or compare by the gate (--against)."
     ]
+
+
+def _busy(row: Json) -> str | None:
+    """The device's own time, where the round is so short that the host's shows in its median."""
+    seconds = row["extra_info"].get("device_busy_seconds")
+    return duration(seconds) if seconds is not None and row["stats"]["median"] < HOST_SHOWS_BELOW_SECONDS else None
 
 
 def _rate(value: float | None) -> str:

@@ -65,6 +65,8 @@ FACTS: list[tuple[str, Json]] = [
     ("waits_for_host", {"device_busy_seconds": 0.87, "bound": "compute"}),
     ("", {"device_busy_seconds": 0.87, "bound": "launch"}), ("", {"device_busy_seconds": 0.96, "bound": "compute"}),
     ("", {"device_busy_seconds": None, "bound": "compute"}),
+    ("", {"device_busy_seconds": 0.87, "empty_round_seconds": 0.1, "bound": "compute"}),
+    ("waits_for_host", {"device_busy_seconds": 0.87, "empty_round_seconds": 0.05, "bound": "compute"}),
     ("parts_do_not_add_up", {"part_seconds": {"forward": times(0.5)}}),
     ("parts_do_not_add_up", {"part_seconds": {"forward": HONEST[1:]}}),
     ("", {"part_seconds": {"forward": times(0.5), "backward": times(0.5)}}), ("", {"part_seconds": {"forward": []}}),

@@ -46,6 +46,16 @@ def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns(row: J
     assert ("bound" in header, "roofline" in notes) == ("memory" in cells,) * 2
 
 
+def test_a_round_of_microseconds_shows_the_devices_own_time_beside_the_hosts() -> None:
+    short, long = timed(FORWARD, (9e-5,), device_busy_seconds=2e-5), timed(FULL_STEP, (0.1,), device_busy_seconds=0.09)
+    header, *rows, notes = result_lines(record([short, long]))
+    place = header.index("busy")
+    assert [row[: place + len("busy")].split()[-1] for row in rows] == ["us", "-"]
+    assert rows[0].endswith(" 20 us")
+    assert "busy: " in notes
+    assert "busy" not in result_lines(record([long]))[0]
+
+
 @pytest.mark.parametrize("length", [30, 60, 75])
 def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
     name = "perf_tests/test_forward.py::test_forward[" + "x" * length + "]"
