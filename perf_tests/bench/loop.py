@@ -197,6 +197,7 @@ class TimedMeasure(Measure):
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": after, **self.health.facts(), "other_cores": other_cores},
             peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
+            peak_requested_bytes=self._without_flush(self.device.peak_requested_bytes()),
             peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
             flushed_bytes=None if self.flush is None else self.flush.bytes,
             allocated_before_bytes=self._without_flush(allocated_before_bytes),
@@ -296,6 +297,8 @@ class Timing:
     drift: Json
     """`before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what others used."""
     peak_allocated_bytes: int | None
+    peak_requested_bytes: int | None
+    """What was asked for; the allocator's blocks hold up to 1 MiB more each. None where the allocator does not tell."""
     peak_reserved_bytes: int | None
     allocated_before_bytes: int | None
     """Before the first round: model, inputs and whatever earlier cases left."""
@@ -375,6 +378,7 @@ class Row:
             "part_seconds": timing.part_seconds,
             # Of a graph's pool the allocator counts only what outlives a replay.
             "peak_allocated_bytes": None if case.replays_cuda_graphs else timing.peak_allocated_bytes,
+            "peak_requested_bytes": None if case.replays_cuda_graphs else timing.peak_requested_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,
             **self._rates(timing.median_seconds),
         }

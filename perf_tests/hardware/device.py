@@ -297,6 +297,10 @@ class Device(ABC):
     def peak_allocated_bytes(self) -> int | None:
         return None
 
+    def peak_requested_bytes(self) -> int | None:
+        """Return the peak of what was asked for, without what the allocator's blocks are larger by."""
+        return None
+
     def peak_reserved_bytes(self) -> int | None:
         return None
 
@@ -396,6 +400,9 @@ class CudaDevice(Device):
 
     def peak_allocated_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)
+
+    def peak_requested_bytes(self) -> int | None:
+        return int(torch.cuda.memory_stats(self.torch_device)["requested_bytes.all.peak"])
 
     def peak_reserved_bytes(self) -> int | None:
         return torch.cuda.max_memory_reserved(self.torch_device)

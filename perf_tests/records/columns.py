@@ -500,6 +500,7 @@ _COLUMNS: tuple[Column, ...] = (
     _case("counters_reason", str, "why exact counters are not known"),
     # Memory.
     _case("peak_allocated_bytes", int, "of the measured rounds"),
+    _case("peak_requested_bytes", int, "the same without what a GPU allocator's blocks are larger by"),
     _case("peak_reserved_bytes", int, "of the measured rounds"),
     _case("allocated_before_bytes", int, "before the first round"),
     _case("bytes_before_backward", int, "held before the backward pass"),

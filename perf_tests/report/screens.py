@@ -164,6 +164,7 @@ LARGEST_SHOWN = 3
 MEMORY_SUMMARY: Columns[Json] = {
     "case, MB": lambda of: of["case"],
     "peak": lambda of: megabytes(of["peak_allocated_bytes"]),
+    "asked for": lambda of: megabytes(of.get("peak_requested_bytes")),
     "reserved": lambda of: megabytes(of["peak_reserved_bytes"]),
     "predicted": lambda of: megabytes(of["predicted_peak_bytes"]),
     "difference": lambda of: shown(of["prediction_error"], "+.3%"),
@@ -185,7 +186,9 @@ FIT: Columns[Fit] = {
 def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
     """One row for each case, at least one, then its parts and what is to be said of it."""
     found = list(map(_with_name, passes))
-    lines = column_table(MEMORY_SUMMARY, found)
+    has_blocks = any(values.get("peak_requested_bytes") is not None for values in found)
+    left_out = set() if has_blocks else {"asked for"}
+    lines = column_table({name: cell for name, cell in MEMORY_SUMMARY.items() if name not in left_out}, found)
     reasons = Counter(values["prediction_reason"] for values in found if values["prediction_reason"])
     lines += [f"{count} without a prediction: {reason}" for reason, count in reasons.items()]
     alike: dict[tuple[tuple[str, int], ...], str] = {}

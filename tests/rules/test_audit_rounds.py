@@ -76,6 +76,7 @@ FACTS: list[tuple[str, Json]] = [
     ("", {"rounds_seconds": SCATTERED, "available_bytes": 100}),
     ("peak_off", {"peak_allocated_bytes": 96 * MIB, "predicted_peak_bytes": 64 * MIB}),
     ("peak_off", {"peak_allocated_bytes": 9 * GIB, "predicted_peak_bytes": 10 * GIB}),
+    ("", {"peak_allocated_bytes": 10.4 * GIB, "peak_requested_bytes": 10 * GIB, "predicted_peak_bytes": 10 * GIB}),
     ("", {"predicted_peak_bytes": GIB}),
     ("", {"peak_allocated_bytes": 66 * MIB, "predicted_peak_bytes": 64 * MIB, "workspace_bytes": 2 * MIB}),
 ]  # fmt: skip

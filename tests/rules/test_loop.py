@@ -132,11 +132,12 @@ def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = CpuDevice(CPU)
-    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_reserved": 200}.items():
+    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_requested": 115, "peak_reserved": 200}.items():
         monkeypatch.setattr(device, f"{name}_bytes", lambda found=found: found)
-    for flush, held in ((Mock(bytes=30), (70, 90, 170)), (None, (100, 120, 200))):
+    for flush, held in ((Mock(bytes=30), (70, 90, 85, 170)), (None, (100, 120, 115, 200))):
         info = timed(lambda: None, rounds=3, warmup_rounds=2, device=device, flush=flush)
-        names = ("allocated_before_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+        kinds = ("allocated", "requested", "reserved")
+        names = ("allocated_before_bytes", *(f"peak_{kind}_bytes" for kind in kinds))
         assert tuple(info[name] for name in names) == held
         assert info.get("flushed_bytes") == (flush and 30)
         assert flush is None or flush.call_count == 3

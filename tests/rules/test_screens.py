@@ -143,6 +143,8 @@ def grown(length: int) -> Json:
     "rows, line",
     [
         ([examined()], f"{NAME} 60 - 60 +0.000% 50 55 45"),
+        ([examined(peak_requested_bytes=58 * MB, peak_reserved_bytes=64 * MB)],
+         f"{NAME} 60 58 64 60 +0.000% 50 55 45"),
         ([examined(memory_before_backward_bytes=7 * MB)], f"{NAME} 60 - 60 +0.000% 7 55 45"),
         # One block stands for all, the largest part first, once for cases that save the same.
         ([examined(), examined()],

@@ -107,7 +107,7 @@ QUEUE: Json = {
     "queued_event_seconds": 1.0, "kernel_seconds": 1.01, "wall_seconds": 1.2, "idle_event_seconds": 1.1,
 }  # fmt: skip
 MAIN: Json = {
-    "peak_allocated_bytes": 1001, "predicted_peak_bytes": 1000, "roofline_seconds": 1.0, "launching_seconds": 0.1,
+    "peak_allocated_bytes": 1030, "predicted_peak_bytes": 1000, "roofline_seconds": 1.0, "launching_seconds": 0.1,
     "bound": "compute",
 }  # fmt: skip
 EAGER: Json = {"size": "large", "context_length": 1024, "mfu": 0.3}
@@ -146,7 +146,7 @@ def planted(is_good: bool, state: Path) -> None:
         found_in(state, step, values="9 passed", exit_code=int(not is_good))
     row, one_second = timed(), timed(seconds=[1.0] * 10)
     failed, too_large = untimed(BACKWARD, outcome="error"), untimed(BACKWARD, outcome="out_of_memory")
-    failures = [] if is_good else [failed]
+    failures, asked_for = [] if is_good else [failed], either(1001, 1002)
     flags = [] if is_good else ["peak_off", "over_ceiling", "parts_do_not_add_up"]
     counted = timed(kernel_launches=either(60, 50), device_busy_seconds=either(0.01, 0.02))
     compiled = timed(BACKWARD, seconds=[0.5 * other**3] * 10, **{**EAGER, "execution": "compiled"})
@@ -159,7 +159,7 @@ def planted(is_good: bool, state: Path) -> None:
         **dict.fromkeys(("2000-rounds", "alone", "cold-cache"), record([one_second])),
         **dict.fromkeys(("5-rounds", "after-large", "warm-cache"), record([timed(seconds=[other] * 10)])),
         "sdpa": record([timed(sdpa_backend=either("flash", "math"), head_dim=16)]),
-        "main": record([timed(seconds=[other**2] * 10, **MAIN, flags=flags)], failures),
+        "main": record([timed(seconds=[other**2] * 10, **MAIN, peak_requested_bytes=asked_for, flags=flags)], failures),
         "passes": with_passes(record([counted]), traced()),
         "executions": record([timed(seconds=[1.0] * 10, **EAGER), compiled]),
         "study": with_passes(record([row]), {**study, "identity": identity_of(row)}),
