@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -103,9 +103,12 @@ test-suites: $(INSTALLED)
 	$(BIN)/pytest perf_tests --phase all $(SMOKE)
 	$(BIN)/pytest perf_tests/test_backward.py --phase forward_backward --attention compiled $(SMOKE)
 ifneq ($(NVIDIA),)
+	$(MAKE) --no-print-directory test-gpu
+endif
+
+test-gpu: $(INSTALLED)  ## of the tests those that only a GPU can run: numerics and CUDA graphs
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
 	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
-endif
 
 # Otava pins older numpy and scipy than the suite's.
 READERS := .venv-readers

@@ -387,7 +387,10 @@ def inconsistencies(values: Json) -> list[str]:
         if not isclose(share, 1.0, rel_tol=TOLERANCE):
             found.append(f"the shares of all {what} add up to {share:.4f}")
     if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
-        found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
+        found.append(
+            f"the device is busy for {values['busy_share']:.1%} of the time: the rounds do not wait for the device, so "
+            "their wall time is the host's alone; synchronise at the end of each"
+        )
     counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
     return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 

@@ -174,7 +174,7 @@ PLANTED: list[tuple[Callable[[Json], Any], str]] = [
     (lambda v: v["kernels"][0].update(total_seconds=1.0), "calls x mean is"),
     (lambda v: v["kernels"][0].update(share=0.9), "the shares of all kernels add up to"),
     (lambda v: v["kinds"].pop(), "the shares of all kinds add up to"),
-    (lambda v: v.update(busy_share=1.2), "the device is busy for 120.0% of the time"),
+    (lambda v: v.update(busy_share=1.2), "the device is busy for 120.0% of the time: the rounds do not wait for"),
     (lambda v: v["memory_operations"].append(COPIED), "1 copies from the host to the device ran inside a round"),
 ]
 
