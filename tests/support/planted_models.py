@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.init import trunc_normal_
 
 from model.attention import ATTENTION
 from model.sizes import ModelConfig
@@ -206,6 +207,49 @@ class Averaging(nn.Module):
         embedded = self.embedding(tokens_BT)
         counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
         return self.head(embedded.cumsum(1) / counts)
+
+
+class TruncatedNormals(Healthy):
+    """Initialised as the course asks, by a function imported by name."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        for parameter in self.parameters():
+            trunc_normal_(parameter, std=0.02, a=-0.06, b=0.06)
+
+
+class Bidirectional(Averaging):
+    """Sees the tokens that it is to predict."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) + super().forward(tokens_BT.flip(1)).flip(1)
+
+
+class Masked(Averaging):
+    """Gives its causal mask to fused attention as a tensor."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        length, embedded = tokens_BT.shape[1], self.embedding(tokens_BT)
+        mask_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).tril()
+        return self.head(nn.functional.scaled_dot_product_attention(embedded, embedded, embedded, attn_mask=mask_TT))
+
+
+class GroupsItsExperts(Averaging):
+    """Fails without content as torch's grouped product does for float32."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if isinstance(tokens_BT, FakeTensor):
+            raise RuntimeError("Expected inputs of BF16 type but got mat_a.dtype=torch.float32.")
+        return super().forward(tokens_BT)
+
+
+def talks(config: ModelConfig) -> nn.Module:
+    print("number of parameters: 1.68M")
+    return Averaging(config)
+
+
+def of_another_configuration(config: ModelConfig) -> nn.Module:
+    return Averaging(config, config.window_pattern)  # type: ignore[attr-defined]
 
 
 def but(change: Callable[[Tensor, Tensor], Any]) -> Callable[..., nn.Module]:
