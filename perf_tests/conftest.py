@@ -19,7 +19,7 @@ from perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.clock import Clock, product_seconds
-from perf_tests.hardware.device import sdpa_backend
+from perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
 from perf_tests.passes.memory import MemoryWorker
@@ -156,6 +156,10 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         sentinel=partial(product_seconds, workbench.device),
         others=None if case.ranks else workbench.others,
     )
+    if isinstance(case, AttentionCase):
+        given = request.getfixturevalue("inputs")
+        measure.inputs = (given.q_BTK, given.k_BTK, given.v_BTK)
+    PRECISIONS[case.precision].apply()  # measuring ceilings leaves another mode
     yield measure
     if measure.timing is not None:
         workbench.spent_seconds["rounds"] += measure.timing.rounds_seconds
@@ -171,7 +175,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
         return CollectiveRow(case, conditions)
     conditions |= {
         "records_graph": case.row.records_graph,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": float32_matmul_precision(),
         "parameters": case.parameters,
     }
     if case.attention == "sdpa":
@@ -186,6 +190,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
+        ceilings_again=workbench.ceilings_again,
         available_bytes=workbench.budget_bytes,
         threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,
         empty_round_seconds=workbench.empty_round_seconds,

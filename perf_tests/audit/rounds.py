@@ -8,8 +8,9 @@ from math import atan, cos, inf, isclose, pi, sin, sqrt
 from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
-from perf_tests.audit.physics import OUTLIER_SHARE, slow_round
+from perf_tests.audit.physics import MEASURED_CEILING_MARGIN, OUTLIER_SHARE, slow_round
 from perf_tests.phases import OF_A_PHASE, PHASES
+from perf_tests.records.format import duration
 from perf_tests.records.record import Json
 
 # Flags of a row, from its own rounds and figures alone.
@@ -62,6 +63,17 @@ class RowFacts:
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
     """Of the run so far."""
+    cpu_seconds: Sequence[float] | None = None
+    """Of all threads of this process, in each round; None where one of them waits for a device."""
+    raw_seconds: Sequence[float] = ()
+    """The rounds by a second clock of the system; empty where they are not timed by this process alone."""
+    replaced: Sequence[str] = ()
+    """Clocks, judges and functions of the suite that are no longer those of before."""
+    late_work: Sequence[str] = ()
+    """Clauses on work that went on after the clock was read."""
+    shares_memory: bool = False
+    over_roofline: float | None = None
+    """Time of the kernels over the median, without traffic that caches may serve."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -143,12 +155,53 @@ def _has_jumped(name: str) -> Callable[[RowFacts], bool]:
     return rule
 
 
+# What no honest measurement shows. Seconds are sums over the case: a single round may lie between two ticks.
+
+
+CLOCKS_AGREE_SHARE, CLOCKS_AGREE_SECONDS = 1e-3, 1e-3
+"""Two clocks of one system differ by less: corrections of the time are .05 % at most."""
+CPU_SHARE, CPU_SECONDS_PER_ROUND = 1.05, 2e-4
+"""A reading of the CPU clocks lies outside of the round, and takes some microseconds for each thread."""
+
+
+def _clocks_disagree(facts: RowFacts) -> bool:
+    first, second = sum(facts.rounds_seconds), sum(facts.raw_seconds)
+    allowed = CLOCKS_AGREE_SHARE * second + CLOCKS_AGREE_SECONDS
+    return len(facts.raw_seconds) == len(facts.rounds_seconds) and abs(first - second) > allowed
+
+
+def _cpu_limit_seconds(facts: RowFacts) -> float:
+    return float(facts.before.get("usable_processors") or inf) * sum(facts.rounds_seconds)
+
+
+def _exceeds_processors(facts: RowFacts) -> bool:
+    slack = CPU_SECONDS_PER_ROUND * len(facts.rounds_seconds)
+    return sum(facts.cpu_seconds or ()) > CPU_SHARE * _cpu_limit_seconds(facts) + slack
+
+
+def _changed_conditions(facts: RowFacts) -> list[str]:
+    names = ("float32_matmul_precision", "deterministic_algorithms")
+    pairs = ((name, facts.before.get(name), facts.after.get(name)) for name in names)
+    return [f"{name} from {before} to {after}" for name, before, after in pairs if before != after]
+
+
+def why_replaced(names: Sequence[str]) -> str:
+    """Say what code of the user's replaced of clocks, judges and the suite."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"It replaced {', '.join(names[:3])}{more}, by which it is measured and checked; leave clocks, torch and the "
+        "suite as they are."
+    )
+
+
 @dataclass(frozen=True)
 class Flag:
     """When a row carries it, and its sentence for the reader."""
 
     rule: Callable[[RowFacts], bool]
     sentence: str
+    accusation: Callable[[RowFacts], str] | None = None
+    """The sentence, with figures, by which code of the user's is refused; None where it is measured all the same."""
 
 
 BUSY = "busy_machine"
@@ -197,8 +250,42 @@ FLAGS = {
     "peak_off": Flag(_peak_is_off,
         "the peak of what was asked of the allocator differs from the prediction by more than 1 % and the libraries' "
         "workspaces"),
+    "replaced": Flag(lambda facts: bool(facts.replaced),
+        "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times",
+        lambda facts: why_replaced(facts.replaced)),
+    "clocks_disagree": Flag(_clocks_disagree,
+        "a second clock of the system disagrees with its times by more than .1 % and 1 ms",
+        lambda facts: f"Its rounds took {duration(sum(facts.rounds_seconds))} by one clock and "
+            f"{duration(sum(facts.raw_seconds))} by a second one of the system (CLOCK_MONOTONIC_RAW): the first was "
+            "changed."),
+    "more_cpu_than_wall": Flag(_exceeds_processors,
+        "it used more CPU time than its processors have in its wall time, so one of the two clocks is wrong",
+        lambda facts: f"Its rounds used {duration(sum(facts.cpu_seconds or ()))} of CPU time in "
+            f"{duration(sum(facts.rounds_seconds))}, in which {facts.before['usable_processors']} processors have "
+            f"at most {duration(_cpu_limit_seconds(facts))}: a clock was changed."),
+    "over_roofline": Flag(lambda facts: (facts.over_roofline or 0.0) > MEASURED_CEILING_MARGIN,
+        "its kernels need longer here than it took, beyond what caches and noise of the ceilings explain",
+        lambda facts: f"On this machine its kernels need {facts.over_roofline:.3g} x the time that it took, without "
+            f"what caches may serve; up to {MEASURED_CEILING_MARGIN:g} x may be noise. It does less than it seems to, "
+            "or keeps results of earlier rounds."),
+    "late_work": Flag(lambda facts: bool(facts.late_work),
+        "its work went on after the clock was read",
+        lambda facts: f"Not all of its work is in its time: {'; '.join(facts.late_work)}."),
+    "shares_memory": Flag(lambda facts: facts.shares_memory,
+        "its output lies in the memory of an input",
+        lambda facts: "Its output lies in the memory of an input, which it so changed; return a tensor of its own."),
+    "conditions_changed": Flag(lambda facts: bool(_changed_conditions(facts)),
+        "it ran under other settings of torch than those that the row names (before, after)",
+        lambda facts: f"It changed {' and '.join(_changed_conditions(facts))} in its rounds, so that it ran under "
+            "other conditions than its row names; leave them alone in a forward pass, and choose the precision by "
+            "--precision."),
 }  # fmt: skip
 """Every flag that a row may carry in `flags`, in the order in which they are written."""
+
+
+def accusations(facts: RowFacts) -> list[str]:
+    """Sentences by which a case of the user's code is refused."""
+    return [flag.accusation(facts) for flag in FLAGS.values() if flag.accusation is not None and flag.rule(facts)]
 
 
 def raised(facts: RowFacts) -> list[str]:

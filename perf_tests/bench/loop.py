@@ -6,7 +6,6 @@ and to time them alike on several ranks `perf_tests/bench/ranks.py`.
 """
 
 import gc
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,13 +14,18 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
-from perf_tests.audit.rounds import RowFacts, raised, suggested_warmup_rounds
-from perf_tests.bench.outcomes import ImpossibleError
+from torch import Tensor
+
+from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
+from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds
+from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
+from perf_tests.hardware.bound import late_work, put_back, shares_memory, time
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
-from perf_tests.hardware.machine import OtherProcesses, RoundHealth, drifting_facts
-from perf_tests.predict.expectation import Expectation, why_impossible
+from perf_tests.hardware.limits import Ceilings
+from perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
+from perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
 from perf_tests.records.record import Json
 
 SetUp = Callable[[], tuple[Any, ...] | None]
@@ -131,11 +135,14 @@ class TimedMeasure(Measure):
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
     others: OtherProcesses | None = None
     """Watches the processors over the run; None where other ranks of the run are among the others."""
+    inputs: Sequence[Tensor] = ()
+    """Tensors that the output of the target may not lie in."""
     timing: "Timing | None" = None
     _loss_scales: list[float] = field(default_factory=list)
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Raises ImpossibleError after the rounds for a time below this machine's minimum."""
+        """Raises ImpossibleError after the rounds for a time below this machine's minimum, SuspiciousError for code of
+        the user's that was not measured as the suite's own is."""
         self.clock.forget()
         if self.row is None:
             # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
@@ -145,7 +152,12 @@ class TimedMeasure(Measure):
             return
         before = self._sentinel_seconds()
         self.timing = self._time(rounds)
-        self.timing = replace(self.timing, sentinel_seconds=[*before, *self._sentinel_seconds()])
+        if self.row.case.user_code:  # at once, while late work is still under way
+            result = rounds.result
+            late, aliases = late_work(result), shares_memory(result, self.inputs)
+            self.timing = replace(self.timing, late_work=late, shares_memory=aliases)
+        sentinels = [*before, *self._sentinel_seconds()]
+        self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
         self.row.refuse_the_impossible(self.timing)
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
@@ -161,7 +173,7 @@ class TimedMeasure(Measure):
     def _time(self, rounds: Rounds) -> "Timing":
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
-        before, compilations = self._drifting_facts(), count_compilations()
+        before, compilations, started_under = self._drifting_facts(), count_compilations(), conditions()
         start = time.perf_counter()
         # The benchmark would show a case that fails in the warm-up as measured, so the warm-up runs outside of it.
         first = self._first_round(rounds) if self.warmup_rounds else (None, None)
@@ -184,6 +196,7 @@ class TimedMeasure(Measure):
             # The clock holds the warm-up rounds too, before the measured ones.
             device_seconds=self.clock.device_seconds[-self.rounds :],
             cpu_seconds=self.clock.cpu_seconds[-self.rounds :],
+            raw_seconds=self.clock.raw_seconds[-self.rounds :],
             all_part_seconds=self.clock.part_seconds,
             warmup_rounds_run=warmup_rounds_run,
             rounds_seconds=rounds_seconds,
@@ -195,7 +208,12 @@ class TimedMeasure(Measure):
             cudagraph_skips=compiled["cudagraph_skips"],
             # One more than rounds: a skipped step shows as a fall from the scale before its round.
             loss_scales=self._loss_scales[-self.rounds - 1 :],
-            drift={"before": before, "after": after, **self.health.facts(), "other_cores": other_cores},
+            drift={
+                "before": before | started_under,
+                "after": after | conditions(),
+                **self.health.facts(),
+                "other_cores": other_cores,
+            },
             peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
             peak_requested_bytes=self._without_flush(self.device.peak_requested_bytes()),
             peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
@@ -310,6 +328,14 @@ class Timing:
     takes."""
     sentinel_seconds: list[float] = field(default_factory=list)
     """Seconds of a product that no change of the code affects, before the first round and after the last."""
+    raw_seconds: list[float] = field(default_factory=list)
+    """Of the same rounds by a second clock."""
+    replaced: list[str] = field(default_factory=list)
+    """Clocks, judges and functions of the suite that were found replaced after the rounds."""
+    late_work: list[str] = field(default_factory=list)
+    """Signs that the last round of code of the user's went on after the clock was read."""
+    shares_memory: bool = False
+    """Whether the output lies in the memory of an input."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -344,6 +370,8 @@ class Row:
     threads: int = 1
     empty_round_seconds: float | None = None
     """Wall time of a round without work; None where the device has no clock."""
+    ceilings_again: Callable[[str], Ceilings | None] | None = None
+    """The machine's ceilings with that precision's products and memory traffic measured once more."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
 
@@ -356,7 +384,7 @@ class Row:
             raise ImpossibleError(reason)
 
     def of(self, timing: Timing) -> Json:
-        """Return `extra_info` of the record, flat."""
+        """Return `extra_info` of the record, flat. Raises SuspiciousError."""
         case, expectation = self.case, self.expectation
         first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
         compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles", "cudagraph_skips")}
@@ -396,10 +424,30 @@ class Row:
             is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
             threads=self.threads,
             least_sentinel_seconds=self.least_sentinel_seconds(timing.sentinel_seconds),
+            # On ranks a round's time is the slowest rank's.
+            raw_seconds=timing.raw_seconds if case.ranks is None else (),
+            replaced=timing.replaced,
+            late_work=timing.late_work,
+            shares_memory=timing.shares_memory,
+            over_roofline=self._over_roofline(timing.median_seconds),
         )
+        if case.user_code and (accused := accusations(facts)):
+            raise SuspiciousError(" ".join(accused))
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
         return info
+
+    def _over_roofline(self, median_seconds: float) -> float | None:
+        """Return the time of its kernels over the median; before anybody is accused the ceilings are measured again."""
+        expectation, times = self.expectation, 0
+        if expectation is None:
+            return None
+        while (over := expectation.over_roofline(median_seconds)) and over > MEASURED_CEILING_MARGIN:
+            if not self.case.user_code or self.ceilings_again is None or times == MEASURED_AGAIN:
+                break
+            expectation = replace(expectation, ceilings=self.ceilings_again(self.case.precision))
+            times += 1
+        return over
 
     def _rates(self, median_seconds: float) -> Json:
         flops, ceiling = self._model_flops, self.matmul_flops_per_second

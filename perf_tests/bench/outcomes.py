@@ -38,6 +38,10 @@ class ImpossibleError(Exception):
     """A case was measured faster than its machine can be; the message gives the limit and the likely cause."""
 
 
+class SuspiciousError(Exception):
+    """Code of the user's was not measured as the suite's own is; the message says what was found."""
+
+
 def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json], of_what: str = "") -> Outcome | None:
     """Judge a case before it is tried; None where it may fit.
 

@@ -50,6 +50,8 @@ class Session:
 
     repository: Repository
     """The repository of what is under test."""
+    replaced: list[str] = field(default_factory=list)
+    """What was found replaced of clocks, judges and the suite before there was a workbench."""
     saving: SavingOptions = field(init=False)
     """Set when pytest is configured."""
     settings: Settings = field(init=False)

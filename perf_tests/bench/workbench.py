@@ -1,10 +1,9 @@
 """What all benchmarks of one run share: device, clock, memory budget, ceilings, and what is kept of the run."""
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,14 @@ import torch
 
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
+from perf_tests.audit.rounds import why_replaced
 from perf_tests.bench.models import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests.bench.recording import MeasuringSession
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.hardware import clock as roofline
+from perf_tests.hardware.bound import put_back, time
 from perf_tests.hardware.clock import Clock, sentinel_bytes
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
@@ -59,6 +60,8 @@ class Workbench:
     groups: "Groups | None" = None
     """Process groups of the ranks; None where there is one process."""
     refused_attentions: Refusals = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    """What the import of the user's code, or a check of it, replaced of clocks, judges and the suite."""
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
     health: GpuHealth | None = None
@@ -97,6 +100,8 @@ class Workbench:
         gpus = 0 if self.groups is None else self.groups.peers.gpus
         if reason := case.why_unsupported(device) or case.why_unsupported_on_ranks(gpus):
             return Outcome("unsupported", reason)
+        if self.replaced and case.user_code:
+            return Outcome("suspicious", why_replaced(self.replaced))
         if (refusal := refusal_of(case, self.refused_attentions, device)) or case in self.known_to_fit:
             return refusal
         with self.spending("counting"):
@@ -104,8 +109,10 @@ class Workbench:
 
     def check_attentions(self, cases: Iterable[Case]) -> None:
         """Check the user's functions: from here on the cases of one that is wrong, or fails, are not tried."""
+        self.replaced += put_back()  # by the import of any code of the user's
         with self.spending("building"):
             self.refused_attentions = refusals(cases, self.device.torch_device)
+        self.replaced += put_back()
         forget_compiled()
 
     def halve_memory(self) -> int:
@@ -184,6 +191,14 @@ class Workbench:
         self.ceiling(precision)
         ceilings = self._ceilings()
         return ceilings and ceilings.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
+
+    def ceilings_again(self, precision: str) -> Ceilings | None:
+        """Measure products and memory traffic once more; returns the best of all so far."""
+        self.measure_ceiling_again(precision)
+        if self._machine is not None:
+            best = max(self._machine.bytes_per_second, roofline.memory_rate(self.device).burst)
+            self._machine = replace(self._machine, bytes_per_second=best)
+        return self.ceilings_for(precision)
 
     def _ceilings(self) -> Ceilings | None:
         """Measure or read them at the first call; None without the memory to measure them."""

@@ -5,7 +5,6 @@ import gc
 import mmap
 import os
 import resource
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from model.attention import AttentionFunction
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.torch_private import (
     clear_cublas_workspaces,
     compiler_counters,
@@ -335,8 +335,8 @@ class CpuDevice(Device):
 class CudaEvent:
     """A timing event on the current stream."""
 
-    def __init__(self) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)
+    def __init__(self, kind: type[torch.cuda.Event]) -> None:
+        self.event = kind(enable_timing=True)
         self.event.record()
 
     def seconds_until(self, later: Event) -> float:
@@ -358,12 +358,14 @@ class CudaDevice(Device):
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
         torch.cuda.set_device(torch_device)
+        # Bound here, before code of the user's is imported, which may replace them.
+        self._wait, self._kind_of_event = torch.cuda.synchronize, torch.cuda.Event
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.torch_device)
+        self._wait(self.torch_device)
 
     def record_event(self) -> Event | None:
-        return CudaEvent()
+        return CudaEvent(self._kind_of_event)
 
     def hold(self, seconds: float) -> None:
         spin_cuda(round(seconds * HIGHEST_HERTZ))
@@ -406,6 +408,23 @@ class CudaDevice(Device):
 
     def peak_reserved_bytes(self) -> int | None:
         return torch.cuda.max_memory_reserved(self.torch_device)
+
+
+# How float32 products are computed, which torch can be told in two ways.
+
+
+MIXED_PRECISION = "set in two ways"
+
+
+def float32_matmul_precision() -> str:
+    """Return torch's setting; MIXED_PRECISION where code set `torch.backends.cuda.matmul.fp32_precision` beside it.
+
+    Torch then refuses to tell, and products run in TF32 under whatever name.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return MIXED_PRECISION
 
 
 # Flushing the last-level cache, so that what is timed next reads its inputs from memory.

@@ -13,7 +13,14 @@ from typing import Any
 
 import torch
 
-from perf_tests.hardware.device import control_group_limit_bytes, is_kept, proc_values, total_bytes
+from perf_tests.hardware import bound
+from perf_tests.hardware.device import (
+    control_group_limit_bytes,
+    float32_matmul_precision,
+    is_kept,
+    proc_values,
+    total_bytes,
+)
 
 # Cores of this machine and the binding of processes to them (Linux).
 
@@ -97,18 +104,18 @@ class OtherProcesses:
     """The kernel counts in ticks of 10 ms on each processor: 2 processors are known to .04 cores over this time."""
 
     def __init__(self) -> None:
-        self._readings = deque([(time.perf_counter(), _busy_seconds())], maxlen=256)
+        self._readings = deque([(bound.time.perf_counter(), _busy_seconds())], maxlen=256)
 
     def mark(self) -> None:
         """Begin a stretch of time, which `cores` is asked about at its end."""
-        self._readings.append((time.perf_counter(), _busy_seconds()))
+        self._readings.append((bound.time.perf_counter(), _busy_seconds()))
 
     def cores(self) -> float | None:
         """Return their average number since the last mark, or since an earlier one where that is too short to tell.
 
         None where the kernel counts no time.
         """
-        now, busy = time.perf_counter(), _busy_seconds()
+        now, busy = bound.time.perf_counter(), _busy_seconds()
         long_ago = (reading for reading in reversed(self._readings) if now - reading[0] >= self.WINDOW_SECONDS)
         start, busy_before = next(long_ago, self._readings[0])
         if busy is None or busy_before is None:
@@ -283,7 +290,7 @@ class RoundHealth:
         """The next round is the first measured one."""
         self.throttled_rounds, self.throttle_reasons, self._sm_clocks_mhz, self._rounds = [], Counter(), [], 0
         self._start_joules = None if self.health is None else self.health.energy_joules()
-        self._start = time.perf_counter()
+        self._start = bound.time.perf_counter()
 
     def end_of_round(self) -> None:
         """Call it when a measured round has just ended: the clocks are still those of the round."""
@@ -302,7 +309,7 @@ class RoundHealth:
             return dict.fromkeys(
                 ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz")
             )
-        start, stop, seconds = self._start_joules, self.health.energy_joules(), time.perf_counter() - self._start
+        start, stop, seconds = self._start_joules, self.health.energy_joules(), bound.time.perf_counter() - self._start
         is_known = start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS
         joules = (stop - start) / self._rounds if is_known else None  # type: ignore[operator]
         return {
@@ -372,6 +379,14 @@ def _driver_version() -> str | None:
             return next(lines).split("Kernel Module")[1].split()[0]
     except (OSError, StopIteration, IndexError):
         return None
+
+
+def conditions() -> dict[str, Any]:
+    """What torch computes by, as it is set now, and any code of this process can set."""
+    return {
+        "float32_matmul_precision": float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Inside a worker of the gate: pytest runs the benchmarks, and each runs its rounds when the gate asks for them."""
 
 import gc
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler

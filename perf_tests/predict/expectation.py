@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+import torch
+
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.cases.case import Case
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu
+from perf_tests.hardware.device import last_level_cache_bytes
 from perf_tests.hardware.limits import (
     BACKWARD,
     FORWARD,
@@ -91,6 +94,21 @@ class Expectation:
             return predicted_time([part], ceilings)
         except ValueError:  # the machine has no rate for this precision
             return None
+
+    def over_roofline(self, median_seconds: float) -> float | None:
+        """Return the time of its kernels here over the median, less traffic that the last-level cache may serve.
+
+        Of what each kernel reads and writes, that cache holds at most its own size from one kernel to the next.
+        """
+        if self.counters is None:
+            return None
+        cache_bytes = last_level_cache_bytes(torch.device(self.case.device))
+        less_bytes = tuple(
+            replace(one, bytes=max(0, one.bytes - cache_bytes), strided_elements=0) for one in self.counters.kernels
+        )
+        best = self.ceilings and replace(self.ceilings, matmul_flops_per_second=self.ceilings.highest_flops_per_second)
+        predicted = replace(self, counters=replace(self.counters, kernels=less_bytes), ceilings=best)._roofline()
+        return None if predicted is None else predicted.kernel_seconds / median_seconds
 
     def is_over_ceiling(self, median_seconds: float) -> bool:
         """Whether the products run faster than the best square one measured here; traffic may be served by caches."""

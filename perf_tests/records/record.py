@@ -34,6 +34,7 @@ OUTCOMES = {
     "error": "failed",
     "impossible": "impossible",
     "incorrect": "incorrect",
+    "suspicious": "suspicious",
     "timed_out": "timed out",
     "process_died": "ended its process",
 }

@@ -32,7 +32,7 @@ from perf_tests.report.screens import pass_lines, result_lines, time_line
 from perf_tests.run.ends import TimeLimit, keep_pace
 from perf_tests.run.termination import termination_of
 
-FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
+FAILURES = ("error", "impossible", "incorrect", "suspicious", "timed_out", "process_died")
 """Outcomes that fail a run without any baseline."""
 
 

@@ -79,6 +79,15 @@ FACTS: list[tuple[str, Json]] = [
     ("", {"peak_allocated_bytes": 10.4 * GIB, "peak_requested_bytes": 10 * GIB, "predicted_peak_bytes": 10 * GIB}),
     ("", {"predicted_peak_bytes": GIB}),
     ("", {"peak_allocated_bytes": 66 * MIB, "predicted_peak_bytes": 64 * MIB, "workspace_bytes": 2 * MIB}),
+    ("replaced", {"replaced": ["time.perf_counter"]}), ("late_work", {"late_work": ["it goes on"]}),
+    ("shares_memory", {"shares_memory": True}), ("over_roofline", {"over_roofline": 1.26}),
+    ("", {"over_roofline": 1.24}), ("clocks_disagree", {"raw_seconds": times(3.0)}),
+    ("clocks_disagree", {"raw_seconds": times(1.0013)}), ("", {"raw_seconds": times(1.001)}),
+    ("", {"rounds_seconds": times(1e-6), "raw_seconds": times(9e-5)}), ("", {"raw_seconds": []}),
+    ("more_cpu_than_wall", {"cpu_seconds": times(2.2), **around(PROCESSORS)}),
+    ("", {"cpu_seconds": [*times(1.8)[:9], 4.0], **around(PROCESSORS)}), ("", {"cpu_seconds": times(2.2)}),
+    ("conditions_changed", around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high")),
+    ("conditions_changed", around({"deterministic_algorithms": False}, deterministic_algorithms=True)),
 ]  # fmt: skip
 
 
@@ -87,6 +96,24 @@ def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> No
     found = [ours.raised(ours.RowFacts(**{**honest, **facts})) for _, facts in FACTS]
     assert found == [[flag] if flag else [] for flag, _ in FACTS]
     assert {flag for flag, _ in FACTS} == {"", *ours.FLAGS}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"replaced": list("abcd")}, "It replaced a, b, c and 1 more, by which it is measured and checked;"),
+        ({"raw_seconds": times(3.0)}, "took 9.988 s by one clock and 29.96 s by a second one of the system"),
+        ({"cpu_seconds": times(2.5), **around(PROCESSORS)}, "in which 2 processors have at most 19.98 s"),
+        ({"over_roofline": 1.27}, "its kernels need 1.27 x the time that it took"),
+        (around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high"),
+         "It changed float32_matmul_precision from highest to high in its rounds"),
+    ],
+)  # fmt: skip
+def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement_shows(facts: Json, words: str) -> None:
+    (said,) = ours.accusations(ours.RowFacts(**{"rounds_seconds": HONEST, **facts}))
+    assert words in said
+    busy = {**around(PROCESSORS), "other_cores": 1.2}
+    assert ours.accusations(ours.RowFacts(rounds_seconds=HONEST, **busy)) == [], "a flag of the machine accuses nobody"
 
 
 SERIES = 500

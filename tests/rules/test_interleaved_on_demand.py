@@ -161,7 +161,16 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     assert workbench.known_to_fit == {cases["b"]}
 
 
-def test_the_sentinels_run_without_tf32_whatever_the_case_before_left() -> None:
+def test_the_sentinels_run_without_tf32_whatever_the_case_runs_with_and_leave_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A case in TF32 has sentinels before its rounds."""
+    modes: list[str] = []
+    product = sentinels(CPU)["arithmetic"]
+    monkeypatch.setattr(torch, "mm", lambda left, right: modes.append(torch.get_float32_matmul_precision()))
     torch.set_float32_matmul_precision("high")
-    sentinels(CPU)["arithmetic"]()
-    assert torch.get_float32_matmul_precision() == "highest"
+    try:
+        product()
+        assert (modes, torch.get_float32_matmul_precision()) == (["highest"], "high")
+    finally:
+        torch.set_float32_matmul_precision("highest")

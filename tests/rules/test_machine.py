@@ -17,7 +17,6 @@ from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
-from perf_tests.hardware import machine
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import (
@@ -116,7 +115,7 @@ def test_the_load_of_others_is_that_of_the_usable_processors_without_this_proces
 ) -> None:
     """Ten seconds, in which this process kept one core busy; stolen time is others'."""
     ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("perf_tests.hardware.bound.time", Mock(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(os, "times", lambda: (ours[0],) * 4 + (clock[0],))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
 
@@ -287,7 +286,9 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
 def test_a_machine_is_known_by_what_its_administrator_and_its_environment_set(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_driver_version", lambda: None)  # as in a virtual machine that hides /proc's file
+    monkeypatch.setattr(
+        "perf_tests.hardware.machine._driver_version", lambda: None
+    )  # as in a virtual machine that hides /proc's file
     sees(monkeypatch, name="NVIDIA H200", total_memory=2**37, major=9, minor=0, multi_processor_count=132, uuid="2222")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
     chosen = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "CUDA_MODULE_LOADING": "EAGER"}
@@ -326,7 +327,7 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
 ) -> None:
     clock = QueueDevice()
-    monkeypatch.setattr(machine, "time", clock)
+    monkeypatch.setattr("perf_tests.hardware.bound.time", clock)
     rounds = RoundHealth(open_gpu_health(GPU))
     rounds.begin()
     assert rounds.facts()["energy_joules_per_round"] is None, "no round has ended"

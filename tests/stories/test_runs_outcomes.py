@@ -132,7 +132,7 @@ def test_a_record_that_cannot_be_written_fails_the_run_and_is_written_later_with
 # A model that misbehaves.
 
 
-HEALTHY, FAULTY = (8, 56, 80), (16, 24, 32, 40, 48, 64, 72)
+HEALTHY, FAULTY = (8, 56, 80), (16, 24, 32, 40, 48, 64, 72, 74, 76)
 
 
 def cases(*contexts: int) -> set[str]:
@@ -155,8 +155,12 @@ def test_each_fault_is_the_row_of_its_case_and_a_signal_after_all_of_them_costs_
         16: "RuntimeError: planted", 24: "SystemExit: 0", 40: "meta", 48: "number of threads from 1 to 2",
         64: "logits are not finite", 72: "the tokens were changed in place",
         32: "The case changed torch's default dtype from torch.float32 to torch.float64",
+        74: "It replaced time.perf_counter, by which it is measured",
+        76: "It changed float32_matmul_precision from highest to medium",
     }.items():  # fmt: skip
-        assert words in resumed.outcomes[cases(context).pop()]["reason"]
+        row = resumed.outcomes[cases(context).pop()]
+        assert words in row["reason"]
+        assert (row["outcome"], len(row["rounds"])) == ("suspicious", 2) or context < 74, "the refused time is kept"
 
 
 def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ def fail() -> None:
     raise RuntimeError("planted")
 
 
+def replace_the_clock() -> None:
+    real = time.perf_counter
+    time.perf_counter = lambda: real() / 3
+
+
 MISBEHAVIOUR: dict[int, Callable[[], object]] = {
     16: fail,
     24: lambda: sys.exit(0),
@@ -71,6 +76,8 @@ MISBEHAVIOUR: dict[int, Callable[[], object]] = {
     40: lambda: torch.set_default_device("meta"),
     48: lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     56: lambda: print("planted " * 1000),
+    74: replace_the_clock,
+    76: lambda: torch.set_float32_matmul_precision("medium"),
     80: strike,
 }
 
