@@ -178,15 +178,16 @@ def _row(case: Case, workbench: Workbench) -> Row:
         "float32_matmul_precision": float32_matmul_precision(),
         "parameters": case.parameters,
     }
-    if case.attention == "sdpa":
+
+    def kernel_of_sdpa() -> Json:
         attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
         device, records_graph = workbench.device.torch_device, case.row.records_graph
-        conditions["sdpa_backend"] = sdpa_backend(
-            attention, case.query_shape, dtype, device, records_graph=records_graph
-        )
+        return {"sdpa_backend": sdpa_backend(attention, case.query_shape, dtype, device, records_graph=records_graph)}
+
     return Row(
         case,
         conditions=conditions,
+        asked_after=kernel_of_sdpa if case.attention == "sdpa" else dict,
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,

@@ -362,6 +362,8 @@ class Row:
     case: Case
     conditions: Json = field(default_factory=dict)
     """What a figure depends on besides the identity of its case."""
+    asked_after: Callable[[], Json] = dict
+    """Conditions that only a profiler tells, which may slow down what runs after it (pytorch/pytorch#144455)."""
     matmul_flops_per_second: float | None = None
     expectation: Expectation | None = None
     measure_ceiling_again: Callable[[str], float] | None = None
@@ -391,6 +393,7 @@ class Row:
         info: Json = {
             **case.identity(),
             **self.conditions,
+            **self.asked_after(),
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
             "warmup_rounds_run": timing.warmup_rounds_run,

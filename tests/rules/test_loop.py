@@ -17,6 +17,7 @@ from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import CpuDevice, CudaDevice
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
+from perf_tests.records.record import Json
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -140,6 +141,18 @@ def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_
         assert tuple(info[name] for name in names) == held
         assert info.get("flushed_bytes") == (flush and 30)
         assert flush is None or flush.call_count == 3
+
+
+def test_what_a_profiler_tells_is_asked_once_the_rounds_are_timed() -> None:
+    ran: list[str] = []
+
+    def ask() -> Json:
+        ran.append("asked")
+        return {"sdpa_backend": "math"}
+
+    info = timed(lambda: ran.append("round"), row=Row(language_model_case(attention="sdpa"), asked_after=ask))
+    assert (ran[-1], ran.count("asked"), info["sdpa_backend"]) == ("asked", 1, "math")
+    assert "math_attention" in info["flags"]
 
 
 def test_a_skipped_step_is_a_fall_from_the_scale_before_its_round_and_warm_up_rounds_count_none() -> None:
