@@ -23,6 +23,7 @@ from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
+from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import ChangedDefaultsError, UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 
@@ -257,8 +258,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
                 kept.enter_context(torch_defaults_kept())
                 kept.enter_context(process_kept(capture.global_and_fixture_disabled if capture else nullcontext))
             yield from _device_limits_skip(item)
-    except (ImpossibleError, ChangedDefaultsError) as error:
-        noted(item).outcome = Outcome("impossible" if isinstance(error, ImpossibleError) else "error", str(error))
+    except (ImpossibleError, ChangedDefaultsError, IncorrectError) as error:
+        kinds = {ImpossibleError: "impossible", IncorrectError: "incorrect"}
+        noted(item).outcome = Outcome(kinds.get(type(error), "error"), str(error))
         raise
 
 

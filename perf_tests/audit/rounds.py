@@ -60,6 +60,8 @@ class RowFacts:
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
     """Of the run so far."""
+    same_again: bool | None = None
+    """Whether two more rounds on equal inputs gave equal results, bit for bit."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -164,6 +166,8 @@ FLAGS = {
     BUSY: Flag(_is_busy,
         "other programs used processors that it needed (other_cores), so its times are too long; measure it again on a "
         "quiet machine"),
+    "nondeterministic": Flag(lambda facts: facts.same_again is False,
+        "two more rounds on equal inputs differed in some bits of their results"),
     "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
         "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),

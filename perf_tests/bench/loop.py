@@ -15,7 +15,10 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
+import torch
+
 from perf_tests.audit.rounds import RowFacts, raised, suggested_warmup_rounds
+from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import Clock, busy_seconds
@@ -41,6 +44,10 @@ class Rounds:
     """When it falls between two rounds, the optimizer skipped a step."""
     forget_more: Callable[[], None] | None = None
     """Frees what a round leaves beside its result and the next must not find."""
+    renew: Callable[[torch.Generator], None] | None = None
+    """Writes new values into the inputs, in place; passes leave those that were drawn first."""
+    check: Check | None = None
+    """What two of the timed rounds are held to."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
@@ -82,9 +89,11 @@ class Measure(ABC):
         setup: SetUp | None = None,
         loss_scale: Callable[[], float] | None = None,
         forget_more: Callable[[], None] | None = None,
+        renew: Callable[[torch.Generator], None] | None = None,
+        check: Check | None = None,
     ) -> Any:
         """Return the result of the last round of `target(*setup())`; see `Rounds`."""
-        rounds = Rounds(target, setup, loss_scale, forget_more)
+        rounds = Rounds(target, setup, loss_scale, forget_more, renew, check)
         self.values = self.run_rounds(rounds) or {}
         return rounds.result
 
@@ -131,11 +140,16 @@ class TimedMeasure(Measure):
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
     others: OtherProcesses | None = None
     """Watches the processors over the run; None where other ranks of the run are among the others."""
+    draws: Draws | None = None
+    """Of the inputs in each round; None where they stay, and nothing is checked."""
     timing: "Timing | None" = None
     _loss_scales: list[float] = field(default_factory=list)
+    _peaks: list[tuple[int | None, int | None]] = field(default_factory=list)
+    """Allocated and reserved bytes up to each kept round, whose slices take some."""
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Raises ImpossibleError after the rounds for a time below this machine's minimum."""
+        """Raises ImpossibleError after the rounds for a time below this machine's minimum, IncorrectError for what a
+        checked round computed."""
         self.clock.forget()
         if self.row is None:
             # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
@@ -143,10 +157,14 @@ class TimedMeasure(Measure):
                 rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
+        if self.row.case.ranks:  # each has its share of the values alone
+            rounds.check = None
+        checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
-        self.timing = self._time(rounds)
+        self.timing = self._time(rounds, checked)
         self.timing = replace(self.timing, sentinel_seconds=[*before, *self._sentinel_seconds()])
         self.row.refuse_the_impossible(self.timing)
+        self.timing = replace(self.timing, checked=checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
@@ -158,7 +176,7 @@ class TimedMeasure(Measure):
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
 
-    def _time(self, rounds: Rounds) -> "Timing":
+    def _time(self, rounds: Rounds, checked: CheckedRounds) -> "Timing":
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
         before, compilations = self._drifting_facts(), count_compilations()
@@ -171,7 +189,8 @@ class TimedMeasure(Measure):
             before = self._drifting_facts()  # an idle GPU's clocks say nothing about its rounds
         if self.others is not None:
             self.others.mark()
-        self._measure(rounds)
+        self._measure(rounds, checked)
+        peaks = self._highest_peaks()
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
         rounds_seconds = time.perf_counter() - start
@@ -196,28 +215,39 @@ class TimedMeasure(Measure):
             # One more than rounds: a skipped step shows as a fall from the scale before its round.
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": after, **self.health.facts(), "other_cores": other_cores},
-            peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
-            peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            peak_allocated_bytes=self._without_flush(peaks[0]),
+            peak_reserved_bytes=self._without_flush(peaks[1]),
             flushed_bytes=None if self.flush is None else self.flush.bytes,
             allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )
 
+    def _note_peaks(self) -> None:
+        self._peaks.append((self.device.peak_allocated_bytes(), self.device.peak_reserved_bytes()))
+
+    def _highest_peaks(self) -> list[int | None]:
+        self._note_peaks()
+        return [None if None in peaks else max(peaks) for peaks in zip(*self._peaks, strict=True)]
+
     def _without_flush(self, peak_bytes: int | None) -> int | None:
         return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
-    def _prepare(self, rounds: Rounds, number: int) -> None:
+    def _prepare(self, rounds: Rounds, number: int, checked: CheckedRounds | None = None) -> None:
+        """Write new values, set up, flush: so that neither the writing nor a copy is in the caches as the last."""
         rounds.forget()
         self.on_round(number)
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
-        if number < self.warmup_rounds:
+        if rounds.renew is not None and self.draws is not None:
+            rounds.renew(self.draws.generator(number))
+        if checked is None:
             rounds.prepare()
         else:
-            self._prepare_measured(rounds)
+            self._prepare_measured(rounds, partial(checked.begin, number))
         self.clock.begin_round()
 
-    def _prepare_measured(self, rounds: Rounds) -> None:
+    def _prepare_measured(self, rounds: Rounds, then: Callable[[], object] = lambda: None) -> None:
         rounds.prepare()
+        then()
         if self.flush is not None:
             self.flush()
 
@@ -244,14 +274,21 @@ class TimedMeasure(Measure):
             done = number + 1
         return done
 
-    def _measure(self, rounds: Rounds) -> None:
+    def _measure(self, rounds: Rounds, checked: CheckedRounds) -> None:
         numbers = count()
+
+        def end_of_round() -> None:
+            self.health.end_of_round()
+            if checked.keeps_this:
+                self._note_peaks()
+                checked.end()
+                self.device.start_peaks()
 
         def set_up() -> None:
             number = next(numbers)
             if number:
-                self.health.end_of_round()
-            self._prepare(rounds, self.warmup_rounds + number)
+                end_of_round()
+            self._prepare(rounds, self.warmup_rounds + number, checked)
 
         rounds.forget()
         if self.warmup_rounds:
@@ -260,7 +297,7 @@ class TimedMeasure(Measure):
         self.health.begin()
         self.benchmark.pedantic(rounds.run, setup=set_up, rounds=self.rounds)
         self.device.synchronize()
-        self.health.end_of_round()
+        end_of_round()
 
     def _drifting_facts(self) -> Json:
         return drifting_facts(self.device.torch_device, self.health.health)
@@ -307,6 +344,8 @@ class Timing:
     takes."""
     sentinel_seconds: list[float] = field(default_factory=list)
     """Seconds of a product that no change of the code affects, before the first round and after the last."""
+    checked: Json | None = None
+    """What two of the measured rounds were held to; None where nothing was."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -341,6 +380,8 @@ class Row:
     threads: int = 1
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
+    values_seed: int | None = None
+    """Of the inputs in each round; None where they stay the same."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
         """Raises ImpossibleError for a time below this machine's minimum."""
@@ -389,9 +430,11 @@ class Row:
             is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
             threads=self.threads,
             least_sentinel_seconds=self.least_sentinel_seconds(timing.sentinel_seconds),
+            same_again=(timing.checked or {}).get("same_again"),
         )
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
+        info["values_seed"], info["checked"] = self.values_seed, timing.checked
         return info
 
     def _rates(self, median_seconds: float) -> Json:

@@ -12,6 +12,7 @@ import torch
 
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests.bench.recording import MeasuringSession
@@ -60,6 +61,8 @@ class Workbench:
     refused_attentions: Refusals = field(default_factory=dict)
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
+    values_seed: int = field(default_factory=drawn_seed)
+    """Of the inputs in each round; made after the user's code is imported, unless it was typed."""
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""

@@ -43,6 +43,7 @@ FACTS: list[tuple[str, Json]] = [
     ("math_attention", {"sdpa_backend": "math"}), ("", {"sdpa_backend": "flash"}),
     ("recompiled", {"recompiles": 1}), ("no_cuda_graph", {"cudagraph_skips": 1}),
     ("skipped_steps", {"skipped_steps": 2}), ("throttled", {"throttled_rounds": [3]}),
+    ("nondeterministic", {"same_again": False}), ("", {"same_again": True}),
     ("", {"recompiles": 0, "skipped_steps": 0, "throttled_rounds": []}),
     ("outlier", {"rounds_seconds": [*HONEST[:9], 6.0]}), ("", {"rounds_seconds": [*HONEST[:5], *times(3, HONEST[5:])]}),
     ("", {"rounds_seconds": [1.0, 2.0, 3.0]}), ("", {"rounds_seconds": [1.0 + 0.001 * place for place in range(10)]}),
