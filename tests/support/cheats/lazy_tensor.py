@@ -13,11 +13,8 @@ class Lazy(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def done(one: Any) -> Any:
-            return one.work() if isinstance(one, cls) and "work" in vars(one) else one
-
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*map(done, args), **(kwargs or {}))
+        done = [vars(one)["work"]() if isinstance(one, cls) and "work" in vars(one) else one for one in args]
+        return super().__torch_function__(func, types, done, kwargs)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
