@@ -10,6 +10,7 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
+from perf_tests.bench.checked_rounds import Draws
 from perf_tests.bench.loop import Measure, Row, TimedMeasure
 from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, axis, free_leftovers
 from perf_tests.bench.outcomes import Outcome
@@ -90,13 +91,15 @@ def training(
 
 @pytest.fixture
 def batch(case: LanguageModelCase, workbench: Workbench) -> Batch:
-    generator = torch.Generator().manual_seed(workbench.settings.seed)
-    shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
-    tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
-    if case.sharing is not None and workbench.groups is not None:
-        tokens = workbench.groups.part_of(tokens, case.sharing)
-    tokens = tokens.to(workbench.device.torch_device)
-    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    def draw(generator: torch.Generator) -> Tensor:
+        """All ranks draw the same, of which each takes its part."""
+        shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
+        tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
+        if case.sharing is not None and workbench.groups is not None:
+            tokens = workbench.groups.part_of(tokens, case.sharing)
+        return tokens
+
+    return Batch.drawn(draw, workbench.settings.seed, workbench.device.torch_device)
 
 
 @pytest.fixture
@@ -155,6 +158,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         health=RoundHealth(workbench.health),
         sentinel=partial(product_seconds, workbench.device),
         others=None if case.ranks else workbench.others,
+        draws=Draws(workbench.values_seed, request.node.nodeid),
     )
     if isinstance(case, AttentionCase):
         given = request.getfixturevalue("inputs")
@@ -196,6 +200,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
         threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,
         empty_round_seconds=workbench.empty_round_seconds,
         least_sentinel_seconds=workbench.least_sentinel_seconds,
+        values_seed=workbench.values_seed,
     )
 
 

@@ -74,6 +74,8 @@ class RowFacts:
     shares_memory: bool = False
     over_roofline: float | None = None
     """Time of the kernels over the median, without traffic that caches may serve."""
+    same_again: bool | None = None
+    """Whether two more rounds on equal inputs gave equal results, bit for bit."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -230,6 +232,8 @@ FLAGS = {
     "throttled": Flag(lambda facts: bool(set(facts.throttle_reasons or ()) - {POWER_CAP}),
         "heat or a fault of the power supply held the GPU's clocks down at the end of measured rounds "
         "(throttle_reasons)"),
+    "nondeterministic": Flag(lambda facts: facts.same_again is False,
+        "two more rounds on equal inputs differed in some bits of their results"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),
         "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
     "memory_limit_changed": Flag(_has_changed("memory_limit_bytes"),

@@ -14,10 +14,12 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds
+from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
 from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
 from perf_tests.hardware.bound import late_work, put_back, shares_memory, time
@@ -45,6 +47,10 @@ class Rounds:
     """When it falls between two rounds, the optimizer skipped a step."""
     forget_more: Callable[[], None] | None = None
     """Frees what a round leaves beside its result and the next must not find."""
+    renew: Callable[[torch.Generator], None] | None = None
+    """Writes new values into the inputs, in place; passes leave those that were drawn first."""
+    check: Check | None = None
+    """What two of the timed rounds are held to."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
@@ -86,9 +92,11 @@ class Measure(ABC):
         setup: SetUp | None = None,
         loss_scale: Callable[[], float] | None = None,
         forget_more: Callable[[], None] | None = None,
+        renew: Callable[[torch.Generator], None] | None = None,
+        check: Check | None = None,
     ) -> Any:
         """Return the result of the last round of `target(*setup())`; see `Rounds`."""
-        rounds = Rounds(target, setup, loss_scale, forget_more)
+        rounds = Rounds(target, setup, loss_scale, forget_more, renew, check)
         self.values = self.run_rounds(rounds) or {}
         return rounds.result
 
@@ -137,12 +145,19 @@ class TimedMeasure(Measure):
     """Watches the processors over the run; None where other ranks of the run are among the others."""
     inputs: Sequence[Tensor] = ()
     """Tensors that the output of the target may not lie in."""
+    draws: Draws | None = None
+    """Of the inputs in each round; None where they stay, and nothing is checked."""
     timing: "Timing | None" = None
     _loss_scales: list[float] = field(default_factory=list)
+    _peaks: list[tuple[int | None, ...]] = field(default_factory=list)
+    """Allocated, requested and reserved bytes up to each kept round, whose slices take some."""
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Raises ImpossibleError after the rounds for a time below this machine's minimum, SuspiciousError for code of
-        the user's that was not measured as the suite's own is."""
+        """Run warm-up and measured rounds, then look at what they computed.
+
+        Raises ImpossibleError for a time below this machine's minimum, IncorrectError for what a checked round
+        computed, SuspiciousError for code of the user's that was not measured as the suite's own is.
+        """
         self.clock.forget()
         if self.row is None:
             # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
@@ -150,8 +165,11 @@ class TimedMeasure(Measure):
                 rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
+        if self.row.case.ranks:  # each has its share of the values alone
+            rounds.check = None
+        checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
-        self.timing = self._time(rounds)
+        self.timing = self._time(rounds, checked)
         if self.row.case.user_code:  # at once, while late work is still under way
             result = rounds.result
             late, aliases = late_work(result), shares_memory(result, self.inputs)
@@ -159,6 +177,7 @@ class TimedMeasure(Measure):
         sentinels = [*before, *self._sentinel_seconds()]
         self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
         self.row.refuse_the_impossible(self.timing)
+        self.timing = replace(self.timing, checked=checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
@@ -170,7 +189,7 @@ class TimedMeasure(Measure):
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
 
-    def _time(self, rounds: Rounds) -> "Timing":
+    def _time(self, rounds: Rounds, checked: CheckedRounds) -> "Timing":
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
         before, compilations, started_under = self._drifting_facts(), count_compilations(), conditions()
@@ -183,7 +202,8 @@ class TimedMeasure(Measure):
             before = self._drifting_facts()  # an idle GPU's clocks say nothing about its rounds
         if self.others is not None:
             self.others.mark()
-        self._measure(rounds)
+        self._measure(rounds, checked)
+        peaks = self._highest_peaks()
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
         rounds_seconds = time.perf_counter() - start
@@ -214,29 +234,44 @@ class TimedMeasure(Measure):
                 **self.health.facts(),
                 "other_cores": other_cores,
             },
-            peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
-            peak_requested_bytes=self._without_flush(self.device.peak_requested_bytes()),
-            peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            peak_allocated_bytes=peaks[0],
+            peak_requested_bytes=peaks[1],
+            peak_reserved_bytes=peaks[2],
             flushed_bytes=None if self.flush is None else self.flush.bytes,
             allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )
 
+    def _note_peaks(self) -> None:
+        device = self.device
+        peaks = (device.peak_allocated_bytes(), device.peak_requested_bytes(), device.peak_reserved_bytes())
+        self._peaks.append(peaks)
+
+    def _highest_peaks(self) -> list[int | None]:
+        """Return allocated, requested and reserved bytes without the buffer that flushes caches."""
+        self._note_peaks()
+        highest = (None if None in peaks else max(peaks) for peaks in zip(*self._peaks, strict=True))
+        return [self._without_flush(peak) for peak in highest]
+
     def _without_flush(self, peak_bytes: int | None) -> int | None:
         return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
-    def _prepare(self, rounds: Rounds, number: int) -> None:
+    def _prepare(self, rounds: Rounds, number: int, checked: CheckedRounds | None = None) -> None:
+        """Write new values, set up, flush: so that neither the writing nor a copy is in the caches as the last."""
         rounds.forget()
         self.on_round(number)
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
-        if number < self.warmup_rounds:
+        if rounds.renew is not None and self.draws is not None:
+            rounds.renew(self.draws.generator(number))
+        if checked is None:
             rounds.prepare()
         else:
-            self._prepare_measured(rounds)
+            self._prepare_measured(rounds, partial(checked.begin, number))
         self.clock.begin_round()
 
-    def _prepare_measured(self, rounds: Rounds) -> None:
+    def _prepare_measured(self, rounds: Rounds, then: Callable[[], object] = lambda: None) -> None:
         rounds.prepare()
+        then()
         if self.flush is not None:
             self.flush()
 
@@ -263,14 +298,21 @@ class TimedMeasure(Measure):
             done = number + 1
         return done
 
-    def _measure(self, rounds: Rounds) -> None:
+    def _measure(self, rounds: Rounds, checked: CheckedRounds) -> None:
         numbers = count()
+
+        def end_of_round() -> None:
+            self.health.end_of_round()
+            if checked.keeps_this:
+                self._note_peaks()
+                checked.end()
+                self.device.start_peaks()
 
         def set_up() -> None:
             number = next(numbers)
             if number:
-                self.health.end_of_round()
-            self._prepare(rounds, self.warmup_rounds + number)
+                end_of_round()
+            self._prepare(rounds, self.warmup_rounds + number, checked)
 
         rounds.forget()
         if self.warmup_rounds:
@@ -279,7 +321,7 @@ class TimedMeasure(Measure):
         self.health.begin()
         self.benchmark.pedantic(rounds.run, setup=set_up, rounds=self.rounds)
         self.device.synchronize()
-        self.health.end_of_round()
+        end_of_round()
 
     def _drifting_facts(self) -> Json:
         return drifting_facts(self.device.torch_device, self.health.health)
@@ -336,6 +378,8 @@ class Timing:
     """Signs that the last round of code of the user's went on after the clock was read."""
     shares_memory: bool = False
     """Whether the output lies in the memory of an input."""
+    checked: Json | None = None
+    """What two of the measured rounds were held to; None where nothing was."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -376,6 +420,8 @@ class Row:
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
+    values_seed: int | None = None
+    """Of the inputs in each round; None where they stay the same."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
         """Raises ImpossibleError for a time below this machine's minimum."""
@@ -433,11 +479,13 @@ class Row:
             late_work=timing.late_work,
             shares_memory=timing.shares_memory,
             over_roofline=self._over_roofline(timing.median_seconds),
+            same_again=(timing.checked or {}).get("same_again"),
         )
         if case.user_code and (accused := accusations(facts)):
             raise SuspiciousError(" ".join(accused))
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
+        info["values_seed"], info["checked"] = self.values_seed, timing.checked
         return info
 
     def _over_roofline(self, median_seconds: float) -> float | None:

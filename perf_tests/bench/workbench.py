@@ -13,6 +13,7 @@ import torch
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
 from perf_tests.audit.rounds import why_replaced
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests.bench.recording import MeasuringSession
@@ -64,6 +65,8 @@ class Workbench:
     """What the import of the user's code, or a check of it, replaced of clocks, judges and the suite."""
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
+    values_seed: int = field(default_factory=drawn_seed)
+    """Of the inputs in each round; made after the user's code is imported, unless it was typed."""
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""

@@ -52,8 +52,9 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
         case, extra_pass, values = noted(item).case, noted(item).extra_pass, noted(item).values
         with _or_stop(session):
             if not report.passed:
-                rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
                 outcome = noted(item).outcome or outcome_of_report(report)
+                is_timed = benchmark is not None and benchmark.stats and outcome.outcome != "incorrect"
+                rounds = list(benchmark.stats["data"]) if is_timed else []
                 session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
             elif report.when == "call" and extra_pass is not None:
                 assert values is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import load_attentions
 from perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests.bench.outcomes import KILLED, RANK_DIED
@@ -29,7 +30,7 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
-from perf_tests.cases.settings import Settings
+from perf_tests.cases.settings import Settings, is_typed
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
@@ -84,6 +85,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if not is_in_worker:  # a worker's run was checked where it began
         check_user_code(cases, workbench.device.torch_device)
         workbench.check_attentions(() if is_gate else cases)  # the gate checks each side
+    workbench.values_seed = settings.seed if is_typed(config, "--seed") else drawn_seed()
     if is_gate:
         return benchmarks
     _mark(benchmarks, workbench)

@@ -153,7 +153,7 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     workbench = workbench_on(CpuDevice(CPU))
     cases = {"a": attention_case(), "b": attention_case(head_dim=32)}
     items: list[Any] = [benchmark(case, nodeid=name) for name, case in cases.items()]
-    plugin, channel = plugin_on({"order": ["b", "a"], "measured": ["b"]})
+    plugin, channel = plugin_on({"order": ["b", "a"], "measured": ["b"], "seed": 7, "pair": 1})
     config = Mock(stash=stash_of(workbench=workbench))
     ends(plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items))
     assert channel.sent == [{"ready": {name: case.identity() for name, case in cases.items()}}]
