@@ -1,4 +1,4 @@
-"""`kernels FILE`: where the time of a capture goes: of Nsight Systems, of a kernel pass's trace, or of a record."""
+"""`kernels FILE`: show where the time of a capture goes: Nsight Systems', a kernel pass's, or a record's."""
 
 import argparse
 import json
