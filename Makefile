@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -53,9 +53,14 @@ pictures: $(INSTALLED)  ## draw the README's picture, the page over one committe
 	cwebp -quiet -lossless -z 9 .picture.png -o pictures/page.webp
 	rm .picture.html .picture.png
 
-writeup: $(INSTALLED)  ## the course's questions, answered from records: WRITEUP.md and writeup.html
-	$(BIN)/python -m perf_tests writeup -o WRITEUP.md
-	$(BIN)/python -m perf_tests writeup -o writeup.html
+pages: $(INSTALLED)  ## write docs/reference.md and docs/cs336.md again, and print how long each page is
+	$(BIN)/python -m tests.pages.reference
+	$(BIN)/python -m perf_tests writeup > docs/cs336.md
+	$(BIN)/python -m tests.pages.words
+
+writeup: $(INSTALLED)  ## the course's problems with the figures of your records: writeup.md; every table: writeup.html
+	$(BIN)/python -m perf_tests writeup -o writeup.md
+	$(BIN)/python -m perf_tests writeup --all -o writeup.html
 
 # Captures the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds costlier traces:
 #   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"
@@ -153,7 +158,7 @@ SLICE := page
 OUT ?= expedition
 STATE ?= expedition
 
-expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/gpu.md)
+expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/machines.md)
 	$(BIN)/python -m claims.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records

@@ -1,4 +1,4 @@
-"""`compare BEFORE NOW`: two records of one machine, case by case.
+"""`compare BEFORE NOW`: compare two records of one machine, case by case, without a verdict.
 
 Also the screen of a run beside its baseline: lost cases first, then the largest differences, then the rest.
 """

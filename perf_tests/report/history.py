@@ -1,4 +1,4 @@
-"""`history [RUN ...]`: what changed since which commit, over all stored runs or those that are named.
+"""`history [RUN ...]`: say what changed since which commit, over all recorded runs or the named ones.
 
 Also the figures of a history in words, for the page, and its exports for dashboards.
 """

@@ -1,4 +1,4 @@
-"""`report [RUN ...]`: one page of recorded runs that opens from disk; without RUN, of all stored runs."""
+"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`audit FILE`: which figures of a table or benchmark file are impossible or inconsistent, and why."""
+"""`audit FILE`: say which figures of a table or benchmark file are impossible or inconsistent, and why."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`bisect GOOD BAD --case ID`: the first commit that made a case slower, by `git bisect` with the gate."""
+"""`bisect GOOD BAD --case ID`: name the first commit that made a case slower, by `git bisect` and the gate."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`kernels FILE`: where the time of a capture goes: of Nsight Systems, of torch.profiler, or of a record."""
+"""`kernels FILE`: show where the time of a capture goes: Nsight Systems', torch.profiler's, or a record's."""
 
 import argparse
 import json

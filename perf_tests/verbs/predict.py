@@ -1,4 +1,4 @@
-"""`predict --size 2.7B --gpu A100-80GB`: whether a step or attention fits on a machine, and how long it takes."""
+"""`predict --size 2.7B --gpu A100-80GB`: say whether a step or attention fits on a machine, and how long it takes."""
 
 import argparse
 import gc

@@ -18,16 +18,16 @@ from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples
 from perf_tests.gate.statistics import decide_clock, pair_values
 from perf_tests.gate.verdicts import Verdict
-from tests.support.documents import README, block, indented, page
+from tests.support.documents import EVIDENCE, README, block, indented
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import recorded_values, relabelled
 
 
 def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
-    trials, text = trials_under(KEPT), " ".join(page("gate").split())
+    trials, text = trials_under(KEPT), " ".join(EVIDENCE.split())
     say(trials)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
-    assert [line.rstrip() for line in indented(block(page("gate"), "worth")) if line] == said
+    assert [line.rstrip() for line in indented(block(EVIDENCE, "worth")) if line] == said
     runs = [trial.samples for trial in trials["false-alarms"] if trial.says_something]
     values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
     alarms = relabelled(np.random.default_rng(2027), values, 10_000)
@@ -53,7 +53,7 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
         assert words in text
     assert f"about {median(whole) / 60:.0f} minutes for 20 cases" in " ".join(README.split())
     for line in map(json.loads, lzma.decompress((KEPT / FILE).read_bytes()).splitlines()):
-        assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", page("gate"))
+        assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", EVIDENCE)
     for proof in PROOFS:
         raw = read_trial(finished_trials(KEPT / proof)[0])
         assert_judged_the_same(next(trial for trial in trials[proof] if trial.name == raw.name), raw)
@@ -83,12 +83,12 @@ def rounded(value: Any) -> Any:
 
 
 def test_the_page_shows_the_one_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
-    (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
+    (shown,) = [line for line in indented(block(EVIDENCE, "alarm")) if line]
     assert main(["replay", str(KEPT / "alarm.jsonl.xz")]) == 1
     assert shown in capsys.readouterr().out.splitlines()
     samples = read_samples(KEPT / "alarm.jsonl.xz")
     assert (len(samples.pairs(2)), samples.end) == (9, "budget")
-    assert "time ended after nine fresh pairs" in " ".join(page("gate").split())
+    assert "time ended after nine fresh pairs" in " ".join(EVIDENCE.split())
 
 
 @pytest.mark.parametrize(
