@@ -19,6 +19,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
 from perf_tests.hardware.machine import RoundHealth
@@ -195,6 +196,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
+        was_beside=partial(workbench.was_beside, time.monotonic()),
         ceilings_again=workbench.ceilings_again,
         available_bytes=workbench.budget_bytes,
         threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,

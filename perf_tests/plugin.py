@@ -26,7 +26,7 @@ from perf_tests.records.record import Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
-from perf_tests.user_code.guard import ChangedDefaultsError, UserCodeError, process_kept, torch_defaults_kept
+from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 
 LEDGER_TEST = "test_counters.py"
@@ -264,7 +264,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             yield from _device_limits_skip(item)
             if is_benchmark(item) and noted(item).case.user_code and (replaced := put_back()):
                 raise SuspiciousError(why_replaced(replaced))
-    except (ImpossibleError, IncorrectError, SuspiciousError, ChangedDefaultsError) as error:
+    except (ImpossibleError, IncorrectError, SuspiciousError, UserCodeError) as error:
         kinds = {ImpossibleError: "impossible", IncorrectError: "incorrect", SuspiciousError: "suspicious"}
         noted(item).outcome = Outcome(kinds.get(type(error), "error"), str(error))
         raise

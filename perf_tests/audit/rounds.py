@@ -63,6 +63,8 @@ class RowFacts:
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
     """Of the run so far."""
+    is_beside_a_run: bool = False
+    """Whether another run of the suite measured on this device meanwhile."""
     cpu_seconds: Sequence[float] | None = None
     """Of all threads of this process, in each round; None where one of them waits for a device."""
     raw_seconds: Sequence[float] = ()
@@ -234,6 +236,8 @@ FLAGS = {
         "(throttle_reasons)"),
     "nondeterministic": Flag(lambda facts: facts.same_again is False,
         "two more rounds on equal inputs differed in some bits of their results"),
+    "beside_a_run": Flag(lambda facts: facts.is_beside_a_run,
+        "another run of the suite measured on this device at the same time, so its times may be too long"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),
         "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
     "memory_limit_changed": Flag(_has_changed("memory_limit_bytes"),
@@ -255,8 +259,7 @@ FLAGS = {
         "the peak of what was asked of the allocator differs from the prediction by more than 1 % and the libraries' "
         "workspaces"),
     "replaced": Flag(lambda facts: bool(facts.replaced),
-        "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times",
-        lambda facts: why_replaced(facts.replaced)),
+        "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times"),
     "clocks_disagree": Flag(_clocks_disagree,
         "a second clock of the system disagrees with its times by more than .1 % and 1 ms",
         lambda facts: f"Its rounds took {duration(sum(facts.rounds_seconds))} by one clock and "

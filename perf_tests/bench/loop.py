@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds
+from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds, why_replaced
 from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
 from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
@@ -29,6 +29,7 @@ from perf_tests.hardware.limits import Ceilings
 from perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
 from perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
 from perf_tests.records.record import Json
+from perf_tests.user_code.guard import end_if_forked
 
 SetUp = Callable[[], tuple[Any, ...] | None]
 """Returns the arguments of the target."""
@@ -63,6 +64,7 @@ class Rounds:
     def prepare(self) -> None:
         """Run the set-up. The arguments are kept here: pytest-benchmark would hold them until it has new ones."""
         self.forget()
+        end_if_forked()
         begin_round()
         self._arguments = (self.setup() if self.setup is not None else None) or ()
 
@@ -176,6 +178,8 @@ class TimedMeasure(Measure):
             self.timing = replace(self.timing, late_work=late, shares_memory=aliases)
         sentinels = [*before, *self._sentinel_seconds()]
         self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
+        if self.row.case.user_code and self.timing.replaced:  # before its results are judged
+            raise SuspiciousError(why_replaced(self.timing.replaced))
         self.row.refuse_the_impossible(self.timing)
         self.timing = replace(self.timing, checked=checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
@@ -416,6 +420,8 @@ class Row:
     threads: int = 1
     empty_round_seconds: float | None = None
     """Wall time of a round without work; None where the device has no clock."""
+    was_beside: Callable[[], bool] = lambda: False
+    """Whether another run of the suite measured on this device meanwhile; asked after the rounds."""
     ceilings_again: Callable[[str], Ceilings | None] | None = None
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
@@ -478,6 +484,7 @@ class Row:
             replaced=timing.replaced,
             late_work=timing.late_work,
             shares_memory=timing.shares_memory,
+            is_beside_a_run=self.was_beside(),
             over_roofline=self._over_roofline(timing.median_seconds),
             same_again=(timing.checked or {}).get("same_again"),
         )

@@ -26,6 +26,11 @@ class Outcome:
             raise ValueError(f"outcome {self.outcome!r} is not known; it must be one of {', '.join(OUTCOMES)}.")
 
     @property
+    def is_of_a_side(self) -> bool:
+        """Whether base may be another: it may support what head does not, or be honest. Only its worker can tell."""
+        return self.outcome in ("unsupported", "suspicious")
+
+    @property
     def in_words(self) -> str:
         return f"{OUTCOMES[self.outcome]}: {self.reason}"
 

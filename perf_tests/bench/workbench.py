@@ -25,7 +25,7 @@ from perf_tests.hardware.clock import Clock, sentinel_bytes
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, open_gpu_health
+from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, RunsBeside, open_gpu_health
 from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
@@ -71,6 +71,8 @@ class Workbench:
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
     others: OtherProcesses = field(default_factory=OtherProcesses)
+    beside: RunsBeside | None = None
+    """Other runs on this machine; None where nothing is measured."""
     _least_sentinel_seconds: float = math.inf
     doubts: list[str] = field(default_factory=list)
     """Sentences on kept ceilings that this run did not confirm."""
@@ -236,9 +238,20 @@ class Workbench:
         """Return what to call before each measured round of a case with cold caches; None for other cases."""
         return CacheFlush(self.device.torch_device) if case.cache == "cold" else None
 
+    def was_beside(self, since: float) -> bool:
+        """Return whether another run measured on this device since a moment."""
+        return self.beside is not None and self.beside.seen_since(since)
+
+    @property
+    def neighbours(self) -> list[str]:
+        """Sentences on runs that were seen to measure at the same time."""
+        return [] if self.beside is None else self.beside.sentences()
+
     def on_round(self, number: int) -> None:
         if self.session is not None:
             self.session.progress.round(number)
+        if self.beside is not None:
+            self.beside.look_now_and_then()
 
 
 def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:

@@ -95,7 +95,10 @@ def total_bytes() -> int:
 def cap_address_space(budget_bytes: int) -> None:
     """Let this process grow by at most `budget_bytes`; a larger allocation raises instead of getting it killed."""
     _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # no /proc, as `why_less_is_known` says
+        return
     limit = pages * resource.getpagesize() + budget_bytes
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
@@ -121,7 +124,19 @@ def proc_values(file: str, name: str) -> list[str]:
 def _meminfo_bytes(name: str) -> int:
     for value in proc_values("meminfo", name):
         return int(value.split()[0]) * 1024
-    raise OSError(f"/proc/meminfo has no {name}; set --memory-budget")
+    # The C library asks the kernel itself, which counts what caches hold as taken (sysconf(3)).
+    pages = os.sysconf("SC_AVPHYS_PAGES" if name == "MemAvailable" else "SC_PHYS_PAGES")
+    return pages * resource.getpagesize()
+
+
+def why_less_is_known() -> str | None:
+    """Say what a machine without /proc does not tell; None where it is there."""
+    if os.path.exists("/proc/self/stat"):
+        return None
+    return (
+        "There is no /proc here: other_cores and clock rates are null, CPU times of several threads are as of the "
+        "kernel's last tick, and a case that needs more memory than there is may be killed instead of ending in time."
+    )
 
 
 def control_group_limit_bytes() -> int | None:

@@ -1,6 +1,11 @@
 """Facts of the machine: stable ones belong to a record, drifting ones to each of its rows."""
 
+import atexit
+import fcntl
+import json
+import math
 import os
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
@@ -140,6 +145,70 @@ def _busy_seconds() -> float | None:
         return None
     ours = os.times()  # of its children those that have ended, such as a compiler
     return ticks / os.sysconf("SC_CLK_TCK") - sum(ours[:4]) if ticks else None
+
+
+class RunsBeside:
+    """Tells other runs on this machine, whatever their storage, that this one measures, and finds those that do.
+
+    Each holds the lock of a file of its own in the temporary folder, until its process ends.
+    """
+
+    PREFIX = "perf-tests-run-"
+
+    def __init__(self, device: str, where: str) -> None:
+        """Raises nothing: without such a folder no run sees this one. `where` is what its figures go to."""
+        self.seen: dict[int, str] = {}
+        """What those found so far write to, by process."""
+        self._device, self._file = device, None
+        self._last_look = self._last_seen = -math.inf
+        with suppress(OSError):
+            self._file = file = tempfile.NamedTemporaryFile("w", prefix=self.PREFIX)  # noqa: SIM115  # until the end
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(file.fileno(), 0o644)  # for other users too
+            json.dump({"process": os.getpid(), "device": device, "where": where}, file)
+            file.flush()
+            atexit.register(self.close)
+
+    def seen_since(self, moment: float) -> bool:
+        """Return whether another run measured on this device at or after a moment of `bound.time.monotonic`."""
+        self.look()
+        return self._last_seen >= moment
+
+    def look(self) -> bool:
+        """Return whether another run measures on this device now; it is added to `seen`."""
+        found, self._last_look = False, bound.time.monotonic()
+        for path in Path(tempfile.gettempdir()).glob(f"{self.PREFIX}*"):
+            with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+                content = file.read(4096)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    run = json.loads(content)
+                    if int(run["process"]) != os.getpid() and run["device"] == self._device:
+                        self.seen[int(run["process"])], found = str(run["where"])[:200], True
+                        self._last_seen = self._last_look
+                    continue
+                if content:  # else it is about to be locked
+                    path.unlink()
+        return found
+
+    def look_now_and_then(self) -> None:
+        """Look once a second at most, between rounds: a short run would come and go within a long case."""
+        if bound.time.monotonic() - self._last_look >= 1.0:
+            self.look()
+
+    def close(self) -> None:
+        """Measure no longer."""
+        if self._file is not None:
+            self._file.close()
+
+    def sentences(self) -> list[str]:
+        """Say which runs were seen, of all that this one looked for."""
+        return [
+            f"Process {process} measures on this machine at the same time, into {where}: each run makes the other's "
+            "times too long; wait for its end, or measure again."
+            for process, where in self.seen.items()
+        ]
 
 
 # The state of an NVIDIA GPU through NVML: clocks, temperature, power, energy, throttling.
@@ -414,8 +483,14 @@ def granted_by_host() -> dict[str, Any]:
     }
 
 
+_IMPORTED = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def seconds_since_process_start() -> float:
-    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22)."""
-    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22); else since import."""
+    try:
+        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - _IMPORTED
     started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started

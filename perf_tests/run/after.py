@@ -35,6 +35,9 @@ from perf_tests.run.termination import termination_of
 FAILURES = ("error", "impossible", "incorrect", "suspicious", "timed_out", "process_died")
 """Outcomes that fail a run without any baseline."""
 
+MOST_PRINTED = 4000
+"""Characters of what a failed case printed that are shown."""
+
 
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
     assert workbench.session is not None
@@ -63,6 +66,7 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
                 session.measured(benchmark.stats.as_dict(include_data=True))
     if report.passed:
         return
+    report.sections = [(name, shortened(printed)) for name, printed in report.sections]
     # Free the tensors that a kept traceback holds.
     for name in ("last_exc", "last_value", "last_traceback"):
         if hasattr(sys, name):
@@ -73,6 +77,13 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
         item.session.shouldstop = (
             f"{workbench.device.torch_device} is unusable after {item.name}; {again} in a new process."
         )
+
+
+def shortened(printed: str) -> str:
+    """Return the end of what a case printed, and how much is left out: a model may print megabytes."""
+    if len(printed) <= MOST_PRINTED:
+        return printed
+    return f"[{len(printed) - MOST_PRINTED:,} characters are left out]\n{printed[-MOST_PRINTED:]}"
 
 
 @contextmanager
@@ -256,7 +267,7 @@ def show(terminal: pytest.TerminalReporter) -> None:
                 terminal.write_line(line.text, red=line.is_red)
         section("gate", run.verdict_lines)
         seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
-        section("run", [time_line(seconds), *suite.workbench.doubts, *run.notes])
+        section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])
         for failure in run.failures:
             terminal.write_line(failure, red=True)
     section("counters", suite.ledger_lines)

@@ -34,6 +34,7 @@ from perf_tests.cases.settings import Settings, is_typed
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
+from perf_tests.hardware.device import why_less_is_known
 from perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests.passes.extra_pass import pass_named
 from perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
@@ -108,8 +109,7 @@ def _open_run(
     """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings, workbench, option = suite.saving, suite.settings, suite.workbench, config.option
     run = Run(gone_counts=settings.shard is None and not is_restricted(config))
-    if workbench.why_no_health:
-        run.notes.append(workbench.why_no_health)
+    run.notes += filter(None, (workbench.why_no_health, why_less_is_known()))
     machine_info = machine_info_of(config)
     try:
         for name in settings.passes:
@@ -127,6 +127,8 @@ def _open_run(
             f"The run cannot be saved under {saving.storage}: {error}. "
             "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
+    workbench.beside = machine.RunsBeside(settings.device, str(saving.storage))
+    workbench.beside.look()
     workbench.session = session = MeasuringSession(journal, contents, Progress(line_or_log(config)))
     suite.run = run
     run.notes += notes
@@ -170,7 +172,7 @@ def how_long(config: pytest.Config) -> list[str]:
     if not suite.is_ready or suite.workbench.session is None:
         return []
     predicted = suite.workbench.session.progress.predicted_seconds
-    return [eta(predicted, suite.workbench.device)] if predicted else []
+    return [eta(predicted, suite.workbench.device), *suite.workbench.neighbours] if predicted else []
 
 
 # What cannot run, or would say nothing, is refused before the first case.

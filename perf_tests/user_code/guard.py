@@ -1,6 +1,7 @@
 """Runs code of the user's own: within a time, without a lasting effect on torch, its failures as one sentence."""
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -55,6 +56,7 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(),
+            _folder_kept(),
             _defaults_kept(f"{what}: it changed", UserCodeError),
             _at_most(seconds),
             redirect_stdout(sys.stderr),  # standard output is the verb's own, JSON for example
@@ -140,13 +142,52 @@ EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
 
 
 @contextmanager
+def _folder_kept() -> Iterator[None]:
+    """Put the working folder back, also one whose path is gone."""
+    try:
+        folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.fchdir(folder)
+        os.close(folder)
+
+
+_came_back: tuple[int, int] | None = None
+"""Of the case at hand: its process, and the pipe by which a process that it forked says that it came back."""
+
+
+def end_if_forked() -> None:
+    """End this process where the case forked it and it came back: it would run on as a second run.
+
+    Called before each round too, so that it disturbs no later one.
+    """
+    if _came_back is not None and os.getpid() != _came_back[0]:
+        os.write(_came_back[1], b"1")
+        os._exit(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
+
+
+FORKED_SECONDS = 0.5
+"""How long one that is still there may take to come back, at the end of a case."""
+
+
+class ForkedError(UserCodeError):
+    """A process that the case forked works on beside it."""
+
+
+@contextmanager
 def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
     """End this process as a failure, with a sentence printed `uncaptured`, where what runs inside calls `os._exit`.
 
-    A process forked inside ends as ever, and ends here where it comes back instead of ending itself: it would run on
-    as a second run. Handlers of the signals that end a run, and the working folder, are put back afterwards.
+    A process forked inside ends as ever, and where it comes back instead of ending itself, is ended: ForkedError.
+    Handlers of the signals that end a run, and the working folder, are put back afterwards.
     """
-    pid, end, folder = os.getpid(), os._exit, os.getcwd()
+    global _came_back
+    pid, end, (said, pipe) = os.getpid(), os._exit, os.pipe()
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -158,18 +199,26 @@ def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = null
             print(sentence, file=sys.__stderr__, flush=True)
         end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
 
-    os._exit = ended
+    os._exit, _came_back = ended, (pid, pipe)
     try:
-        yield
+        with _folder_kept():
+            yield
     finally:
         os._exit = end
-        if os.getpid() != pid:
-            end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
-        with suppress(OSError):  # the folder is gone
-            os.chdir(folder)
+        end_if_forked()
+        _came_back = None
+        os.close(pipe)
+        # Nothing waits where no forked process is left: the pipe is closed then. One that is left may be about to say.
+        came_back = bool(select.select([said], [], [], FORKED_SECONDS)[0]) and os.read(said, 1)
+        os.close(said)
         for number, handler in handlers.items():
             if main and handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
+    if came_back:
+        raise ForkedError(
+            "A process that the case forked came back and worked on beside it, so its times are not its own; let what "
+            "it forks end by os._exit, or start it by subprocess."
+        )
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """Clocks and judges are those of before code of the user's ran; CPU time misses no thread; late work is seen."""
 
+import hashlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -179,6 +182,29 @@ def test_cpu_time_has_no_ticks_and_loses_no_thread_that_ends_between_two_reading
     kernel.end(4)
     kernel.pass_time(0.001)
     assert clock() - readings[-1] == pytest.approx(0.002 + 0.003 + 0.002)
+
+
+def test_on_this_machine_cpu_time_is_the_sum_of_its_threads_while_one_of_them_computes() -> None:
+    """Less the time of ended threads, which is the same in all readings: each must lie between two sums around it."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("no /proc")
+
+    def of_threads() -> float:
+        clocks = [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
+        return sum(map(time.clock_gettime, clocks))
+
+    ends = threading.Event()
+    works = threading.Thread(target=lambda: [hashlib.sha256(bytes(2**20)) for _ in iter(ends.is_set, True)])
+    works.start()
+    try:
+        clock = ProcessClock()
+        readings = [(of_threads(), clock(), of_threads()) for _ in range(200)]
+    finally:
+        ends.set()
+        works.join()
+    least = max(whole - after for _, whole, after in readings)
+    most = min(whole - before for before, whole, _ in readings)
+    assert least <= most + 1e-6, "nanoseconds as floats"
 
 
 def test_without_proc_cpu_time_is_the_processs_own_and_on_this_machine_reading_it_takes_microseconds() -> None:

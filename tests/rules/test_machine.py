@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
+from perf_tests.hardware.bound import time as clocks
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import (
@@ -26,6 +28,7 @@ from perf_tests.hardware.machine import (
     NoHealthError,
     OtherProcesses,
     RoundHealth,
+    RunsBeside,
     can_bind,
     drifting_facts,
     keep_on,
@@ -367,3 +370,26 @@ def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagge
     on_cpu = measured(RoundHealth(None))
     for name in ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz"):
         assert on_cpu[name] is None
+
+
+def test_two_runs_on_one_device_see_each_other_and_none_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their storage; what a killed run left is removed, what is about to be locked is not."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first = RunsBeside("cpu", "/first")
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    second, on_gpu = RunsBeside("cpu", "/second"), RunsBeside("cuda:0", "/second")
+    left, begun = tmp_path / "perf-tests-run-left", tmp_path / "perf-tests-run-begun"
+    left.write_text('{"process": 8, "device": "cpu", "where": "/left"}')
+    begun.touch()
+    assert (second.look(), on_gpu.look()) == (True, False)
+    (said,) = second.sentences()
+    assert "measures on this machine at the same time, into /first: each run makes" in said
+    assert (left.exists(), begun.exists(), on_gpu.sentences()) == (False, True, [])
+    now = clocks.monotonic()
+    first.close()
+    assert (second.seen_since(now - 60), second.seen_since(now)) == (True, False)
+    assert second.sentences() == [said], "a case had measured beside it"
+    second.close()
+    on_gpu.close()

@@ -4,6 +4,7 @@ A planted fault spares what the suite does before a case: inputs of batch 1, wit
 without content, on which it counts.
 """
 
+import ctypes
 import errno
 import os
 import resource
@@ -78,6 +79,7 @@ MISBEHAVIOUR: dict[int, Callable[[], object]] = {
     56: lambda: print("planted " * 1000),
     74: replace_the_clock,
     76: lambda: torch.set_float32_matmul_precision("medium"),
+    78: os.fork,
     80: strike,
 }
 
@@ -106,6 +108,14 @@ class EndsTheProcessAt16(Healthy):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.config.context_length == 16:
             os._exit(0)
+
+
+class EndsFromCAt16(Healthy):
+    """Past Python, whose `os._exit` the suite holds."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and self.calls == 2:
+            ctypes.CDLL(None)._exit(0)
 
 
 class WaitsAt16(Healthy):
