@@ -211,7 +211,7 @@ class AttentionCheck(Check):
         for sequence, places_R in enumerate(self.places_BR):
             at, of_sequence = places_R.to(q.device), (k[sequence], v[sequence])
             exact, allowed = exact_and_bounds(
-                q[sequence, at], *of_sequence, do[sequence, at], self.arithmetic, positions_R=at
+                q[sequence, at], *of_sequence, do[sequence, at], self.arithmetic, at, (row_name,)
             )
 
             def place_of(place: tuple[int, ...], b: int = sequence, at: Tensor = places_R) -> tuple[int, ...]:
@@ -234,7 +234,7 @@ class AttentionCheck(Check):
         for at in torch.arange(len(q), device=q.device).split(ROWS_AT_A_TIME):
             # Keys that none of these queries sees are left out.
             seen = int(at[-1]) + 1
-            parts = exact_and_bounds(q[at], k[:seen], v[:seen], do[at], self.arithmetic, positions_R=at)
+            parts = exact_and_bounds(q[at], k[:seen], v[:seen], do[at], self.arithmetic, at, NAMES[2:])
             for total, part in zip((exact, allowed), parts, strict=True):
                 total[:, :seen] += torch.stack((part.dk, part.dv)).cpu()
         for which, name in enumerate(NAMES[2:]):
