@@ -455,7 +455,7 @@ class StepCheck(_ParameterCheck):
 # The rounds of a case: which are kept, and what is said of them.
 
 
-LONG_ROUND_SECONDS = 0.05
+LONG_ROUND_SECONDS = 0.03
 """Of two kept rounds as long as this only one is run again, or checking would take over a tenth of the case."""
 
 

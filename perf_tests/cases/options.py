@@ -276,7 +276,8 @@ OPTIONS = (
            partial(whole_number, least=0)),
     Option("--rounds", "measured rounds of each case", "10; attention alone on a GPU 100", whole_number),
     Option("--threads", "CPU threads of PyTorch", "all physical cores", thread_count),
-    Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0, most=2**63 - 1)),
+    Option("--seed", "seed of weights; where it is typed, of the values in each round too, which are else of a seed "
+           "drawn after the user's code is imported", "2027", partial(whole_number, least=0, most=2**63 - 1)),
     Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}; or your own optimizer: MODULE:FACTORY or "
            "FILE.py:FACTORY, where FACTORY(named_parameters) returns a torch.optim.Optimizer",
