@@ -10,7 +10,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,8 @@ class Kept:
     """Counted from 1 among the measured ones."""
     position: int
     before: Slices
+    random_state: Sequence[Tensor] = ()
+    """Of torch's generators before the set-up, with which dropout draws the same again."""
     after: Slices = field(default_factory=dict)
 
     @property
@@ -211,7 +213,7 @@ class AttentionCheck(Check):
         for sequence, places_R in enumerate(self.places_BR):
             at, of_sequence = places_R.to(q.device), (k[sequence], v[sequence])
             exact, allowed = exact_and_bounds(
-                q[sequence, at], *of_sequence, do[sequence, at], self.arithmetic, positions_R=at
+                q[sequence, at], *of_sequence, do[sequence, at], self.arithmetic, at, (row_name,)
             )
 
             def place_of(place: tuple[int, ...], b: int = sequence, at: Tensor = places_R) -> tuple[int, ...]:
@@ -234,7 +236,7 @@ class AttentionCheck(Check):
         for at in torch.arange(len(q), device=q.device).split(ROWS_AT_A_TIME):
             # Keys that none of these queries sees are left out.
             seen = int(at[-1]) + 1
-            parts = exact_and_bounds(q[at], k[:seen], v[:seen], do[at], self.arithmetic, positions_R=at)
+            parts = exact_and_bounds(q[at], k[:seen], v[:seen], do[at], self.arithmetic, at, NAMES[2:])
             for total, part in zip((exact, allowed), parts, strict=True):
                 total[:, :seen] += torch.stack((part.dk, part.dv)).cpu()
         for which, name in enumerate(NAMES[2:]):
@@ -253,6 +255,11 @@ class AttentionCheck(Check):
 def _half_the_digits(precision: Precision) -> float:
     is_tf32 = precision.float32_matmul_precision != "highest"
     return Arithmetic.of(precision.autocast_dtype or torch.float32, is_tf32).stored_roundoff ** 0.5
+
+
+def _bound(share: float, magnitude: Tensor, highest: float) -> Tensor:
+    """What adds up to 0, as the gradients of a bias of keys do, is made of the roundings of others alone."""
+    return share * magnitude.clamp(min=share * highest)
 
 
 class LogitsCheck(Check):
@@ -277,7 +284,7 @@ class LogitsCheck(Check):
 
     def check_again(self, kept: Kept, again: Slices) -> None:
         wanted = again["logits"].double()
-        bound = self.share * wanted.abs().amax(-1, keepdim=True).expand_as(wanted)
+        bound = _bound(self.share, wanted.abs().amax(-1, keepdim=True), float(wanted.abs().max())).expand_as(wanted)
         check_within(kept.after["logits"], wanted, bound, "the logits", kept.words, self._place_of, "run once more")
 
     def check_pair(self, kept: Sequence[Kept]) -> None:
@@ -350,10 +357,8 @@ class GradientCheck(_ParameterCheck):
             return
         wanted = again["gradient"].double()
         gradients = [one.grad for one in self.training.model.parameters() if one.grad is not None]
-        highest = max(float(gradient.abs().max()) for gradient in gradients)
-        # Gradients that add up to 0, as those of a bias of keys, are made of roundings alone.
-        allowed = self.share * max(float(wanted.abs().max()), self.share * highest)
-        bound = torch.full_like(wanted, allowed)
+        highest = max(float(torch.linalg.vector_norm(gradient, torch.inf)) for gradient in gradients)
+        bound = _bound(self.share, wanted.abs().max(), highest).expand_as(wanted)
         name = f"the gradient of {self.name}"
         check_within(kept.after["gradient"], wanted, bound, name, kept.words, self._place_of, "run once more")
 
@@ -455,7 +460,7 @@ class StepCheck(_ParameterCheck):
 # The rounds of a case: which are kept, and what is said of them.
 
 
-LONG_ROUND_SECONDS = 0.05
+LONG_ROUND_SECONDS = 0.03
 """Of two kept rounds as long as this only one is run again, or checking would take over a tenth of the case."""
 
 
@@ -465,7 +470,7 @@ MOST_AGAIN = 3
 
 @dataclass
 class CheckedRounds:
-    """Call `begin` before the clock of a measured round, `end` after it, and `finish` when all is timed."""
+    """Call `begin` before each round, its set-up included, `end` after its clock, and `finish` when all is timed."""
 
     rounds: "Rounds"
     device: Device
@@ -476,12 +481,16 @@ class CheckedRounds:
     _kept: dict[int, Kept] = field(default_factory=dict)
     """By parity: code that is wrong in every other call is wrong in one of them."""
 
-    def begin(self, position: int) -> None:
-        """Choose the round at its beginning with 1 over the rounds of its parity so far: each is as likely kept."""
-        self._seen += 1
-        check = None if self.draws is None else self.rounds.check
-        is_kept = check is not None and _chance.randrange((self._seen + 1) // 2) == 0
-        self._now = Kept(self._seen, position, check.before()) if check is not None and is_kept else None
+    def begin(self, position: int, *, is_measured: bool) -> None:
+        """Write new values. A measured round is kept by chance, 1 over those of its parity so far: each as likely."""
+        self._now = None
+        if self.draws is None:
+            return
+        if self.rounds.renew is not None:
+            self.rounds.renew(self.draws.generator(position))
+        self._seen += is_measured
+        if is_measured and self.rounds.check is not None and _chance.randrange((self._seen + 1) // 2) == 0:
+            self._now = Kept(self._seen, position, self.rounds.check.before(), self._random_state())
 
     @property
     def keeps_this(self) -> bool:
@@ -534,15 +543,14 @@ class CheckedRounds:
 
         Where the round is another than the timed one, more of them tell which of the two is the odd one.
         """
-        again = [self._slices_again(check)]
+        again = [self._slices_again(check, kept)]
         if _equal(again[0], kept.after):
             return True, None
         refusal: IncorrectError | None = None
         for _ in range(MOST_AGAIN):
-            again.append(self._slices_again(check))
-            of_last = Kept(kept.number, kept.position, {}, again[-1])
+            again.append(self._slices_again(check, kept))
             try:
-                check.check_again(of_last, again[-2])
+                check.check_again(replace(kept, after=again[-1]), again[-2])
             except IncorrectError:
                 continue  # every round may be random, or every other one wrong
             try:
@@ -551,12 +559,22 @@ class CheckedRounds:
                 refusal = error
             break
         else:
-            return False, f"{check.about}: rounds on equal inputs differ, as dropout or kept state makes them"
+            return False, f"{check.about}: rounds on equal inputs differ, as state that is kept makes them"
         if refusal is not None:
             raise refusal
         return all(_equal(again[0], other) for other in again), None
 
-    def _slices_again(self, check: Check) -> Slices:
+    def _random_state(self, state: Sequence[Tensor] = ()) -> Sequence[Tensor]:
+        """Set the state where there is one; returns what it is."""
+        cuda = [self.device.torch_device] if self.device.torch_device.type == "cuda" else []
+        for found, device in zip(state[1:], cuda, strict=False):
+            torch.cuda.set_rng_state(found, device)
+        if state:
+            torch.set_rng_state(state[0])
+        return torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)
+
+    def _slices_again(self, check: Check, kept: Kept) -> Slices:
+        self._random_state(kept.random_state)
         self.rounds.prepare()
         self.rounds.run()
         self.device.synchronize()

@@ -150,6 +150,7 @@ class TimedMeasure(Measure):
     draws: Draws | None = None
     """Of the inputs in each round; None where they stay, and nothing is checked."""
     timing: "Timing | None" = None
+    _checked: CheckedRounds = field(init=False)
     _loss_scales: list[float] = field(default_factory=list)
     _peaks: list[tuple[int | None, ...]] = field(default_factory=list)
     """Allocated, requested and reserved bytes up to each kept round, whose slices take some."""
@@ -169,9 +170,9 @@ class TimedMeasure(Measure):
             return
         if self.row.case.ranks:  # each has its share of the values alone
             rounds.check = None
-        checked = CheckedRounds(rounds, self.device, self.draws)
+        self._checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
-        self.timing = self._time(rounds, checked)
+        self.timing = self._time(rounds)
         if self.row.case.user_code:  # at once, while late work is still under way
             result = rounds.result
             late, aliases = late_work(result), shares_memory(result, self.inputs)
@@ -181,7 +182,7 @@ class TimedMeasure(Measure):
         if self.row.case.user_code and self.timing.replaced:  # before its results are judged
             raise SuspiciousError(why_replaced(self.timing.replaced))
         self.row.refuse_the_impossible(self.timing)
-        self.timing = replace(self.timing, checked=checked.finish(self.timing.median_seconds))
+        self.timing = replace(self.timing, checked=self._checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
@@ -193,7 +194,7 @@ class TimedMeasure(Measure):
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
 
-    def _time(self, rounds: Rounds, checked: CheckedRounds) -> "Timing":
+    def _time(self, rounds: Rounds) -> "Timing":
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
         before, compilations, started_under = self._drifting_facts(), count_compilations(), conditions()
@@ -206,7 +207,7 @@ class TimedMeasure(Measure):
             before = self._drifting_facts()  # an idle GPU's clocks say nothing about its rounds
         if self.others is not None:
             self.others.mark()
-        self._measure(rounds, checked)
+        self._measure(rounds)
         peaks = self._highest_peaks()
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
@@ -259,23 +260,21 @@ class TimedMeasure(Measure):
     def _without_flush(self, peak_bytes: int | None) -> int | None:
         return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
-    def _prepare(self, rounds: Rounds, number: int, checked: CheckedRounds | None = None) -> None:
-        """Write new values, set up, flush: so that neither the writing nor a copy is in the caches as the last."""
+    def _prepare(self, rounds: Rounds, number: int) -> None:
+        """Write new values, set up, flush: in this order, or the writing would be what the caches hold."""
         rounds.forget()
         self.on_round(number)
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
-        if rounds.renew is not None and self.draws is not None:
-            rounds.renew(self.draws.generator(number))
-        if checked is None:
+        self._checked.begin(number, is_measured=number >= self.warmup_rounds)
+        if number < self.warmup_rounds:
             rounds.prepare()
         else:
-            self._prepare_measured(rounds, partial(checked.begin, number))
+            self._prepare_measured(rounds)
         self.clock.begin_round()
 
-    def _prepare_measured(self, rounds: Rounds, then: Callable[[], object] = lambda: None) -> None:
+    def _prepare_measured(self, rounds: Rounds) -> None:
         rounds.prepare()
-        then()
         if self.flush is not None:
             self.flush()
 
@@ -302,21 +301,21 @@ class TimedMeasure(Measure):
             done = number + 1
         return done
 
-    def _measure(self, rounds: Rounds, checked: CheckedRounds) -> None:
+    def _measure(self, rounds: Rounds) -> None:
         numbers = count()
 
         def end_of_round() -> None:
             self.health.end_of_round()
-            if checked.keeps_this:
+            if self._checked.keeps_this:
                 self._note_peaks()
-                checked.end()
+                self._checked.end()
                 self.device.start_peaks()
 
         def set_up() -> None:
             number = next(numbers)
             if number:
                 end_of_round()
-            self._prepare(rounds, self.warmup_rounds + number, checked)
+            self._prepare(rounds, self.warmup_rounds + number)
 
         rounds.forget()
         if self.warmup_rounds:

@@ -62,11 +62,10 @@ class RoundsOnDemand(Measure):
     def run_rounds(self, rounds: Rounds) -> None:
         """Raises IncorrectError, once the gate has enough, for what a checked round computed."""
         spins = self.device.torch_device.type == "cuda"
-        checked, positions, position = CheckedRounds(rounds, self.device, self.draws), count(-1, -1), 0
+        checked, positions = CheckedRounds(rounds, self.device, self.draws), count(-1, -1)
 
         @contextmanager
         def timed() -> Iterator[None]:
-            checked.begin(position)
             if self.flush is not None:
                 self.flush()
             with self.clock.round():
@@ -74,11 +73,9 @@ class RoundsOnDemand(Measure):
             checked.end()
 
         def one_round() -> tuple[float, float | None]:
-            nonlocal position
             position = next(positions)
             rounds.forget()
-            if rounds.renew is not None and self.draws is not None:
-                rounds.renew(self.draws.generator(position))
+            checked.begin(position, is_measured=position >= 0)
             rounds.play(around_target=timed)
             # The clocks count nanoseconds; further digits are the float's own.
             return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
@@ -95,7 +92,7 @@ class RoundsOnDemand(Measure):
                 break
         self.device.make_room()
         # Each side warms up for as long as it needs; from here on both have the same values.
-        checked, positions = CheckedRounds(rounds, self.device, self.draws), count()
+        positions = count()
         self.serve(one_round, warmup_seconds)
         checked.finish(min(warmup_seconds))
 

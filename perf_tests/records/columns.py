@@ -438,7 +438,7 @@ _COLUMNS: tuple[Column, ...] = (
     # The case.
     Column("id", str, "node id of the benchmark", lambda known: known.cell.id),
     *(_case(name, _NUMBERS.get(name, str), meaning) for name, meaning in _IDENTITY.items()),
-    _case("seed", int, "of weights and inputs"),
+    _case("seed", int, "of weights, and of the first inputs"),
     _case("warmup_rounds", int, "unmeasured rounds asked for"),
     _case("warmup_rounds_run", int, "unmeasured rounds that ran"),
     _case("float32_matmul_precision", str, "`highest` is TF32 off"),

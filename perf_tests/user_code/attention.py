@@ -122,12 +122,19 @@ NAMES = ("the output", "the gradient of q", "the gradient of k", "the gradient o
 
 @torch.no_grad()
 def exact_and_bounds(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Arithmetic, positions_R: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    arithmetic: Arithmetic,
+    positions_R: Tensor | None = None,
+    wanted: Container[str] = NAMES,
 ) -> tuple[Attended, Attended]:
     """Return, for the gradient `do` of the output, the values in float64 and how far each may be from them.
 
     With `positions_R` the queries and gradients (..., R, K) are those of these tokens alone. Output and dq are then
     complete, while dk and dv, and their bounds, are what these rows add to them: those of all rows add up to a bound.
+    What is not `wanted` of NAMES is empty.
     """
     u, u_out, smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
     u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
@@ -141,7 +148,10 @@ def exact_and_bounds(
     p = scores.softmax(-1)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    exact = Attended(p @ v, ds @ k, ds.mT @ q, p.mT @ do)
+    factors = ((p, v), (ds, k), (ds.mT, q), (p.mT, do))
+    exact = Attended(
+        *(x @ y if name in wanted else q.new_empty(0) for name, (x, y) in zip(NAMES, factors, strict=True))
+    )
 
     q, k, v, do = (x.abs() for x in (q, k, v, do))
     # Of a score: the product, and a rounding of it and of its quotient.
@@ -167,19 +177,21 @@ def exact_and_bounds(
     ds_error = (ds_error + is_highest * ds_error.sum(-1, keepdim=True)) * scale
     ds = magnitude * scale
 
-    def of_sum(error: Tensor, magnitude: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
+    def of_sum(error: Tensor, magnitude: Tensor, factor: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
         """Bound a float32 sum (Higham 3.5) whose terms are off by `error` together, rounded to the output's format.
 
         Three terms more are for the scale.
         """
-        summed = error + (terms + 3) * u_sum * magnitude
+        if not value.numel():
+            return value
+        summed = (error + (terms + 3) * u_sum * magnitude) @ factor
         return (1 + u_out) * summed + u_out * value.abs() + (2 + tokens) * smallest
 
     return exact, Attended(
-        of_sum(p_error @ v, p @ v, count, exact.output),
-        of_sum(ds_error @ k, ds @ k, count, exact.dq),
-        of_sum(ds_error.mT @ q, ds.mT @ q, tokens, exact.dk),
-        of_sum(p_error.mT @ do, p.mT @ do, tokens, exact.dv),
+        of_sum(p_error, p, v, count, exact.output),
+        of_sum(ds_error, ds, k, count, exact.dq),
+        of_sum(ds_error.mT, ds.mT, q, tokens, exact.dk),
+        of_sum(p_error.mT, p.mT, do, tokens, exact.dv),
     )
 
 

@@ -1,8 +1,12 @@
 """Values are new in each round, timed rounds are held to what they must compute, and only cheats are refused."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count, cycle
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -96,7 +100,7 @@ def test_an_even_and_an_odd_round_are_kept_each_as_likely_as_the_others() -> Non
     for _ in range(400):
         checked = CheckedRounds(Rounds(lambda: None, check=Nothing()), CpuDevice(CPU), Draws(1, "case"))
         for number in range(8):
-            checked.begin(number)
+            checked.begin(number, is_measured=True)
             checked.end()
         found = checked.finish(1.0)
         assert found is not None
@@ -158,7 +162,7 @@ def test_a_step_is_adamws_formula_in_every_implementation(optimizer: str) -> Non
     check, kept = kept_step(optimizer=optimizer)
     check.check(kept)
     for name in ("weights", "state exp_avg", "state exp_avg_sq"):
-        off = Kept(1, 0, kept.before, {**kept.after, name: kept.after[name] * (1 + 1e-4) + 1e-9})
+        off = replace(kept, after={**kept.after, name: kept.after[name] * (1 + 1e-4) + 1e-9})
         with pytest.raises(IncorrectError, match=f"of {name} of .*AdamW in float64"):
             check.check(off)
 
@@ -167,42 +171,43 @@ def test_a_step_that_the_scaler_skips_may_leave_all_as_it_was() -> None:
     check, kept = kept_step()
     stays = {**kept.before, "gradient": kept.after["gradient"]}
     with pytest.raises(IncorrectError):
-        check.check(Kept(1, 0, kept.before, stays))
+        check.check(replace(kept, after=stays))
     scales = {"scale": torch.tensor(8.0)}, {"scale": torch.tensor(4.0)}
-    check.check(Kept(1, 0, kept.before | scales[0], stays | scales[1]))
+    check.check(replace(kept, before=kept.before | scales[0], after=stays | scales[1]))
 
 
-def a_model(*logits: float) -> tuple[Rounds, LogitsCheck]:
-    """Rounds of a model of which each returns the next of these, plus what its tokens add."""
+def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = lambda check: None) -> dict[str, Any]:
+    """What is said of two rounds of a model, of which each adds an error to what its tokens make."""
     batch = Batch.drawn(lambda generator: torch.randint(50, (2, 9), generator=generator), 0, CPU)
-    check, left = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"]), iter(logits)
-    target = lambda: batch.tokens_BT[..., None].float().repeat(1, 1, 4) + next(left)  # noqa: E731
-    return Rounds(target, renew=batch.renew, check=check), check
-
-
-@pytest.mark.parametrize(
-    ("logits", "same", "is_unchecked"),
-    [
-        ([0, 0, 0, 0], True, False),
-        ([0, 0, 1e-5, 0, 0, 0, 0], False, False),  # an addition in another order
-        ([*range(1, 20)], False, True),  # dropout
-    ],
-    ids=["as it was", "another order", "random"],
-)
-def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(
-    logits: list[float], same: bool, is_unchecked: bool
-) -> None:
-    rounds, _ = a_model(*logits)
+    of_logits = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"])
+    check(of_logits)
+    target = lambda: batch.tokens_BT[..., None].float().repeat(1, 1, 4) + error()  # noqa: E731
+    rounds = Rounds(target, renew=batch.renew, check=of_logits)
     checked = CheckedRounds(rounds, CpuDevice(CPU), Draws(1, "case"))
     for position in range(2):
-        assert rounds.renew is not None
-        rounds.renew(Draws(1, "case").generator(position))
+        checked.begin(position, is_measured=True)
         rounds.prepare()
-        checked.begin(position)
         rounds.run()
         checked.end()
     found = checked.finish(1.0)
     assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "same", "is_unchecked"),
+    [
+        (lambda: 0, True, False),
+        (lambda: torch.rand(1), True, False),
+        (partial(next, cycle([0.0, 1e-5, 2e-5])), False, False),
+        (partial(next, count(1)), False, True),
+    ],
+    ids=["nothing", "dropout, which is drawn again", "another order of additions", "state"],
+)
+def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(
+    error: Callable[[], Any], same: bool, is_unchecked: bool
+) -> None:
+    found = played(error)
     assert (found["same_again"], found["unchecked"] is not None) == (same, is_unchecked)
 
 
@@ -211,7 +216,7 @@ def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None
     inputs = AttentionInputs(*(torch.randn(1, 64, 8, requires_grad=letter != "g") for letter in "qkvg"))
     check = AttentionCheck(inputs.all, PRECISIONS["fp32"], has_backward=True)
     naive_attention(*inputs.all[:3]).backward(inputs.gradient_BTK)
-    kept = Kept(1, 0, {}, check.after(None))
+    kept = Kept(1, 0, {}, after=check.after(None))
     check.check_columns(kept)
     kept.after["the gradient of k"][17, 3] += 0.1
     kept.after["the gradient of k"][18, 3] -= 0.1
@@ -221,17 +226,5 @@ def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None
 
 
 def test_a_check_for_which_memory_runs_out_costs_the_case_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds, check = a_model(0, 0, 0)
-
-    def runs_out(kept: Kept) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(check, "check", runs_out)
-    checked = CheckedRounds(rounds, CpuDevice(CPU), Draws(1, "case"))
-    rounds.prepare()
-    checked.begin(0)
-    rounds.run()
-    checked.end()
-    found = checked.finish(1.0)
-    assert found is not None
+    found = played(lambda: 0, lambda check: monkeypatch.setattr(check, "check", Mock(side_effect=MemoryError)))
     assert found["unchecked"] == "memory ran out while it was checked"

@@ -7,6 +7,7 @@ timing, then timed rounds of the benchmark itself at a small shape.
 import gc
 import os
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +181,7 @@ def in_a_fork(work: Callable[[], Any]) -> Any:
     if child == 0:
         try:
             torch.set_num_threads(1)  # a fork takes no threads along
+            warnings.simplefilter("ignore")
             gc.freeze()  # or each collection would walk all that was imported
             answer = pickle.dumps(work())
         except BaseException as error:
