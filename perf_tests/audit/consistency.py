@@ -448,7 +448,7 @@ def same_cell_twice(table: Table) -> Iterator[Finding]:
                 NOT_TOLD: ordered,
             }.get(cause, slower)
             ratio = _time(ordered[-1]) / _time(ordered[0])
-            why, limit = f"the same labels are {ratio:.2f} apart", f"{SAME_CELL_TOLERANCE:g}"
+            why, limit = f"the same labels differ by a factor of {ratio:.2f}", f"{SAME_CELL_TOLERANCE:g}"
             shown, excess = _milliseconds(ordered), ratio / SAME_CELL_TOLERANCE
             yield found(SUSPICIOUS, "same cell twice", accused, shown, limit, why, said, excess)
 

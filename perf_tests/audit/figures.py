@@ -47,11 +47,13 @@ class Finding:
     excess: float = 1.0
     """How many times its limit the figure is, or its limit the figure."""
 
-    def sentence(self) -> str:
+    def sentence(self, beside: str = "") -> str:
+        """Say verdict, figure and limit first, then the labels, the cause and what is `beside`, and the place last."""
         where = self.places[0] if len(self.places) == 1 else f"{self.places[0]} and {len(self.places) - 1} more"
+        labels = self.cell.removeprefix(f"{self.series}: ")
         return (
-            f"{where}: {self.verdict}: {self.cell}: {self.figure}, limit {self.limit}: {self.why}. "
-            f"Most likely: {self.likely_cause}."
+            f"{self.verdict}: {self.figure}, limit {self.limit}: {self.why}. {labels}. Most likely: "
+            f"{self.likely_cause}.{beside} {where[:1].upper()}{where[1:]}{', ' if self.series else ''}{self.series}."
         )
 
 

@@ -32,6 +32,8 @@ class Run:
     gone_counts: bool
     """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
     baseline: StoredRecord | None = None
+    opening: list[str] = field(default_factory=list)
+    """Said before the first case; `notes` below the results."""
     notes: list[str] = field(default_factory=list)
     record: Json | None = None
     rows: list[ComparedCase] = field(default_factory=list)

@@ -118,7 +118,7 @@ def share(option: str, text: str) -> tuple[int, int]:
     """`2/3` as (2, 3): the second of three shares."""
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"{option} {text!r} is no share of a grid; write K/N with K from 1 to N, for example 1/2.")
+        raise ValueError(f"{option} {text!r} is not a share of a grid; write K/N with K from 1 to N, for example 1/2.")
     return int(match[1]), int(match[2])
 
 
@@ -200,7 +200,7 @@ def sizes(option: str, text: str) -> tuple[str, ...]:
         try:
             shape = shape_named(item)
         except ValueError as error:
-            raise ValueError(f"{option} {item!r} is no shape of a model: {error}") from error
+            raise ValueError(f"{option} {item!r} is not a shape of a model: {error}") from error
         chosen.add(next((name for name, known in SIZES.items() if known == shape), item))
     shapes = sorted(chosen - SIZES.keys(), key=lambda item: (shape_named(item).parameters, item))
     refuse_doubled(option, "shapes", [size_label(item) for item in shapes])

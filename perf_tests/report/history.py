@@ -116,11 +116,11 @@ def conditions(era: Era) -> list[str]:
     ]
     if missing := sum(code.is_missing for code in era.codes):
         lines.append(
-            f"git does not know {missing} of these commits, which have their records' dates and no subject; a shallow "
-            "clone learns of its own by `git fetch --unshallow`"
+            f"{how_many(missing, 'commit')} not in this clone, dated by {'its' if missing == 1 else 'their'} records; "
+            "in a shallow clone, `git fetch --unshallow`"
         )
     if not era.has_sentinel:
-        lines.append("these launches recorded no product beside their cases: drift of the machine is in the figures")
+        lines.append("older records, without a product beside their cases: no drift correction is possible")
     elif era.spread_before is None or era.spread_after is None:
         lines.append("too few commits to tell whether the machine drifted")
     elif era.is_corrected:

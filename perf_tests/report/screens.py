@@ -62,10 +62,20 @@ def result_lines(record: Json) -> list[str]:
             rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
             advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
             lines.append(f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{advice}")
+    uncounted: dict[str, list[str]] = {}
+    for row in rows:
+        if reason := row["extra_info"].get("counters_reason"):
+            uncounted.setdefault(reason, []).append(case_name(row["fullname"]))
+    lines += [f"no bound and roofline: {_some(names)}: {reason}" for reason, names in uncounted.items()]
     for row in record["outcomes"]:
         kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
         lines.append(f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{kept}")
     return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    """Name the first, and say how many more there are."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def busy_lines(record: Json) -> list[str]:

@@ -205,7 +205,7 @@ def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, setting
     _compare(run, record, {**run.baseline.data, **inside}, saving, run.gone_counts)
     if not run.gone_counts:
         left_out = selectable_cases(settings) - len(ids)
-        run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
+        run.notes.append(f"{how_many(left_out, 'case')} of these axes not selected, so not reported as missing.")
     judge(run, saving.storage, is_asked=saving.compare_with is not None)
 
 

@@ -140,7 +140,7 @@ def _open_run(
         done = len(benchmarks) - len(left)
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
     elif option.resume:
-        run.notes.append("No interrupted run of this machine to resume; this is a new run.")
+        run.opening = ["No interrupted run of this machine to resume; this is a new run."]
     return quarantine(left, session, KILLED if suite.peers is None else RANK_DIED)
 
 
@@ -172,7 +172,10 @@ def how_long(config: pytest.Config) -> list[str]:
     if not suite.is_ready or suite.workbench.session is None:
         return []
     predicted = suite.workbench.session.progress.predicted_seconds
-    return [eta(predicted, suite.workbench.device), *suite.workbench.neighbours] if predicted else []
+    opening = suite.run.opening if suite.run is not None else []
+    if not predicted:
+        return opening
+    return [*opening, eta(predicted, suite.workbench.device), *suite.workbench.neighbours]
 
 
 # What cannot run, or would say nothing, is refused before the first case.
@@ -358,10 +361,23 @@ def accepted_slowdowns(root: Path) -> list[Acceptance]:
         raise pytest.UsageError(str(error)) from error
 
 
+SHAPES_TABLE = tuple(
+    f"--benchmark-{name}"
+    for name in ("columns", "cprofile", "group-by", "histogram", "name", "sort", "time-unit", "verbose")
+)
+"""Options of pytest-benchmark that show its table."""
+
+
 def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
-    """Leave the valid rows of pytest-benchmark's table, each below its baseline's."""
+    """Leave the valid rows of pytest-benchmark's table, each below its baseline's, where an option shapes the table.
+
+    Without such an option the table would repeat the figures of the suite's own.
+    """
     suite = session_of(config)
     if suite.run is None:
+        return
+    if not any(word.startswith(SHAPES_TABLE) for word in config.invocation_params.args):
+        benchmarks.clear()
         return
     assert suite.workbench.session is not None
     measured = {row["fullname"] for row in suite.workbench.session.contents.benchmarks}

@@ -345,7 +345,7 @@ def eta(predicted: Mapping[str, float], device: Device) -> str:
     pace = kept_pace(device)
     seconds = sum(predicted.values()) * (pace or 1.0)
     words = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
-    basis = "" if pace else ", by round figures, as no run has ended here yet"
+    basis = "" if pace else " (rough: first run on this machine)"
     return f"{how_many(len(predicted), 'case')}, about {words}{basis}"
 
 

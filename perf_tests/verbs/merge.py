@@ -122,7 +122,7 @@ def _shard(record: StoredRecord) -> Shard:
     except (KeyError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
-        raise ValueError(f"{record.name} is no whole shard; merge joins the records of runs with --shard.")
+        raise ValueError(f"{record.name} was not recorded whole with --shard K/N; merge joins such records.")
     return Shard(record, share, shares, place)
 
 

@@ -59,7 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--columns", metavar="NAME,...", help="of cases: only these columns, in this order")
     parser.add_argument("--sort", metavar="NAME,...", help="of cases: by these columns; --sort=-NAME is descending")
     parser.add_argument(
-        "--where", metavar="NAME=VALUE,...", action="append", default=[], help="of cases: only these; repeatable"
+        "--where",
+        metavar="NAME=VALUE,...",
+        action="append",
+        default=[],
+        help="of cases: with this value; repeatable",
     )
     parser.add_argument("--against-axis", metavar="AXIS=VALUE", help="of cases: a column with the speed-up over VALUE")
 

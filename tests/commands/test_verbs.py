@@ -95,7 +95,7 @@ def test_every_verb_is_refused_something() -> None:
 LOST = record([timed()], [untimed(BACKWARD, phase="backward")])
 COMPARED: dict[str, tuple[Json, int, str]] = {
     "case by case": (record([timed(seconds=[1.1 * one for one in TEN_ROUNDS]), timed(BACKWARD)]), 0, "1.100"),
-    "not those of two machines": (record([timed()], threads=2), 3, "threads: 2 here, 4 there"),
+    "not those of two machines": (record([timed()], threads=2), 3, "threads: A: 4, B: 2"),
     "a case that is gone is a finding": (record([timed()]), 1, "not part of this run"),
     "a case that lost its figure is a finding": (LOST, 1, "out of memory"),
 }

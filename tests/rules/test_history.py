@@ -72,7 +72,7 @@ def test_what_is_another_machine_build_identity_or_has_no_sentinel_is_never_join
     old, new = history([*records, passes])
     assert [len(era.series[0].points) for era in (old, new)] == [START, COUNT - START]
     assert (len(new.codes), new.timed_places) == (COUNT - START + 1, list(range(COUNT - START)))
-    assert "recorded no product" in "\n".join(history_lines(old))
+    assert "without a product" in "\n".join(history_lines(old))
     machines = machines_of(StoredRecord(Path(f"m/{place}.json"), data) for place, data in enumerate([*records, other]))
     assert [era.has_sentinel for era in newest_first(machines, NO_LOG)] == [True, False, True], "the newest run first"
 
@@ -142,9 +142,9 @@ def test_a_shallow_clone_says_what_it_does_not_know(
     monkeypatch.chdir(tmp_path / "shallow")
     assert main(["history", "--case", "forward"]) == 0
     said = capsys.readouterr().out
-    assert said.count("git does not know 2 of these commits") == 1
+    assert said.count("2 commits not in this clone") == 1
     assert main(["report", "-o", "page.html"]) == 0
-    assert Path("page.html").read_text().count("git does not know 2 of these commits") == 1
+    assert Path("page.html").read_text().count("2 commits not in this clone") == 1
 
 
 def test_code_with_changes_is_not_its_commit_and_as_old_as_its_first_run() -> None:

@@ -88,6 +88,12 @@ def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> Non
     assert result_lines(record([quiet]))[0].startswith("case")
 
 
+def test_a_case_without_a_bound_says_why_once_for_each_reason() -> None:
+    rows = [timed(case, counters_reason=why) for case, why in ((FORWARD, "compiled"), (BACKWARD, "compiled"))]
+    said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if line.startswith("no bound")]
+    assert said == [f"no bound and roofline: {case_name(FORWARD)} and 1 more: compiled"]
+
+
 def test_a_record_without_a_timing_has_no_empty_table() -> None:
     assert result_lines(record()) == []
     assert pass_lines(record()) == {}
