@@ -86,7 +86,7 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
     """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
     lines = conditions(era)
     steps = steps_in(era)
-    lines += column_table(STEP_COLUMNS, steps) if steps else ["no step in any case"]
+    lines += column_table(STEP_COLUMNS, steps) if steps else [why_no_step(era)]
     changes = counter_changes_in(era)
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
     for one in era.series:
@@ -95,6 +95,16 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
             points = [(point, place in starts) for place, point in enumerate(one.points)]
             lines += [case_name(one.case), *column_table(POINT_COLUMNS, points)]
     return [printable(line).rstrip() for line in lines]
+
+
+def why_no_step(era: Era) -> str:
+    """What so many commits could have shown."""
+    count = len(era.timed_places)
+    if count < 2:
+        return "nothing to compare yet; the next run of another commit will say"
+    if era.least_shown is None:
+        return f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
+    return f"no step in any case; in {how_many(count, 'commit')} one of about {era.least_shown:.1%} would be shown"
 
 
 def steps_in(era: Era) -> list[tuple[Series, Step]]:
@@ -222,6 +232,7 @@ def series_json(era: Era) -> dict[str, object]:
             }
             for one in era.series
         ],
+        "least_shown": era.least_shown,
     }  # fmt: skip
 
 
