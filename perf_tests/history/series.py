@@ -1,15 +1,15 @@
 """One case over the commits of one machine: figures, drift of the machine taken out, steps, counters."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log as log_ratio
-from math import nan
+from math import nan, prod
 from statistics import fmean, median, variance
 
 import numpy as np
 
 from perf_tests.history.commits import Code, Figure, Identity, Launch, Log, Machine, in_order, moment
-from perf_tests.history.steps import LEAST_LAUNCHES, Step, median_loss, steps_of
+from perf_tests.history.steps import LEAST_LAUNCHES, SMALLEST_STEP, Step, median_loss, steps_of
 from perf_tests.records.record import Times
 
 FEWEST_FOR_DRIFT = 3
@@ -104,6 +104,47 @@ def new_slowdowns(era: Era, log: Log) -> list[tuple[Series, Step]]:
              for one in earlier.series for step in one.steps if step.effect > 0
              for shift in range(-LEAST_LAUNCHES, LEAST_LAUNCHES + 1)}  # fmt: skip
     return [(one, step) for one, step in slower if (one.case, one.identity, step.start) not in known]
+
+
+@dataclass(frozen=True)
+class OpenItem:
+    """What the newest code with times still has: a slowdown, or a case without a time that an older code timed."""
+
+    series: Series
+    code: Code
+    """The first code that has it."""
+    outcome: str | None
+    """Why there is no time, None where the case is gone; empty for a slowdown."""
+    effect: float = 0.0
+    """The slowdown against the code before, later steps included."""
+
+
+def still_open(era: Era) -> list[OpenItem]:
+    """Lost cases, then the slowest first; of two identities of a case, that of the newest code."""
+    if not era.timed_places:
+        return []
+    newest = era.codes[era.timed_places[-1]]
+    has = should_have(newest)
+    found, places = [], {id(code): place for place, code in enumerate(era.codes)}
+    for one in {one.case: one for one in reversed(era.series)}.values():
+        last = one.points[-1].code
+        if last is newest:
+            levels = [prod(1 + step.effect for step in one.steps[at:]) for at in range(len(one.steps))]
+            if levels and max(levels) > 1 + SMALLEST_STEP:
+                start = one.steps[levels.index(max(levels))]
+                found.append(OpenItem(one, one.code_of(start), "", max(levels) - 1))
+        elif has(one):
+            outcomes = [launch.outcomes[one.case] for launch in newest.launches if one.case in launch.outcomes]
+            after = next(place for place in era.timed_places if place > places[id(last)])
+            found.append(OpenItem(one, era.codes[after], outcomes[-1] if outcomes else None))
+    return sorted(found, key=lambda item: (item.outcome == "", -item.effect))
+
+
+def should_have(code: Code) -> Callable[[Series], bool]:
+    """Whether a code's launches should have a case: they have it, or each of its axes' values in other cases."""
+    axes = {field for launch in code.launches for figure in launch.figures.values() for field in figure.identity}
+    cases = {case for launch in code.launches for case in (*launch.figures, *launch.outcomes)}
+    return lambda one: one.case in cases or axes.issuperset(one.identity)
 
 
 def _has_sentinel(launch: Launch) -> bool:

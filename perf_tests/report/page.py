@@ -167,6 +167,9 @@ def part(
     return Section(f"run{{number}}-{name}", title, each_run, blocks, level=3)
 
 
+TILES = {Kind.SLOWER: "bad", Kind.FASTER: "good", Kind.LOST: "lost"}
+
+
 def answer(report: Report, _: Report) -> Iterator[Block]:
     """One sentence, four numbers and the worst cases, of the machine that ran last."""
     era = report.eras[0]
@@ -174,21 +177,28 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
     names = {launch.name for code in era.codes for launch in code.launches}
     runs = [one for one in report.shown if one.name in names] or report.shown[:1]
     newest = next((one for one in reversed(runs) if one.cells), runs[-1])
-    flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged"
+    flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged", ""
     if pair is None:
         yield Said(_one_commit(era, newest), "answer")
-        failed = str(sum(bool(cell.outcome) for cell in newest.cells)), "without timing"
-        yield Numbers([(DASH, COUNTED[Kind.SLOWER]), (DASH, COUNTED[Kind.FASTER]), failed, flagged])
+        lost = sum(bool(cell.outcome) for cell in newest.cells)
+        failed = str(lost), "without timing", "lost" if lost else ""
+        yield Numbers([(DASH, COUNTED[Kind.SLOWER], ""), (DASH, COUNTED[Kind.FASTER], ""), failed, flagged])
         if newest.cells:
             yield _furthest(newest)
     else:
-        yield Said(changes.sentence(era, pair), "answer")
+        found = changes.moved(era, pair)
+        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), changes.still_open_line(era, found)]
+        for place, line in enumerate(filter(None, lines)):
+            yield Said(line, "" if place else "answer")
+        moved = changes.counts_of(found)
         counts = [
-            (str(pair.counts[kind]) if kind == Kind.LOST or pair.can_tell else DASH, words)
+            (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
+             TILES[kind] if moved[kind] else "")
             for kind, words in COUNTED.items()
-        ]
+        ]  # fmt: skip
         yield Numbers([*counts, flagged])
-        yield changes.worst(era, 1, pair)
+        yield from changes.worst(era, 1, pair, found)
+        yield from changes.commands(era, found)
     others = len(report.eras) - 1
     where = f"{newest.conditions}."
     if others:
@@ -346,9 +356,9 @@ SECTIONS = (
     Section("answer", "Is anything slower?", whole_page, answer),
     Section("changed{number}", "What changed: {name}", each_era,
             lambda report, place: changes.changed(report.eras[place], place + 1, report.pairs[place])),
-    Section("run{number}-roofline", "How close to the limits: run {number}", each_run, limits),
     Section("since{number}", "Since when: {name}", each_era,
             lambda report, place: changes.over_commits(report.eras[place], place + 1)),
+    Section("run{number}-roofline", "How close to the limits: run {number}", each_run, limits),
     Section("run{number}", "Run {number}: {name}", each_run, heading),
     Section("run{number}-timings", "Timings", each_run, timings, level=3),
     part("by-size", "By size and context", tables=[tables.timing_table]),
@@ -392,7 +402,7 @@ def page_of(report: Report) -> str:
     ]
     document: str = macros().document(
         title=TITLE, sections=sections, choices=choices_of(cells), style=style(),
-        data=without_nan({**stored_data(figures, cases), "eras": eras}),
+        data=without_nan({**stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
         drawing=Markup(plotly()) if figures or eras else "",
         program=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )  # fmt: skip
