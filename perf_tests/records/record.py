@@ -384,6 +384,12 @@ def grouped(rows: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
     return groups
 
 
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def how_many(count: int, noun: str) -> str:
     """`1 case`, `2 cases`, `2 launches`."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"

@@ -278,7 +278,9 @@ def github_action_benchmark(era: Era) -> str:
         row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
         if point.interval is not None:
             row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
-        rows.append({**row, "extra": f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}"})
+        drift = ", drift of the machine taken out" if era.is_corrected else ""
+        extra = f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}{drift}"
+        rows.append({**row, "extra": extra})
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -113,7 +113,8 @@ function sortBy(own, place) {
 }
 
 function showRows(own) {
-  const found = own.rows.filter((one) => fits(one.tags) && says(one.text));
+  // The first screen stays what it says.
+  const found = own.rows.filter((one) => own.div.closest("#answer") || (fits(one.tags) && says(one.text)));
   const shown = new Set(own.all ? found : found.slice(0, FIRST_ROWS));
   for (const one of own.rows) one.row.hidden = !shown.has(one);
   own.more.hidden = shown.size === found.length;
@@ -169,6 +170,8 @@ function tableCsv(own) {
 // A row that a link leads to is shown, whatever the filters say.
 function showLinkedRow() {
   const row = document.getElementById(location.hash.slice(1));
+  const fold = row && row.closest("details");
+  if (fold) fold.open = true;
   if (!row || row.tagName !== "TR") return;
   row.hidden = false;
   row.scrollIntoView({ block: "center" });
@@ -490,13 +493,17 @@ function drawFirst(div) {
   watcher.unobserve(div);
   if (waiting.delete(div)) draw(div);
 }
+const isSeen = (div) => !div.closest("details:not([open])");
 function drawNext() {
-  const [next] = waiting;
+  const next = [...waiting].find(isSeen);
   if (!next) return;
   drawFirst(next);
   setTimeout(drawNext, 0);
 }
 const follow = () => showLinkedCase() || showLinkedRow();
+
+// Pixels of a figure across A4 between its margins.
+const PAPER = 640;
 
 let width = 0;
 function fit() {
@@ -511,8 +518,11 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 addEventListener("hashchange", follow);
 addEventListener("beforeprint", () => {
   tables.forEach((own) => { own.all = true; showRows(own); });
-  waiting.forEach(drawFirst);
+  [...waiting].filter(isSeen).forEach(drawFirst);
+  drawn.forEach((div) => Plotly.relayout(div, { width: PAPER, autosize: false }));
 });
+addEventListener("afterprint", () => drawn.forEach((div) => Plotly.relayout(div, { width: null, autosize: true })));
+for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", () => tables.forEach(stack));
 if (Object.values(chosen).some(Boolean) || words.length) refresh();
 follow();
 setTimeout(drawNext, 0);

@@ -18,7 +18,7 @@ from perf_tests.history.series import Era, newest_first
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
-from perf_tests.records.record import OUTCOMES, how_many, without_nan
+from perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
 from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
 from perf_tests.report import changes, plots, tables
 from perf_tests.report.blocks import (
@@ -88,6 +88,8 @@ def _moment(launch: Launch) -> tuple[float, str]:
 class Report:
     """What the page is about: `eras` newest first, numbers of runs by date from 1 on, the runs shown in full.
 
+    All but the newest of a machine are folded until a reader opens them.
+
     The newest run of the first era is among those. `left_out` says what could not be read.
     """
 
@@ -95,6 +97,8 @@ class Report:
         self, eras: Sequence[Era], numbers: Mapping[Path, int], shown: Sequence[RecordedRun], left_out: Sequence[str]
     ) -> None:
         self.eras, self.numbers, self.shown, self.left_out = eras, numbers, shown, [*left_out]
+        newest = {one.conditions: one.number for one in shown}
+        self.folded = {one.number: f"Run {one.name}" for one in shown if one.number not in newest.values()}
         self.pairs: list[list[Pair]] = [changes.pairs_of(era, self.left_out) for era in eras]
 
 
@@ -324,8 +328,11 @@ def _anchors(one: RecordedRun) -> dict[str, str]:
 
 
 def _flag_sentences(one: RecordedRun) -> list[str]:
-    """What each flag of this run means."""
-    return [f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in one.cells)]
+    """What each flag of this run means, and whose it is."""
+    found = {name: [case_name(cell.id) for cell in one.cells if name in cell.flags] for name in FLAGS}
+    return [
+        f"{name}: {FLAGS[name].sentence} {some_of(cases)}." for name, cases in found.items() if cases
+    ]  # fmt: skip
 
 
 def what_ran(report: Report, _: Report) -> Iterator[Block]:
@@ -358,8 +365,8 @@ SECTIONS = (
             lambda report, place: changes.changed(report.eras[place], place + 1, report.pairs[place])),
     Section("since{number}", "Since when: {name}", each_era,
             lambda report, place: changes.over_commits(report.eras[place], place + 1)),
-    Section("run{number}-roofline", "How close to the limits: run {number}", each_run, limits),
-    Section("run{number}", "Run {number}: {name}", each_run, heading),
+    Section("run{number}-roofline", "How close to the limits: {name}", each_run, limits),
+    Section("run{number}", "Run {name}", each_run, heading),
     Section("run{number}-timings", "Timings", each_run, timings, level=3),
     part("by-size", "By size and context", tables=[tables.timing_table]),
     part("context", "Scaling over context", [partial(plots.model_growth, name="context", axis=plots.CONTEXT)]),
@@ -389,7 +396,8 @@ def page_of(report: Report) -> str:
             if blocks := list(section.blocks(report, subject)):
                 words = {"anchor": section.anchor, "title": section.title}
                 told = {part: text.format(number=own_number, name=name) for part, text in words.items()}
-                sections.append({**told, "level": section.level, "blocks": blocks})
+                folded = report.folded.get(own_number, "") if subjects is each_run else ""
+                sections.append({**told, "level": section.level, "blocks": blocks, "folded": folded})
     drawn = [block for section in sections for block in section["blocks"] if isinstance(block, Figures)]
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
@@ -401,7 +409,8 @@ def page_of(report: Report) -> str:
         if pairs
     ]
     document: str = macros().document(
-        title=TITLE, sections=sections, choices=choices_of(cells), style=style(),
+        title=TITLE, choices=choices_of(cells), style=style(),
+        sections=[(folded, list(some)) for folded, some in groupby(sections, key=lambda section: section["folded"])],
         data=without_nan({**stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
         drawing=Markup(plotly()) if figures or eras else "",
         program=Markup((HERE / "page.js").read_text(encoding="utf-8")),
