@@ -38,6 +38,8 @@ OUTCOMES = {
     "process_died": "ended its process",
 }
 """Why a selected case has no valid timing, and its words."""
+FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
+"""Outcomes that fail a run without any baseline."""
 
 
 NO_COMMIT = ("", "unknown", "unversioned")

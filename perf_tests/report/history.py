@@ -17,7 +17,17 @@ from perf_tests.history.series import CounterChange, Era, Point, Series, new_slo
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests.records.columns import case_name, machine_line
-from perf_tests.records.format import DASH, Columns, column_table, duration, no_formula, printable
+from perf_tests.records.format import (
+    DASH,
+    STEPS,
+    Columns,
+    column_table,
+    duration,
+    has_colours,
+    no_formula,
+    painted,
+    printable,
+)
 from perf_tests.records.record import how_many
 from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
 
@@ -48,8 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
         print(json.dumps(shown, indent=1))
     else:
-        print("\n\n".join("\n".join(history_lines(era, arguments.case)) for era in eras))
-        print(verdict_line(eras, new))
+        shown_eras = ("\n".join(history_lines(era, arguments.case)) for era in eras)
+        print(painted("\n\n".join(shown_eras), has_colours(), STEPS))
+        print(painted(verdict_line(eras, new), has_colours(), STEPS))
     return FINDINGS if new or left_out else FINE
 
 

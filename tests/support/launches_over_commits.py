@@ -73,8 +73,8 @@ def eight_commits(folder: Path) -> list[str]:
     git(folder, "init", "-q", "-b", "main")
     made = []
     for place, subject in enumerate(SUBJECTS):
-        day = f"2030-01-{1 + place:02}T00:00:00+00:00"
-        git(folder, "commit", "-q", "--allow-empty", "-m", subject, date=day)
+        date = f"2030-01-{1 + place:02}T00:00:00+00:00"
+        git(folder, "commit", "-q", "--allow-empty", "-m", subject, date=date)
         made.append(git(folder, "rev-parse", "HEAD"))
     random = np.random.default_rng(11)  # the gate names the step alone
     for place, commit in enumerate(made):
