@@ -22,7 +22,7 @@ from perf_tests.cases.settings import asks_for_ranks, read_settings
 from perf_tests.hardware.bound import bind, put_back
 from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
-from perf_tests.records.record import Json
+from perf_tests.records.record import FAILURES, Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
@@ -245,7 +245,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         refusal = workbench.why_not(noted(item).case)
         if refusal is not None:
             noted(item).outcome = refusal
-            if refusal.outcome in after.FAILURES:
+            if refusal.outcome in FAILURES:
                 pytest.fail(refusal.in_words, pytrace=False)
             pytest.skip(refusal.in_words)
         if workbench.session is not None:

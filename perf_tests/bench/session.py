@@ -42,6 +42,8 @@ class Run:
     """Intended slowdowns, read before measuring."""
     verdict_lines: list[str] = field(default_factory=list)
     """Verdicts on times, where enough launches are recorded."""
+    slower: int | None = None
+    """Cases that those call slower."""
     is_contaminated: bool = False
     """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
 

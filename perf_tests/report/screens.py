@@ -10,12 +10,14 @@ from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares
 from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown
-from perf_tests.records.record import OUTCOMES, Json
+from perf_tests.records.record import FAILURES, OUTCOMES, Json, how_many, some_of
 from perf_tests.report.tables import Fit, attention_fits, for_this_machine, grouped, part_name, with_marks
 from perf_tests.traces.kernels import STEADY
 
 WIDTH = 120
-"""Characters per line of the table of results."""
+"""Characters per line of the table of results where no terminal has fewer."""
+MOST_NAMES = 6
+"""Cases named beside a reason that they share."""
 
 RESULTS: Columns[Json] = {
     "case": lambda row: case_name(row["fullname"]),
@@ -30,7 +32,7 @@ RESULTS: Columns[Json] = {
 }
 HOST_SHOWS_BELOW_SECONDS = 2e-4
 """Medians of which launching, events and waiting are a good part, so that the device's own time is shown beside."""
-DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
+DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s", "spread")
 """Columns that go first where names of cases are long: the roofline and the median say nearly the same."""
 RESULT_NOTES = {
     "spread": "spread: interquartile range over median",
@@ -40,11 +42,11 @@ RESULT_NOTES = {
 }
 
 
-def result_lines(record: Json) -> list[str]:
+def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     """One row for each case that computes: median, spread, throughput; then flags, and cases without a timing.
 
-    The table is at most `WIDTH` characters wide while a column can be dropped; what bounds a case is shown where it is
-    known.
+    The table is at most `width` characters wide while a column can be dropped; what bounds a case is shown where it is
+    known. A reason that several cases share stands once.
     """
     lines = busy_lines(record)
     rows = [row for row in record["benchmarks"] if not is_collective(row["extra_info"])]
@@ -53,29 +55,34 @@ def result_lines(record: Json) -> list[str]:
         unknown |= set() if any(map(_busy, rows)) else {"busy"}
         columns = {name: cell for name, cell in RESULTS.items() if name not in unknown}
         for name in DROPPED_FIRST:
-            if len(column_table(columns, rows)[0]) > WIDTH:
+            if len(column_table(columns, rows)[0]) > width:
                 del columns[name]
         notes = (note for name, note in RESULT_NOTES.items() if name in columns)
         lines += [*column_table(columns, rows), "; ".join(notes)]
+    said = []
     for row in record["benchmarks"]:
         for flag in row["extra_info"].get("flags", ()):
             rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
             advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
-            lines.append(f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{advice}")
-    uncounted: dict[str, list[str]] = {}
-    for row in rows:
-        if reason := row["extra_info"].get("counters_reason"):
-            uncounted.setdefault(reason, []).append(case_name(row["fullname"]))
-    lines += [f"no bound and roofline: {_some(names)}: {reason}" for reason, names in uncounted.items()]
+            said.append((f"{FLAGS[flag].sentence}{advice}", case_name(row["fullname"])))
+    said += [
+        (f"no bound and roofline: {reason}", case_name(row["fullname"]))
+        for row in rows
+        if (reason := row["extra_info"].get("counters_reason"))
+    ]
     for row in record["outcomes"]:
         kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
-        lines.append(f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{kept}")
-    return lines
+        said.append((f"{OUTCOMES[row['outcome']]}: {row['reason']}{kept}", case_name(row["id"])))
+    return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in grouped(said).items()]
 
 
-def _some(names: Sequence[str]) -> str:
-    """Name the first, and say how many more there are."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+def tally_line(record: Json, slower: int | None) -> str:
+    """The last line of a run: how many cases it measured, and of what a reader should know; `slower` by the gate."""
+    flagged = sum(bool(row["extra_info"].get("flags")) for row in record["benchmarks"])
+    failed = sum(row["outcome"] in FAILURES for row in record["outcomes"])
+    counts = {"failed": failed, "slower": slower, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
+    said = ", ".join(f"{count} {words}" for words, count in counts.items() if count is not None)
+    return f"{how_many(len(record['benchmarks']), 'case')} measured, {said}"
 
 
 def busy_lines(record: Json) -> list[str]:

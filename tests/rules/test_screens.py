@@ -7,7 +7,7 @@ import pytest
 from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.screens import WIDTH, megabytes, pass_lines, result_lines, time_line
+from perf_tests.report.screens import WIDTH, megabytes, pass_lines, result_lines, tally_line, time_line
 from tests.support.synthetic import (
     BACKWARD,
     FORWARD,
@@ -63,6 +63,23 @@ def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
     assert len(header) == len(row) <= WIDTH
     assert ("of ceiling" in header) == (length == 30) == ("ceiling" in notes)
     assert row.split()[-2:] == ["compute", "50%"]
+
+
+def test_the_results_fit_the_terminal_and_a_reason_that_cases_share_stands_once() -> None:
+    name = "perf_tests/test_attention.py::test_attention_backward[d64-seq1024-fp32-compiled]"
+    lost = [untimed(f"test_forward[{n}]", "unsupported", "bf16 needs a CPU with avx512_bf16") for n in range(8)]
+    lines = result_lines(record([timed(name, bound="memory", roofline_fraction=0.82)], lost), 80)
+    assert max(map(len, lines[:2])) <= 80
+    assert lines[1].split()[-2:] == ["memory", "82%"]
+    names = ", ".join(f"forward {n}" for n in range(6))
+    assert lines[3:] == [f"{names} and 2 more: unsupported: bf16 needs a CPU with avx512_bf16"]
+
+
+def test_a_run_ends_with_what_failed_is_slower_flagged_or_was_not_measured() -> None:
+    rows = [timed("a", flags=["trend", "outlier"]), timed("b"), timed("c", flags=["trend"])]
+    data = record(rows, [untimed("d"), untimed("e", "error"), untimed("f", "incorrect")])
+    assert tally_line(data, None) == "3 cases measured, 2 failed, 2 flagged, 1 not measured"
+    assert tally_line(data, 1) == "3 cases measured, 2 failed, 1 slower, 2 flagged, 1 not measured"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
