@@ -211,6 +211,22 @@ def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(
     assert (found["same_again"], found["unchecked"] is not None) == (same, is_unchecked)
 
 
+def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
+    """A few rows of logits may be equal by chance; those of all tokens, or of a whole sequence, are a kept result."""
+    tokens = torch.arange(2 * 8).view(2, 8)
+    check, logits = LogitsCheck(tokens, PRECISIONS["fp32"]), torch.randn(2, 8, 5)
+
+    def kept(number: int, same: int, sequences: int = 2) -> Kept:
+        other = torch.randn(2, 8, 5)
+        other[:sequences, :same] = logits[:sequences, :same]
+        return Kept(number, 0, {"tokens": tokens + number}, after={"logits": other})
+
+    check.check_pair([kept(1, same=8), kept(2, same=3)])
+    for same, sequences in ((5, 2), (8, 1)):
+        with pytest.raises(IncorrectError, match=r"logits of \d+ tokens in measured round 1, the first at \(0, 0\), "):
+            check.check_pair([kept(1, same=8), kept(2, same=same, sequences=sequences)])
+
+
 def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None:
     """A wrong gradient of one key, outside of the rows that are looked at, shows there alone."""
     inputs = AttentionInputs(*(torch.randn(1, 64, 8, requires_grad=letter != "g") for letter in "qkvg"))
