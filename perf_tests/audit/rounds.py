@@ -59,7 +59,7 @@ class RowFacts:
     """Threads of this process that compute."""
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
-    """Of the run so far."""
+    """The shortest of the run so far."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -138,7 +138,7 @@ def _has_jumped(name: str) -> Callable[[RowFacts], bool]:
 
 @dataclass(frozen=True)
 class Flag:
-    """When a row carries it, and its sentence for the reader."""
+    """The rule of when a row carries it, and its sentence for the reader."""
 
     rule: Callable[[RowFacts], bool]
     sentence: str
@@ -352,7 +352,7 @@ def _recommendation(processes: Sequence[tuple[int | None, int]], configured: int
 
 
 TOLERANCE = 1e-6
-"""Between two computations of one number, which rounding alone tells apart."""
+"""The difference between two computations of one number, which rounding alone tells apart."""
 
 
 def inconsistencies(values: Json) -> list[str]:

@@ -53,7 +53,7 @@ class Screened:
     slower_suspects: Flags
     faster_suspects: Flags
     too_noisy: Flags
-    """Not suspected, but a slowdown that matters is not excluded."""
+    """Cases that are not suspected, but of which a slowdown that matters is not excluded."""
 
     @property
     def candidates(self) -> Flags:
@@ -293,7 +293,7 @@ def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) ->
 
 
 def looks_slower(found: Estimate, rules: Rules) -> Flags:
-    """Enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
+    """Whether it is enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
     return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > math.log1p(rules.screen_above))
 
 

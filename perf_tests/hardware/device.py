@@ -231,7 +231,7 @@ def give_back() -> None:
 
 
 HIGHEST_HERTZ = 3e9
-"""Of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
+"""The highest clock of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
 
 ELEMENTS_PER_THREAD = 32768
 """The fewest that PyTorch gives a thread of an elementwise operator (`GRAIN_SIZE` in ATen/TensorIterator.h)."""
@@ -415,7 +415,7 @@ SEGMENT_BYTES = 2 * 2**20
 
 
 class CacheFlush:
-    """Writes a buffer of `bytes`, twice the last-level cache, which it holds while it lives."""
+    """A writer of a buffer of `bytes`, twice the last-level cache, which it holds while it lives."""
 
     def __init__(self, device: torch.device) -> None:
         segments = -(-TIMES_THE_CACHE * last_level_cache_bytes(device) // SEGMENT_BYTES)
@@ -423,7 +423,7 @@ class CacheFlush:
         self._buffer = torch.zeros(self.bytes, dtype=torch.uint8, device=device)
 
     def __call__(self) -> None:
-        """Does not wait for the device."""
+        """Call it without a wait for the device."""
         self._buffer.add_(1)  # reads too, because a CPU's stores of this size may bypass its caches
 
 

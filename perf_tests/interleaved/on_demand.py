@@ -46,14 +46,14 @@ class RoundsOnDemand(Measure):
     """Warms a case up as a timing does, then hands its rounds to `serve`."""
 
     serve: Callable[[OneRound, Sequence[float]], None]
-    """Called once the case is warm, with the seconds of each round of the warm-up."""
+    """A function that is called once the case is warm, with the seconds of each round of the warm-up."""
     clock: Clock
     device: Device
     warmup_rounds: int
     fewest_rounds: int = FEWEST_ROUNDS
     """Warm-up rounds of a case with long ones."""
     flush: CacheFlush | None = None
-    """Called before each round, outside of its time."""
+    """A function that is called before each round, outside of its time."""
 
     def run_rounds(self, rounds: Rounds) -> None:
         spins = self.device.torch_device.type == "cuda"
@@ -142,7 +142,7 @@ class GatePlugin(WorkerPlugin):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """After the last case, when no timing runs any more: count what the gate asks for, until it hangs up."""
+        """Count, after the last case, when no timing runs any more, what the gate asks for, until it hangs up."""
         result = yield
         with suppress(ClosedError):
             while self.was_ready:

@@ -38,7 +38,7 @@ FORMAT_VERSION = 3
 
 
 MOST_OTHER_CORES = 0.5
-"""That other processes may use, on average, while ceilings are measured that are to be kept."""
+"""Processors that other processes may use, on average, while ceilings are measured that are to be kept."""
 
 
 MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")

@@ -201,7 +201,7 @@ class RankSync:
         return (yield from self._synced(item, "call"))
 
     def pytest_runtest_logfinish(self) -> None:
-        """Only here pytest has let go of the case's fixtures, and with them of its groups."""
+        """Meet the other ranks: only here pytest has let go of the case's fixtures, and with them of its groups."""
         if self._current is not None:
             self._meet(self._current)
 
@@ -275,7 +275,7 @@ class RankSync:
         return 4 * self.grace_seconds + (LEAST_SECONDS if timeout is None else timeout.limit_seconds(item))
 
     def _meet(self, item: pytest.Item) -> None:
-        """After the case. Where it failed on any rank, none of its connections is used again.
+        """Meet after the case. Where it failed on any rank, none of its connections is used again.
 
         A rank that failed drops them first, so that those who still wait in them go on.
         """
@@ -320,7 +320,9 @@ def _by(rank: int, outcome: Outcome) -> Outcome:
 
 
 def check_launches(config: pytest.Config, peers: Peers, source: str) -> None:
-    """Raises pytest.UsageError where ranks were started with different options, code, torch or devices."""
+    """Compare the ranks; raises pytest.UsageError where they were started with different options, code, torch or
+    devices.
+    """
     settings = session_of(config).settings
     facts = {
         "options": list(config.invocation_params.args),
