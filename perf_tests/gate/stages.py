@@ -198,6 +198,7 @@ def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
     due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
     left = 1 - sum(share for _, share in due)
     looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
+    # Without a pair since the last look another one would spend level on figures that were judged.
     if samples.ran_out_of_time and measured > looked_at and left > 0:
         due.append((measured, left))
     return due

@@ -70,6 +70,7 @@ class Clock:
         self._device.synchronize()
         self._is_running = True
         self._cpu_start = time.process_time()
+        # The event first: recording it takes microseconds of the host, which are no part of the round.
         self._event_start = self._device.record_event()
         self._wall_start = time.perf_counter()
         return self._wall_start

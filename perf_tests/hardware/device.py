@@ -181,6 +181,7 @@ def keep_freed_memory(budget_bytes: int) -> None:
     """
     global _largest_kept_bytes
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    # Shifts bind from the left: (1 << bits) >> 1 is the power of 2 at or below.
     largest = min(1 << (budget_bytes // KEPT_BLOCKS_IN_BUDGET).bit_length() >> 1, _LARGEST_ARGUMENT)
     if mallopt and mallopt(_M_MMAP_THRESHOLD, largest) and mallopt(_M_TRIM_THRESHOLD, _NEVER):
         _largest_kept_bytes = largest
@@ -209,6 +210,7 @@ def make_room() -> None:
         return
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
+    # Raised for this one block, so that it comes from the heap and not from a map of its own.
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ARGUMENT)
     # Beyond the free end of the heap, or the block would be cut from existing pages.
     size = heap.keepcost + min(grown_bytes, _largest_kept_bytes)

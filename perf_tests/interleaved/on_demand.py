@@ -67,7 +67,8 @@ class RoundsOnDemand(Measure):
 
         def one_round() -> tuple[float, float | None]:
             rounds.play(around_target=timed)
-            # The clocks count nanoseconds; further digits are the float's own.
+            # The clocks count nanoseconds; further digits are the float's own. A thread that spins until the device is
+            # idle burns CPU time that is no work.
             return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
 
         warmup_seconds: list[float] = []

@@ -169,6 +169,7 @@ class RankSync:
         """True on a rank that has no part in the case: pytest then takes the item as done, without a report."""
         self._current = None
         if not is_benchmark(item):
+            # True tells pytest that the item has run: the other ranks pass over it without a report.
             return None if self.peers.is_rank0 else True
         if self.peers.is_rank0:
             self.peers.send(f"{item.nodeid}/begin", None)
