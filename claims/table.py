@@ -57,7 +57,7 @@ class Claim:
     limits: dict[str, Limit]
     measured: Callable[[], Figures]
     minutes: float
-    """About what trying it takes on two cores."""
+    """Minutes, about, that trying it takes on two cores."""
     needs_quiet_clock: bool = True
     """False for what measures no time, or so little of it that a busy machine changes nothing."""
 

@@ -325,6 +325,6 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Js
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: list[Json]) -> None:
-    """Leaves the grouping to pytest-benchmark, whose own command line calls this without a config."""
+    """Leave the grouping to pytest-benchmark, whose own command line calls this without a config."""
     if config is not None:
         before.prepare_table(config, benchmarks)

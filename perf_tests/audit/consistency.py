@@ -303,7 +303,9 @@ def attention_backward_over_forward(table: Table) -> Iterator[Finding]:
 
 
 def exponent(table: Table) -> Iterator[Finding]:
-    """Twice the sequence is four times the square: time grows with an exponent of 2 between large launches."""
+    """The exponent of time: twice the sequence is four times the square, so that it grows with an exponent of 2
+    between large launches.
+    """
     low, high = EXPONENT
     alone = [t for t in table.timings if t.is_eager and _square(t) >= LONG_SQUARE]
     for group in grouped(alone, lambda timing: (*_ANY_LENGTH(timing), timing.phase)).values():

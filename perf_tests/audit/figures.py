@@ -122,7 +122,7 @@ class Timing(LabelledFigure):
     rounding_seconds: float = 0.0
     """The most that was cut or rounded off the figure, by its digits."""
     optimizer: str = ""
-    """In the author's words; empty where not stated or not run."""
+    """The author's words; empty where not stated or not run."""
 
     @property
     def precision(self) -> str | None:
@@ -166,7 +166,7 @@ class Memory(LabelledFigure):
     checkpoint: str = "none"
     """What of a pass is computed again instead of kept, in the author's words; `none` where they mean none."""
     optimizer: str = ""
-    """In the author's words; empty where not stated, and then judged as AdamW."""
+    """The author's words; empty where not stated, and then judged as AdamW."""
 
     def describe(self) -> str:
         what = self.size if self.kind == "model" else f"attention d {self.width}"

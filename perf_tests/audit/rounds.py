@@ -62,11 +62,11 @@ class RowFacts:
     """Threads of this process that compute."""
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
-    """Of the run so far."""
+    """The shortest of the run so far."""
     is_beside_a_run: bool = False
     """Whether another run of the suite measured on this device meanwhile."""
     cpu_seconds: Sequence[float] | None = None
-    """Of all threads of this process, in each round; None where one of them waits for a device."""
+    """CPU time of all threads of this process, in each round; None where one of them waits for a device."""
     raw_seconds: Sequence[float] = ()
     """The rounds by a second clock of the system; empty where they are not timed by this process alone."""
     replaced: Sequence[str] = ()
@@ -200,7 +200,7 @@ def why_replaced(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Flag:
-    """When a row carries it, and its sentence for the reader."""
+    """The rule of when a row carries it, and its sentence for the reader."""
 
     rule: Callable[[RowFacts], bool]
     sentence: str
@@ -459,7 +459,7 @@ def _recommendation(processes: Sequence[tuple[int | None, int]], configured: int
 
 
 TOLERANCE = 1e-6
-"""Between two computations of one number, which rounding alone tells apart."""
+"""The difference between two computations of one number, which rounding alone tells apart."""
 
 
 def inconsistencies(values: Json) -> list[str]:

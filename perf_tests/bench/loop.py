@@ -32,10 +32,10 @@ from perf_tests.records.record import Json
 from perf_tests.user_code.guard import end_if_forked
 
 SetUp = Callable[[], tuple[Any, ...] | None]
-"""Returns the arguments of the target."""
+"""A function that returns the arguments of the target."""
 
 Around = Callable[[], AbstractContextManager[object]]
-"""Makes the context that half a round runs in."""
+"""A maker of the context that half a round runs in."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Rounds:
     target: Callable[..., Any]
     setup: SetUp | None = None
     loss_scale: Callable[[], float] | None = None
-    """When it falls between two rounds, the optimizer skipped a step."""
+    """The scale of the loss: where it falls between two rounds, the optimizer skipped a step."""
     forget_more: Callable[[], None] | None = None
     """Frees what a round leaves beside its result and the next must not find."""
     renew: Callable[[torch.Generator], None] | None = None
@@ -137,10 +137,10 @@ class TimedMeasure(Measure):
     row: "Row | None"
     """None where the benchmark only runs once, as a test."""
     on_round: Callable[[int], None] = lambda number: None
-    """Called with the number of each round before its set-up, warm-up rounds first."""
+    """A function that is called with the number of each round before its set-up, warm-up rounds first."""
     health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
     flush: CacheFlush | None = None
-    """Called after the set-up of each measured round, before the clock starts."""
+    """A function that is called after the set-up of each measured round, before the clock starts."""
     sentinel: Callable[[], float] | None = None
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
     others: OtherProcesses | None = None
@@ -342,7 +342,7 @@ class Timing:
     all_part_seconds: dict[str, list[float]]
     """Seconds of each part of a round by its name, warm-up rounds first."""
     warmup_rounds_run: int
-    """As many as were asked for, and on a GPU as many more as its clocks needed."""
+    """The rounds that were asked for, and on a GPU as many more as its clocks needed."""
     rounds_seconds: float
     """Warm-up and measured rounds with their set-ups."""
     first_setup_seconds: float | None
@@ -356,15 +356,16 @@ class Timing:
     cudagraph_skips: int
     """Compiled graphs of which torch.compile made no CUDA graph although asked to."""
     loss_scales: list[float]
-    """Before each measured round, and after the last."""
+    """The scale before each measured round, and after the last."""
     drift: Json
-    """`before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what others used."""
+    """The state `before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what
+    others used."""
     peak_allocated_bytes: int | None
     peak_requested_bytes: int | None
     """What was asked for; the allocator's blocks hold up to 1 MiB more each. None where the allocator does not tell."""
     peak_reserved_bytes: int | None
     allocated_before_bytes: int | None
-    """Before the first round: model, inputs and whatever earlier cases left."""
+    """Bytes held before the first round: model, inputs and whatever earlier cases left."""
     flushed_bytes: int | None
     """Written before each measured round to flush the caches; None where they are warm."""
     device_busy_seconds: float | None = None
@@ -429,7 +430,7 @@ class Row:
     """Of the inputs in each round; None where they stay the same."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
-        """Raises ImpossibleError for a time below this machine's minimum."""
+        """Hold the rounds against physics; raises ImpossibleError for a time below this machine's minimum."""
         if self.expectation is None:
             return
         reason = why_impossible(self.expectation, timing.seconds, timing.device_seconds, self.measure_ceiling_again)

@@ -66,7 +66,7 @@ class Session:
     peers: "Peers | None" = None
     """The ranks of a run on several."""
     other_measure: Callable[[pytest.Item, Workbench], Measure] | None = None
-    """Makes what a benchmark calls with its rounds, in a run without timings."""
+    """A maker of what a benchmark calls with its rounds, in a run without timings."""
     gate_rules: Rules = field(default_factory=Rules)
     """A plugin may replace the gate's thresholds."""
     run: Run | None = None

@@ -46,7 +46,7 @@ class LanguageModelCase(Case):
     model: str
     model_arguments: tuple[str, ...] = ()
     zero_grad: str = DEFAULT_ZERO_GRAD
-    """When a step clears gradients, as typed."""
+    """The moment at which a step clears gradients, as typed."""
     holds_former_pass: bool = False
     """Whether the user's loop still holds the outputs of the pass before; the suite's own never does."""
     sharing: Sharing | None = None
@@ -269,7 +269,7 @@ def config_of(of_user: UserModel | None, size: str, context_length: int, vocab_s
 
 
 def require(fact: object, sentence: str) -> None:
-    """Raises AssertionError with the sentence unless the fact holds, under `python -O` too, which drops `assert`."""
+    """Raise AssertionError with the sentence unless the fact holds, under `python -O` too, which drops `assert`."""
     if not fact:
         raise AssertionError(sentence)
 

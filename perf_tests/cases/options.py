@@ -63,7 +63,7 @@ def some_of(known: Collection[str], option: str, text: str, apart: Collection[st
 
 
 def refuse_doubled(option: str, what: str, names: Sequence[str]) -> None:
-    """Raises ValueError where cases of two would have one id."""
+    """Refuse, by ValueError, names under which cases of two would have one id."""
     doubled = [name for name in names if names.count(name) > 1]
     if doubled:
         raise ValueError(f"{option} names two {what} {doubled[0]!r}; give each a name of its own.")
@@ -148,7 +148,7 @@ def checkpoints(everything: Sequence[str], option: str, text: str) -> tuple[str,
 
 
 def check_checkpoints(chosen: Sequence[str], num_layers: int) -> None:
-    """Raises ValueError for more blocks in a checkpoint than the deepest model has; all of them are one checkpoint."""
+    """Refuse, by ValueError, more blocks in a checkpoint than the deepest model has; all of them are one checkpoint."""
     if (large := next((one for one in chosen if blocks_per_checkpoint(one) > num_layers), None)) is not None:
         raise ValueError(f"--checkpoint {large} is more blocks than a model has; give at most {num_layers}.")
 

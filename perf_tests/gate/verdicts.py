@@ -556,7 +556,7 @@ def read_accepted_of_base(path: Path) -> list[Acceptance]:
 
 
 def _refuse_older_form(entry: object) -> None:
-    """Raises ValueError with the line to write, for an entry that `read_accepted_of_base` still understands."""
+    """Refuse, by ValueError with the line to write, an entry that `read_accepted_of_base` still understands."""
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         return
     about = f"The accepted entry of {entry.get('id')}"

@@ -78,6 +78,7 @@ class Clock:
         self._device.synchronize()
         self._is_running = True
         self._cpu_start = time.process_time()
+        # The event first: recording it takes microseconds of the host, which are no part of the round.
         self._event_start = self._device.record_event()
         self._raw_start, self._wall_start = time.raw(), time.perf_counter()
         return self._wall_start
@@ -104,7 +105,7 @@ class Clock:
 
 
 HOLD_SECONDS = 0.05
-"""Before each slice: 125 us for each of its operations."""
+"""Seconds of waiting before each slice: 125 us for each of its operations."""
 
 BUSY_ROUNDS = 5
 """Whose median is taken: one round of some microseconds is off by several."""
@@ -199,7 +200,7 @@ class _HeldWork(TorchDispatchMode):
         self._was_ahead = self._was_ahead and not self._start.is_done()
 
     def seconds(self) -> float | None:
-        """Once the device is idle."""
+        """Seconds, read once the device is idle."""
         return sum(start.seconds_until(stop) for start, stop in self._slices) if self._was_ahead else None
 
     def _event(self) -> Event:
@@ -220,12 +221,12 @@ class _HeldWork(TorchDispatchMode):
 
 
 _SENTINEL_WIDTH = {"cpu": 384, "cuda": 4096}
-"""Of the square product: milliseconds on either."""
+"""The width of the square product: milliseconds on either."""
 _COPY_BYTES = {"cpu": 2**24, "cuda": 2**30}
 """Far more than any cache of a GPU."""
 _STEPS = 60_000
 _PRODUCTS = 7
-"""Of which the median is taken: some milliseconds together."""
+"""Products of which the median is taken: some milliseconds together."""
 
 
 def sentinel_bytes(device: torch.device) -> int:
@@ -344,10 +345,10 @@ _ROUNDS = 10
 _ARRAY_BYTES = {"cpu": 2**28, "cuda": 2**30}
 
 _CALLS_PER_BATCH = 4
-"""Between two events, because the first one is recorded before the first call is launched."""
+"""Calls between two events, because the first one is recorded before the first call is launched."""
 
 LOAD_SECONDS = 0.3
-"""Of work before the sustained rate: until then a GPU may run above the clocks that its power allows."""
+"""Seconds of work before the sustained rate: until then a GPU may run above the clocks that its power allows."""
 
 
 def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) -> Rate:
@@ -432,7 +433,9 @@ _WITHOUT_BYTES = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tens
 
 
 class CollectiveCounter(TorchDispatchMode):
-    """Inside, `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not know."""
+    """A mode in which `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not
+    know.
+    """
 
     def __init__(self) -> None:
         # Imported late: distributed tensors take seconds to load, which no run on one device needs.

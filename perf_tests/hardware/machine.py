@@ -233,7 +233,7 @@ THROTTLING = frozenset({0x004, 0x008, 0x020, 0x040, 0x080})
 """Power and heat: what slows a GPU down under load, unlike idle clocks and chosen ones."""
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
-"""By NVML's number (nvml.h, nvmlComputeMode_t)."""
+"""Modes by NVML's number (nvml.h, nvmlComputeMode_t)."""
 
 ENERGY_LEAST_SECONDS = 2.0
 """The counter advances every 20 to 100 ms, so over less time an energy would be off by more than 5 %."""
@@ -293,7 +293,7 @@ class GpuHealth:
         return version.decode() if isinstance(version, bytes) else str(version)  # bytes until release 11.5
 
     def energy_joules(self) -> float | None:
-        """Since the driver was loaded; None on cards older than Volta."""
+        """Energy since the driver was loaded; None on cards older than Volta."""
         millijoules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if millijoules is None else millijoules / 1e3
 
@@ -309,7 +309,7 @@ class NoHealthError(Exception):
 
 
 def open_gpu_health(device: torch.device) -> GpuHealth:
-    """Raises NoHealthError where there is no package, no driver library or no such GPU."""
+    """Open the card's health. Raises NoHealthError where there is no package, no driver library or no such GPU."""
     try:
         import pynvml
     except ImportError as error:

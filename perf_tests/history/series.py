@@ -74,7 +74,7 @@ class Era:
 
     @property
     def newest_run(self) -> float:
-        """When its last launch was saved, in seconds since 1970."""
+        """Return the moment at which its last launch was saved, in seconds since 1970."""
         return max(moment(launch.written) for code in self.codes for launch in code.launches)
 
 

@@ -104,7 +104,7 @@ class Watch:
     seconds: float
     """The run's budget."""
     seconds_left: Callable[[], float] = lambda: math.inf
-    """Until the run's time limit."""
+    """Seconds until the run's time limit."""
     _start: float = field(default_factory=time.monotonic)
     _prefix: str = ""
     _cases: int = 1

@@ -48,14 +48,14 @@ class RoundsOnDemand(Measure):
     """Warms a case up as a timing does, then hands its rounds to `serve`."""
 
     serve: Callable[[OneRound, Sequence[float]], None]
-    """Called once the case is warm, with the seconds of each round of the warm-up."""
+    """A function that is called once the case is warm, with the seconds of each round of the warm-up."""
     clock: Clock
     device: Device
     warmup_rounds: int
     fewest_rounds: int = FEWEST_ROUNDS
     """Warm-up rounds of a case with long ones."""
     flush: CacheFlush | None = None
-    """Called before each round, outside of its time."""
+    """A function that is called before each round, outside of its time."""
     draws: Draws | None = None
     """The same on both sides; None where inputs stay, and nothing is checked."""
 
@@ -77,7 +77,8 @@ class RoundsOnDemand(Measure):
             rounds.forget()
             checked.begin(position, is_measured=position >= 0)
             rounds.play(around_target=timed)
-            # The clocks count nanoseconds; further digits are the float's own.
+            # The clocks count nanoseconds; further digits are the float's own. A thread that spins until the device is
+            # idle burns CPU time that is no work.
             return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
 
         warmup_seconds: list[float] = []
@@ -161,7 +162,7 @@ class GatePlugin(WorkerPlugin):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """After the last case, when no timing runs any more: count what the gate asks for, until it hangs up."""
+        """Count, after the last case, when no timing runs any more, what the gate asks for, until it hangs up."""
         result = yield
         with suppress(ClosedError):
             while self.was_ready:

@@ -152,7 +152,7 @@ class MemoryMeasure(Measure):
     case: Case
     device: torch.device
     standing: Callable[[], Standing]
-    """Called once the benchmark has built what its rounds need."""
+    """Examine the rounds; called once the benchmark has built what its rounds need."""
     snapshot: Path | None
 
     def run_rounds(self, rounds: Rounds) -> Json:

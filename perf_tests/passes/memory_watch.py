@@ -57,7 +57,7 @@ ROUND = "memory of a round"
 PART = "memory of part "
 
 OpenPart = Callable[[str], AbstractContextManager[object]]
-"""From a part's name to the context that it runs in."""
+"""A function from a part's name to the context that it runs in."""
 
 Play = Callable[[OpenPart], object]
 """One round, each part inside its `OpenPart`."""
@@ -455,7 +455,7 @@ class _Operations(TorchDispatchMode):
 
 
 MOST_ENTRIES = 100_000
-"""Only the latest events are kept: a million of them exhausts the viewer's memory."""
+"""Events that are kept, the latest: a million of them exhausts the viewer's memory."""
 
 ALIGNMENT_BYTES = 512
 FIRST_ADDRESS = 0x7F00_0000_0000

@@ -88,7 +88,7 @@ class Counters:
     saved_bytes: int
     """Saved for the backward pass by set-up and timed parts, each storage once, without parameters and inputs."""
     peak_bytes: int
-    """Of a whole round, its set-up included, as an allocator reports it."""
+    """The peak of a whole round, its set-up included, as an allocator reports it."""
     host_reads: int
     """Values that the host waits for in timed parts, as `.item()` does."""
     kernels: tuple[KernelGroup, ...]
@@ -349,7 +349,7 @@ def _convolution_backward(grad_out: Shape, x: Shape, weight: Shape, *others: Any
 
 
 MOST_FOLDERS = 8
-"""Of as many states of the code; then the one that was written to longest ago is removed."""
+"""Folders of as many states of the code; then the one that was written to longest ago is removed."""
 
 
 _OF_TORCH = ("TORCH_", "PYTORCH_", "ATEN_")

@@ -47,7 +47,7 @@ class Expectation:
     counters: Counters | None
     counters_reason: str | None
     least_flops: Mapping[str, int]
-    """By the precision of the products; empty where no bound is known."""
+    """FLOPs by the precision of the products; empty where no bound is known."""
     ceilings: Ceilings | None
     gpu: Gpu | None
 

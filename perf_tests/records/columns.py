@@ -292,7 +292,7 @@ def commit_of(record: Json) -> str:
 
 
 def date_of(record: Json) -> str:
-    """When the record was saved, to the minute."""
+    """Return the moment at which the record was saved, to the minute."""
     return str(record.get("datetime") or "")[:16].replace("T", " ")
 
 

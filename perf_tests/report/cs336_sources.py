@@ -34,7 +34,7 @@ class Figure:
     column: str
     text: str
     file: str = ""
-    """Where it comes from; several files with commas between them."""
+    """The file that it comes from; several files with commas between them."""
 
 
 @dataclass(frozen=True)

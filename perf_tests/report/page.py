@@ -436,7 +436,7 @@ def macros() -> Any:
 
 @cache
 def environment() -> Any:
-    """Reads the templates beside this file.
+    """Read the templates beside this file.
 
     Every text that they are given is escaped, control characters and lone surrogates as spaces; JSON holds no
     character that could end its element.

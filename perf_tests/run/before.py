@@ -182,7 +182,9 @@ def how_long(config: pytest.Config) -> list[str]:
 
 
 def read_run_options(config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
+    """Check options of the run; raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that
+    makes no sense here.
+    """
     option, suite = config.option, session_of(config)
     paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
     # Not where only other tests run, in whatever way their user likes.
@@ -225,7 +227,7 @@ def too_small(config: pytest.Config) -> pytest.UsageError:
 
 
 def check_user_code(cases: list[Case], device: torch.device) -> None:
-    """Raises UserCodeError for a model or an optimizer of the user's that cannot be measured."""
+    """Check the user's code; raises UserCodeError for a model or an optimizer of the user's that cannot be measured."""
     of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
     own = next((case.user_model for case in of_models), None)
     if own is not None:
@@ -250,7 +252,9 @@ def is_restricted(config: pytest.Config) -> bool:
 
 
 def keep_selection(config: pytest.Config) -> None:
-    """With --resume, --lf and --stepwise would choose other cases than when the run began; call before pytest does."""
+    """Keep what was selected: with --resume, --lf and --stepwise would choose other cases than when the run began;
+    call before pytest does.
+    """
     option = config.option
     if option.resume and (getattr(option, "lf", False) or getattr(option, "stepwise", False)):
         session_of(config).keeps_selection = True

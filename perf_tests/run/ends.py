@@ -156,7 +156,9 @@ class TimeLimit:
         return self.predict(item) * max(1.0, self._slowness.get(_kind(item), of_last))
 
     def refuse_if_too_short(self, items: list[pytest.Item]) -> None:
-        """Raises pytest.UsageError with one sentence where a case does not fit even right after the start."""
+        """Refuse, by pytest.UsageError with one sentence, a limit where a case does not fit even right after the
+        start.
+        """
         if self.minutes == math.inf:
             return
         too_long = sorted((item for item in items if self.seconds(item) > self.seconds_left), key=self.seconds)
@@ -193,7 +195,7 @@ def _kind(item: pytest.Item) -> Hashable:
 
 
 def read_time_limit(config: pytest.Config) -> TimeLimit:
-    """Raises pytest.UsageError naming the option."""
+    """Read the option; raises pytest.UsageError naming it."""
     minutes = typed_or(config, "--time-limit", math.inf)
 
     def predict(item: pytest.Item) -> float:
@@ -217,7 +219,7 @@ TIMES_THE_PREDICTION = 20
 """A prediction is rough until a like case is measured, and compiling and slow disks are not in it."""
 LEAST_SECONDS = 300.0
 GRACE_SECONDS = 60.0
-"""For C code to return to Python, which alone can raise an error."""
+"""Seconds for C code to return to Python, which alone can raise an error."""
 
 
 class TimedOutError(BaseException):

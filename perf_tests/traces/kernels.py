@@ -400,7 +400,7 @@ def _idle_us(kernels: Kernels) -> float:
 
 
 def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell, Region]]) -> list[Json]:
-    """When the host and the device worked on the layer of median time, from its first moment on.
+    """Return when the host and the device worked on the layer of median time, from its first moment on.
 
     Host: each part's region; in the backward pass, which has none, the calls that launch. On a CPU both are one.
     """

@@ -63,7 +63,7 @@ class TracedKernel(Span):
 
     @property
     def issued_us(self) -> float:
-        """When the host asked for it."""
+        """The moment at which the host asked for it."""
         return self.start_us if self.launch is None else self.launch.start_us
 
 
@@ -596,7 +596,7 @@ def _event(cat: str, name: str, start_ns: int, end_ns: int, thread: object, **ar
 
 
 def _projected(trace: Trace, range_name: str) -> Trace:
-    """Only kernels launched in ranges of this name; each range spans its first to its last kernel."""
+    """Kernels launched in ranges of this name; each range spans its first to its last kernel."""
     ranges = [region for region in trace.regions if region.path[-1] == range_name]
     inside = [
         [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]

@@ -293,7 +293,8 @@ def check_attention(
     sizes: Iterable[Sizes] = (),
     seed: int = 0,
 ) -> None:
-    """Raises IncorrectError where its results are not attention's in this precision, UserCodeError where it fails.
+    """Hold the function to float64; raises IncorrectError where its results are not attention's in this precision,
+    UserCodeError where it fails.
 
     `lengths` are checked beside LENGTHS, each of `sizes` at one short length: a kernel may leave out the last heads.
     """

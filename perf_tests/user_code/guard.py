@@ -44,12 +44,13 @@ class NeverReturnsError(UserCodeError):
 
 
 class _TooLongError(BaseException):
-    """Not an Exception, which the user's code might catch; the message is a clause."""
+    """An error, yet no Exception, which the user's code might catch; the message is a clause."""
 
 
 @contextmanager
 def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Raises UserCodeError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
+    """Guard a block; raises UserCodeError for what goes wrong inside; running out of memory stays what it is, an
+    outcome of a case.
 
     `what` begins the sentence: "--model m:build builds no model". Code in C is not interrupted after `seconds`.
     """
@@ -93,7 +94,7 @@ def running_out_of_memory_allowed() -> Iterator[None]:
 
 
 def check_kind(what: str, found: object, kind: type, name: str) -> None:
-    """Raises UserCodeError unless a factory returned a `kind`, which the sentence calls `name`."""
+    """Raise UserCodeError unless a factory returned a `kind`, which the sentence calls `name`."""
     if not isinstance(found, kind):
         got = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise UserCodeError(f"{what} returned {got}; it must return {name}.")

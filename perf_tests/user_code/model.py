@@ -59,7 +59,7 @@ def is_configuration(model: str) -> bool:
 
 
 def check_configuration(option: str, text: str) -> None:
-    """Raises ValueError with one sentence for what can be refused without transformers, and where it is missing."""
+    """Refuse, by ValueError with one sentence, what can be refused without transformers, and where it is missing."""
     _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
     if importlib.util.find_spec("transformers") is None:
         raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install '.[hf]'`.")
@@ -364,7 +364,8 @@ SMALL_TO_STEP = 10_000_000
 
 
 def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
-    """Raises UserCodeError unless it is a language model under `configs`, of which the smallest comes first.
+    """Run it once; raises UserCodeError unless it is a language model under `configs`, of which the smallest comes
+    first.
 
     The first and the last run without content; the others, as every model, are checked when a case borrows them. The
     smallest runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
@@ -381,7 +382,8 @@ def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig]
 def check_optimizer_before_measuring(
     optimizer: UserOptimizer, user_model: UserModel | None, config: ModelConfig, device: torch.device
 ) -> None:
-    """Raises UserCodeError unless it trains `user_model` under `config`, or else a narrow model of the suite's.
+    """Step it once; raises UserCodeError unless it trains `user_model` under `config`, or else a narrow model of the
+    suite's.
 
     A large model is given to it without content alone; it is tried when its first case borrows that model.
     """
@@ -398,7 +400,7 @@ def check_optimizer_before_measuring(
 
 @torch.no_grad()
 def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
-    """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
+    """Check only what came out: to fail on tensors without content, on a value read for example, is no fault."""
     with FakeTensorMode():
         model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
@@ -414,7 +416,9 @@ def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
 def check_values_of(
     name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
 ) -> None:
-    """Raises UserCodeError unless the model, run on `device`, computes finite logits from all of its context."""
+    """Check values; raises UserCodeError unless the model, run on `device`, computes finite logits from all of its
+    context.
+    """
     what = f"--model {name}"
 
     def logits_of(tokens_BT: Tensor, failing: str) -> Any:
@@ -461,7 +465,7 @@ def check_values_of(
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
-    """Raises UserCodeError unless these are logits of the tokens, and all is in float32."""
+    """Check logits; raises UserCodeError unless these are logits of the tokens, and all is in float32."""
     what = f"--model {name}"
     halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
     if halves:

@@ -117,7 +117,9 @@ def is_installed(path: Path) -> bool:
 
 
 def check_name(option: str, text: str) -> None:
-    """Raises ValueError with one sentence unless `text` has one of the forms and its module or file is there."""
+    """Refuse, by ValueError with one sentence, a name unless `text` has one of the forms and its module or file is
+    there.
+    """
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
         raise ValueError(f"{option} {text!r} names nothing to load; write package.module:NAME or path/file.py:NAME.")

@@ -127,7 +127,7 @@ def _shard(record: StoredRecord) -> Shard:
 
 
 def _refuse_another_run(first: Shard, other: Shard) -> None:
-    """Raises ValueError that names the first fact in which the two differ."""
+    """Refuse, by ValueError, another run: it names the first fact in which the two differ."""
     names = f"{first.record.name} and {other.record.name}"
     one, two = ({
         "commit": (shard.record.data.get("commit_info") or {}).get("id"),

@@ -47,10 +47,10 @@ from tests.support.launch import MODELS, ROOT
 from tests.support.traced_rounds import rounds, traced_values
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
-"""Where attention and feed-forward weigh as much as the vocabulary."""
+"""A shape where attention and feed-forward weigh as much as the vocabulary."""
 
 CHECKPOINTS = {"none": 0, "attention": 2, "block": 2, "2": 1}
-"""Of two layers, and how many checkpoints a pass has."""
+"""Checkpoints of two layers, and how many checkpoints a pass has."""
 RANDOM_STATE_BYTES = 5056
 """Each checkpoint keeps the generator's state, which a GPU has on the host: counters leave it out."""
 PARTS, OPTIMIZERS_OF = "tests.support.planted_parts", "tests.support.planted_optimizers"

@@ -56,7 +56,7 @@ def all_slices(out: Path) -> None:
 
 
 def found_in(out: Path, folder: Path) -> tuple[dict[str, dict[str, Json]], list[str]]:
-    """By step: its cases with their identities; and the steps that ended."""
+    """Findings by step: its cases with their identities; and the steps that ended."""
     load_state(folder, out)
     records = {path.parts[-3]: read_record(path).data for path in folder.glob("storage/*/*/*.json")}
     cases = {step: {row["fullname"]: identity_of(row) for row in data["benchmarks"]} for step, data in records.items()}

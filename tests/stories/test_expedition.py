@@ -125,7 +125,7 @@ def found_in(
 
 
 def verdicts(state: Path) -> dict[str, str]:
-    """By the beginning of the claim."""
+    """Verdicts by the beginning of the claim."""
     lines = [line.strip("| ").split(" | ") for line in page(state).splitlines() if line.startswith("| ")]
     known = ("confirmed", "not confirmed", "not measured")
     return {cells[0]: cells[3] for cells in lines if len(cells) == 4 and cells[3] in known}

@@ -54,7 +54,7 @@ print(json.dumps({
 }))
 """
 PAGES_OF_LARGE_TENSORS = 2**15
-"""Of 4 KiB."""
+"""Pages of 4 KiB."""
 
 A_HEAP_THAT_GROWS = """
 tensors = []

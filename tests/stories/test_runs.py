@@ -117,7 +117,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """At the second of three cases, after a record of all three."""
+    """A run stopped at the second of three cases, after a record of all three."""
     storage = tmp_path_factory.mktemp("stepwise")
     assert launch_with_cache(storage, cache, HEALTHY).exit_code == 0
     return launch_with_cache(storage, cache, FAILS_AT_16, "--stepwise")

@@ -44,7 +44,7 @@ def journal_of(launched: Launch) -> JournalContents:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Launch]:
-    """By a signal in the second of three cases."""
+    """A run ended by a signal in the second of three cases."""
     storages = {name: tmp_path_factory.mktemp(name) for name in ("SIGKILL", "SIGINT", "SIGTERM")}
     return {name: launch(storage, *DIES_AT_16, PLANTED_SIGNAL=name) for name, storage in storages.items()}
 

@@ -85,7 +85,7 @@ MISBEHAVIOUR: dict[int, Callable[[], object]] = {
 
 
 class MisbehavesByContext(Healthy):
-    """From its second pass on, in a way of its own at each context."""
+    """A model that misbehaves from its second pass on, in a way of its own at each context."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         logits_BTV = super().forward(tokens_BT)
@@ -101,7 +101,9 @@ class MisbehavesByContext(Healthy):
 
 
 class EndsTheProcessAt16(Healthy):
-    """At context 8 ignores the signals that end a run, at 16 ends the process as if all were well."""
+    """A model that ignores, at context 8, the signals that end a run, and at 16 ends the process as if all were
+    well.
+    """
 
     def before_forward(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -128,7 +130,9 @@ class WaitsAt16(Healthy):
 
 
 class DiskFillsAt16(Healthy):
-    """From context 16 on no file may grow beyond what the journal under PLANTED_STORAGE holds, and a little more."""
+    """A full disk: from context 16 on no file may grow beyond what the journal under PLANTED_STORAGE holds, and a
+    little more.
+    """
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and "PLANTED_STORAGE" in os.environ:
@@ -138,7 +142,7 @@ class DiskFillsAt16(Healthy):
 
 
 class DiskTurnsReadOnly(Healthy):
-    """Once a batch is seen no file gets a new name, where PLANTED_READ_ONLY says so."""
+    """A closed folder: once a batch is seen no file gets a new name, where PLANTED_READ_ONLY says so."""
 
     def before_forward(self) -> None:
         if "PLANTED_READ_ONLY" in os.environ:
@@ -150,7 +154,9 @@ def refuse_to_link(*arguments: object, **names: object) -> None:
 
 
 class FailsWithoutGraph(Healthy):
-    """Without a graph: at context 16 raises in its third round, at 24 its logits are no numbers. With one: works."""
+    """A model that without a graph raises at context 16 in its third round; at 24 its logits are no numbers. With one:
+    works.
+    """
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and self.calls == 3 and not torch.is_grad_enabled():
@@ -163,7 +169,8 @@ class FailsWithoutGraph(Healthy):
 
 
 class Everything(FailsWithoutGraph):
-    """At contexts of 32 and more it takes memory too: without a graph until there is none, with one nearly as much.
+    """A model that at contexts of 32 and more takes memory too: without a graph until there is none, with one nearly
+    as much.
 
     What it takes is address space, never touched, so that the machine itself has memory left: 64 MiB a chunk.
     """
@@ -190,7 +197,9 @@ class OutOfMemoryOnRequest(Healthy):
 
 
 class Logged(Healthy):
-    """Writes to the file PLANTED_LOG each build for a case, and in its first forward pass the sum of its weights."""
+    """A model that writes to the file PLANTED_LOG each build for a case, and in its first forward pass the sum of its
+    weights.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -391,7 +400,9 @@ def runs_out_of_memory(config: ModelConfig) -> nn.Module:
 
 
 class OfRankOne(Healthy):
-    """On rank 1 misbehaves at context 16 as PLANTED_FAULT says: runs out of memory, raises, hangs or dies."""
+    """A model that on rank 1 misbehaves at context 16 as PLANTED_FAULT says: runs out of memory, raises, hangs or
+    dies.
+    """
 
     def before_forward(self) -> None:
         if self.config.context_length != 16 or os.environ.get("RANK") != "1":

@@ -102,7 +102,7 @@ class FailsAtItsStep(Descent):
 
 
 class EverySecondStep(Descent):
-    """Does more in each second step."""
+    """An optimizer that does more in each second step."""
 
     def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         return gradient if self.steps % 2 else gradient + gradient.square()
