@@ -57,7 +57,7 @@ class Draws:
     seed: int
     case: str
     launch_pair: int = 0
-    """Of the gate, whose sides get the same values in their rounds of one position."""
+    """The gate's pair, whose sides get the same values in their rounds of one position."""
 
     def generator(self, position: int) -> torch.Generator:
         key = f"{self.seed}/{self.case}/{self.launch_pair}/{position}"
@@ -84,7 +84,7 @@ def fill_normal(leaf_BTK: Tensor, generator: torch.Generator) -> None:
 
 
 Slices = dict[str, Tensor]
-"""On the host, so that none of the device's memory is taken while rounds are measured."""
+"""Slices on the host, so that none of the device's memory is taken while rounds are measured."""
 
 ROWS = 64
 """Rows of an output, drawn for each case."""
@@ -92,7 +92,7 @@ LONGEST_EXACT_BACKWARD = 4096
 """Tokens up to which dk and dv of one sequence are computed in float64, in O(T^2 K)."""
 ROWS_AT_A_TIME = 256
 SLICE_ELEMENTS, PROBE_ELEMENTS = 4096, 16
-"""Of one parameter, its gradient and its state; and of each, to see it move."""
+"""Elements of one parameter, its gradient and its state; and of each, to see it move."""
 BY_CHANCE = 4
 """Fewer rows of logits, or gradients that are not 0, may be equal in two rounds by chance."""
 PROBE_ROUNDINGS = 64 * 2.0**-24
@@ -108,7 +108,7 @@ class Kept:
     position: int
     before: Slices
     random_state: Sequence[Tensor] = ()
-    """Of torch's generators before the set-up, with which dropout draws the same again."""
+    """State of torch's generators before the set-up, with which dropout draws the same again."""
     after: Slices = field(default_factory=dict)
 
     @property
@@ -120,7 +120,7 @@ class Kept:
 
 
 class Check(ABC):
-    """Of one case; drawn places differ from case to case."""
+    """The check of one case; drawn places differ from case to case."""
 
     repeats: bool = True
     """Whether a round can be run again on equal inputs."""
@@ -310,7 +310,7 @@ class LogitsCheck(Check):
 
 
 class _ParameterCheck(Check):
-    """Of a slice of one trainable parameter, both drawn."""
+    """The check of a slice of one trainable parameter, both drawn."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -467,7 +467,7 @@ class StepCheck(_ParameterCheck):
 
 
 LONG_ROUND_SECONDS = 0.03
-"""Of two kept rounds as long as this only one is run again, or checking would take over a tenth of the case."""
+"""Seconds of a round of which only one is run again, or checking would take over a tenth of the case."""
 
 
 MOST_AGAIN = 3
@@ -485,7 +485,7 @@ class CheckedRounds:
     _seen: int = 0
     _now: Kept | None = None
     _kept: dict[int, Kept] = field(default_factory=dict)
-    """By parity: code that is wrong in every other call is wrong in one of them."""
+    """The kept rounds by parity: code that is wrong in every other call is wrong in one of them."""
 
     def begin(self, position: int, *, is_measured: bool) -> None:
         """Write new values. A measured round is kept by chance, 1 over those of its parity so far: each as likely."""

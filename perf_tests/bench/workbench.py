@@ -66,7 +66,7 @@ class Workbench:
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
     values_seed: int = field(default_factory=drawn_seed)
-    """Of the inputs in each round; made after the user's code is imported, unless it was typed."""
+    """The seed of the inputs in each round; made after the user's code is imported, unless it was typed."""
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
@@ -90,7 +90,7 @@ class Workbench:
 
     @cached_property
     def empty_round_seconds(self) -> float | None:
-        """Of this device, measured once; None on a CPU, whose rounds hold nothing but their work."""
+        """Measure a round without work on this device, once; None on a CPU, whose rounds hold their work alone."""
         return roofline.empty_round_seconds(Clock(self.device), self.device)
 
     @property

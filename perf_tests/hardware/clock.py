@@ -108,7 +108,7 @@ HOLD_SECONDS = 0.05
 """Seconds of waiting before each slice: 125 us for each of its operations."""
 
 BUSY_ROUNDS = 5
-"""Whose median is taken: one round of some microseconds is off by several."""
+"""Rounds whose median is taken: one round of some microseconds is off by several."""
 
 LONG_BUSY_SECONDS = 0.1
 """A round of this length stands for itself."""
