@@ -58,7 +58,7 @@ def main(words: Sequence[str] | None = None, claims: dict[str, Claim] = CLAIMS, 
         verdicts.append(verdict_on(claim.limits, found))
         shown = in_words(claim.limits, found)
         print(f"{shown}\nclaim {name}: {verdicts[-1]}\n", flush=True)
-        keep(evidence, name, f"| {name} | {shown} | {verdicts[-1]} | {date.today()}, {where} |", list(claims))
+        keep(evidence, f"| {name} | {shown} | {verdicts[-1]} | {date.today()}, {where} |", list(claims))
     return EXIT_CODES[max(verdicts, key=list(EXIT_CODES).index, default=HOLDS)]
 
 
@@ -86,11 +86,12 @@ def in_words(limits: dict[str, Limit], found: Figures) -> str:
     )
 
 
-def keep(evidence: Path, name: str, row: str, order: Sequence[str]) -> None:
-    """Replace the row of this claim in the evidence; rows of claims that are no more go."""
-    known = evidence.read_text().splitlines() if evidence.exists() else []
-    rows = {line.split(" | ")[0].strip("| "): line for line in known if line.startswith("| ")} | {name: row}
-    write_whole(evidence, (HEAD + "".join(rows[one] + "\n" for one in order if one in rows)).encode())
+def keep(evidence: Path, row: str, order: Sequence[str]) -> None:
+    """Replace the row of this claim in the evidence; rows of claims that are no more go, sections below stay."""
+    known, heading, rest = (evidence.read_text() if evidence.exists() else "").partition("\n## ")
+    lines = [*filter(lambda line: line.startswith("| "), known.splitlines()), row]
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines}
+    write_whole(evidence, (HEAD + "".join(rows[one] + "\n" for one in order if one in rows) + heading + rest).encode())
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class ComparedPeak:
 
     @property
     def error_of_stated(self) -> float:
-        """Likewise, over the nearest bytes that the printed digits can stand for; 0 between them."""
+        """Return the same error over the nearest bytes that the printed digits can stand for; 0 between them."""
         printed, digit_bytes = self.cell.bytes, self.cell.last_digit_bytes
         assert printed is not None
         least = printed if self.cell.conditions["figures"] == "cut" else printed - digit_bytes / 2

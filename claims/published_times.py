@@ -213,7 +213,7 @@ def _cell(row: Row, phase: str, gpu: str) -> PublishedTime:
 
 @cache
 def work_of(case: Case) -> CaseCounters:
-    """Counted once for all sources that measured the case."""
+    """Count work once for all sources that measured the case."""
     return counters_of(case)
 
 

@@ -26,7 +26,7 @@ class Attention:
 
     about: str
     build: Callable[[], AttentionFunction]
-    """Makes a new function, without compiled graphs of earlier cases."""
+    """A maker of a new function, without compiled graphs of earlier cases."""
     why_unavailable: Callable[[torch.device, int], str | None]
     """Given device and head width K: None if it runs, forward and backward, else one sentence why not."""
     is_compiled: bool = False
@@ -41,7 +41,7 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def causal_mask(num_tokens: int, device: torch.device) -> Tensor:
-    """Which keys (columns) each query (row) may attend to; bool, (T, T)."""
+    """Return which keys (columns) each query (row) may attend to; bool, (T, T)."""
     position_T = torch.arange(num_tokens, device=device)
     return position_T[:, None] >= position_T[None, :]
 
@@ -72,7 +72,7 @@ def _build_flex() -> AttentionFunction:
 
     @cache
     def block_mask(num_tokens: int, device_type: str) -> BlockMask:
-        """Computed once, as users of flex_attention do; it takes longer than the attention itself."""
+        """Compute the mask once, as users of flex_attention do; it takes longer than the attention itself."""
         return create_block_mask(_is_causal, None, None, num_tokens, num_tokens, device=device_type)
 
     def flex(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:

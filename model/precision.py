@@ -77,7 +77,7 @@ def _why_unsupported_on_cpu(precision: Precision, capabilities: dict[str, bool])
 
 
 def cpu_capabilities() -> dict[str, bool]:
-    """Which 16-bit instruction sets this CPU has according to Linux; empty if it does not say."""
+    """Read which 16-bit instruction sets this CPU has according to Linux; empty if it does not say."""
     try:
         with open("/proc/cpuinfo") as lines:
             flags = {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 OpenRegion = Callable[[str], AbstractContextManager[object]]
-"""From a region's name to the context that it runs in."""
+"""A function from a region's name to the context that it runs in."""
 
 # One shared object, of the only class that torch.compile can enter as a global.
 _NOTHING = nullcontext()
@@ -30,7 +30,7 @@ def region(name: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def regions_opened_by(open_region: OpenRegion) -> Iterator[None]:
-    """Inside this context, `open_region` is called for every region."""
+    """Return a context in which `open_region` is called for every region."""
     global _open
     before, _open = _open, open_region
     try:

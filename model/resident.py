@@ -50,7 +50,8 @@ def resident(training: Training, reshard: bool) -> Iterator[None]:
 
 
 def forget_kept_gradients(module: FSDPModule) -> None:
-    """Of whole weights: where FSDP2 adds in another dtype, it keeps them aside for the next exchange.
+    """Drop kept gradients of whole weights: where FSDP2 adds in another dtype, it keeps them aside for the next
+    exchange.
 
     There is no public name for them. This private one stands here and not in `perf_tests.hardware.torch_private`,
     because `model` imports torch only.

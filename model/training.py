@@ -15,12 +15,13 @@ OPTIMIZERS = ("default", "loop", "foreach", "fused")
 """Implementations of AdamW's update; `default` is PyTorch's choice for the device."""
 
 ZERO_GRAD = ("before-forward", "after-forward", "before-step")
-"""When a step clears gradients: the old ones before its forward pass or after its loss, or the new ones, unused."""
+"""The moments at which a step may clear gradients: the old ones before its forward pass or after its loss, or the new
+ones, unused."""
 
 MAX_GRADIENT_NORM = 1.0
 
 Mark = Callable[[str], None]
-"""Called with the name of each part of a training step once it is issued."""
+"""A function that is called with the name of each part of a training step once it is issued."""
 
 
 def ignore_mark(part: str) -> None:

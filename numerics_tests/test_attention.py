@@ -92,7 +92,7 @@ def test_first_token_is_seen_from_far_away(
 def test_attention_without_a_graph_is_the_same(
     attention: AttentionFunction, recipe: Recipe, device: torch.device
 ) -> None:
-    """Under no_grad a kernel may choose another path; at most twice the error of the one with a graph, in float64."""
+    """A kernel may under no_grad choose another path; at most twice the error of the one with a graph, in float64."""
     q, k, v = triple(recipe, device)
     with torch.no_grad():
         result = attention(q, k, v)

@@ -22,7 +22,7 @@ from numerics_tests.machine.autocast import GROUP_OF, OPS
 from numerics_tests.machine.cuda_autocast import cuda_lists, op_lists
 
 Region = Callable[..., AbstractContextManager[Any]]
-"""Makes a region as torch.autocast does: device type, dtype=, enabled=."""
+"""A maker of a region, as torch.autocast does: device type, dtype=, enabled=."""
 
 VERSION = table.torch_version()
 LOW_DTYPES = (torch.bfloat16, torch.float16)
@@ -208,7 +208,7 @@ def test_header_without_the_lists_is_refused() -> None:
 
 
 def test_cuda_rules_leave_nothing_behind(device: torch.device) -> None:
-    """After the emulation, and after an error inside it, the CPU's own rules are back."""
+    """The CPU's own rules are back after the emulation, and after an error inside it."""
     a = torch.ones(2, 2, dtype=torch.bfloat16)
 
     def fail() -> None:

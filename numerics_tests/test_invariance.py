@@ -27,7 +27,7 @@ EAGER: dict[str, AttentionFunction] = {"naive attention": naive_attention, "sdpa
 
 
 def check_repeats(subject: Subject, x: Tensor, threads: int, backward: bool) -> None:
-    """Twice the same call at the largest size: the same bits."""
+    """Compare the same call twice at the largest size: the same bits."""
     with environment.threads(threads):
         first, second = (invariance.result(subject, x, backward) for _ in range(2))
     assert_same_bits(second, first, f"the same call twice, {threads} threads")

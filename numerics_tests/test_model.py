@@ -183,7 +183,7 @@ def test_a_model_knows_its_shape_and_saves_and_resets_its_weights_alone() -> Non
 
 
 class Opener:
-    """Writes down every region with the regions around it."""
+    """Write down every region with the regions around it."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, ...]] = []
@@ -288,7 +288,7 @@ def test_the_optimizer_that_runs_is_the_one_recorded(optimizer: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 64, 16), (2, 4, 64, 16)], ids=["alone", "heads"])
 def test_sdpa_takes_a_fused_kernel(shape: tuple[int, ...]) -> None:
-    """Without the dimension that `sdpa_attention` adds, PyTorch silently takes its math path."""
+    """PyTorch silently takes its math path without the dimension that `sdpa_attention` adds."""
     q = torch.zeros(shape)
     flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert flash in operators_of(lambda: sdpa_attention(q, q, q))

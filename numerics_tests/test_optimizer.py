@@ -49,7 +49,7 @@ VECTORS, MATRICES = (
     for shape in (((1, 33),), (3, (1, 11)))
 )
 PARAMETERS = VECTORS | MATRICES
-"""Of one dimension and of two, because a rule by dimension (no decay on vectors) is a common slip."""
+"""Parameters of one dimension and of two, because a rule by dimension (no decay on vectors) is a common slip."""
 
 
 def gradients_for(recipe: Recipe, steps: int, device: torch.device) -> list[Tensor]:
@@ -220,7 +220,7 @@ def test_creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen(
 
 @claim("make", TRAININGS)
 def test_update_hides_no_gradient_that_is_not_a_number(make: MakeTraining, device: torch.device) -> None:
-    """Without a scaler nothing skips the step: NaN reaches every weight, because the norm of all is NaN."""
+    """Nothing skips the step without a scaler: NaN reaches every weight, because the norm of all is NaN."""
     for precision in ("fp32", "bf16", "fp16-unscaled"):
         layer = nn.ParameterList([torch.ones(2, device=device) for _ in range(2)])
         training = make(layer, PRECISIONS[precision], device)

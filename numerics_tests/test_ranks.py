@@ -57,7 +57,8 @@ def exact_gradients() -> tuple[Named, Named]:
 
 @claim("variant", IN_FLOAT32)
 def test_gradient_of_ranks_is_that_of_the_whole_batch(variant: str, device: torch.device) -> None:
-    """Against float64, at most twice the error of the whole batch in one process, and what dividing it can add.
+    """The error against float64 is at most twice the error of the whole batch in one process, and what dividing it can
+    add.
 
     Of n tokens each rank adds n / N, the ranks add N sums, and each divides: gamma_(n / N + N + 2) mean|part|, where a
     part is one token's. ASNA 2e, section 4.2.

@@ -42,7 +42,7 @@ def torch_softmax(x: Tensor) -> Tensor:
 
 SOFTMAXES = {"model": model_softmax, "torch": torch_softmax}
 GAPS = (0.0, 17.4, -17.4, 88.8, -88.8, 104.0, -104.0, 1e4, -1e4)
-"""Beyond 17.4 a probability vanishes in float16, beyond 104 in float32; exp overflows float32 beyond 88.8."""
+"""Logits: a probability vanishes in float16 beyond 17.4, in float32 beyond 104; exp overflows float32 beyond 88.8."""
 
 LOGITS = recipes(3, (1, 2, 8, 33, 128), dtypes=(torch.float32,), exponents=(-6, 6), plant=GAPS)
 LOW_LOGITS = recipes(3, (2, 8, 33, 600), dtypes=(torch.float16, torch.bfloat16), exponents=(-6, 4), plant=GAPS)

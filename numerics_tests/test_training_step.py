@@ -46,7 +46,9 @@ def tall_model(device: torch.device, seed: int) -> TransformerLM:
 def test_logits_of_a_long_sequence_err_at_most_twice_the_plain_formula(
     build: Build, seed: int, length: int, device: torch.device
 ) -> None:
-    """Also of one that is shorter than the context, with activations beyond a hundred; the rule as below."""
+    """Logits also of a sequence that is shorter than the context, with activations beyond a hundred; the rule as
+    below.
+    """
     made = build(device, seed)
     tokens = torch.randint(tiny.CONFIG.vocab_size, (2, length), generator=torch.Generator().manual_seed(seed)).to(
         device
@@ -56,7 +58,9 @@ def test_logits_of_a_long_sequence_err_at_most_twice_the_plain_formula(
 
 @claim("build", MODELS, cost=2, seed=SEEDS)
 def test_logits_err_at_most_twice_the_plain_formula(build: Build, seed: int, device: torch.device) -> None:
-    """Against float64, at most twice the same definition in float32; the floor is a few roundings of a logit."""
+    """The error against float64 is at most twice the same definition in float32; the floor is a few roundings of a
+    logit.
+    """
     check_logits(build(device, seed), tiny.tokens(device, seed))
 
 

@@ -1,4 +1,4 @@
-"""`perf-tests VERB`, also `python -m perf_tests VERB`: measure, or read saved records; `--json` is for machines."""
+"""Measure PyTorch training steps, gate changes of them, read records; also `python -m perf_tests`."""
 
 import argparse
 import sys
@@ -10,14 +10,37 @@ from perf_tests.phases import RefusalError
 from perf_tests.user_code.named import SUITE
 from perf_tests.verbs.output import OutputError, end_without_output, watched_output
 
-VERBS = {
-    "audit": "perf_tests.verbs.audit", "bisect": "perf_tests.verbs.bisect", "compare": "perf_tests.report.comparison",
-    "gate": "perf_tests.verbs.gate", "history": "perf_tests.report.history", "kernels": "perf_tests.verbs.kernels",
-    "merge": "perf_tests.verbs.merge", "predict": "perf_tests.verbs.predict", "replay": "perf_tests.verbs.replay",
-    "report": "perf_tests.report.page", "run": "perf_tests.verbs.run", "scaling": "perf_tests.report.ranks",
-    "tables": "perf_tests.verbs.tables", "writeup": "perf_tests.verbs.writeup",
+GROUPS = {
+    "measure": {"run": "perf_tests.verbs.run", "merge": "perf_tests.verbs.merge"},
+    "judge": {
+        "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate", "replay": "perf_tests.verbs.replay",
+        "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.verbs.audit",
+    },
+    "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.verbs.writeup"},
+    "look at": {
+        "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
+        "kernels": "perf_tests.verbs.kernels", "scaling": "perf_tests.report.ranks",
+    },
 }  # fmt: skip
+VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
 """The module of each verb, with `add_arguments` and `run`: it lies where what the verb shows is made."""
+
+EXAMPLES = {
+    "merge": ("merge 0004 0005", "merge .benchmarks/shards -o whole.json"),
+    "compare": ("compare BEFORE.json NOW.json", "compare BEFORE.json NOW.json --json"),
+    "gate": ("gate BASE_FOLDER HEAD_FOLDER", "gate 3adf61e 9e03909 --summary verdicts.md"),
+    "replay": ("replay .benchmarks/gate/SAMPLES.jsonl", "replay SAMPLES.jsonl --json"),
+    "bisect": ("bisect v1 main --case ID", 'bisect v1 main --case ID --options "--head-dim 32" --gate-minutes 5'),
+    "audit": ("audit TIMES.csv", "audit TIMES.csv --gpu H100 --all"),
+    "predict": ("predict --size 2.7B --context 1024 --gpu A100-80GB", "predict --model hf:CONFIG.json --gpu H100"),
+    "writeup": ("writeup -o writeup.md", "writeup --all -o everything.html"),
+    "report": ("report", "report 0004 0005 -o report.html"),
+    "history": ("history", "history --case full_step"),
+    "tables": ("tables --format csv", "tables --columns id,median_seconds --sort=-median_seconds"),
+    "kernels": ("kernels RECORD.json --case backward", "kernels CAPTURE.sqlite --range softmax"),
+    "scaling": ("scaling RECORD.json", "scaling RECORD.json RECORD.json --json"),
+}
+"""Two of each verb, for its help; `run` has a help of its own."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -33,11 +56,15 @@ def _run(words: Sequence[str] | None) -> int:
         sys.path.insert(0, str(SUITE))  # where this was started, `model` may be another package
     words = sys.argv[1:] if words is None else words
     words, of_pytest = (words[:1], words[1:]) if words[:1] == ["run"] else (words, [])
-    parser = argparse.ArgumentParser(prog="python -m perf_tests", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("perf-tests", "perf-tests VERB ...", __doc__, _verbs(), formatter_class=raw)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", prog="perf-tests", help=argparse.SUPPRESS)
     module = None
     for name, place in VERBS.items():
-        verb = verbs.add_parser(name, help=_sentence(place))
+        examples = "".join(f"\n  perf-tests {words}" for words in EXAMPLES.get(name, ()))
+        sentence = sentence_of(place)
+        said = f"{sentence[:1].upper()}{sentence[1:]}"
+        verb = verbs.add_parser(name, description=said, epilog=f"examples:{examples}", formatter_class=raw)
         if name in words[:1]:
             # The others stay unloaded: some take seconds.
             module = import_module(place)
@@ -57,13 +84,21 @@ def _run(words: Sequence[str] | None) -> int:
     return exit_code
 
 
-def _sentence(module: str) -> str:
-    """The first line of the module's docstring, read without loading it."""
+def _verbs() -> str:
+    """List the verbs by group, each with its sentence."""
+    lines = ["each verb has a --help of its own"]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {name:8} {sentence_of(place)}" for name, place in verbs.items())]
+    return "\n".join(lines)
+
+
+def sentence_of(module: str) -> str:
+    """Read what a verb does from the first line of its module's docstring, behind the words to type, without a load."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     with open(spec.origin, encoding="utf-8") as file:
-        return file.readline().strip().strip('"')
+        return file.readline().strip().strip('"').partition("`: ")[2]
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def search(root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate:
 
 
 def _check_order(clone: Path, good: Commit, bad: Commit) -> None:
-    """Raises RevisionsError unless BAD descends from GOOD."""
+    """Refuse, by RevisionsError, a BAD that does not descend from GOOD."""
     both = f"GOOD {good.typed} ({good.short_hash}) and BAD {bad.typed} ({bad.short_hash})"
     if good.full_hash == bad.full_hash:
         raise RevisionsError(f"{both} are one commit; give a GOOD from before the slowdown.")
@@ -269,7 +269,7 @@ def main(folder: str, commit: str | None = None) -> int:
 
 
 def _judged(task: Task, commit: str) -> Judged:
-    """Raises SearchError, OSError, and ValueError for samples that cannot be judged."""
+    """Gate one commit against GOOD. Raises SearchError, OSError, and ValueError for samples that cannot be judged."""
     clone = Path(task.clone)
     subject = git(clone, "log", "-1", "--format=%s", commit)
     is_ours = not any(word.startswith("--model") for word in task.options)

@@ -11,7 +11,8 @@ FORWARD_PASSES = {"inference": 1, "forward": 1, "backward": 2}
 """FLOPs of a part over those of a forward pass: backward, each product costs one product for each of its inputs."""
 
 ZERO_GRAD = ("before-forward", "after-forward", "before-step")
-"""When a full step clears gradients, as `model.training` says; earlier revisions of it know the first alone."""
+"""The moments at which a full step may clear gradients, as `model.training` says; earlier revisions of it know the
+first alone."""
 
 SHORT_PARTS = ("zero_grad", "loss")
 """Parts with little of a step's time."""
@@ -172,12 +173,12 @@ class LanguageModelIdentity:
     optimizer: str | None
     """AdamW's implementation, or `examples/muon.py:build`, a factory of one's own; None in phases without a step."""
     zero_grad_policy: str | None
-    """When a step clears the old gradients; None in phases that do not time this."""
+    """The moment at which a step clears the old gradients; None in phases that do not time this."""
     device: str
     model_args: str | None = None
     """`depth=3, width=192`, as given to the factory of --model."""
     model_digest: str | None = None
-    """Of these arguments and of the values of a configuration, never of source; None without either."""
+    """The digest of these arguments and of the values of a configuration, never of source; None without either."""
     parallel: str | None = None
     """How ranks share the model; this and all that follow are None on one device."""
     world: int | None = None
@@ -192,11 +193,11 @@ class LanguageModelIdentity:
     global_batch_size: int | None = None
     per_rank_batch_size: int | None = None
     bucket_bytes: int | None = None
-    """Of gradients in one all-reduce; None is PyTorch's default, and for what has no buckets."""
+    """Bytes of gradients in one all-reduce; None is PyTorch's default, and for what has no buckets."""
     reshard: bool | None = None
     """Whether FSDP2 frees gathered parameters after the forward pass; None for what gathers none."""
     reduce_dtype: str | None = None
-    """Of gradients on their way between ranks."""
+    """The dtype of gradients on their way between ranks."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ def identity_in(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _names_of(family: Identity) -> list[str]:
-    """Kept, because thousands of records have thousands of rows."""
+    """Names, kept because thousands of records have thousands of rows."""
     return [field.name for field in fields(family)]
 
 

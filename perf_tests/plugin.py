@@ -22,9 +22,10 @@ from perf_tests.cases.settings import asks_for_ranks, read_settings
 from perf_tests.hardware.bound import bind, bind_again, put_back, unbind
 from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
-from perf_tests.records.record import Json
+from perf_tests.records.record import FAILURES, Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
+from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of
 
@@ -245,7 +246,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         refusal = workbench.why_not(noted(item).case)
         if refusal is not None:
             noted(item).outcome = refusal
-            if refusal.outcome in after.FAILURES:
+            if refusal.outcome in FAILURES:
                 pytest.fail(refusal.in_words, pytrace=False)
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
@@ -264,8 +265,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             yield from _device_limits_skip(item)
             if is_benchmark(item) and noted(item).case.user_code and (replaced := put_back()):
                 raise SuspiciousError(why_replaced(replaced))
-    except (ImpossibleError, SuspiciousError, UserCodeError) as error:
-        kinds = {ImpossibleError: "impossible", SuspiciousError: "suspicious"}
+    except (ImpossibleError, IncorrectError, SuspiciousError, UserCodeError) as error:
+        kinds = {ImpossibleError: "impossible", IncorrectError: "incorrect", SuspiciousError: "suspicious"}
         noted(item).outcome = Outcome(kinds.get(type(error), "error"), str(error))
         raise
 
@@ -329,6 +330,6 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Js
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: list[Json]) -> None:
-    """Leaves the grouping to pytest-benchmark, whose own command line calls this without a config."""
+    """Leave the grouping to pytest-benchmark, whose own command line calls this without a config."""
     if config is not None:
         before.prepare_table(config, benchmarks)

@@ -96,7 +96,8 @@ def softmax(x: Tensor, exact: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def cross_entropy(z: Tensor, target_logit: Tensor, loss: Tensor) -> Tensor:
-    """Per token, in float32: u32 (V + 10 + log V + 2 |m - z_t| + 2 |loss|). Same source as `softmax`.
+    """Return the bound of a token's loss in float32: u32 (V + 10 + log V + 2 |m - z_t| + 2 |loss|). Same source as
+    `softmax`.
 
     Absolute on purpose: near 0 the relative error of a loss is unbounded.
     """

@@ -77,7 +77,9 @@ def _index(flat: int, like: Tensor) -> tuple[int, ...]:
 
 
 class Watching(TorchDispatchMode):
-    """Inside, `note` is called with each operator that runs, by its name such as `aten::mm`, and its arguments."""
+    """A mode in which `note` is called with each operator that runs, by its name such as `aten::mm`, and its
+    arguments.
+    """
 
     def __init__(self, note: Callable[[str, tuple[Any, ...]], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

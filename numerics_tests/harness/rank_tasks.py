@@ -45,7 +45,9 @@ SEND_NOTHING = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor
 
 
 class Messages(Watching):
-    """Inside, `seen` grows by the kind and dtype of each message; raises ValueError for an operator of unknown kind."""
+    """A mode in which `seen` grows by the kind and dtype of each message; raises ValueError for an operator of unknown
+    kind.
+    """
 
     def __init__(self) -> None:
         super().__init__(self._note_message)

@@ -97,7 +97,7 @@ def _banned(*args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def on_the_cpu() -> Iterator[None]:
-    """Inside, `torch.autocast("cpu")` follows CUDA's rules; afterwards the CPU's own are back.
+    """Let `torch.autocast("cpu")` follow CUDA's rules; afterwards the CPU's own are back.
 
     An op that only the CPU lists, such as quantile, keeps the CPU's rule.
     """

@@ -90,7 +90,7 @@ def groups(sizes: Iterable[int], run: Callable[[int], Tensor]) -> list[list[int]
 
 
 def map_of(subject: Subject, x: Tensor, backward: bool, lengths: Sequence[int] = LENGTHS) -> dict[str, list[list[int]]]:
-    """By what changes beside row 0: the sizes at which its bits are the same."""
+    """Return, by what changes beside row 0, the sizes at which its bits are the same."""
     return {
         "rows": groups(BATCHES, lambda size: result(subject, x[:size, :1], backward)),
         "batch": groups(BATCHES, lambda size: result(subject, x[:size, :KEPT_TOKENS], backward)),

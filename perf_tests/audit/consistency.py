@@ -303,7 +303,9 @@ def attention_backward_over_forward(table: Table) -> Iterator[Finding]:
 
 
 def exponent(table: Table) -> Iterator[Finding]:
-    """Twice the sequence is four times the square: time grows with an exponent of 2 between large launches."""
+    """The exponent of time: twice the sequence is four times the square, so that it grows with an exponent of 2
+    between large launches.
+    """
     low, high = EXPONENT
     alone = [t for t in table.timings if t.is_eager and _square(t) >= LONG_SQUARE]
     for group in grouped(alone, lambda timing: (*_ANY_LENGTH(timing), timing.phase)).values():
@@ -448,7 +450,7 @@ def same_cell_twice(table: Table) -> Iterator[Finding]:
                 NOT_TOLD: ordered,
             }.get(cause, slower)
             ratio = _time(ordered[-1]) / _time(ordered[0])
-            why, limit = f"the same labels are {ratio:.2f} apart", f"{SAME_CELL_TOLERANCE:g}"
+            why, limit = f"the same labels differ by a factor of {ratio:.2f}", f"{SAME_CELL_TOLERANCE:g}"
             shown, excess = _milliseconds(ordered), ratio / SAME_CELL_TOLERANCE
             yield found(SUSPICIOUS, "same cell twice", accused, shown, limit, why, said, excess)
 

@@ -47,11 +47,13 @@ class Finding:
     excess: float = 1.0
     """How many times its limit the figure is, or its limit the figure."""
 
-    def sentence(self) -> str:
+    def sentence(self, beside: str = "") -> str:
+        """Say verdict, figure and limit first, then the labels, the cause and what is `beside`, and the place last."""
         where = self.places[0] if len(self.places) == 1 else f"{self.places[0]} and {len(self.places) - 1} more"
+        labels = self.cell.removeprefix(f"{self.series}: ")
         return (
-            f"{where}: {self.verdict}: {self.cell}: {self.figure}, limit {self.limit}: {self.why}. "
-            f"Most likely: {self.likely_cause}."
+            f"{self.verdict}: {self.figure}, limit {self.limit}: {self.why}. {labels}. Most likely: "
+            f"{self.likely_cause}.{beside} {where[:1].upper()}{where[1:]}{', ' if self.series else ''}{self.series}."
         )
 
 
@@ -120,7 +122,7 @@ class Timing(LabelledFigure):
     rounding_seconds: float = 0.0
     """The most that was cut or rounded off the figure, by its digits."""
     optimizer: str = ""
-    """In the author's words; empty where not stated or not run."""
+    """The author's words; empty where not stated or not run."""
 
     @property
     def precision(self) -> str | None:
@@ -164,7 +166,7 @@ class Memory(LabelledFigure):
     checkpoint: str = "none"
     """What of a pass is computed again instead of kept, in the author's words; `none` where they mean none."""
     optimizer: str = ""
-    """In the author's words; empty where not stated, and then judged as AdamW."""
+    """The author's words; empty where not stated, and then judged as AdamW."""
 
     def describe(self) -> str:
         what = self.size if self.kind == "model" else f"attention d {self.width}"

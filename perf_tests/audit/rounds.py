@@ -37,9 +37,11 @@ class RowFacts:
 
     rounds_seconds: Sequence[float] = ()
     device_busy_seconds: float | None = None
+    empty_round_seconds: float | None = None
     part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bound: str | None = None
     peak_allocated_bytes: int | None = None
+    peak_requested_bytes: int | None = None
     predicted_peak_bytes: int | None = None
     workspace_bytes: int = 0
     """Workspaces of libraries, as far as the prediction leaves them out."""
@@ -49,7 +51,7 @@ class RowFacts:
     cudagraph_skips: int | None = None
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
-    throttled_rounds: Sequence[int] | None = None
+    throttle_reasons: Mapping[str, int] | None = None
     before: Mapping[str, Any] = field(default_factory=dict)
     """The state of the machine before the measured rounds."""
     after: Mapping[str, Any] = field(default_factory=dict)
@@ -60,11 +62,11 @@ class RowFacts:
     """Threads of this process that compute."""
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
-    """Of the run so far."""
+    """The shortest of the run so far."""
     is_beside_a_run: bool = False
     """Whether another run of the suite measured on this device meanwhile."""
     cpu_seconds: Sequence[float] | None = None
-    """Of all threads of this process, in each round; None where one of them waits for a device."""
+    """CPU time of all threads of this process, in each round; None where one of them waits for a device."""
     raw_seconds: Sequence[float] = ()
     """The rounds by a second clock of the system; empty where they are not timed by this process alone."""
     rate_of_clocks: float = 1.0
@@ -76,6 +78,8 @@ class RowFacts:
     shares_memory: bool = False
     over_roofline: float | None = None
     """Time of the kernels over the median, without traffic that caches may serve."""
+    same_again: bool | None = None
+    """Whether two more rounds on equal inputs gave equal results, bit for bit."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -100,8 +104,8 @@ def has_trend(rounds: Sequence[float]) -> bool:
 
 def _waits_for_host(facts: RowFacts) -> bool:
     """Whether wall time exceeds the device's own although the device has enough work to be the slower."""
-    busy = facts.device_busy_seconds
-    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) > 1.05 * busy
+    busy, empty = facts.device_busy_seconds, facts.empty_round_seconds or 0.0
+    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > 1.05 * busy
 
 
 def _parts_do_not_add_up(facts: RowFacts) -> bool:
@@ -131,10 +135,15 @@ def _may_page(facts: RowFacts) -> bool:
 
 
 def _peak_is_off(facts: RowFacts) -> bool:
-    """Whether neither the counters nor `workspace_bytes` of libraries explain the allocator's peak."""
-    if facts.peak_allocated_bytes is None or facts.predicted_peak_bytes is None:
+    """Whether neither the counters nor `workspace_bytes` of libraries explain the peak of what was asked for.
+
+    A caching allocator's blocks are larger: one of more than 1 MiB keeps a rest of up to 1 MiB, which its
+    `allocated_bytes` count and `requested_bytes` do not (`should_split`, c10/cuda/CUDACachingAllocator.cpp).
+    """
+    peak = facts.peak_allocated_bytes if facts.peak_requested_bytes is None else facts.peak_requested_bytes
+    if peak is None or facts.predicted_peak_bytes is None:
         return False
-    above, tolerance = facts.peak_allocated_bytes - facts.predicted_peak_bytes, 0.01 * facts.predicted_peak_bytes
+    above, tolerance = peak - facts.predicted_peak_bytes, 0.01 * facts.predicted_peak_bytes
     return not -tolerance <= above <= tolerance + facts.workspace_bytes
 
 
@@ -194,7 +203,7 @@ def why_replaced(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Flag:
-    """When a row carries it, and its sentence for the reader."""
+    """The rule of when a row carries it, and its sentence for the reader."""
 
     rule: Callable[[RowFacts], bool]
     sentence: str
@@ -203,6 +212,9 @@ class Flag:
 
 
 BUSY = "busy_machine"
+
+POWER_CAP = "power cap"
+"""NVML's reason (`hardware/machine.py`) that is no fault: under heavy work a data-centre card runs at its limit."""
 
 FLAGS = {
     "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
@@ -222,10 +234,13 @@ FLAGS = {
     BUSY: Flag(_is_busy,
         "other programs used processors that it needed (other_cores), so its times are too long; measure it again on a "
         "quiet machine"),
+    "throttled": Flag(lambda facts: bool(set(facts.throttle_reasons or ()) - {POWER_CAP}),
+        "heat or a fault of the power supply held the GPU's clocks down at the end of measured rounds "
+        "(throttle_reasons)"),
+    "nondeterministic": Flag(lambda facts: facts.same_again is False,
+        "two more rounds on equal inputs differed in some bits of their results"),
     "beside_a_run": Flag(lambda facts: facts.is_beside_a_run,
         "another run of the suite measured on this device at the same time, so its times may be too long"),
-    "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
-        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),
         "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
     "memory_limit_changed": Flag(_has_changed("memory_limit_bytes"),
@@ -237,16 +252,17 @@ FLAGS = {
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(_waits_for_host,
-        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
+        "wall time, less that of an empty round, exceeds the time that the device is busy by over 5 % although "
+        "launches do not bound it"),
     "parts_do_not_add_up": Flag(_parts_do_not_add_up,
         "the step and the sum of its parts differ by over 5 %"),
     "paging": Flag(_may_page,
         "rounds scatter while memory is nearly full: possible paging to the host"),
     "peak_off": Flag(_peak_is_off,
-        "the allocator's peak differs from the prediction by more than 1 % and the libraries' workspaces"),
+        "the peak of what was asked of the allocator differs from the prediction by more than 1 % and the libraries' "
+        "workspaces"),
     "replaced": Flag(lambda facts: bool(facts.replaced),
-        "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times",
-        lambda facts: why_replaced(facts.replaced)),
+        "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times"),
     "clocks_disagree": Flag(clocks_disagree,
         "a second clock of the system disagrees with its times by more than .1 % and 1 ms",
         lambda facts: f"Its rounds took {duration(sum(facts.rounds_seconds))} by one clock and "
@@ -446,7 +462,7 @@ def _recommendation(processes: Sequence[tuple[int | None, int]], configured: int
 
 
 TOLERANCE = 1e-6
-"""Between two computations of one number, which rounding alone tells apart."""
+"""The difference between two computations of one number, which rounding alone tells apart."""
 
 
 def inconsistencies(values: Json) -> list[str]:
@@ -468,7 +484,10 @@ def inconsistencies(values: Json) -> list[str]:
         if not isclose(share, 1.0, rel_tol=TOLERANCE):
             found.append(f"the shares of all {what} add up to {share:.4f}")
     if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
-        found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
+        found.append(
+            f"the device is busy for {values['busy_share']:.1%} of the time: the rounds do not wait for the device, so "
+            "their wall time is the host's alone; synchronise at the end of each"
+        )
     counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
     return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 

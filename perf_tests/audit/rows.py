@@ -82,7 +82,7 @@ class Column:
     names: str
     kinds: Sequence[str] = LABELLED
     factors_of: Callable[[str], Factors] | None = None
-    """Reads the units of its figures, which its heading may name, `mean_ms`; None for labels and counts."""
+    """A reader of the units of its figures, which its heading may name, `mean_ms`; None for labels and counts."""
     may_be_unnamed: bool = False
     """Whether a heading that is a unit alone names it, `ms`: a table has its main figures so."""
 

@@ -14,10 +14,19 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.audit.rounds import RowFacts, accusations, clocks_disagree, raised, suggested_warmup_rounds
+from perf_tests.audit.rounds import (
+    RowFacts,
+    accusations,
+    clocks_disagree,
+    raised,
+    suggested_warmup_rounds,
+    why_replaced,
+)
+from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
 from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
 from perf_tests.hardware.bound import late_work, put_back, rate_of_clocks, shares_memory, time
@@ -30,10 +39,10 @@ from perf_tests.records.record import Json
 from perf_tests.user_code.guard import end_if_forked
 
 SetUp = Callable[[], tuple[Any, ...] | None]
-"""Returns the arguments of the target."""
+"""A function that returns the arguments of the target."""
 
 Around = Callable[[], AbstractContextManager[object]]
-"""Makes the context that half a round runs in."""
+"""A maker of the context that half a round runs in."""
 
 
 @dataclass
@@ -43,9 +52,13 @@ class Rounds:
     target: Callable[..., Any]
     setup: SetUp | None = None
     loss_scale: Callable[[], float] | None = None
-    """When it falls between two rounds, the optimizer skipped a step."""
+    """The scale of the loss: where it falls between two rounds, the optimizer skipped a step."""
     forget_more: Callable[[], None] | None = None
     """Frees what a round leaves beside its result and the next must not find."""
+    renew: Callable[[torch.Generator], None] | None = None
+    """A function that writes new values into the inputs, in place; passes leave those that were drawn first."""
+    check: Check | None = None
+    """What two of the timed rounds are held to."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
@@ -88,9 +101,11 @@ class Measure(ABC):
         setup: SetUp | None = None,
         loss_scale: Callable[[], float] | None = None,
         forget_more: Callable[[], None] | None = None,
+        renew: Callable[[torch.Generator], None] | None = None,
+        check: Check | None = None,
     ) -> Any:
         """Return the result of the last round of `target(*setup())`; see `Rounds`."""
-        rounds = Rounds(target, setup, loss_scale, forget_more)
+        rounds = Rounds(target, setup, loss_scale, forget_more, renew, check)
         self.values = self.run_rounds(rounds) or {}
         return rounds.result
 
@@ -129,22 +144,30 @@ class TimedMeasure(Measure):
     row: "Row | None"
     """None where the benchmark only runs once, as a test."""
     on_round: Callable[[int], None] = lambda number: None
-    """Called with the number of each round before its set-up, warm-up rounds first."""
+    """A function that is called with the number of each round before its set-up, warm-up rounds first."""
     health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
     flush: CacheFlush | None = None
-    """Called after the set-up of each measured round, before the clock starts."""
+    """A function that is called after the set-up of each measured round, before the clock starts."""
     sentinel: Callable[[], float] | None = None
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
     others: OtherProcesses | None = None
     """Watches the processors over the run; None where other ranks of the run are among the others."""
     inputs: Sequence[Tensor] = ()
     """Tensors that the output of the target may not lie in."""
+    draws: Draws | None = None
+    """The draws of the inputs in each round; None where they stay, and nothing is checked."""
     timing: "Timing | None" = None
+    _checked: CheckedRounds = field(init=False)
     _loss_scales: list[float] = field(default_factory=list)
+    _peaks: list[tuple[int | None, ...]] = field(default_factory=list)
+    """Allocated, requested and reserved bytes up to each kept round, whose slices take some."""
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Raises ImpossibleError after the rounds for a time below this machine's minimum, SuspiciousError for code of
-        the user's that was not measured as the suite's own is."""
+        """Run warm-up and measured rounds, then look at what they computed.
+
+        Raises ImpossibleError for a time below this machine's minimum, IncorrectError for what a checked round
+        computed, SuspiciousError for code of the user's that was not measured as the suite's own is.
+        """
         self.clock.forget()
         if self.row is None:
             # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
@@ -152,11 +175,17 @@ class TimedMeasure(Measure):
                 rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
+        if self.row.case.ranks:  # each has its share of the values alone
+            rounds.check = None
+        self._checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
         self.timing = self._time(rounds)
         sentinels = [*before, *self._sentinel_seconds()]
         self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
+        if self.row.case.user_code and self.timing.replaced:  # before its results are judged
+            raise SuspiciousError(why_replaced(self.timing.replaced))
         self.row.refuse_the_impossible(self.timing)
+        self.timing = replace(self.timing, checked=self._checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
@@ -182,7 +211,7 @@ class TimedMeasure(Measure):
         if self.others is not None:
             self.others.mark()
         self._measure(rounds)
-        peaks = self.device.peak_allocated_bytes(), self.device.peak_reserved_bytes()
+        peaks = self._highest_peaks()
         # At once, while late work is still under way; but its copies belong to no peak.
         late = late_work(rounds.result) if self.row is not None and self.row.case.user_code else []
         other_cores = None if self.others is None else self.others.cores()
@@ -217,20 +246,34 @@ class TimedMeasure(Measure):
                 **self.health.facts(),
                 "other_cores": other_cores,
             },
-            peak_allocated_bytes=self._without_flush(peaks[0]),
-            peak_reserved_bytes=self._without_flush(peaks[1]),
+            peak_allocated_bytes=peaks[0],
+            peak_requested_bytes=peaks[1],
+            peak_reserved_bytes=peaks[2],
             flushed_bytes=None if self.flush is None else self.flush.bytes,
             allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )
+
+    def _note_peaks(self) -> None:
+        device = self.device
+        peaks = (device.peak_allocated_bytes(), device.peak_requested_bytes(), device.peak_reserved_bytes())
+        self._peaks.append(peaks)
+
+    def _highest_peaks(self) -> list[int | None]:
+        """Return allocated, requested and reserved bytes without the buffer that flushes caches."""
+        self._note_peaks()
+        highest = (None if None in peaks else max(peaks) for peaks in zip(*self._peaks, strict=True))
+        return [self._without_flush(peak) for peak in highest]
 
     def _without_flush(self, peak_bytes: int | None) -> int | None:
         return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
     def _prepare(self, rounds: Rounds, number: int) -> None:
+        """Write new values, set up, flush: in this order, or the writing would be what the caches hold."""
         rounds.forget()
         self.on_round(number)
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
+        self._checked.begin(number, is_measured=number >= self.warmup_rounds)
         if number < self.warmup_rounds:
             rounds.prepare()
         else:
@@ -268,10 +311,17 @@ class TimedMeasure(Measure):
     def _measure(self, rounds: Rounds) -> None:
         numbers = count()
 
+        def end_of_round() -> None:
+            self.health.end_of_round()
+            if self._checked.keeps_this:
+                self._note_peaks()
+                self._checked.end()
+                self.device.start_peaks()
+
         def set_up() -> None:
             number = next(numbers)
             if number:
-                self.health.end_of_round()
+                end_of_round()
             self._prepare(rounds, self.warmup_rounds + number)
 
         rounds.forget()
@@ -281,7 +331,7 @@ class TimedMeasure(Measure):
         self.health.begin()
         self.benchmark.pedantic(rounds.run, setup=set_up, rounds=self.rounds)
         self.device.synchronize()
-        self.health.end_of_round()
+        end_of_round()
 
     def _drifting_facts(self) -> Json:
         return drifting_facts(self.device.torch_device, self.health.health)
@@ -299,7 +349,7 @@ class Timing:
     all_part_seconds: dict[str, list[float]]
     """Seconds of each part of a round by its name, warm-up rounds first."""
     warmup_rounds_run: int
-    """As many as were asked for, and on a GPU as many more as its clocks needed."""
+    """The rounds that were asked for, and on a GPU as many more as its clocks needed."""
     rounds_seconds: float
     """Warm-up and measured rounds with their set-ups."""
     first_setup_seconds: float | None
@@ -313,13 +363,16 @@ class Timing:
     cudagraph_skips: int
     """Compiled graphs of which torch.compile made no CUDA graph although asked to."""
     loss_scales: list[float]
-    """Before each measured round, and after the last."""
+    """The scale before each measured round, and after the last."""
     drift: Json
-    """`before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what others used."""
+    """The state `before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what
+    others used."""
     peak_allocated_bytes: int | None
+    peak_requested_bytes: int | None
+    """What was asked for; the allocator's blocks hold up to 1 MiB more each. None where the allocator does not tell."""
     peak_reserved_bytes: int | None
     allocated_before_bytes: int | None
-    """Before the first round: model, inputs and whatever earlier cases left."""
+    """Bytes held before the first round: model, inputs and whatever earlier cases left."""
     flushed_bytes: int | None
     """Written before each measured round to flush the caches; None where they are warm."""
     device_busy_seconds: float | None = None
@@ -329,13 +382,15 @@ class Timing:
     sentinel_seconds: list[float] = field(default_factory=list)
     """Seconds of a product that no change of the code affects, before the first round and after the last."""
     raw_seconds: list[float] = field(default_factory=list)
-    """Of the same rounds by a second clock."""
+    """The same rounds by a second clock."""
     replaced: list[str] = field(default_factory=list)
     """Clocks, judges and functions of the suite that were found replaced after the rounds."""
     late_work: list[str] = field(default_factory=list)
     """Signs that the last round of code of the user's went on after the clock was read."""
     shares_memory: bool = False
     """Whether the output lies in the memory of an input."""
+    checked: Json | None = None
+    """What two of the measured rounds were held to; None where nothing was."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -356,12 +411,12 @@ class Timing:
 
 
 def at_rate_of_clocks(facts: RowFacts) -> RowFacts:
-    """Where the clocks disagree, ask at which rate the system runs them."""
+    """Ask at which rate the system runs the clocks, if they disagree."""
     return replace(facts, rate_of_clocks=rate_of_clocks()) if clocks_disagree(facts) else facts
 
 
 def refuse_the_suspicious(facts: RowFacts) -> None:
-    """Raises SuspiciousError for code of the user's of which these facts say what no honest measurement shows."""
+    """Refuse code of the user's whose facts no honest measurement shows; raises SuspiciousError."""
     if accused := accusations(facts):
         raise SuspiciousError(" ".join(accused))
 
@@ -373,21 +428,27 @@ class Row:
     case: Case
     conditions: Json = field(default_factory=dict)
     """What a figure depends on besides the identity of its case."""
+    asked_after: Callable[[], Json] = dict
+    """Conditions that only a profiler tells, which may slow down what runs after it (pytorch/pytorch#144455)."""
     matmul_flops_per_second: float | None = None
     expectation: Expectation | None = None
     measure_ceiling_again: Callable[[str], float] | None = None
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
     threads: int = 1
+    empty_round_seconds: float | None = None
+    """Wall time of a round without work; None where the device has no clock."""
     was_beside: Callable[[], bool] = lambda: False
     """Whether another run of the suite measured on this device meanwhile; asked after the rounds."""
     ceilings_again: Callable[[str], Ceilings | None] | None = None
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
+    values_seed: int | None = None
+    """The seed of the inputs in each round; None where they stay the same."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
-        """Raises ImpossibleError for a time below this machine's minimum."""
+        """Hold the rounds against physics; raises ImpossibleError for a time below this machine's minimum."""
         if self.expectation is None:
             return
         reason = why_impossible(self.expectation, timing.seconds, timing.device_seconds, self.measure_ceiling_again)
@@ -402,6 +463,7 @@ class Row:
         info: Json = {
             **case.identity(),
             **self.conditions,
+            **self.asked_after(),
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
             "warmup_rounds_run": timing.warmup_rounds_run,
@@ -413,9 +475,11 @@ class Row:
             # On a GPU the thread that waits for the device spins.
             "cpu_seconds": timing.cpu_seconds if case.device == "cpu" else None,
             "device_busy_seconds": timing.device_busy_seconds,
+            "empty_round_seconds": self.empty_round_seconds,
             "part_seconds": timing.part_seconds,
             # Of a graph's pool the allocator counts only what outlives a replay.
             "peak_allocated_bytes": None if case.replays_cuda_graphs else timing.peak_allocated_bytes,
+            "peak_requested_bytes": None if case.replays_cuda_graphs else timing.peak_requested_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,
             **self._rates(timing.median_seconds),
         }
@@ -440,12 +504,14 @@ class Row:
             shares_memory=timing.shares_memory,
             is_beside_a_run=self.was_beside(),
             over_roofline=self._over_roofline(timing.median_seconds),
+            same_again=(timing.checked or {}).get("same_again"),
         )
         facts = at_rate_of_clocks(facts)
         if case.user_code:
             refuse_the_suspicious(facts)
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
+        info["values_seed"], info["checked"] = self.values_seed, timing.checked
         return info
 
     def _over_roofline(self, median_seconds: float) -> float | None:

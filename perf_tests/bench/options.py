@@ -176,7 +176,7 @@ class Against:
     """One gate run. At least one of `revision` and `other_option` is given."""
 
     revision: str | None
-    """As typed; None compares two settings of the working tree."""
+    """The revision as typed; None compares two settings of the working tree."""
     other_option: OtherOption | None
     minutes: float
     undecided: Literal["pass", "fail"]

@@ -81,7 +81,7 @@ class Peers:
         return [rank for rank in range(self.launched.world) if rank != self.launched.rank]
 
     def send(self, topic: str, value: Any) -> None:
-        """Raises SilentRankError where the store is gone."""
+        """Leave a value for all ranks. Raises SilentRankError where the store is gone."""
         try:
             self.store.set(f"{topic}/{self.launched.rank}", json.dumps(value))
         except RuntimeError as error:
@@ -119,7 +119,7 @@ class Peers:
                 self.recv("left", rank, SHUTDOWN_SECONDS)
 
     def end_for_good(self) -> None:
-        """Where torchrun starts all ranks again, let them end at once."""
+        """Let all ranks end at once where torchrun starts them again."""
         with suppress(RuntimeError):  # the store is gone, and torchrun with it
             self.across_restarts.set(_ENDED, "")
 
@@ -165,13 +165,13 @@ class Groups:
     peers: Peers
     device: torch.device
     seconds: float = 600.0
-    """After which a collective that some rank never joins is an error; making a group takes at most as long."""
+    """Seconds after which a collective that some rank never joins is an error; making a group takes at most as long."""
     generation: int = 0
     _made: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """Groups for a case's bytes and for its clock."""
 
     def make(self, world: int) -> None:
-        """Called by all ranks before a case of this many; only the first ones become members."""
+        """Make a group; called by all ranks before a case of this many; only the first ones become members."""
         limit = timedelta(seconds=self.seconds)
         if not dist.is_initialized():
             dist.init_process_group(
@@ -231,7 +231,7 @@ class RankClock(Clock):
         self.slowest_seconds: list[float] = []
 
     def now(self) -> float:
-        """Grows alike on all ranks, so that they decide alike."""
+        """Return seconds that grow alike on all ranks, so that they decide alike."""
         return super().now() if self.group is None else sum(self.slowest_seconds)
 
     def __call__(self) -> float:
@@ -293,7 +293,9 @@ class Exchange:
         _RUN[self.collective](self.given, self.taken, self.group)
 
     def check(self) -> None:
-        """Raises AssertionError unless the last round gave the sum of all numbers, or each number in its place."""
+        """Check the last round; raises AssertionError unless it gave the sum of all numbers, or each number in its
+        place.
+        """
         numbers = torch.arange(1, self.world + 1, dtype=torch.float32, device=self.taken.device)
         wanted = numbers if self.collective == "all_gather" else numbers.sum()
         rows = self.taken.view(self.world, -1) if self.collective == "all_gather" else self.taken.view(1, -1)

@@ -291,7 +291,7 @@ class Progress:
 
     output: Log | None
     predicted_seconds: dict[str, float] = field(default_factory=dict)
-    """By id of each case of the run."""
+    """Seconds by the id of each case of the run."""
     measured_seconds: float = 0.0
     """What the cases took that are done."""
     _done: dict[str, float] = field(default_factory=dict)

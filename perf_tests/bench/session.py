@@ -32,6 +32,8 @@ class Run:
     gone_counts: bool
     """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
     baseline: StoredRecord | None = None
+    opening: list[str] = field(default_factory=list)
+    """Said before the first case; `notes` below the results."""
     notes: list[str] = field(default_factory=list)
     record: Json | None = None
     rows: list[ComparedCase] = field(default_factory=list)
@@ -40,6 +42,8 @@ class Run:
     """Intended slowdowns, read before measuring."""
     verdict_lines: list[str] = field(default_factory=list)
     """Verdicts on times, where enough launches are recorded."""
+    slower: int | None = None
+    """Cases that those call slower."""
     is_contaminated: bool = False
     """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
 
@@ -62,7 +66,7 @@ class Session:
     peers: "Peers | None" = None
     """The ranks of a run on several."""
     other_measure: Callable[[pytest.Item, Workbench], Measure] | None = None
-    """Makes what a benchmark calls with its rounds, in a run without timings."""
+    """A maker of what a benchmark calls with its rounds, in a run without timings."""
     gate_rules: Rules = field(default_factory=Rules)
     """A plugin may replace the gate's thresholds."""
     run: Run | None = None

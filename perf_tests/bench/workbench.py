@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
 from perf_tests.audit.rounds import why_replaced
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests.bench.recording import MeasuringSession
@@ -63,6 +65,8 @@ class Workbench:
     """What the import of the user's code, or a check of it, replaced of clocks, judges and the suite."""
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
+    values_seed: int = field(default_factory=drawn_seed)
+    """The seed of the inputs in each round; made after the user's code is imported, unless it was typed."""
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
@@ -83,6 +87,11 @@ class Workbench:
         """Return the fastest sentinel of the run so far, those of the case at hand included; None without any."""
         self._least_sentinel_seconds = min((self._least_sentinel_seconds, *seconds))
         return self._least_sentinel_seconds if math.isfinite(self._least_sentinel_seconds) else None
+
+    @cached_property
+    def empty_round_seconds(self) -> float | None:
+        """Measure a round without work on this device, once; None on a CPU, whose rounds hold their work alone."""
+        return roofline.empty_round_seconds(Clock(self.device), self.device)
 
     @property
     def disabled(self) -> bool:

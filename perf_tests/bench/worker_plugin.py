@@ -130,7 +130,7 @@ class WorkerPlugin(ABC):
             self.trouble = report.longreprtext.strip().splitlines()[-1]
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Called for `pytest.exit` too."""
+        """End the worker; called for `pytest.exit` too."""
         self.stopped(str(excinfo.value))
 
     @pytest.hookimpl(wrapper=True)

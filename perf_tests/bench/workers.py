@@ -37,7 +37,7 @@ class Channel:
         self._end, self._received = end, end.makefile("rb")
 
     def send(self, message: Json) -> None:
-        """Raises ClosedError."""
+        """Send one message. Raises ClosedError."""
         try:
             self._end.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
@@ -87,7 +87,7 @@ class WorkerProcess:
     """The side of a gate."""
 
     def send(self, message: Json) -> None:
-        """Raises WorkerEndedError."""
+        """Send one message to the worker. Raises WorkerEndedError."""
         try:
             self.channel.send(message)
         except ClosedError as error:

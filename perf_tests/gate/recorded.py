@@ -77,7 +77,7 @@ class RecordedSides:
         """Why there are too few launches, with the next step; empty if there are enough."""
         if not self.base:
             return (
-                "No verdict on time: every comparable record is of this run's own code. Record "
+                "No verdict on time: all earlier records are of the same code. Record "
                 f"{FEWEST_BASE_LAUNCHES} launches of another commit (`make baseline`), or use --against REV."
             )
         if len(self.base) >= FEWEST_BASE_LAUNCHES and len(self.head) >= FEWEST_HEAD_LAUNCHES:

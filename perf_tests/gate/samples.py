@@ -79,7 +79,7 @@ class Rules:
     """Stage 1 suspects a case that is slower at this level: loose, because stage 2 tests it again and a slowdown that
     goes unsuspected is lost; much looser, and stage 2 would have the time of unchanged cases (`gate_simulation`)."""
     screen_above: float = 0.005
-    """Nor does it suspect a case of a smaller estimate: SLOWER takes a slowdown significantly above `margin`. Where
+    """The least estimate of a suspect: SLOWER takes a slowdown significantly above `margin`. Where
     launches scatter little, as many unchanged cases would be suspected otherwise."""
     faster_screen_level: float = 0.005
     """The same on the faster side: strict, because it decides no exit code and each suspect costs launches."""
@@ -346,7 +346,7 @@ class Measurement:
 
 
 def _measurement(line: Json) -> Measurement:
-    """Raises ValueError, with what is wrong, for a missing or damaged value."""
+    """Read a measurement. Raises ValueError, with what is wrong, for a missing or damaged value."""
     orders = line.get("orders")
     if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
         raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")

@@ -53,7 +53,7 @@ class Screened:
     slower_suspects: Flags
     faster_suspects: Flags
     too_noisy: Flags
-    """Not suspected, but a slowdown that matters is not excluded."""
+    """Cases that are not suspected, but of which a slowdown that matters is not excluded."""
 
     @property
     def candidates(self) -> Flags:
@@ -198,6 +198,7 @@ def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
     due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
     left = 1 - sum(share for _, share in due)
     looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
+    # Without a pair since the last look another one would spend level on figures that were judged.
     if samples.ran_out_of_time and measured > looked_at and left > 0:
         due.append((measured, left))
     return due
@@ -293,7 +294,7 @@ def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) ->
 
 
 def looks_slower(found: Estimate, rules: Rules) -> Flags:
-    """Enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
+    """Whether it is enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
     return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > math.log1p(rules.screen_above))
 
 

@@ -39,6 +39,7 @@ from perf_tests.gate.samples import (
     LeftOut,
     Measurement,
     NoTiming,
+    PairTime,
     Rules,
     Uncounted,
     read_samples,
@@ -54,6 +55,7 @@ from perf_tests.gate.stages import (
     shift_of_the_suite,
 )
 from perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
+from perf_tests.records.format import finite
 from perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
 
 
@@ -226,6 +228,8 @@ class GateResult:
     """Launch pairs of stage 1 and of stage 2."""
     uncounted: tuple[Uncounted, ...] = ()
     """Cases whose exact counters are not compared."""
+    minutes_needed: float | None = None
+    """Minutes of a whole run that would decide every undecided case, if the estimates are right."""
 
     @property
     def exit_code(self) -> int:
@@ -300,7 +304,21 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         detectable_in(samples, history, rules),
         (len(samples.pairs(1)), len(samples.pairs(2))),
         tuple(samples.of(Uncounted)),
+        _minutes_needed(samples, cases, rules),
     )
+
+
+def _minutes_needed(samples: GateSamples, cases: Sequence[CaseResult], rules: Rules) -> float | None:
+    """Return the minutes that stage 1 and the fresh pairs of the undecided cases take; None without such a case.
+
+    A case without an estimate is taken to need as many fresh pairs as a run measures at most, and a run without a
+    launch pair to have spent its minutes on half of one.
+    """
+    undecided = [row for row in cases if row.verdict == Verdict.UNDECIDED]
+    screening, fresh = ([time.seconds for time in samples.of(PairTime) if time.stage == stage] for stage in (1, 2))
+    each = median(screening or [120 * (finite(samples.header["settings"].get("minutes")) or 1.0)])
+    pairs = [row.launches_needed or (MOST_NEEDED if row.effect else rules.confirm_looks[-1]) for row in undecided]
+    return (rules.screen_pairs * each + max(pairs) * median(fresh or [each])) / 60 if pairs else None
 
 
 def contamination(samples: GateSamples, rules: Rules) -> str:
@@ -434,6 +452,10 @@ def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | 
     return base, head
 
 
+MOST_NEEDED = 1000
+"""Launches that are looked for: more than anybody measures."""
+
+
 def launches_needed(
     mean: float,
     variance: float,
@@ -443,11 +465,11 @@ def launches_needed(
     fewest: int,
     base: float = math.inf,
 ) -> int | None:
-    """Launches until a case would be called SLOWER or OK, if its mean and variance are right; None beyond 1000.
+    """Return launches until a case is called SLOWER or OK, if mean and variance are right; None beyond `MOST_NEEDED`.
 
     Launch pairs, or launches of head against `base` of base.
     """
-    launches = np.arange(fewest, 1001)
+    launches = np.arange(fewest, MOST_NEEDED + 1)
     error = np.sqrt(variance * (1 / base + 1 / launches))
     dof = launches - 1 if base == math.inf else base + launches - 2
     is_slower = mean - scipy.stats.t.isf(slower_level, dof) * error > rules.log_margin
@@ -534,7 +556,7 @@ def read_accepted_of_base(path: Path) -> list[Acceptance]:
 
 
 def _refuse_older_form(entry: object) -> None:
-    """Raises ValueError with the line to write, for an entry that `read_accepted_of_base` still understands."""
+    """Refuse, by ValueError with the line to write, an entry that `read_accepted_of_base` still understands."""
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         return
     about = f"The accepted entry of {entry.get('id')}"

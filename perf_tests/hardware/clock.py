@@ -12,7 +12,14 @@ from torch import Tensor
 
 from model.precision import PRECISIONS, Precision
 from perf_tests.hardware.bound import time
-from perf_tests.hardware.device import Device, Event, no_collections
+from perf_tests.hardware.device import (
+    MIXED_PRECISION,
+    Device,
+    Event,
+    float32_matmul_precision,
+    is_out_of_memory,
+    no_collections,
+)
 from perf_tests.hardware.limits import Message, Rate
 from perf_tests.hardware.torch_private import TorchDispatchMode
 
@@ -71,6 +78,7 @@ class Clock:
         self._device.synchronize()
         self._is_running = True
         self._cpu_start = time.process_time()
+        # The event first: recording it takes microseconds of the host, which are no part of the round.
         self._event_start = self._device.record_event()
         self._raw_start, self._wall_start = time.raw(), time.perf_counter()
         return self._wall_start
@@ -97,7 +105,15 @@ class Clock:
 
 
 HOLD_SECONDS = 0.05
-"""Before each slice: 125 us for each of its operations."""
+"""Seconds of waiting before each slice: 125 us for each of its operations."""
+
+BUSY_ROUNDS = 5
+"""Rounds whose median is taken: one round of some microseconds is off by several."""
+
+LONG_BUSY_SECONDS = 0.1
+"""A round of this length stands for itself."""
+
+EMPTY_ROUNDS = 100
 
 OPERATIONS_OF_A_SLICE = 400
 """A queue takes about 1000 launches before the host must wait; most operations are one launch or none."""
@@ -113,9 +129,43 @@ def busy_seconds(
     dispatch mode would keep from running. None on a device without a clock, and where the first event of a slice
     passed before all of the slice was issued: the host waits for the device, stalls longer than a hold, or launches
     more than the queue takes. A profiler would know more, but slows down what runs after it (pytorch/pytorch#144455).
+    The median of a few rounds, of long ones a single one; None too where memory runs out, because the dispatch mode
+    keeps tensors longer than a timed round does.
     """
     if device.record_event() is None:
         return None
+    found: list[float] = []
+    while len(found) < BUSY_ROUNDS:
+        try:
+            seconds = _busy_seconds_of_a_round(set_up, work, device, has_slices=has_slices)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            seconds = None
+        if seconds is None:
+            return None
+        found.append(seconds)
+        if seconds >= LONG_BUSY_SECONDS:
+            break
+    return median(found)
+
+
+def empty_round_seconds(clock: "Clock", device: Device) -> float | None:
+    """Return the median wall time of a round without work, which every timed round contains; None without events."""
+    if device.record_event() is None:
+        return None
+    seconds = []
+    for _ in range(EMPTY_ROUNDS):
+        clock.begin_round()
+        start = clock()
+        seconds.append(clock() - start)
+    clock.forget()
+    return median(seconds)
+
+
+def _busy_seconds_of_a_round(
+    set_up: Callable[[], object], work: Callable[[], object], device: Device, *, has_slices: bool
+) -> float | None:
     set_up()
     device.synchronize()
     held = _HeldWork(device)
@@ -150,7 +200,7 @@ class _HeldWork(TorchDispatchMode):
         self._was_ahead = self._was_ahead and not self._start.is_done()
 
     def seconds(self) -> float | None:
-        """Once the device is idle."""
+        """Seconds, read once the device is idle."""
         return sum(start.seconds_until(stop) for start, stop in self._slices) if self._was_ahead else None
 
     def _event(self) -> Event:
@@ -171,12 +221,12 @@ class _HeldWork(TorchDispatchMode):
 
 
 _SENTINEL_WIDTH = {"cpu": 384, "cuda": 4096}
-"""Of the square product: milliseconds on either."""
+"""The width of the square product: milliseconds on either."""
 _COPY_BYTES = {"cpu": 2**24, "cuda": 2**30}
 """Far more than any cache of a GPU."""
 _STEPS = 60_000
 _PRODUCTS = 7
-"""Of which the median is taken: some milliseconds together."""
+"""Products of which the median is taken: some milliseconds together."""
 
 
 def sentinel_bytes(device: torch.device) -> int:
@@ -200,10 +250,11 @@ def _product(device: torch.device) -> Callable[[], object]:
     left, right = (torch.randn(width, width, generator=generator).to(device) for _ in range(2))
 
     def product() -> None:
-        of_case = torch.get_float32_matmul_precision()
+        of_case = float32_matmul_precision()
         PRECISIONS["fp32"].apply()
         torch.mm(left, right)
-        torch.set_float32_matmul_precision(of_case)
+        if of_case != MIXED_PRECISION:
+            torch.set_float32_matmul_precision(of_case)
 
     return product
 
@@ -294,10 +345,10 @@ _ROUNDS = 10
 _ARRAY_BYTES = {"cpu": 2**28, "cuda": 2**30}
 
 _CALLS_PER_BATCH = 4
-"""Between two events, because the first one is recorded before the first call is launched."""
+"""Calls between two events, because the first one is recorded before the first call is launched."""
 
 LOAD_SECONDS = 0.3
-"""Of work before the sustained rate: until then a GPU may run above the clocks that its power allows."""
+"""Seconds of work before the sustained rate: until then a GPU may run above the clocks that its power allows."""
 
 
 def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) -> Rate:
@@ -382,7 +433,9 @@ _WITHOUT_BYTES = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tens
 
 
 class CollectiveCounter(TorchDispatchMode):
-    """Inside, `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not know."""
+    """A mode in which `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not
+    know.
+    """
 
     def __init__(self) -> None:
         # Imported late: distributed tensors take seconds to load, which no run on one device needs.

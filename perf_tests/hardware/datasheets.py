@@ -29,7 +29,10 @@ class Gpu:
     l2_cache_bytes: int | None
     """None where no public source has it."""
     clock_margin: float
-    """By how much a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce below it."""
+    """The factor by which a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce
+    below it."""
+    tensor_clock_margin: float
+    """The same of every rate but fp32's: Hopper's tensor rates are stated at a lower clock than its fp32 rate."""
     source: str
     aliases: tuple[str, ...]
     """Words that, found together in a name, mean this card."""
@@ -46,6 +49,10 @@ class Gpu:
             raise ValueError(f"There is no peak for precision {precision!r}; known: {', '.join(_RATES)}.")
         return self.rates.get(known)
 
+    def clock_margin_of(self, precision: str) -> float:
+        """Return by how much the card may exceed its rate in `precision`."""
+        return self.clock_margin if precision == "fp32" else self.tensor_clock_margin
+
 
 def _gpu(
     name: str,
@@ -56,6 +63,7 @@ def _gpu(
     aliases: Sequence[str] = (),
     source: str = "given by hand",
     clock_margin: float = 1.0,
+    tensor_clock_margin: float | None = None,
     compute_major: int | None = None,
 ) -> Gpu:
     """Return the card in the units of `datasheets.toml`."""
@@ -66,6 +74,7 @@ def _gpu(
         rates={precision: rate * 1e12 for precision, rate in tflops.items()},
         l2_cache_bytes=None if l2_mib is None else int(l2_mib * 2**20),
         clock_margin=clock_margin,
+        tensor_clock_margin=tensor_clock_margin or clock_margin,
         source=source,
         aliases=tuple(aliases),
         compute_major=compute_major,
@@ -226,8 +235,8 @@ CONTEXT_BYTES = 500_000_000
 """CUDA context with PyTorch's kernels; 0.4 to 0.6 GB on the cards of the published tables."""
 
 FRAGMENTATION_SHARE = 0.05
-"""Of the peak, because the allocator cannot fill every block: a published step that needs 80.5 GB ran out of memory on
-a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
+"""The share of the peak that is lost, because the allocator cannot fill every block: a published step that needs 80.5
+GB ran out of memory on a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
 
 FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
 
@@ -288,9 +297,10 @@ class CudaLibraries:
     sdpa: str
     """The kernel that torch tries first in 16 bits, `flash`, `cudnn` or `memory-efficient`."""
     workspace_bytes: int
-    """Of cuBLAS, for each thread that launches matrix products: from the caching allocator, kept until cleared."""
+    """Bytes of cuBLAS, for each thread that launches matrix products: from the caching allocator, kept until
+    cleared."""
     workspace_rule: str
-    """Where `workspace_bytes` comes from, in words."""
+    """The origin of `workspace_bytes`, in words."""
     sdpa_rule: str
     """Why it is `sdpa`, in words."""
 
@@ -318,7 +328,9 @@ def libraries_on(
 def _first_kernel(
     compute_major: int | None, version: tuple[int, int], environment: Mapping[str, str], cudnn_version: int | None
 ) -> tuple[str, str]:
-    """And why: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`."""
+    """Return the kernel and why: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp,
+    `check_prefer_cudnn_attention`.
+    """
     if compute_major is not None and compute_major < FLASH_SINCE:
         return EFFICIENT, "torch has no flash kernel for this card"
     if compute_major not in (HOPPER_MAJOR, BLACKWELL_MAJORS[0]):

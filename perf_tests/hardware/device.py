@@ -196,6 +196,7 @@ def keep_freed_memory(budget_bytes: int) -> None:
     """
     global _largest_kept_bytes
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    # Shifts bind from the left: (1 << bits) >> 1 is the power of 2 at or below.
     largest = min(1 << (budget_bytes // KEPT_BLOCKS_IN_BUDGET).bit_length() >> 1, _LARGEST_ARGUMENT)
     if mallopt and mallopt(_M_MMAP_THRESHOLD, largest) and mallopt(_M_TRIM_THRESHOLD, _NEVER):
         _largest_kept_bytes = largest
@@ -224,6 +225,7 @@ def make_room() -> None:
         return
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
+    # Raised for this one block, so that it comes from the heap and not from a map of its own.
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ARGUMENT)
     # Beyond the free end of the heap, or the block would be cut from existing pages.
     size = heap.keepcost + min(grown_bytes, _largest_kept_bytes)
@@ -246,7 +248,7 @@ def give_back() -> None:
 
 
 HIGHEST_HERTZ = 3e9
-"""Of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
+"""The highest clock of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
 
 ELEMENTS_PER_THREAD = 32768
 """The fewest that PyTorch gives a thread of an elementwise operator (`GRAIN_SIZE` in ATen/TensorIterator.h)."""
@@ -310,6 +312,10 @@ class Device(ABC):
         return None
 
     def peak_allocated_bytes(self) -> int | None:
+        return None
+
+    def peak_requested_bytes(self) -> int | None:
+        """Return the peak of what was asked for, without what the allocator's blocks are larger by."""
         return None
 
     def peak_reserved_bytes(self) -> int | None:
@@ -414,8 +420,28 @@ class CudaDevice(Device):
     def peak_allocated_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)
 
+    def peak_requested_bytes(self) -> int | None:
+        return int(torch.cuda.memory_stats(self.torch_device)["requested_bytes.all.peak"])
+
     def peak_reserved_bytes(self) -> int | None:
         return torch.cuda.max_memory_reserved(self.torch_device)
+
+
+# How float32 products are computed, which torch can be told in two ways.
+
+
+MIXED_PRECISION = "set in two ways"
+
+
+def float32_matmul_precision() -> str:
+    """Return torch's setting; MIXED_PRECISION where code set `torch.backends.cuda.matmul.fp32_precision` beside it.
+
+    Torch then refuses to tell, and products run in TF32 under whatever name.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return MIXED_PRECISION
 
 
 # Flushing the last-level cache, so that what is timed next reads its inputs from memory.
@@ -432,7 +458,7 @@ SEGMENT_BYTES = 2 * 2**20
 
 
 class CacheFlush:
-    """Writes a buffer of `bytes`, twice the last-level cache, which it holds while it lives."""
+    """A writer of a buffer of `bytes`, twice the last-level cache, which it holds while it lives."""
 
     def __init__(self, device: torch.device) -> None:
         segments = -(-TIMES_THE_CACHE * last_level_cache_bytes(device) // SEGMENT_BYTES)
@@ -440,7 +466,7 @@ class CacheFlush:
         self._buffer = torch.zeros(self.bytes, dtype=torch.uint8, device=device)
 
     def __call__(self) -> None:
-        """Does not wait for the device."""
+        """Call it without a wait for the device."""
         self._buffer.add_(1)  # reads too, because a CPU's stores of this size may bypass its caches
 
 

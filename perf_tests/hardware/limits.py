@@ -103,9 +103,9 @@ class Rate:
     """The rate of large operations, per second."""
 
     burst: float
-    """At the best moment: nothing is faster."""
+    """The rate at the best moment: nothing is faster."""
     sustained: float
-    """Under load, when power and heat have set the clocks."""
+    """The rate under load, when power and heat have set the clocks."""
 
     def best_with(self, other: "Rate") -> "Rate":
         """Disturbances only lower a rate."""
@@ -136,15 +136,16 @@ class Ceilings:
     """Whether the device works while the host launches; a CPU is both."""
     source: str
     burst_flops_per_second: Mapping[str, float] = field(default_factory=dict)
-    """Of matrix products at the best moment, where it was measured apart."""
+    """The rate of matrix products at the best moment, where it was measured apart."""
     host_spread: float = 1.0
     """How many times as long a typical host takes as a fast one; 1 where the host is known."""
     strided_elements_per_second: float | None = None
-    """Of elementwise kernels with a broadcast or transposed operand; None where only memory traffic bounds them."""
+    """The rate of elementwise kernels with a broadcast or transposed operand; None where only memory traffic bounds
+    them."""
     last_wave_elements: int = 0
-    """Of a product on tensor cores: elements of the result that the idle part of the last wave of tiles would hold."""
+    """Elements of a product's result that the idle part of the last wave of tiles would hold, on tensor cores."""
     kernel_seconds: float = 0.0
-    """Of every kernel besides its work: filling the device, emptying it, and the gap to the next."""
+    """Seconds of every kernel besides its work: filling the device, emptying it, and the gap to the next."""
 
     @property
     def highest_flops_per_second(self) -> dict[str, float]:
@@ -174,8 +175,8 @@ class Ceilings:
 
 
 TENSOR_EFFICIENCY, MEMORY_EFFICIENCY = 0.8, 0.9
-"""Of the datasheet's peak, in 16 bits and TF32 and of memory: square products of 8192 on an H100 and an H200 reach the
-first, streams of 1 GiB the second."""
+"""Shares of the datasheet's peak, in 16 bits and TF32 and of memory: square products of 8192 on an H100 and an H200
+reach the first, streams of 1 GiB the second."""
 
 # The rest is fitted to published times of whole models; `python -m claims times-left-out` fits it again without each
 # source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
@@ -185,8 +186,9 @@ LAST_WAVE_ELEMENTS = 2**21
 KERNEL_SECONDS = 3e-6
 
 STRIDED_ELEMENTS_PER_CLOCK = 1.0
-"""By a multiprocessor: on an A100 the kernels `elementwise_kernel` of a published profile move two float32 in 1.18 to
-1.26 TB/s, where `vectorized_elementwise_kernel` moves them in 1.81 (damek/cs336-assignment2-systems)."""
+"""Elements by a multiprocessor and clock: on an A100 the kernels `elementwise_kernel` of a published profile move two
+float32 in 1.18 to 1.26 TB/s, where `vectorized_elementwise_kernel` moves them in 1.81
+(damek/cs336-assignment2-systems)."""
 
 FAST_HOST_LAUNCH_SECONDS = {"forward": 25e-6, "backward": 16e-6, "bare": 8e-6}
 HOST_SPREAD = 2.5
@@ -233,10 +235,10 @@ FORWARD, BACKWARD, BARE = "forward", "backward", "bare"
 """Kinds of launches: among modules, by autograd's thread, of operators alone."""
 
 DEVICE_RANGE = (0.85, 1.45)
-"""Of 10 published times that the device bounds, 9 lie between these multiples of the predicted one."""
+"""The multiples of a prediction between which 9 of 10 published times lie that the device bounds."""
 
 HELD = {LAUNCH: (104, 125), LAUNCH_ON_A_TYPICAL_HOST: (88, 115), COMPUTE: (128, 137), MEMORY: (28, 33)}
-"""By bound, how many of how many published times lie in the range that the other sources give; printed by
+"""Counts by bound: how many of how many published times lie in the range that the other sources give; printed by
 `python -m claims times-left-out`."""
 
 
@@ -254,7 +256,7 @@ class KernelCost:
     strided_elements: int = 0
     """Elements of a broadcast or transposed operand's kernel, which computes an address for each."""
     summed: int = 0
-    """Of a matrix product: how many terms each element of the result adds up."""
+    """Terms of a matrix product that each element of the result adds up."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ class PredictedTime:
 
     seconds: float
     launching_seconds: float
-    """Of the host, for all launches."""
+    """Seconds of the host, for all launches."""
     compute_seconds: float
     """Sum over kernels bound by arithmetic."""
     memory_seconds: float
@@ -288,9 +290,9 @@ class PredictedTime:
     """`launch` where a fast host is slower than the device, `launch, on a typical host` where only that one is, else
     the bound of most device time."""
     low_seconds: float
-    """On a fast host with kernels as fast as published ones get."""
+    """Seconds on a fast host with kernels as fast as published ones get."""
     high_seconds: float
-    """On a typical host with slow kernels."""
+    """Seconds on a typical host with slow kernels."""
 
     @property
     def kernel_seconds(self) -> float:
@@ -381,7 +383,7 @@ def _rate(precision: str, ceilings: Ceilings) -> float:
 CONFIDENCE = 0.95
 
 LEAST_GROWTH = 1e-6
-"""Of the shortest time, from no bytes to the largest size; less is no rate."""
+"""Multiples of the shortest time, from no bytes to the largest size; less is no rate."""
 
 Interval = tuple[float, float]
 
@@ -400,7 +402,7 @@ class Link:
     rate_interval: tuple[float, float | None] | None
     """Its upper end is None where the sizes do not bound the rate."""
     largest_error: float
-    """Of the fitted sizes, relative to the measured time."""
+    """The largest error of the fitted sizes, relative to the measured time."""
 
     def seconds(self, message_bytes: float) -> float:
         return self.latency_seconds + message_bytes / self.bytes_per_second

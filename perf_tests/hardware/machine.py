@@ -7,18 +7,25 @@ import math
 import os
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from perf_tests.hardware import bound
-from perf_tests.hardware.device import control_group_limit_bytes, is_kept, proc_values, total_bytes
+from perf_tests.hardware.device import (
+    control_group_limit_bytes,
+    float32_matmul_precision,
+    is_kept,
+    proc_values,
+    total_bytes,
+)
 
 # Cores of this machine and the binding of processes to them (Linux).
 
@@ -149,7 +156,7 @@ class RunsBeside:
     PREFIX = "perf-tests-run-"
 
     def __init__(self, device: str, where: str) -> None:
-        """Raises nothing: without such a folder no run sees this one. `where` is what its figures go to."""
+        """Enter this run; without such a folder no run sees this one. `where` is what its figures go to."""
         self.seen: dict[int, str] = {}
         """What those found so far write to, by process."""
         self._device, self._file = device, None
@@ -226,7 +233,7 @@ THROTTLING = frozenset({0x004, 0x008, 0x020, 0x040, 0x080})
 """Power and heat: what slows a GPU down under load, unlike idle clocks and chosen ones."""
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
-"""By NVML's number (nvml.h, nvmlComputeMode_t)."""
+"""Modes by NVML's number (nvml.h, nvmlComputeMode_t)."""
 
 ENERGY_LEAST_SECONDS = 2.0
 """The counter advances every 20 to 100 ms, so over less time an energy would be off by more than 5 %."""
@@ -244,7 +251,7 @@ class GpuHealth:
         nvml, bits = self._nvml, self.clock_event_bits()
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
         return {
-            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            "sm_clock_mhz": self.sm_clock_mhz(),
             "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
             "temperature_celsius": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
             "power_watts": None if milliwatts is None else milliwatts / 1e3,
@@ -270,13 +277,23 @@ class GpuHealth:
         ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", older)
         return None if ask is None else self._ask(ask)
 
-    def is_throttled(self) -> bool:
-        """Whether power or heat holds the clocks down now."""
+    def throttle_reasons(self) -> list[str]:
+        """Return which of power and heat hold the clocks down now, by their names in `REASONS`."""
         bits = self.clock_event_bits() or 0
-        return any(bits & bit for bit in THROTTLING)
+        return [name for bit, name in REASONS.items() if bits & bit and bit in THROTTLING]
+
+    def sm_clock_mhz(self) -> float | None:
+        return self._ask(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+
+    def driver_version(self) -> str | None:
+        try:
+            version = self._nvml.nvmlSystemGetDriverVersion()
+        except self._nvml.NVMLError:
+            return None
+        return version.decode() if isinstance(version, bytes) else str(version)  # bytes until release 11.5
 
     def energy_joules(self) -> float | None:
-        """Since the driver was loaded; None on cards older than Volta."""
+        """Energy since the driver was loaded; None on cards older than Volta."""
         millijoules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if millijoules is None else millijoules / 1e3
 
@@ -292,7 +309,7 @@ class NoHealthError(Exception):
 
 
 def open_gpu_health(device: torch.device) -> GpuHealth:
-    """Raises NoHealthError where there is no package, no driver library or no such GPU."""
+    """Open the card's health. Raises NoHealthError where there is no package, no driver library or no such GPU."""
     try:
         import pynvml
     except ImportError as error:
@@ -331,30 +348,45 @@ class RoundHealth:
     health: GpuHealth | None
     throttled_rounds: list[int] = field(default_factory=list)
     """Measured rounds, counted from 1, at whose end power or heat held the clocks down."""
+    throttle_reasons: Counter[str] = field(default_factory=Counter)
+    """The number of them in which each reason held."""
+    _sm_clocks_mhz: list[float] = field(default_factory=list)
     _rounds: int = 0
     _start_joules: float | None = None
     _start: float = 0.0
 
     def begin(self) -> None:
         """The next round is the first measured one."""
-        self.throttled_rounds, self._rounds = [], 0
+        self.throttled_rounds, self.throttle_reasons, self._sm_clocks_mhz, self._rounds = [], Counter(), [], 0
         self._start_joules = None if self.health is None else self.health.energy_joules()
         self._start = bound.time.perf_counter()
 
     def end_of_round(self) -> None:
         """Call it when a measured round has just ended: the clocks are still those of the round."""
         self._rounds += 1
-        if self.health is not None and self.health.is_throttled():
+        if self.health is None:
+            return
+        if reasons := self.health.throttle_reasons():
             self.throttled_rounds.append(self._rounds)
+            self.throttle_reasons.update(reasons)
+        if (clock := self.health.sm_clock_mhz()) is not None:
+            self._sm_clocks_mhz.append(clock)
 
     def facts(self) -> dict[str, Any]:
         """`energy_joules_per_round` includes the set-up of a round."""
         if self.health is None:
-            return {"throttled_rounds": None, "energy_joules_per_round": None}
+            return dict.fromkeys(
+                ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz")
+            )
         start, stop, seconds = self._start_joules, self.health.energy_joules(), bound.time.perf_counter() - self._start
         is_known = start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS
         joules = (stop - start) / self._rounds if is_known else None  # type: ignore[operator]
-        return {"throttled_rounds": self.throttled_rounds, "energy_joules_per_round": joules}
+        return {
+            "throttled_rounds": self.throttled_rounds,
+            "energy_joules_per_round": joules,
+            "throttle_reasons": dict(self.throttle_reasons),
+            "median_sm_clock_mhz": median(self._sm_clocks_mhz) if self._sm_clocks_mhz else None,
+        }
 
 
 # Environment variables that change a figure without changing a line of code.
@@ -392,8 +424,10 @@ def _changes_figures(variable: str) -> bool:
 
 def _gpu_facts(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
+    driver = _driver_version()
     try:
-        limits = open_gpu_health(device).limits()
+        health = open_gpu_health(device)
+        limits, driver = health.limits(), driver or health.driver_version()
     except NoHealthError:
         limits = {}
     return {
@@ -401,14 +435,14 @@ def _gpu_facts(device: torch.device) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
-        "driver": _driver_version(),
+        "driver": driver,
         "cudnn": torch.backends.cudnn.version(),
         **limits,
     }
 
 
 def _driver_version() -> str | None:
-    """The NVIDIA driver's version from its kernel module; None where it has none."""
+    """The NVIDIA driver's version from its kernel module; None where a virtual machine hides that file."""
     try:
         with open("/proc/driver/nvidia/version") as lines:
             return next(lines).split("Kernel Module")[1].split()[0]
@@ -419,7 +453,7 @@ def _driver_version() -> str | None:
 def conditions() -> dict[str, Any]:
     """What torch computes by, as it is set now, and any code of this process can set."""
     return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": float32_matmul_precision(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
     }
 

@@ -47,7 +47,7 @@ class Launch:
     commit: str | None
     is_dirty: bool
     written: str
-    """When the run was saved, and when its commit was made: ISO 8601, empty where unknown."""
+    """The moments at which the run was saved and its commit was made: ISO 8601, empty where unknown."""
     committed: str
     figures: dict[str, Figure] = field(repr=False)
     outcomes: dict[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from perf_tests.gate.samples import ORDERS
 # launches differ by more than further rounds of one launch would sharpen.
 FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
 QUADRUPLES_SECONDS = {1: 0.5, 2: 1.5}
-"""By stage: the time that all rounds of one case in one pair should take, unmeasured ones included.
+"""Seconds by stage: the time that all rounds of one case in one pair should take, unmeasured ones included.
 
 Stage 1 only selects, and most of its time goes into cases that do not differ. Stage 2 has few cases, of which each
 launch costs more than the rounds.
@@ -40,7 +40,8 @@ class Draw:
     """Length of an unused environment variable, which moves the stack by as much on both sides."""
     hash_seed: int
     head_starts_first: bool
-    """In one of two pairs in a row, so that what favours the side that starts first favours neither in all of a few."""
+    """Whether head starts first, as in one of two pairs in a row, so that what favours the side that starts first
+    favours neither in all of a few."""
 
 
 def draw_pair(seed: int, pair: int) -> Draw:

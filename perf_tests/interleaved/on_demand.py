@@ -6,17 +6,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 
 import pytest
 
-from perf_tests.audit.rounds import RowFacts
+from perf_tests.audit.rounds import RowFacts, why_replaced
+from perf_tests.bench.checked_rounds import CheckedRounds, Draws
 from perf_tests.bench.loop import Measure, Rounds, at_rate_of_clocks, refuse_the_suspicious, warm_up
+from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import late_work, time
+from perf_tests.hardware.bound import late_work, put_back, time
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.machine import conditions
@@ -48,20 +51,26 @@ class RoundsOnDemand(Measure):
     """Warms a case up as a timing does, then hands its rounds to `serve`."""
 
     serve: Callable[[OneRound, Sequence[float]], None]
-    """Called once the case is warm, with the seconds of each round of the warm-up."""
+    """A function that is called once the case is warm, with the seconds of each round of the warm-up."""
     clock: Clock
     device: Device
     warmup_rounds: int
     fewest_rounds: int = FEWEST_ROUNDS
     """Warm-up rounds of a case with long ones."""
     flush: CacheFlush | None = None
-    """Called before each round, outside of its time."""
+    """A function that is called before each round, outside of its time."""
+    draws: Draws | None = None
+    """The same on both sides; None where inputs stay, and nothing is checked."""
     is_user_code: bool = False
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Raises SuspiciousError for code of the user's, as a timing does; a round has no row to carry a flag."""
+        """Serve rounds; raises IncorrectError, once the gate has enough, for what a checked round computed.
+
+        Raises SuspiciousError for code of the user's, as a timing does; a round has no row to carry a flag.
+        """
         started_under = conditions()
         spins = self.device.torch_device.type == "cuda"
+        checked, positions = CheckedRounds(rounds, self.device, self.draws), count(-1, -1)
 
         @contextmanager
         def timed() -> Iterator[None]:
@@ -69,10 +78,15 @@ class RoundsOnDemand(Measure):
                 self.flush()
             with self.clock.round():
                 yield
+            checked.end()
 
         def one_round() -> tuple[float, float | None]:
+            position = next(positions)
+            rounds.forget()
+            checked.begin(position, is_measured=position >= 0)
             rounds.play(around_target=timed)
-            # The clocks count nanoseconds; further digits are the float's own.
+            # The clocks count nanoseconds; further digits are the float's own. A thread that spins until the device is
+            # idle burns CPU time that is no work.
             return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
 
         warmup_seconds: list[float] = []
@@ -86,6 +100,8 @@ class RoundsOnDemand(Measure):
             if is_long and len(warmup_seconds) >= max(FEWEST_ROUNDS, self.fewest_rounds):
                 break
         self.device.make_room()
+        # Each side warms up for as long as it needs; from here on both have the same values.
+        positions = count()
         self.serve(one_round, warmup_seconds)
         if self.is_user_code:
             facts = RowFacts(
@@ -95,7 +111,10 @@ class RoundsOnDemand(Measure):
                 after=conditions(),
                 late_work=late_work(rounds.result),
             )
+            if replaced := put_back():  # before its results are judged
+                raise SuspiciousError(why_replaced(replaced))
             refuse_the_suspicious(at_rate_of_clocks(facts))
+        checked.finish(min(warmup_seconds))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -104,6 +123,8 @@ class GatePlugin(WorkerPlugin):
 
     channel: Channel
     was_ready: bool = False
+    _draws: dict[str, Draws] = field(default_factory=dict)
+    """The draws by node id, which base and head may write differently: of both it is the place in the gate's order."""
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
     _cases: dict[str, Case] = field(default_factory=dict)
     _compiled_before: Counter[str] = field(default_factory=Counter)
@@ -123,6 +144,7 @@ class GatePlugin(WorkerPlugin):
             workbench.warmup_rounds(case),
             case.fewest_warmup_rounds,
             workbench.cache_flush(case),
+            self._draws.get(item.nodeid),
             bool(case.user_code),
         )
 
@@ -146,6 +168,9 @@ class GatePlugin(WorkerPlugin):
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         task = self.channel.receive()
         items[:] = [by_id[case_id] for case_id in task["order"]]
+        self._draws = {
+            case_id: Draws(task["seed"], str(place), task["pair"]) for place, case_id in enumerate(task["order"])
+        }
         workbench.known_to_fit = frozenset(self._cases[case_id] for case_id in task["measured"])
         # Import what the first such case would import, so that it is frozen with the rest.
         cases = [self._cases[item.nodeid] for item in items]
@@ -157,7 +182,7 @@ class GatePlugin(WorkerPlugin):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """After the last case, when no timing runs any more: count what the gate asks for, until it hangs up."""
+        """Count, after the last case, when no timing runs any more, what the gate asks for, until it hangs up."""
         result = yield
         with suppress(ClosedError):
             while self.was_ready:

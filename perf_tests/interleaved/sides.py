@@ -35,7 +35,6 @@ LEFT_OUT = (
     ".github",
     "Makefile",
     "README.md",
-    "WRITEUP.md",
     "claims",
     "docs",
     "examples/workflows",

@@ -65,7 +65,7 @@ def pass_named(name: str) -> "type[ExtraPass]":
 
 @dataclass
 class ExtraPass(ABC):
-    """Called by a test with the timing that it repeats; `request` is the test's."""
+    """Examine a case; called by a test with the timing that it repeats; `request` is the test's."""
 
     request: pytest.FixtureRequest
     case: Case

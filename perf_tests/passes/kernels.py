@@ -30,9 +30,10 @@ from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import NoDeviceEventsError, read_chrome_trace
 
 PLAIN_ROUNDS = 2
-"""Without the profiler: the first is cold, the second gives the time of a round without the profiler's overhead."""
+"""Rounds without the profiler: the first is cold, the second gives the time of a round without the profiler's
+overhead."""
 WARMUP_ROUNDS = 2
-"""Under the profiler and discarded, because its first use is slow."""
+"""Rounds under the profiler that are discarded, because its first use is slow."""
 TRACED_ROUNDS = 2
 """Two, to detect a count that differs between them."""
 ALL_ROUNDS = PLAIN_ROUNDS + WARMUP_ROUNDS + TRACED_ROUNDS
@@ -70,7 +71,9 @@ class ProfiledMeasure(Measure):
     workbench: Workbench
 
     def run_rounds(self, rounds: Rounds) -> Json:
-        """Raises ProfilerBusyError, and NoDeviceEventsError for a trace that lacks what ran on the GPU."""
+        """Trace the rounds. Raises ProfilerBusyError, and NoDeviceEventsError for a trace that lacks what ran on the
+        GPU.
+        """
         device, clock = self.workbench.device, self.workbench.clock
         for _ in warm_up(device, self.case.fewest_warmup_rounds, now=clock.now):
             with clock.round():
@@ -150,7 +153,9 @@ class ProfilerBusyError(Exception):
 
 
 def check_no_profiler(option: str = "--kernels") -> None:
-    """Raises ProfilerBusyError where another profiler is active, so that that of `option` would conflict with it."""
+    """Refuse, by ProfilerBusyError, to trace where another profiler is active, so that that of `option` would conflict
+    with it.
+    """
     running = next((name for name in NSYS_VARIABLES if os.environ.get(name)), None)
     if running is not None:
         raise ProfilerBusyError(

@@ -201,7 +201,7 @@ def multi_tensor_launches(elements: list[int], depth: int) -> int:
 
 
 LARGEST_INDEX = 2**31 - 1
-"""Of an element, and of a byte from the start of a tensor."""
+"""The largest index of an element, and of a byte from the start of a tensor."""
 
 _REDUCTIONS = {"aten.sum", "aten.mean", "aten.max", "aten.min", "aten.amax", "aten.amin", "aten.linalg_vector_norm"}
 _FILLS = {"aten.fill_", "aten.full", "aten.zero_", "aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.ones_like"}
@@ -260,7 +260,7 @@ def coalesced(sizes: list[int], strides: list[Strides]) -> tuple[list[int], list
 
 
 def _parts(sizes: list[int], strides: list[Strides]) -> int:
-    """Halves the dimension of the largest extent until every part fits."""
+    """Halve the dimension of the largest extent until every part fits."""
     if prod(sizes) <= LARGEST_INDEX and all(_last_byte(sizes, own) <= LARGEST_INDEX for own in strides):
         return 1
     dim = max(range(len(sizes)), key=lambda dim: max((sizes[dim] - 1) * own[dim] for own in strides))
@@ -390,7 +390,7 @@ def fused_attention(
     NotImplementedError for a mask, which needs other kernels.
     """
     if attn_mask is not None:
-        raise NotImplementedError("fused attention with a mask is not counted for CUDA; count it for the CPU.")
+        raise NotImplementedError("fused attention with a mask is not counted for CUDA.")
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)

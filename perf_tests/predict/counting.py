@@ -65,7 +65,7 @@ class StorageBlock:
     category: str
     on_host: bool
     is_saved: bool = False
-    """For the backward pass, by autograd."""
+    """Whether autograd keeps it for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ OPTIMIZER_STATE = "optimizer state"
 ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
 WORKSPACES = "library workspaces"
-"""Of cuBLAS, which Counting does not see."""
+"""Workspaces of cuBLAS, which Counting does not see."""
 
 FORMER_PASS = "former pass"
 """Outputs, and perhaps the graph, of a pass before that a loop still holds."""

@@ -47,7 +47,7 @@ class Expectation:
     counters: Counters | None
     counters_reason: str | None
     least_flops: Mapping[str, int]
-    """By the precision of the products; empty where no bound is known."""
+    """FLOPs by the precision of the products; empty where no bound is known."""
     ceilings: Ceilings | None
     gpu: Gpu | None
 
@@ -118,7 +118,7 @@ class Expectation:
         """The time of the arithmetic alone at this machine's highest rate, and that rate in words."""
         if self.gpu is not None:
             rated = {precision: self.gpu.flops_per_second(precision) for precision in self.least_flops}
-            rates = {name: rate * self.gpu.clock_margin for name, rate in rated.items() if rate}
+            rates = {name: rate * self.gpu.clock_margin_of(name) for name, rate in rated.items() if rate}
             return self._seconds_at(rates), f"the datasheet of {self.gpu.name}"
         measured = self.ceilings.highest_flops_per_second if self.ceilings else {}
         rates = {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}

@@ -234,6 +234,7 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
     at_end = _line(few.held_at_end, more.held_at_end, further_layers)
     before_last_frees = at_end + _line(few_freed_last, more_freed_last, further_layers)
     backwards = [[(category, -size) for category, size in step] for step in few_steps[::-1]]
+    # Layers in between repeat each other, so the peak lies in the steps that both depths begin or end with.
     early = few_steps[: max(_heights(few_steps[:from_start]), key=lambda item: item[1])[0]]
     # Of steps backwards, the last of equal heights is the first that happened, which a full log would name.
     late = backwards[: max(_heights(backwards[:from_end]), key=lambda item: (item[1], item[0]))[0]]
@@ -288,7 +289,7 @@ def _line(few: Counter[Key], more: Counter[Key], further_layers: int) -> Counter
     line = Counter({key: few[key] + (more[key] - few[key]) * further_layers for key in {**few, **more}})
     if min(line.values(), default=0) < 0:
         raise NotOfEqualLayersError("a count would be negative")
-    return +line
+    return +line  # without zeros, which a Counter keeps and a log of such a model would not have
 
 
 def _common_start(few: list[LogStep], more: list[LogStep]) -> int:

@@ -38,7 +38,7 @@ FORMAT_VERSION = 3
 
 
 MOST_OTHER_CORES = 0.5
-"""That other processes may use, on average, while ceilings are measured that are to be kept."""
+"""Processors that other processes may use, on average, while ceilings are measured that are to be kept."""
 
 
 MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -120,11 +120,13 @@ def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
     """The ceilings in the file; None if it is broken or of another machine."""
     try:
         data = json.loads(path.read_bytes())
+        # As JSON gives it back: tuples are lists there.
         if data["identity"] != json.loads(json.dumps(identity)):
             return None
         given = data["ceilings"]
         found = Ceilings(**{field.name: given[field.name] for field in fields(Ceilings)})
         return found if "fp32" in found.matmul_flops_per_second else None
+    # Anybody may have written the file; JSON nested too deep is a RecursionError.
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -156,6 +158,7 @@ def launch_seconds(device: Device) -> tuple[float, float, float]:
         device=device.torch_device.type, model="ours",
     )  # fmt: skip
     cases = case, replace(case, phase="backward"), replace(case, phase="optimizer", optimizer="loop")
+    # The least and not the median of the rounds: what disturbs launching only adds to it.
     forward, backward, update = (
         min(seconds) / counters_of(one).kernel_launches
         for seconds, one in zip(zip(*rounds, strict=True), cases, strict=True)

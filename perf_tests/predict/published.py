@@ -26,14 +26,15 @@ from perf_tests.records.published import published_rows
 
 MIB = 2**20
 SMALL_BYTES = 1 * MIB
-"""Up to here a tensor shares a small segment, which is split to the last 512 bytes; larger rests are split off."""
+"""Bytes up to which a tensor shares a small segment, which is split to the last 512 bytes; larger rests are split
+off."""
 LARGE_BYTES, SHARED_SEGMENT_BYTES = 10 * MIB, 20 * MIB
-"""Below the first a tensor shares a segment of the second size, from there on it has one of its own."""
+"""Bytes: a tensor below the first shares a segment of the second size, from there on it has one of its own."""
 SEGMENT_STEP_BYTES = 2 * MIB
 
 
 def unsplit_weight_bytes(config: ModelConfig) -> int:
-    """Beyond the weights themselves, on a GPU, once they are there."""
+    """Bytes beyond the weights themselves, on a GPU, once they are there."""
     d_model, d_ff, tables = config.d_model, config.d_ff, [config.vocab_size * config.d_model]
     block = 4 * [d_model * d_model] + 3 * [d_model * d_ff]
     sizes = [FLOAT32_BYTES * numbers for numbers in (*tables, *(config.num_layers * block), *tables)]
@@ -84,7 +85,7 @@ class PublishedPeak:
     gpu: str
     mode: str
     precision: str
-    """As the source calls it."""
+    """The precision as the source calls it."""
     case: LanguageModelCase
     bytes: float | None
     last_digit_bytes: float

@@ -55,7 +55,7 @@ class RankPrediction:
     """The same step on one device."""
     peak_part: str
     bytes_by_category: dict[str, int]
-    """Adds up to the peak."""
+    """Bytes that add up to the peak."""
     messages: tuple[Message, ...]
     exposed_seconds: tuple[float, float] | None
     """What a step waits for: with all overlap that the variant has, and with none. Without an interconnect, None."""

@@ -152,7 +152,7 @@ def this_machine() -> TargetMachine:
 
 
 def _check_eager(arguments: argparse.Namespace) -> None:
-    """Raises ValueError where code is to be compiled: what a compiler fuses shows when it has compiled."""
+    """Refuse, by ValueError, code that is to be compiled: what a compiler fuses shows when it has compiled."""
     attentions = [name for name, attention in ATTENTION.items() if attention.is_compiled]
     for option, value, compiled in (
         ("--execution", arguments.execution, [name for name in EXECUTIONS if name != "eager"]),

@@ -163,7 +163,7 @@ def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[s
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
         held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD.items())
         kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
-        lines += [f"range: {host}, {kernels}; it holds, of published times that took no part: {held}"]
+        lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range: {held}"]
     return lines
 
 
@@ -274,12 +274,12 @@ def assumption(step: PredictedCase) -> str:
     case = step.case
     assert isinstance(case, LanguageModelCase)
     state = "whose state exists" if case.updates else "which never has gradients to make state from"
-    held = "the outputs of the former pass are still held" if case.holds_former_pass else "nothing of the former pass"
+    held = "the outputs of the previous step are" if case.holds_former_pass else "no tensors of the previous step are"
     where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
     return (
         f"assumes {optimizer_in_words(case.identity()['optimizer'])}, {state}; "
         f"gradients set to None {where} (--zero-grad); "
-        f"{held}{'' if case.holds_former_pass else ' is held'} (--hold); eager execution"
+        f"{held} kept (--hold); eager execution"
     )
 
 

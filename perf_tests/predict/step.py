@@ -55,11 +55,11 @@ class PredictedCase:
     peak_part: str
     """The part of the round that reaches the peak: `forward`, `loss`, `backward`, `optimizer`, ..."""
     bytes_by_category: dict[str, int]
-    """Adds up to the peak."""
+    """Bytes that add up to the peak."""
     verdict: str
     time: PredictedTime
     is_range_known: bool
-    """Of `time`, from published times of like cases."""
+    """Whether the range of `time` is known, from published times of like cases."""
     largest_allocations: tuple[Allocation, ...]
 
     @property

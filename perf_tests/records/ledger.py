@@ -100,18 +100,18 @@ class LedgerBook:
     torch_version: str
     is_updating: bool
     keys: Sequence[LedgerKey]
-    """Of every line that the ledger should have, in order."""
+    """The keys of every line that the ledger should have, in order."""
     ledger: Ledger | None
     """None where this torch version has none yet."""
     options: str = ""
-    """Of the command: which model, for one of one's own."""
+    """Options of the command: which model, for one of one's own."""
     counted: dict[LedgerKey, Line] = field(default_factory=dict)
 
     @classmethod
     def opened(
         cls, folder: Path, torch_version: str, is_updating: bool, keys: Sequence[LedgerKey], options: str = ""
     ) -> "LedgerBook":
-        """Raises ValueError with one sentence for a ledger that cannot be read."""
+        """Read the ledger. Raises ValueError with one sentence for one that cannot be read."""
         path = ledger_file(folder, torch_version)
         ledger = read_ledger(path) if path.exists() else None
         return cls(path, torch_version, is_updating, keys, ledger, options)

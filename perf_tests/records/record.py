@@ -39,6 +39,8 @@ OUTCOMES = {
     "process_died": "ended its process",
 }
 """Why a selected case has no valid timing, and its words."""
+FAILURES = ("error", "impossible", "incorrect", "suspicious", "timed_out", "process_died")
+"""Outcomes that fail a run without any baseline."""
 
 
 NO_COMMIT = ("", "unknown", "unversioned")
@@ -219,14 +221,15 @@ COMPARED_WHERE_KNOWN = {
 """Facts that older records lack; all others make two machines unlike also where one record lacks them."""
 
 
-def machine_differences(here: Json, there: Json) -> list[str]:
-    """The facts that make two machines or builds incomparable, as `name: here, there`."""
+def machine_differences(here: Json, there: Json, names: tuple[str, str] = ("here", "there")) -> list[str]:
+    """Return facts that make two machines or builds incomparable, as `name: here: '1', there: not set`."""
     facts_here, facts_there = _comparable_facts(here), _comparable_facts(there)
     differences = []
     for name in sorted((facts_here.keys() | facts_there.keys()) - NEVER_COMPARED):
         one, other = facts_here.get(name), facts_there.get(name)
         if one != other and not (name in COMPARED_WHERE_KNOWN and None in (one, other)):
-            differences.append(f"{name}: {one!r} here, {other!r} there")
+            said = ("not set" if value is None else repr(value) for value in (one, other))
+            differences.append(f"{name}: {', '.join(f'{of}: {value}' for of, value in zip(names, said, strict=True))}")
     return differences
 
 
@@ -383,6 +386,12 @@ def grouped(rows: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
     for row in rows:
         groups[key(row)].append(row)
     return groups
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def how_many(count: int, noun: str) -> str:

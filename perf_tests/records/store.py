@@ -281,7 +281,7 @@ def write_named(named: str, content: bytes, option: str = "-o") -> None:
 
 
 def check_folder(named: str, option: str = "-o") -> None:
-    """Raises UsageError before long work where the folder to write into is none."""
+    """Refuse, by UsageError before long work, an output where the folder to write into is none."""
     try:
         os.listdir(Path(named).parent)
     except OSError as error:

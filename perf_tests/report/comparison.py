@@ -1,13 +1,11 @@
-"""`compare BEFORE NOW`: two records of one machine, case by case.
+"""`compare BEFORE NOW`: compare two records of one machine, case by case, without a verdict.
 
 Also the screen of a run beside its baseline: lost cases first, then the largest differences, then the rest.
 """
 
 import argparse
 import json
-import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, duration, printable, table
+from perf_tests.records.format import DASH, duration, has_colours, printable, table
 from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
 from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record
 
@@ -27,8 +25,8 @@ WIDTH_OF_A_FILE = 120
 """The width without a terminal; COLUMNS in the environment overrides it."""
 
 COMPARISON_NOTE = (
-    "ratio: now / before, the interval within these launches; launches of one code differ by more, so this is no "
-    "verdict: for one, `pytest perf_tests --against REV` or `python -m perf_tests gate BASE HEAD`"
+    "ratio: now / before, the interval within these launches; two launches of unchanged code can differ by more. "
+    "For a verdict run `pytest perf_tests --against REV` or `python -m perf_tests gate BASE HEAD`"
 )
 
 STRIP_COLUMNS = 25
@@ -49,10 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RefusalError(error) from error
     if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
         raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
-    differences = machine_differences(now.data["machine_info"], before.data["machine_info"])
+    differences = machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B"))
     if differences:
         words = "; ".join(differences)
-        raise RefusalError(f"{before.name} and {now.name} differ in machine, build or settings: {words}.")
+        raise RefusalError(f"{before.name} (A) and {now.name} (B) differ in machine, build or settings: {words}.")
     rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
     if arguments.json:
         print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
@@ -74,9 +72,8 @@ def width() -> int:
 
 
 def painted(line: ScreenLine) -> str:
-    """The line, red in a terminal with colours unless NO_COLOR is set (https://no-color.org)."""
-    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours else line.text
+    """The line, red where the output has colours."""
+    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours() else line.text
 
 
 class Reading(StrEnum):
@@ -146,11 +143,11 @@ def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
         "now": [duration(row.now_seconds or 0) for row in rows],
         "ratio": [f"{row.ratio:.3f}" for row in rows],
         "95 % interval": [" to ".join(f"{end:.3f}" for end in row.interval or ()) or DASH for row in rows],
-        "reading": [reading(row) for row in rows],
+        "note": [reading(row) for row in rows],
     }
 
     def lines() -> list[str]:
-        return table(list(columns), zip(*columns.values(), strict=True), left=("case", "reading", ""))
+        return table(list(columns), zip(*columns.values(), strict=True), left=("case", "note", ""))
 
     for name in DROPPED:
         if len(lines()[0]) > width:

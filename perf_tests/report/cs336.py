@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
-from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table
+from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_ours import HERE, OURS
 from perf_tests.report.cs336_published import SENTENCES, THEIRS, table, write_ups
@@ -22,6 +23,20 @@ from perf_tests.report.cs336_sources import SIZES, Figure, Sources
 TITLE = "Write-up"
 QUESTIONS = Path(__file__).with_suffix(".toml")
 NOT_RECORDED = "not recorded"
+SHORT_HEAD = """# The course CS336, assignment 2
+
+Each problem of the assignment in its order: the command that measures it, our figure, what others published, what to
+write and what goes wrong. {answered} of {of} problems have a figure of this suite here; the others have the command.
+
+Both editions are here: 2025, and 2026 with checkpointing, FSDP and a training step as its leaderboard. The figures
+headed *here* are of the newest records of one machine, of exact counters, or of predictions. Run a command on your GPU,
+copy the record into a folder of yours below `.benchmarks`, and let `perf-tests writeup -o FILE` write this page with
+your figures; `--all` adds every table, and figures of five public write-ups beside yours. *published* is the range over
+sources that print the same quantity for the same row; [published](../published/README.md) names them. They ran on GPUs,
+so compare their shape with ours, never their size.
+
+{machines}
+"""
 UNKNOWN = "Not recorded on this machine; the command records it."
 READERS = {**OURS, **THEIRS}
 
@@ -41,6 +56,12 @@ class Question:
     here: Sequence[Mapping[str, Any]]
     published: Sequence[Mapping[str, Any]] = ()
     said: str = ""
+    brief: str = ""
+    """The name of its row on the short page; empty for a question that only the full page has."""
+    at: Sequence[str] = ()
+    """The row that the short page shows, where one of ours has it."""
+    of: str = ""
+    """A pattern of the columns that it shows, ours and others'; without one, ours and those in its unit."""
 
     def entry(self, sources: Sources) -> "Entry":
         """Read the figures; one without a text is none."""
@@ -55,6 +76,16 @@ def _figures(sources: Sources, labels: Sequence[str], **options: Any) -> Iterabl
     """Read one source of a question, whose `from` names a reader or a published table."""
     named = options.pop("from")
     return READERS[named](sources, labels, **options) if named in READERS else table(sources, labels, named, **options)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of the assignment: what measures it, what to write, and what goes wrong."""
+
+    name: str
+    command: str
+    write: str
+    wrong: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +117,28 @@ class Entry:
         return Table("figures", "", header, len(self.question.rows), tuple(rows), ())
 
     @property
+    def brief_row(self) -> tuple[str, str, str] | None:
+        """Return name, our figure and the published range of one row: the chosen one, else the first that both have.
+
+        None without a figure of ours. The range is over columns in our column's unit, and counts their sources.
+        """
+        theirs = {figure.row for figure in self.published}
+        fitting = [figure for figure in self.here if re.search(self.question.of, figure.column)]
+        fitting.sort(key=lambda one: (one.row != tuple(self.question.at), one.row not in theirs))
+        if not fitting:
+            return None
+        ours = fitting[0]
+        beside = [figure for figure in self.published if figure.row == ours.row and self._fits(figure, ours)]
+        said = re.sub(r"^here[:,]? *| *\(\w+\)$", "", ours.column).strip()
+        named = f"{self.question.brief} ({', '.join(filter(None, [*ours.row, said]))})"
+        return named, ours.text, _range({figure.column.partition(",")[0]: figure.text for figure in beside})
+
+    def _fits(self, theirs: Figure, ours: Figure) -> bool:
+        """Whether a column of others is of the kind of ours: by the question's pattern, else by its unit."""
+        units = [(re.search(r"\(\w+\)$", one.column) or [""])[0] for one in (theirs, ours)]
+        return bool(re.search(self.question.of, theirs.column)) if self.question.of else units[0] == units[1]
+
+    @property
     def files(self) -> list[str]:
         """List the files that the figures come from, each once."""
         named = (figure.file for figure in (*self.here, *self.published) if figure.file)
@@ -101,6 +154,15 @@ class Entry:
         return [f"From {', '.join(self.files)}."] if self.files else []
 
 
+def _range(by_source: Mapping[str, str]) -> str:
+    """`31.8 to 35.0, 5 sources`; texts that are no numbers as they are, each once."""
+    numbers = [float(found[0]) for text in by_source.values() if (found := re.match(r"\d+(\.\d+)?", text))]
+    ends = [significant(one, 4) for one in (min(numbers), max(numbers))] if numbers else by_source.values()
+    texts = distinct(ends)
+    counted = f"{len(by_source)} source{'s' * (len(by_source) > 1)}"
+    return f"{' to '.join(texts)}, {counted}" if by_source else DASH
+
+
 def _place(label: str) -> tuple[int, float, str]:
     """Sizes by size, numbers by value, and words in the order of their first row."""
     if label in SIZES:
@@ -112,14 +174,23 @@ def _place(label: str) -> tuple[int, float, str]:
 
 
 @cache
+def _asked() -> dict[str, Any]:
+    return tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
+
+
+@cache
 def questions() -> tuple[Question, ...]:
-    """Every question in the order of the page."""
-    sections = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))["section"]
+    """Return every question in the order of the full page."""
     return tuple(
         Question(**{"section": section["title"], "problem": section["problem"], **asked, "rows": tuple(asked["rows"])})
-        for section in sections
+        for section in _asked()["section"]
         for asked in section["question"]
     )
+
+
+def problems() -> list[Problem]:
+    """Return the assignment's problems in its order."""
+    return [Problem(**one) for one in _asked()["problem"]]
 
 
 def entries(sources: Sources) -> list[Entry]:
@@ -140,6 +211,7 @@ def as_data(sources: Sources) -> list[Json]:
 
 
 def markdown_page(sources: Sources) -> str:
+    """Return every table of every question."""
     found = entries(sources)
     lines = [f"# {TITLE}\n", *(f"{wrapped(line)}\n" for line in _introduction(found))]
     lines.append(_markdown_table(_whose_figures(sources)))
@@ -149,6 +221,26 @@ def markdown_page(sources: Sources) -> str:
             lines += [f"### {entry.question.asked}\n", f"    {entry.question.command}\n"]
             lines.append(_markdown_table(entry.table) if entry.table else f"{UNKNOWN}\n")
             lines += [f"{wrapped(note)}\n" for note in (*entry.sentences, *entry.origin)]
+    return "\n".join(lines)
+
+
+def short_page(sources: Sources) -> str:
+    """Return a page with one entry for each problem: its command, one row a question that has a figure, two notes."""
+    rows = {
+        problem: [
+            row
+            for question in questions()
+            if question.brief and question.problem == problem.name and (row := question.entry(sources).brief_row)
+        ]
+        for problem in problems()
+    }
+    answered = sum(map(bool, rows.values()))
+    lines = [SHORT_HEAD.format(answered=answered, of=len(rows), machines=_records(sources))]
+    for number, (problem, found) in enumerate(rows.items(), 1):
+        lines += [f"## {number}. {problem.name}\n", f"    {problem.command}\n"]
+        lines += [_markdown_table(Table("", "", ("figure", "here", "published"), 1, tuple(found), ()))] if found else []
+        notes = f"*Write.* {problem.write}", f"*Goes wrong.* {problem.wrong}"
+        lines += [f"{fill(note, 120, break_long_words=False, break_on_hyphens=False)}\n" for note in notes]
     return "\n".join(lines)
 
 
@@ -168,6 +260,18 @@ def html_page(sources: Sources) -> str:
         whose=Rows.of(_whose_figures(sources), "where"),
     )  # fmt: skip
     return f"{page}\n"
+
+
+def _records(sources: Sources) -> str:
+    """Name the machines and their records, each once."""
+    by_machine: dict[str, list[str]] = {}
+    for line in reversed(sources.machines):
+        file, machine = line.split(": ", 1)
+        by_machine.setdefault(machine, []).append(f"`{file}`")
+    return "\n".join(
+        fill(f"* {machine}: {', '.join(of)}", 120, subsequent_indent="  ", break_long_words=False)
+        for machine, of in by_machine.items()
+    )
 
 
 def _introduction(found: Sequence[Entry]) -> list[str]:

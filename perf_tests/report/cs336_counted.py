@@ -44,7 +44,7 @@ def counted_figures() -> Counted:
         ]
         for name, (header, *rows) in tables().items()
     }
-    return Counted({**exercises, **_steps()}, list(_peaks_beside()))
+    return Counted({**exercises, **_steps(), **_ranks()}, list(_peaks_beside()))
 
 
 def _steps() -> dict[str, list[Figure]]:
@@ -80,6 +80,30 @@ def _steps() -> dict[str, list[Figure]]:
         case = replace(_step(FIRST_STEP_SIZE, context), batch_size=batch_size, phase=phase)
         place, column = (case.size, str(context), case.precision), f"here: batch {batch_size}, {which} (GB)"
         found["first_steps"].append(Figure(place, column, f"{counters_of(case).peak_bytes / 1e9:.1f}", COUNTING))
+    return found
+
+
+def _ranks() -> dict[str, list[Figure]]:
+    """Predict what a rank of two holds and sends in a step of xl, and the step of the leaderboard."""
+    from model.sizes import ModelConfig
+    from perf_tests.cases.sharing import Sharing
+    from perf_tests.predict.ranks import predict_ranks
+    from perf_tests.predict.request import requested_machine
+
+    found: dict[str, list[Figure]] = defaultdict(list)
+    for way in ("ddp", "zero1", "fsdp2"):
+        rank = predict_ranks(_step("xl", 128), requested_machine("H100"), Sharing(way, 2))
+        for name, size in (("peaks_of_ranks", rank.peak_bytes), ("sent_by_ranks", rank.sent_bytes)):
+            found[name].append(Figure((way,), "here (GB)", f"{size / 1e9:.2f}", COUNTING))
+    config = ModelConfig(4096, 14336, 32, 32, vocab_size=128256).at_context(8192)
+    step = replace(
+        _step("xl", 8192), size="l8", config=config, batch_size=1, precision="bf16", attention="sdpa",
+        checkpoint="block", optimizer="default",
+    )  # fmt: skip
+    rank = predict_ranks(step, requested_machine("B200"), Sharing("fsdp2", 2), 900e9)
+    low, high = rank.seconds or (0.0, 0.0)
+    text = f"{rank.peak_bytes / 1e9:.1f} GB, {low:.2f} to {high:.2f} s"
+    found["leaderboard"].append(Figure(("2 x B200",), "here", text, COUNTING))
     return found
 
 

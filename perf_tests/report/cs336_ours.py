@@ -55,6 +55,7 @@ FAMILIES: dict[str, Fits] = {
     ),
     "models": lambda cell: not cell.is_attention,
     "attention": attrgetter("is_attention"),
+    "all-reduces": lambda cell: cell.label("collective") == "all_reduce",
     "all": bool,
 }
 
@@ -101,11 +102,12 @@ def _text(cell: Cell, item: Json, is_item: bool, name: str, column: str, digits:
 
 def _fitting(
     family: str = "reference", phase: Sequence[str] = (), precision: Sequence[str] = (FP32,),
-    attention: Sequence[str] = (),
+    attention: Sequence[str] = (), ways: Sequence[str] = ("",),
 ) -> Fits:  # fmt: skip
-    """Choose cases with one of the values of each axis; an empty list takes any."""
+    """Choose cases with one of the values of each axis; an empty list takes any. `ways` are of ranks."""
     return lambda cell: (
         FAMILIES[family](cell)
+        and cell.label("parallel") in ways
         and (not precision or cell.label("precision") in precision)
         and (not phase or cell.phase in phase)
         and (not attention or cell.implementation in attention)
@@ -118,7 +120,9 @@ def _names_of(cell: Cell) -> dict[str, str]:
     return {
         "size": size, "context": context, "width": cell.label("head_dim"), "length": cell.label("sequence_length"),
         "phase": cell.phase, "pass": cell.phase, "precision": cell.label("precision"), "case": f"{size} {context}",
-        "configuration": without_phase(cell), "attention": cell.implementation,
+        "configuration": without_phase(cell), "attention": cell.implementation, "ranks": cell.label("world"),
+        "way": cell.label("parallel") + (f", {bucket / MIB:g} MB" if (bucket := cell.number("bucket_bytes")) else ""),
+        "message": f"{(cell.number('message_bytes') or 0) / 1e6:g} MB",
     }  # fmt: skip
 
 
@@ -279,6 +283,7 @@ def _saved_parts(cell: Cell) -> Iterator[Json]:
 
 OF_CASE: dict[str, Callable[[Cell], str]] = {
     "milliseconds": milliseconds,
+    "exposed_milliseconds": lambda cell: in_unit(cell.number("exposed_communication_seconds"), unit="ms"),
     "median_milliseconds": lambda cell: (
         significant(cell.median_seconds * 1e3) if cell.number("first_round_seconds") else ""
     ),

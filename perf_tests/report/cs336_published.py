@@ -248,6 +248,8 @@ PRINTED: dict[str, Callable[[Printed], str]] = {
     "bare_unit": lambda row: row["unit"].partition("(")[0],
     "bare_mode": lambda row: row["mode"].partition("(")[0],
     "counted_by": lambda row: row["mode"].partition("(")[2].replace(")", ""),
+    # `10 MB` of `bucketed 10MB`
+    "impl_bucket": lambda row: row["impl"].removeprefix("bucketed ").replace("MB", " MB"),
     "execution": lambda row: "compiled" if row["compiled"] == "yes" else "eager",
 }
 """Texts of a row beside its columns, under the names that questions use."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from perf_tests.records.columns import Cell, cells_of, machine_line, pairs_along, pass_cells
+from perf_tests.records.columns import Cell, cells_of, collectives_of, machine_line, pairs_along, pass_cells
 from perf_tests.records.format import GIB, MIB, finite, significant
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
@@ -34,7 +34,7 @@ class Figure:
     column: str
     text: str
     file: str = ""
-    """Where it comes from; several files with commas between them."""
+    """The file that it comes from; several files with commas between them."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Sources:
         return [f"{_file(record)}: {machine_line(record.data)}" for record in self.records]
 
     def timed(self, fits: Fits = bool) -> list[Found]:
-        """Return the newest timing of each case, or why it has none."""
-        return self._newest(cells_of, fits)
+        """Return the newest timing of each case and collective, or why it has none."""
+        return self._newest(lambda data: [*cells_of(data), *collectives_of(data)], fits)
 
     def passed(self, name: str, fits: Fits = bool, or_lost: bool = False) -> list[Found]:
         """Return the newest result of that pass for each case, or the outcome that it has instead."""

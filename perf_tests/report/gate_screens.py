@@ -31,7 +31,7 @@ from perf_tests.gate.verdicts import (
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
-from perf_tests.records.record import Json, how_many, without_nan
+from perf_tests.records.record import Json, how_many, some_of, without_nan
 from perf_tests.records.store import write_whole
 
 Result = GateResult | RecordedResult
@@ -44,8 +44,6 @@ HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME}
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
-MOST_NAMES = 3
-"""Names in a sentence about several cases."""
 MOST_CASES = 3
 """Cases whose risen counters have a sentence each."""
 WHY = "; counters are exact, so any increase fails"
@@ -184,6 +182,9 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
             f"nor excluded{unconfirmed}; {needed}."
             + (f" One alone: {reproduce_command('CASE', header)}" if header else "")
         ]
+    if undecided and isinstance(result, GateResult) and result.minutes_needed is not None:
+        minutes = math.ceil(result.minutes_needed)
+        sentences[-1] += f" Deciding takes a run of about {how_many(minutes, 'minute')}: --gate-minutes {minutes}."
     return sentences + _sentences_without_figures(others)
 
 
@@ -192,11 +193,7 @@ def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
     names: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
-    return [
-        f"{verdict}: {', '.join(cases[:MOST_NAMES])}"
-        f"{f' and {len(cases) - MOST_NAMES} more' if len(cases) > MOST_NAMES else ''}: {explanation}."
-        for (verdict, explanation), cases in names.items()
-    ]
+    return [f"{verdict}: {some_of(cases)}: {explanation}." for (verdict, explanation), cases in names.items()]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
@@ -262,19 +259,19 @@ def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
             spreads = "too few launch pairs to estimate their scatter"
         elif clock.cpu_spread is not None:
             spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
-        of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
+        of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "more pair")
         lines = [
-            f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of the "
-            f"suspects; verdicts use {CLOCKS[clock.clock]}: {spreads}."
+            f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of those "
+            f"that stage 1 could not clear; verdicts use {CLOCKS[clock.clock]}: {spreads}."
         ]
         if clock.guards:
             lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
-        lines += [f"{slower}; a run without one reports SLOWER with probability at most {rules.alpha:.1%}. {ok}"]
+        lines += [f"{slower}; unchanged code is called SLOWER in at most {rules.alpha:.1%} of runs. {ok}"]
         if shift is not None and not shift.is_significant:
             lines += [f"All cases together: head takes {shift.effect:+.1%} ({_interval(shift)} at 95 %)."]
         if result.detectable is None and any(row.verdict == Verdict.UNDECIDED for row in result.cases):
             lines += ["This run ended with too few launch pairs to call any case SLOWER."]
-    if result.detectable is not None:
+    if result.detectable is not None and any(row.verdict == Verdict.UNDECIDED for row in result.cases):
         these = "This run" if header else "These launches"
         lines += [f"{these} could detect a {result.detectable:.1%} slowdown with 80 % power."]
     return lines

@@ -428,7 +428,7 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
 
 
 def attention_lanes(run: RecordedRun) -> list[Figure]:
-    """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
+    """Draw when host and device worked on one attention layer, a lane each; a reader picks the traced case."""
     series: list[Series] = []
     for cell, way in product(last_phases(run.passes["kernels"]), tables.WAYS):
         points = []

@@ -1,4 +1,4 @@
-"""`scaling RECORD ...`: how well more ranks help, over records of one machine.
+"""`scaling RECORD ...`: say how well more ranks help, over records of one machine.
 
 Also what a run of several ranks adds to its record: their efficiency, and the links between them.
 """

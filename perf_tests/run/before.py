@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import load_attentions
 from perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests.bench.outcomes import KILLED, RANK_DIED
@@ -29,7 +30,7 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
-from perf_tests.cases.settings import Settings
+from perf_tests.cases.settings import Settings, is_typed
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
@@ -85,6 +86,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if not is_in_worker:  # a worker's run was checked where it began
         check_user_code(cases, workbench.device.torch_device)
         workbench.check_attentions(() if is_gate else cases)  # the gate checks each side
+    workbench.values_seed = settings.seed if is_typed(config, "--seed") else drawn_seed()
     if is_gate:
         return benchmarks
     _mark(benchmarks, workbench)
@@ -138,7 +140,7 @@ def _open_run(
         done = len(benchmarks) - len(left)
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
     elif option.resume:
-        run.notes.append("No interrupted run of this machine to resume; this is a new run.")
+        run.opening = ["No interrupted run of this machine to resume; this is a new run."]
     return quarantine(left, session, KILLED if suite.peers is None else RANK_DIED)
 
 
@@ -170,14 +172,19 @@ def how_long(config: pytest.Config) -> list[str]:
     if not suite.is_ready or suite.workbench.session is None:
         return []
     predicted = suite.workbench.session.progress.predicted_seconds
-    return [eta(predicted, suite.workbench.device), *suite.workbench.neighbours] if predicted else []
+    opening = suite.run.opening if suite.run is not None else []
+    if not predicted:
+        return opening
+    return [*opening, eta(predicted, suite.workbench.device), *suite.workbench.neighbours]
 
 
 # What cannot run, or would say nothing, is refused before the first case.
 
 
 def read_run_options(config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
+    """Check options of the run; raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that
+    makes no sense here.
+    """
     option, suite = config.option, session_of(config)
     paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
     # Not where only other tests run, in whatever way their user likes.
@@ -220,7 +227,7 @@ def too_small(config: pytest.Config) -> pytest.UsageError:
 
 
 def check_user_code(cases: list[Case], device: torch.device) -> None:
-    """Raises UserCodeError for a model or an optimizer of the user's that cannot be measured."""
+    """Check the user's code; raises UserCodeError for a model or an optimizer of the user's that cannot be measured."""
     of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
     own = next((case.user_model for case in of_models), None)
     if own is not None:
@@ -245,7 +252,9 @@ def is_restricted(config: pytest.Config) -> bool:
 
 
 def keep_selection(config: pytest.Config) -> None:
-    """With --resume, --lf and --stepwise would choose other cases than when the run began; call before pytest does."""
+    """Keep what was selected: with --resume, --lf and --stepwise would choose other cases than when the run began;
+    call before pytest does.
+    """
     option = config.option
     if option.resume and (getattr(option, "lf", False) or getattr(option, "stepwise", False)):
         session_of(config).keeps_selection = True
@@ -356,10 +365,23 @@ def accepted_slowdowns(root: Path) -> list[Acceptance]:
         raise pytest.UsageError(str(error)) from error
 
 
+SHAPES_TABLE = tuple(
+    f"--benchmark-{name}"
+    for name in ("columns", "cprofile", "group-by", "histogram", "name", "sort", "time-unit", "verbose")
+)
+"""Options of pytest-benchmark that show its table."""
+
+
 def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
-    """Leave the valid rows of pytest-benchmark's table, each below its baseline's."""
+    """Leave the valid rows of pytest-benchmark's table, each below its baseline's, where an option shapes the table.
+
+    Without such an option the table would repeat the figures of the suite's own.
+    """
     suite = session_of(config)
     if suite.run is None:
+        return
+    if not any(word.startswith(SHAPES_TABLE) for word in config.invocation_params.args):
+        benchmarks.clear()
         return
     assert suite.workbench.session is not None
     measured = {row["fullname"] for row in suite.workbench.session.contents.benchmarks}

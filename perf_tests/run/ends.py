@@ -156,7 +156,9 @@ class TimeLimit:
         return self.predict(item) * max(1.0, self._slowness.get(_kind(item), of_last))
 
     def refuse_if_too_short(self, items: list[pytest.Item]) -> None:
-        """Raises pytest.UsageError with one sentence where a case does not fit even right after the start."""
+        """Refuse, by pytest.UsageError with one sentence, a limit where a case does not fit even right after the
+        start.
+        """
         if self.minutes == math.inf:
             return
         too_long = sorted((item for item in items if self.seconds(item) > self.seconds_left), key=self.seconds)
@@ -193,7 +195,7 @@ def _kind(item: pytest.Item) -> Hashable:
 
 
 def read_time_limit(config: pytest.Config) -> TimeLimit:
-    """Raises pytest.UsageError naming the option."""
+    """Read the option; raises pytest.UsageError naming it."""
     minutes = typed_or(config, "--time-limit", math.inf)
 
     def predict(item: pytest.Item) -> float:
@@ -217,7 +219,7 @@ TIMES_THE_PREDICTION = 20
 """A prediction is rough until a like case is measured, and compiling and slow disks are not in it."""
 LEAST_SECONDS = 300.0
 GRACE_SECONDS = 60.0
-"""For C code to return to Python, which alone can raise an error."""
+"""Seconds for C code to return to Python, which alone can raise an error."""
 
 
 class TimedOutError(BaseException):
@@ -345,7 +347,7 @@ def eta(predicted: Mapping[str, float], device: Device) -> str:
     pace = kept_pace(device)
     seconds = sum(predicted.values()) * (pace or 1.0)
     words = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
-    basis = "" if pace else ", by round figures, as no run has ended here yet"
+    basis = "" if pace else " (rough: first run on this machine)"
     return f"{how_many(len(predicted), 'case')}, about {words}{basis}"
 
 

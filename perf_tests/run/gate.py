@@ -230,7 +230,8 @@ class GatePlugin:
                 stem = self.run.paths[-1].name.partition(".")[0]
                 self.run.notes.append(offer_entries(limits, self.run.paths[-1].with_name(f"{stem}_accept.toml")))
         for path in self.run.paths[-1:]:
-            self.run.notes.append(f"Samples: {path}. Judge them again with `python -m perf_tests replay {path}`.")
+            typed = shlex.quote(os.path.relpath(path))
+            self.run.notes.append(f"Samples: {path}. Judge them again with `perf-tests replay {typed}`.")
         terminalreporter.section("gate", sep="-")
         for line in (*lines, *self.run.notes):
             terminalreporter.write_line(line)

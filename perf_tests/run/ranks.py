@@ -138,11 +138,12 @@ def planned(config: pytest.Config, peers: Peers, benchmarks: list[pytest.Item]) 
     workbench = session_of(config).workbench
     if peers.is_rank0:
         outcomes = workbench.session.contents.outcomes if workbench.session else []
-        peers.send("plan", {"left": [item.nodeid for item in benchmarks], "outcomes": outcomes})
+        plan = {"left": [item.nodeid for item in benchmarks], "outcomes": outcomes, "seed": workbench.values_seed}
+        peers.send("plan", plan)
     else:
         plan = peers.recv("plan", 0, RENDEZVOUS_SECONDS)
         by_id = {item.nodeid: item for item in benchmarks}
-        benchmarks = [by_id[case_id] for case_id in plan["left"]]
+        benchmarks, workbench.values_seed = [by_id[case_id] for case_id in plan["left"]], plan["seed"]
         if workbench.session is not None:
             workbench.session.contents.outcomes[:] = plan["outcomes"]
     assert workbench.groups is not None
@@ -169,6 +170,7 @@ class RankSync:
         """True on a rank that has no part in the case: pytest then takes the item as done, without a report."""
         self._current = None
         if not is_benchmark(item):
+            # True tells pytest that the item has run: the other ranks pass over it without a report.
             return None if self.peers.is_rank0 else True
         if self.peers.is_rank0:
             self.peers.send(f"{item.nodeid}/begin", None)
@@ -201,7 +203,7 @@ class RankSync:
         return (yield from self._synced(item, "call"))
 
     def pytest_runtest_logfinish(self) -> None:
-        """Only here pytest has let go of the case's fixtures, and with them of its groups."""
+        """Meet the other ranks: only here pytest has let go of the case's fixtures, and with them of its groups."""
         if self._current is not None:
             self._meet(self._current)
 
@@ -275,7 +277,7 @@ class RankSync:
         return 4 * self.grace_seconds + (LEAST_SECONDS if timeout is None else timeout.limit_seconds(item))
 
     def _meet(self, item: pytest.Item) -> None:
-        """After the case. Where it failed on any rank, none of its connections is used again.
+        """Meet after the case. Where it failed on any rank, none of its connections is used again.
 
         A rank that failed drops them first, so that those who still wait in them go on.
         """
@@ -320,7 +322,9 @@ def _by(rank: int, outcome: Outcome) -> Outcome:
 
 
 def check_launches(config: pytest.Config, peers: Peers, source: str) -> None:
-    """Raises pytest.UsageError where ranks were started with different options, code, torch or devices."""
+    """Compare the ranks; raises pytest.UsageError where they were started with different options, code, torch or
+    devices.
+    """
     settings = session_of(config).settings
     facts = {
         "options": list(config.invocation_params.args),

@@ -8,8 +8,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
+from pathlib import Path
 from textwrap import shorten
+from traceback import extract_tb
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -18,7 +20,11 @@ import torch
 from perf_tests.hardware.device import is_out_of_memory
 
 LONGEST_SECONDS = 10
-"""Limit of one call before measuring, without content or of a small model; more is taken for one that never returns."""
+"""CPU time that one call may take before measuring, without content or of a small model; more is for ever."""
+
+PATIENCE = 6
+"""Times the limit that a call may take in wall time: on a busy machine good code computes slowly, and what waits for
+something computes nothing."""
 
 
 LONGEST_TEXT = 300
@@ -38,12 +44,13 @@ class NeverReturnsError(UserCodeError):
 
 
 class _TooLongError(BaseException):
-    """Not an Exception, which the user's code might catch."""
+    """An error, yet no Exception, which the user's code might catch; the message is a clause."""
 
 
 @contextmanager
 def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Raises UserCodeError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
+    """Guard a block; raises UserCodeError for what goes wrong inside; running out of memory stays what it is, an
+    outcome of a case.
 
     `what` begins the sentence: "--model m:build builds no model". Code in C is not interrupted after `seconds`.
     """
@@ -53,11 +60,12 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
             _folder_kept(),
             _defaults_kept(f"{what}: it changed", UserCodeError),
             _at_most(seconds),
+            redirect_stdout(sys.stderr),  # standard output is the verb's own, JSON for example
         ):
             warnings.simplefilter("ignore")
             yield
-    except _TooLongError:
-        raise NeverReturnsError(f"{what}: it did not return within {seconds:g} s.") from None
+    except _TooLongError as error:
+        raise NeverReturnsError(f"{what}: it did not return within {error}.") from None
     except SystemExit as error:
         raise UserCodeError(f"{what}: it called exit({error.code!r}).") from error
     except UserCodeError:
@@ -65,8 +73,14 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        text = shorten(str(error), LONGEST_TEXT, placeholder=" ...")
+        text = shorten(str(error) or _place_of(error), LONGEST_TEXT, placeholder=" ...")
         raise UserCodeError(f"{what}: {type(error).__name__}: {text}") from error
+
+
+def _place_of(error: Exception) -> str:
+    """Return where an error without words was raised: `muon.py:41, in step`."""
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
 
 @contextmanager
@@ -80,7 +94,7 @@ def running_out_of_memory_allowed() -> Iterator[None]:
 
 
 def check_kind(what: str, found: object, kind: type, name: str) -> None:
-    """Raises UserCodeError unless a factory returned a `kind`, which the sentence calls `name`."""
+    """Raise UserCodeError unless a factory returned a `kind`, which the sentence calls `name`."""
     if not isinstance(found, kind):
         got = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise UserCodeError(f"{what} returned {got}; it must return {name}.")
@@ -145,7 +159,7 @@ def _folder_kept() -> Iterator[None]:
 
 
 _came_back: tuple[int, int] | None = None
-"""Of the case at hand: its process, and the pipe by which a process that it forked says that it came back."""
+"""The case at hand: its process, and the pipe by which a process that it forked says that it came back."""
 
 
 def end_if_forked() -> None:
@@ -210,13 +224,22 @@ def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = null
 
 @contextmanager
 def _at_most(seconds: float | None) -> Iterator[None]:
-    """Interrupt what runs inside, where signals can: in the main thread."""
+    """Interrupt what runs inside after `seconds` of CPU time or PATIENCE times as much wall time.
+
+    Where signals can, in the main thread.
+    """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
+    cpu_start, wall_start = time.process_time(), time.monotonic()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _TooLongError
+        used, waited = time.process_time() - cpu_start, time.monotonic() - wall_start
+        if used >= seconds:
+            raise _TooLongError(f"{seconds:g} s of CPU time")
+        if waited >= PATIENCE * seconds:
+            raise _TooLongError(f"{waited:.2g} s, in which it computed for {used:.2g} s; on a busy machine try again")
+        signal.setitimer(signal.ITIMER_REAL, max(seconds - used, seconds / 10))
 
     with alarm_after(seconds, interrupt):
         yield

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.hardware.torch_private import FakeTensorMode, spare_fakes_their_truncated_normals
 from perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
@@ -47,6 +47,11 @@ ConfigValues = tuple[tuple[str, Any], ...]
 PREFIX = "hf:"
 BUILT_IN_ATTENTION = ("eager", "sdpa")
 """Others are kernels that transformers would fetch."""
+IMPLEMENTATIONS = {
+    "attn_implementation": BUILT_IN_ATTENTION,
+    "experts_implementation": ("batched_mm", "eager", "grouped_mm"),
+}
+"""What --model-arg may choose beside values of a configuration: of experts only `batched_mm` runs without content."""
 
 
 def is_configuration(model: str) -> bool:
@@ -54,7 +59,7 @@ def is_configuration(model: str) -> bool:
 
 
 def check_configuration(option: str, text: str) -> None:
-    """Raises ValueError with one sentence for what can be refused without transformers, and where it is missing."""
+    """Refuse, by ValueError with one sentence, what can be refused without transformers, and where it is missing."""
     _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
     if importlib.util.find_spec("transformers") is None:
         raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install '.[hf]'`.")
@@ -77,7 +82,7 @@ def _configuration_values(model: str) -> dict[str, Any]:
 def configuration(model: str, arguments: ConfigValues) -> Any:
     """transformers' configuration, the values of `arguments` in place of the file's. Raises UserCodeError."""
     values = _configuration_values(model)
-    changes = {name: value for name, value in arguments if name != "attn_implementation"}
+    changes = {name: value for name, value in arguments if name not in IMPLEMENTATIONS}
     kind = values.pop("model_type")
     transformers = _transformers()
     try:
@@ -100,7 +105,8 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
     }  # fmt: skip
     found = configuration(model, arguments)
     values = {ours: getattr(found, theirs, None) for ours, theirs in names.items()}
-    return {name: value if isinstance(value, int) else None for name, value in values.items()}
+    # XLNet names no limit by -1.
+    return {name: value if isinstance(value, int) and value > 0 else None for name, value in values.items()}
 
 
 def _transformers() -> Any:
@@ -109,6 +115,13 @@ def _transformers() -> Any:
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
+
+
+def _import_class_of(found: Any) -> None:
+    """Import the model's own file now, which may take seconds: building it has a limit."""
+    classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
+    if type(found) in classes:
+        classes[type(found)]
 
 
 def _read(what: str, path: Path) -> dict[str, Any]:
@@ -127,6 +140,16 @@ def _read(what: str, path: Path) -> dict[str, Any]:
             raise ValueError(f"{what} names code of its own (auto_map), which is never run; use MODULE:FACTORY for it.")
         if "attn_implementation" in name and value not in (None, *BUILT_IN_ATTENTION):
             raise ValueError(f"{what} names the attention {value!r}; it must be {' or '.join(BUILT_IN_ATTENTION)}.")
+    kind = values["model_type"]
+    if values.get("is_encoder_decoder") is True:
+        raise ValueError(
+            f"{what} is of an encoder and a decoder ({kind}); only models of one causal stack are measured."
+        )
+    if isinstance(values.get("text_config"), dict):
+        raise ValueError(
+            f"{what} is of text and other inputs ({kind}); write its text_config into a file of its own, with its "
+            "model_type, and give that."
+        )
     return values
 
 
@@ -177,16 +200,20 @@ class UserModel:
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
+        spare_fakes_their_truncated_normals()
         if is_configuration(self.name):
-            attention = dict(self.values).get("attn_implementation")
-            if attention not in (None, *BUILT_IN_ATTENTION):
-                known = ", ".join(BUILT_IN_ATTENTION)
-                raise UserCodeError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
-            chosen = {} if attention is None else {"attn_implementation": attention}
+            chosen = {name: value for name, value in self.values if name in IMPLEMENTATIONS}
+            for name, value in chosen.items():
+                if value not in IMPLEMENTATIONS[name]:
+                    known = ", ".join(IMPLEMENTATIONS[name])
+                    raise UserCodeError(f"--model-arg {name} is {value!r}; it must be one of {known}.")
+            with guarded(f"--model {self.name} cannot be imported"):
+                found = configuration(self.name, self.values)
+                _import_class_of(found)
             with guarded(f"--model {self.name} builds no model", seconds):
                 # Weights in float32, whatever the configuration says: precision is an axis of its own.
                 model: Any = _transformers().AutoModelForCausalLM.from_config(
-                    configuration(self.name, self.values), trust_remote_code=False, dtype=torch.float32, **chosen
+                    found, trust_remote_code=False, dtype=torch.float32, **chosen
                 )
         else:
             with guarded(f"--model {self.name} cannot be imported"):
@@ -292,6 +319,11 @@ def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
             read.update(SHAPE if name == "__dict__" else {name}.intersection(SHAPE))
             return super().__getattribute__(name)
 
+        def __getattr__(self, name: str) -> Any:
+            """Refuse what it lacks: the factory wants another configuration than ours."""
+            known = ", ".join(field.name for field in fields(ModelConfig))
+            raise AttributeError(f"ModelConfig has no {name!r}; it has {known}, and --model-arg gives the rest")
+
     return Watched(**vars(config)), read
 
 
@@ -324,12 +356,16 @@ def _logits_alone(module: nn.Module, inputs: Any, output: Any) -> Any:
 SMALL_PARAMETERS = 100_000_000
 """A model of at most so many is built and run for the check; a larger one when its first case borrows it."""
 
+EARLIER_MOVE = 1e-4
+"""The share of the largest logit by which those of earlier tokens may move with the last: rounding is far less."""
+
 SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
 
 
 def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
-    """Raises UserCodeError unless it is a language model under `configs`, of which the smallest comes first.
+    """Run it once; raises UserCodeError unless it is a language model under `configs`, of which the smallest comes
+    first.
 
     The first and the last run without content; the others, as every model, are checked when a case borrows them. The
     smallest runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
@@ -346,7 +382,8 @@ def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig]
 def check_optimizer_before_measuring(
     optimizer: UserOptimizer, user_model: UserModel | None, config: ModelConfig, device: torch.device
 ) -> None:
-    """Raises UserCodeError unless it trains `user_model` under `config`, or else a narrow model of the suite's.
+    """Step it once; raises UserCodeError unless it trains `user_model` under `config`, or else a narrow model of the
+    suite's.
 
     A large model is given to it without content alone; it is tried when its first case borrows that model.
     """
@@ -363,7 +400,7 @@ def check_optimizer_before_measuring(
 
 @torch.no_grad()
 def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
-    """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
+    """Check only what came out: to fail on tensors without content, on a value read for example, is no fault."""
     with FakeTensorMode():
         model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
@@ -379,7 +416,9 @@ def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
 def check_values_of(
     name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
 ) -> None:
-    """Raises UserCodeError unless the model, run on `device`, computes finite logits from all of its context."""
+    """Check values; raises UserCodeError unless the model, run on `device`, computes finite logits from all of its
+    context.
+    """
     what = f"--model {name}"
 
     def logits_of(tokens_BT: Tensor, failing: str) -> Any:
@@ -408,9 +447,17 @@ def check_values_of(
         raise UserCodeError(f"{what} returned logits that are not finite, from its initial weights.")
     if config.context_length == 1:
         return
+    ended_BT = tokens_BT.clone()
+    ended_BT[:, -1] = (tokens_BT[:, -1] + 1) % config.vocab_size
+    moved = (logits_of(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
+    if moved > EARLIER_MOVE * logits_BTV.abs().amax():
+        raise UserCodeError(
+            f"{what} is no causal language model: logits of earlier tokens change with the last token, so that it sees "
+            "what it is to predict; mask later tokens (is_decoder in a configuration)."
+        )
     changed_BT = (tokens_BT + 1) % config.vocab_size
     changed_BT[:, -1] = tokens_BT[:, -1]
-    if torch.equal(logits_of(changed_BT, "at its second call")[:, -1], logits_BTV[:, -1]):
+    if torch.equal(logits_of(changed_BT, "at its third call")[:, -1], logits_BTV[:, -1]):
         raise UserCodeError(
             f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
             "context length would be wrong."
@@ -418,7 +465,7 @@ def check_values_of(
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
-    """Raises UserCodeError unless these are logits of the tokens, and all is in float32."""
+    """Check logits; raises UserCodeError unless these are logits of the tokens, and all is in float32."""
     what = f"--model {name}"
     halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
     if halves:

@@ -31,7 +31,7 @@ class UserOptimizer:
         training.optimizer = self.build(module, seconds)
 
     def build(self, module: nn.Module, seconds: float | None = None) -> Optimizer:
-        """Raises UserCodeError unless it holds each trainable parameter once, and within `seconds`."""
+        """Build it; raises UserCodeError unless it holds each trainable parameter once, and within `seconds`."""
         with guarded(f"--optimizer {self.name} cannot be imported"):
             factory = load(self.name)
         with guarded(f"--optimizer {self.name} builds no optimizer", seconds):
@@ -66,7 +66,7 @@ def user_optimizer(text: str | None) -> UserOptimizer | None:
 def check_a_step(
     optimizer: UserOptimizer, module: nn.Module, device: torch.device, seconds: float | None = None
 ) -> None:
-    """Raises UserCodeError unless a step on random gradients moves the weights and leaves them finite.
+    """Try a step; raises UserCodeError unless a step on random gradients moves the weights and leaves them finite.
 
     The weights of `module`, which lies on `device`, are others afterwards.
     """
@@ -96,6 +96,8 @@ def check_a_step(
             parameter.grad = torch.randn(parameter.shape, generator=generator, device=device)
     with guarded(f"{what} fails at its first step", seconds):
         training.update()
+        if before == digests():  # ASGD for one derives the rate of each step in the step before, which had none
+            training.update()
     if before == digests():
         raise UserCodeError(f"{what} changes no parameter in a step on random gradients.")
     check_finite("random gradients of norm 1")

@@ -1,10 +1,13 @@
-"""`audit FILE`: which figures of a table or benchmark file are impossible or inconsistent, and why."""
+"""`audit FILE`: say which figures of a table or benchmark file are impossible or inconsistent, and why."""
 
 import argparse
 import json
+import shutil
+import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from textwrap import fill
 
 from perf_tests.audit.figures import ACCUSING, NOTICE, VERDICTS, Finding, NotJudged
 from perf_tests.audit.tables import WINDOW, Audit, audits_of
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
                         before = ","
                 elif arguments.all:
                     for finding in part.findings:
-                        print(finding.sentence())
+                        print(_fitted(finding.sentence()))
     except ValueError as error:
         raise RefusalError(error) from error
     if arguments.json:
@@ -61,8 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(f"{before.removesuffix(',')}],{json.dumps(rest, indent=1).removeprefix('{')}")
     else:
-        print("\n".join([*([] if arguments.all else tally.shown_groups()), *tally.lines()]))
+        print("\n".join(map(_fitted, [*([] if arguments.all else tally.shown_groups()), *tally.lines()])))
     return FINDINGS if tally.accuses else FINE
+
+
+def _fitted(sentence: str) -> str:
+    """Wrap a sentence at a terminal's width; a program that reads gets it as it is."""
+    width = shutil.get_terminal_size().columns
+    is_shown = sys.stdout.isatty()
+    return fill(sentence, width, subsequent_indent="    ", break_long_words=False) if is_shown else sentence
 
 
 # What a file's audit came to, part by part: counts, and one line for findings that are alike.
@@ -95,7 +105,7 @@ class Group:
         others = f", ... ({how_many(self.figures, 'figure')})" if self.figures > len(self.first_places) else ""
         places = ", ".join(place.removeprefix("line ") for place in self.first_places)
         named = "lines " if self.first_places[0].startswith("line ") else ""
-        return f"{self.worst.sentence()} The worst of {self.findings} like it: {named}{places}{others}."
+        return self.worst.sentence(f" The worst of {self.findings} like it: {named}{places}{others}.")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`bisect GOOD BAD --case ID`: the first commit that made a case slower, by `git bisect` with the gate."""
+"""`bisect GOOD BAD --case ID`: name the first commit that made a case slower, by `git bisect` and the gate."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bad", help="a later one, which contains it")
     parser.add_argument("--case", required=True, metavar="ID", help="the case, as pytest names it")
     parser.add_argument("--gate-minutes", type=float, default=15.0, metavar="MINUTES",
-                        help="measure a commit for at most this many minutes, an undecided one twice as long again "
+                        help="measure a commit for at most this many minutes; undecided ones get twice that once more "
                         "(15)")  # fmt: skip
     parser.add_argument("--options", default="", metavar="'OPTION ...'",
                         help="what else to give to pytest, so that it collects the case")  # fmt: skip

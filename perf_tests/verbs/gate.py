@@ -1,4 +1,4 @@
-"""`gate BASE HEAD`: verdicts between two sets of recorded launches, each a folder or a commit in the storage."""
+"""`gate BASE HEAD`: give verdicts between two sets of recorded launches, each a folder or a commit."""
 
 import argparse
 from pathlib import Path

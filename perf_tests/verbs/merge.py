@@ -122,12 +122,12 @@ def _shard(record: StoredRecord) -> Shard:
     except (KeyError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
-        raise ValueError(f"{record.name} is no whole shard; merge joins the records of runs with --shard.")
+        raise ValueError(f"{record.name} was not recorded whole with --shard K/N; merge joins such records.")
     return Shard(record, share, shares, place)
 
 
 def _refuse_another_run(first: Shard, other: Shard) -> None:
-    """Raises ValueError that names the first fact in which the two differ."""
+    """Refuse, by ValueError, another run: it names the first fact in which the two differ."""
     names = f"{first.record.name} and {other.record.name}"
     one, two = ({
         "commit": (shard.record.data.get("commit_info") or {}).get("id"),

@@ -45,7 +45,9 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def watched_output() -> Iterator[None]:
-    """Inside, printing raises OutputError where standard output cannot be written; where it is closed, it is lost."""
+    """Watch a block in which printing raises OutputError where standard output cannot be written; where it is closed,
+    it is lost.
+    """
     stream = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # Python has None for a closed one
     sys.stdout = output = _Output(stream)
     try:

@@ -1,4 +1,4 @@
-"""`predict --size 2.7B --gpu A100-80GB`: whether a step or attention fits on a machine, and how long it takes."""
+"""`predict --size 2.7B --gpu A100-80GB`: say whether a step or attention fits on a machine, and how long it takes."""
 
 import argparse
 import gc
@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", help="a model size, or [NAME=]D_MODELxD_FFxLAYERSxHEADS, for a training step")
     parser.add_argument("--vocab-size", help="tokens in its vocabulary (default: 10000)")
     parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
-    parser.add_argument("--model-arg", action="append", metavar="NAME=VALUE", help="its argument")
+    parser.add_argument("--model-arg", action="append", metavar="NAME=VALUE", help="of --model's factory; repeatable")
     parser.add_argument("--context", help="tokens in a sequence; a list compares them (default: 512)")
-    parser.add_argument("--batch-size", help="sequences in a batch (default: 4, of attention alone 8)")
+    parser.add_argument("--batch-size", help="sequences in a batch (default: 4; 8 with --head-dim)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
     parser.add_argument("--execution", default="eager", help="eager; what is compiled is not predicted")
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--optimizer", help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY"
     )
     parser.add_argument("--zero-grad", help="before-forward, after-forward or before-step (before-forward)")
-    parser.add_argument("--hold", help="former-pass: the loop still holds the outputs of the pass before")
+    parser.add_argument("--hold", help="former-pass: the loop keeps last step's outputs alive")
     parser.add_argument(
         "--checkpoint", help="none, attention, block or a number of blocks; a list or all compares them (default: none)"
     )

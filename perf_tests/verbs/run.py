@@ -1,14 +1,24 @@
-"""`run [OPTIONS]`: measure, or gate with --against, from any folder: pytest on the suite's benchmarks."""
+"""`run [OPTIONS]`: measure, or gate with --against, from any folder; pytest on the suite's benchmarks."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 
-from perf_tests.phases import UsageError
+from perf_tests.phases import FINE, UsageError
 from perf_tests.user_code.named import SUITE
 
 CONFIGURATION = SUITE / "pyproject.toml"
+
+_SENTENCE = "Measure the default grid, or what these options choose; with --against, gate it."
+_EPILOG = """\
+Lists take commas; `all` is every value. Every option of pytest and of pytest-benchmark follows: -k, -x,
+--benchmark-compare, --benchmark-save and more. `perf-tests run --help-all` prints them too.
+
+examples:
+  perf-tests run --size small --context 128,512 --kernels --memory
+  perf-tests run --model examples/averaging.py:build --against main
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Becomes pytest, whose exit code is the command's; a first word `test_counters.py` is that file of the suite."""
+    """Become pytest, whose exit code is the command's; a first word `test_counters.py` is that file of the suite."""
+    if {"-h", "--help"} & set(arguments.of_pytest):
+        print(_help(), end="")
+        return FINE
     if CONFIGURATION.is_file():
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
     raise UsageError(
@@ -24,7 +37,26 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
 
+def _help() -> str:
+    """Return the suite's own options by group, as argparse prints them."""
+    from perf_tests.cases.options import GROUPS, words_of  # late: it loads torch, which pytest loads in its own process
+
+    parser = argparse.ArgumentParser(
+        "perf-tests run", "perf-tests run [OPTION ...]", _SENTENCE, _EPILOG, add_help=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    for title, options in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            group.add_argument(option.name, **words_of(option))
+    return parser.format_help()
+
+
 def of_pytest(words: Sequence[str]) -> list[str]:
-    """The configuration by name: without it, files among the options' values would have a say in which one counts."""
+    """Name the configuration: without it, files among the options' values would have a say in which one counts.
+
+    `--help-all` is pytest's own help, with the options of its plugins.
+    """
+    words = ["--help" if word == "--help-all" else word for word in words]
     file, left = (words[0], words[1:]) if words and words[0].startswith("test_") else ("", words)
     return ["--config-file", str(CONFIGURATION), str(SUITE / "perf_tests" / file), *left]

@@ -1,4 +1,4 @@
-"""`tables [RUN ...]`: a record's figures as tables for a paper or for a program; without RUN, of the newest record."""
+"""`tables [RUN ...]`: write a record's figures as tables for a paper or a program; without RUN, the newest."""
 
 import argparse
 import csv
@@ -59,7 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--columns", metavar="NAME,...", help="of cases: only these columns, in this order")
     parser.add_argument("--sort", metavar="NAME,...", help="of cases: by these columns; --sort=-NAME is descending")
     parser.add_argument(
-        "--where", metavar="NAME=VALUE,...", action="append", default=[], help="of cases: only these; repeatable"
+        "--where",
+        metavar="NAME=VALUE,...",
+        action="append",
+        default=[],
+        help="of cases: with this value; repeatable",
     )
     parser.add_argument("--against-axis", metavar="AXIS=VALUE", help="of cases: a column with the speed-up over VALUE")
 
@@ -187,7 +191,7 @@ def _check_column(option: str, name: str, known: Iterable[str]) -> None:
     if name in known:
         return
     near = difflib.get_close_matches(name, known, n=3) or [other for other in known if name and name in other][:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else "docs/tables.md lists them."
+    hint = f"did you mean {' or '.join(near)}?" if near else "docs/reference.md lists them."
     if name == SPEEDUP.name:
         hint = "it needs --against-axis AXIS=VALUE."
     raise UsageError(f"{option} {name!r} is no column of the table of cases; {hint}")

@@ -10,7 +10,7 @@ from perf_tests.records.record import Times
 from tests.support.synthetic import BACKWARD, FORWARD, record, timed, write_record
 
 MOST_PASSES = 6
-"""Over the rounds of one case, in any verb: sorting, mean, deviation, the line of rounds on the page."""
+"""Passes over the rounds of one case, in any verb: sorting, mean, deviation, the line of rounds on the page."""
 ROUNDS = [1 + place % 7 / 100 for place in range(250)]
 
 

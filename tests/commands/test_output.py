@@ -13,7 +13,7 @@ from tests.support.synthetic import record, timed, write_record
 HELP = [[verb, "--help"] for verb in VERBS if verb != "run"]  # whose help is pytest's
 READING = [["tables", "RUN"], ["compare", "RUN", "RUN"]]
 BUFFERS = (1, 65536)
-"""With a buffer of one line an output fails while a verb prints, else when it has ended."""
+"""Sizes: an output fails with a buffer of one line while a verb prints, else when it has ended."""
 
 
 def ended(words: list[str], folder: Path, output: TextIO | None, monkeypatch: pytest.MonkeyPatch) -> int:

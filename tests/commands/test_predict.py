@@ -67,7 +67,7 @@ SCREENS = {
     ),
     f"{STEP} --gpu=T4 --zero-grad=before-step --hold=former-pass": (
         0,
-        "assumes AdamW foreach, which never has gradients.* set to None before the step .* are still held .* eager",
+        "assumes AdamW foreach, which never has gradients.* set to None before the step .* are kept .*eager",
     ),
     f"{STEP} --gpu=T4 --checkpoint=none,block": (
         0,
@@ -122,7 +122,7 @@ def test_attention_alone_is_of_the_batch_that_is_typed(capsys: Printed, typed: s
 def test_help_names_both_default_batches(capsys: Printed) -> None:
     with pytest.raises(SystemExit):
         main(["predict", "--help"])
-    both = f"(default: {request.STEP_BATCH_SIZE}, of attention alone {ATTENTION_BATCH_SIZE})"
+    both = f"(default: {request.STEP_BATCH_SIZE}; {ATTENTION_BATCH_SIZE} with --head-dim)"
     assert both in " ".join(capsys.readouterr().out.split())
 
 

@@ -1,15 +1,21 @@
 """`python -m perf_tests`: one sentence for each refusal, and no verb loads what only others take."""
 
+import argparse
+import importlib
+import itertools
 import json
 import lzma
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import VERBS, main
+from perf_tests.__main__ import GROUPS, VERBS, main
+from perf_tests.cases.options import GROUPS as OPTION_GROUPS
+from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
 from tests.support.file_readers import READERS
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
@@ -89,7 +95,7 @@ def test_every_verb_is_refused_something() -> None:
 LOST = record([timed()], [untimed(BACKWARD, phase="backward")])
 COMPARED: dict[str, tuple[Json, int, str]] = {
     "case by case": (record([timed(seconds=[1.1 * one for one in TEN_ROUNDS]), timed(BACKWARD)]), 0, "1.100"),
-    "not those of two machines": (record([timed()], threads=2), 3, "threads: 2 here, 4 there"),
+    "not those of two machines": (record([timed()], threads=2), 3, "threads: A: 4, B: 2"),
     "a case that is gone is a finding": (record([timed()]), 1, "not part of this run"),
     "a case that lost its figure is a finding": (LOST, 1, "out of memory"),
 }
@@ -185,9 +191,50 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(re.search(rf"^    {verb} +`{verb} ?.*`: ", shown, re.M) for verb in VERBS)
+    assert [*re.findall(r"^  (\w+) +\w.*\.$", shown, re.M)] == list(VERBS)
+    assert list(GROUPS) == re.findall(r"^(\w[\w ]+):$", shown.partition("own\n")[2], re.M)
+    assert next(iter(VERBS)) == "run", "it is needed first"
     files = {f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")}
     assert files - set(VERBS.values()) == {"perf_tests.verbs.output"}, "each file is a verb's"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
+def test_the_help_of_a_verb_begins_with_a_sentence_and_ends_with_two_examples_that_parse(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    usage, sentence, *_, examples = capsys.readouterr().out.split("\n\n")
+    assert usage.startswith(f"usage: perf-tests {verb} ")
+    assert re.fullmatch(r"[A-Z][^.]+(?:\.\w[^.]*)*\.", " ".join(sentence.split())), sentence
+    first, *typed = examples.strip().splitlines()
+    assert (first, len(typed)) == ("examples:", 2)
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--json", action="store_true")
+    importlib.import_module(VERBS[verb]).add_arguments(parser)
+    for line in typed:
+        program, named, *words = shlex.split(line)
+        assert (program, named) == ("perf-tests", verb)
+        parser.parse_args(words)
+
+
+def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^  (--[\w-]+)", shown, re.M) == [option.name for option in OPTIONS]
+    assert [title for title in re.findall(r"^(\S.*):$", shown, re.M) if title != "examples"] == list(OPTION_GROUPS)
+    assert "`perf-tests run --help-all`" in shown
+    known = {option.name: option.parse for option in OPTIONS}
+    examples = shown.partition("\nexamples:\n")[2].strip().splitlines()
+    assert len(examples) == 2
+    for line in examples:
+        typed = shlex.split(line)[2:]
+        for name, value in itertools.pairwise([*typed, "--end"]):
+            if name in known and (parse := known[name]) is not None:
+                parse(name, value)
+        assert {word for word in typed if word.startswith("--")} <= known.keys()
 
 
 def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(

@@ -63,7 +63,8 @@ runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 `sys.executable`, and the stand-in where they ask for one."""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Of linux/prctl.h: what an owner leaves running becomes a child of this process, whatever its group or session."""
+"""A number of linux/prctl.h: what an owner leaves running becomes a child of this process, whatever its group or
+session."""
 
 CAUGHT, SURVIVED, SLOW, BROKEN = "caught", "SURVIVED", "slow", "owner fails"
 STALE, UNOWNED = "stale", "no owner"
@@ -134,7 +135,7 @@ class Planter:
     root: Path
     tree: Path = field(init=False)
     _clean: dict[str, bool] = field(default_factory=dict)
-    """By owner: whether it passes without a fault, once that was asked."""
+    """Answers by owner: whether it passes without a fault, once that was asked."""
     _plants: int = 0
     _kept: set[int] = field(default_factory=set)
     """Child processes that are not an owner's."""

@@ -23,7 +23,7 @@ FLOORS = (
     ("run", "bisect"),
     ("plugin", "conftest", "benchmarks", "verbs"),
 )
-"""From what is measured up to what is typed. A room is a folder of `perf_tests/` or a lone file of it."""
+"""Floors from what is measured up to what is typed. A room is a folder of `perf_tests/` or a lone file of it."""
 
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -78,7 +78,7 @@ def unchanged() -> list[GateSamples]:
 def test_early_looks_at_the_kept_launches_are_far_from_calling_anything_slower(
     unchanged: list[GateSamples], clock: Clock
 ) -> None:
-    """Either side as head; as `docs/gate.md` says."""
+    """Either side as head; as `claims/evidence.md` says."""
     for look, fewest in zip(interim_analyses(RULES), (300, 150), strict=True):
         # No level holds these up, and a third of the spreads is enough; of the second look, none.
         easier = replace(look, level=np.inf, spreads=look.spreads / 3 if look.spreads > 1 else -np.inf)

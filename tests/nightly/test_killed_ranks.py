@@ -34,7 +34,7 @@ def started(storage: Path) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def usual_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """Of a run without any kill."""
+    """Seconds of a run without any kill."""
     start, storage = time.monotonic(), tmp_path_factory.mktemp("unharmed")
     ended = finish(started(storage), storage)
     assert ended.exit_code == 0, ended.output + ended.errors

@@ -15,19 +15,19 @@ import pytest
 from claims.gate import FILE, KEPT, PROOFS, Trial, finished_trials, read_trial, trials_under
 from claims.gate_worth import cleared_in, errors_of, is_injected, say, screening_seconds, slowed_in, suites_of
 from perf_tests.__main__ import main
-from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples
+from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
 from perf_tests.gate.statistics import decide_clock, pair_values
-from perf_tests.gate.verdicts import Verdict
-from tests.support.documents import README, block, indented, page
+from perf_tests.gate.verdicts import MOST_NEEDED, Verdict, conclude
+from tests.support.documents import EVIDENCE, README, block, indented
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import recorded_values, relabelled
 
 
 def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
-    trials, text = trials_under(KEPT), " ".join(page("gate").split())
+    trials, text = trials_under(KEPT), " ".join(EVIDENCE.split())
     say(trials)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
-    assert [line.rstrip() for line in indented(block(page("gate"), "worth")) if line] == said
+    assert [line.rstrip() for line in indented(block(EVIDENCE, "worth")) if line] == said
     runs = [trial.samples for trial in trials["false-alarms"] if trial.says_something]
     values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
     alarms = relabelled(np.random.default_rng(2027), values, 10_000)
@@ -53,7 +53,7 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
         assert words in text
     assert f"about {median(whole) / 60:.0f} minutes for 20 cases" in " ".join(README.split())
     for line in map(json.loads, lzma.decompress((KEPT / FILE).read_bytes()).splitlines()):
-        assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", page("gate"))
+        assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", EVIDENCE)
     for proof in PROOFS:
         raw = read_trial(finished_trials(KEPT / proof)[0])
         assert_judged_the_same(next(trial for trial in trials[proof] if trial.name == raw.name), raw)
@@ -83,12 +83,25 @@ def rounded(value: Any) -> Any:
 
 
 def test_the_page_shows_the_one_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
-    (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
+    (shown,) = [line for line in indented(block(EVIDENCE, "alarm")) if line]
     assert main(["replay", str(KEPT / "alarm.jsonl.xz")]) == 1
     assert shown in capsys.readouterr().out.splitlines()
     samples = read_samples(KEPT / "alarm.jsonl.xz")
     assert (len(samples.pairs(2)), samples.end) == (9, "budget")
-    assert "time ended after nine fresh pairs" in " ".join(page("gate").split())
+    assert "time ended after nine fresh pairs" in " ".join(EVIDENCE.split())
+
+
+def test_an_undecided_case_says_the_minutes_of_a_run_that_decides_it() -> None:
+    """Stage 1 and as many fresh pairs as it needs, at what a pair of each stage took."""
+    samples = read_samples(KEPT / "alarm.jsonl.xz")
+    rules = rules_from_settings(samples.header["settings"])
+    assert conclude(samples, rules).minutes_needed is None
+    found = conclude(samples, replace(rules, alpha=1e-9, margin=0.0, matters=1e-6, first_look=None))
+    undecided = [row for row in found.cases if row.verdict == Verdict.UNDECIDED]
+    assert all(row.effect is not None for row in undecided)
+    needed = max(row.launches_needed or MOST_NEEDED for row in undecided)
+    screening, fresh = ([time.seconds for time in samples.of(PairTime) if time.stage == stage] for stage in (1, 2))
+    assert found.minutes_needed == pytest.approx((rules.screen_pairs * median(screening) + needed * median(fresh)) / 60)
 
 
 @pytest.mark.parametrize(

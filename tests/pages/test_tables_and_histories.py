@@ -1,4 +1,4 @@
-"""The pages of tables, of histories and of memory show the columns, the screen and the fits that there are."""
+"""Pages show the screen of the history and the fits of attention's memory that there are."""
 
 import re
 from pathlib import Path
@@ -8,21 +8,11 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.predict.counters import counters_of
-from perf_tests.records.columns import COLUMNS, SPEEDUP
 from perf_tests.report.tables import attention_fits
 from tests.support.documents import block, indented, output, page
 from tests.support.example_cases import attention_case
 from tests.support.launches_over_commits import COUNT, NOISE, START, launch
 from tests.support.synthetic import passed, write_record
-
-KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-
-
-def test_the_page_lists_each_column_of_the_table_of_cases_with_its_kind_and_no_other() -> None:
-    columns = [*COLUMNS.values(), SPEEDUP]
-    rows = [f"| `{column.name}` | {KINDS[column.kind]} | {column.meaning} |" for column in columns]
-    listed = page("tables").partition("<!-- columns:")[2].partition("<!-- end of columns")[0]
-    assert [line for line in listed.splitlines() if line.startswith("| ")][1:] == rows
 
 
 def test_the_page_shows_what_the_history_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,11 +22,11 @@ def test_the_page_shows_what_the_history_prints(tmp_path: Path, capsys: pytest.C
         data = launch(place, seconds, sentinel=1e-3 * drift[place], kernel_launches=launches)
         write_record(tmp_path / f"machine/{place:04}_a.json", data)
     main(["history", "--storage", str(tmp_path)])
-    assert output(block(page("history"), "history")) == capsys.readouterr().out.splitlines()
+    assert output(block(page("gate"), "history")) == capsys.readouterr().out.splitlines()
 
 
 def test_the_page_has_the_squares_of_attention_that_the_counters_have() -> None:
-    shown = indented(block(page("where-memory-goes"), "attention memory"))
+    shown = indented(block(page("measuring"), "attention memory"))
     (_, *names), *lines = [re.split(r"\s{2,}", line.strip()) for line in shown]
     rows = []
     for phase in ("attention_forward", "attention_backward"):

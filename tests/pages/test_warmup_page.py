@@ -1,4 +1,4 @@
-"""What docs/warm-up.md says of a study is what the study does."""
+"""What docs/measuring.md says of a study is what the study does."""
 
 from perf_tests.audit.rounds import LEAST_EXCESS, LEAVING_OUT_ROUNDS, LEVEL, STUDIED_WARMUP_ROUNDS, study_rounds
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
@@ -6,7 +6,7 @@ from tests.support.documents import page
 
 
 def test_the_page_states_the_studys_own_figures() -> None:
-    text = " ".join(page("warm-up").split())
+    text = " ".join(page("measuring").split())
     *some, last = map(str, STUDIED_WARMUP_ROUNDS)
     processes = len(STUDIED_WARMUP_ROUNDS) + 1
     for words in (

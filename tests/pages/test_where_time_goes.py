@@ -1,4 +1,4 @@
-"""What the README says of launches and of others' shares is what a traced step and the published tables say."""
+"""What docs/measuring.md says of launches and of others' shares is what a traced step and published tables say."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.support.documents import block, indented, named, page
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.traced_rounds import rounds, traced_values
 
-TEXT = page("where-time-goes")
+TEXT = page("measuring")
 
 
 def shown(name: str) -> list[list[str]]:

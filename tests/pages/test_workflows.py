@@ -22,7 +22,7 @@ def script(workflow: str, step: str) -> str:
 
 
 def run(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As the runner runs it, with the stand-ins in `bin/` first on the path."""
+    """Run a script as the runner runs it, with the stand-ins in `bin/` first on the path."""
     variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "RUNNER_TEMP": str(folder / "temp"), **environment}
     (folder / "temp").mkdir(exist_ok=True)
     return subprocess.run(["bash", "-e", "-c", text], cwd=folder, env=variables, capture_output=True, text=True)

@@ -1,18 +1,24 @@
-"""WRITEUP.md and the verb that writes it: every question once, every table of the five write-ups, and bad input."""
+"""docs/cs336.md and the verb that writes it: every problem, every table of the five write-ups, and bad input."""
 
 import json
 import re
+import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.report.cs336 import entries, questions
+from perf_tests.records.store import read_record
+from perf_tests.report.cs336 import entries, markdown_page, problems, questions
+from perf_tests.report.cs336_counted import counted_figures
 from perf_tests.report.cs336_published import printed
 from perf_tests.report.cs336_sources import ROOT, Sources
 from perf_tests.verbs import writeup
 from tests.support.cs336 import COUNTED, checkout, with_record
 from tests.support.synthetic import record, timed, traced
+
+counted = cache(counted_figures)
 
 
 @pytest.fixture
@@ -21,16 +27,38 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writeup, "counted_figures", lambda: COUNTED)
 
 
-def test_the_page_is_what_its_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    """With all steps counted, as `make writeup` does; it names files that exist."""
+def test_the_page_is_what_its_command_writes_of_records_whose_code_is_in_git(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all steps counted, as `make pages` does."""
+    monkeypatch.setattr(writeup, "counted_figures", counted)
     assert main(["writeup"]) == 0
-    written = (ROOT / "WRITEUP.md").read_text()
-    assert written == capsys.readouterr().out, "python -m perf_tests writeup -o WRITEUP.md"
-    known, asked, ours = map(int, re.findall(r"(\d+) of (\d+) are\s+answered, (\d+) with", written)[0])
-    assert (known, ours) >= (60, 45)
-    assert asked == len(questions()) == written.count("\n### ")
-    said = ", ".join(re.findall(r"^From (.*?)\.\n\n", written.replace("\\", ""), re.M | re.S))
-    assert [name for name in set(re.split(r",\s+", said)) if not (ROOT / name).exists()] == []
+    written = (ROOT / "docs/cs336.md").read_text()
+    assert written == capsys.readouterr().out, "make pages"
+    answered, asked = map(int, re.findall(r"(\d+) of (\d+) problems have a figure", written)[0])
+    assert answered == written.count("| figure |") >= 18
+    assert asked == len(problems()) == 25
+    files = re.findall(r"`(\.benchmarks/\S+)`", written)
+    assert len(files) > 5
+    shallow = subprocess.check_output(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, text=True)
+    for file in files:
+        commit = read_record(ROOT / file).data["commit_info"]["id"]
+        known = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True)
+        assert known.returncode == 0 or shallow.strip() == "true", (file, commit)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_tracked_page_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = checkout(tmp_path)
+    (root / "docs").mkdir()
+    for path in (f"{root}/docs/cs336.md", f"{root}/docs/../docs/cs336.md"):
+        assert main(["writeup", f"--root={root}", "-o", path]) == 2
+        assert capsys.readouterr().err == f"{path} is the page of the committed records; name another file for yours.\n"
+    assert not (root / "docs/cs336.md").exists()
+    assert main(["writeup", f"--root={root}", "-o", f"{root}/mine.md"]) == 0
+    assert main(["writeup", f"--root={root}", "--all", "-o", f"{root}/all.md"]) == 0
+    short, full = ((root / name).read_text() for name in ("mine.md", "all.md"))
+    assert (short.count("\n## "), full.count("\n### ")) == (len(problems()), len(questions()))
 
 
 THEIRS = {
@@ -41,11 +69,11 @@ THEIRS = {
 
 
 def test_every_table_of_the_five_write_ups_is_on_the_page() -> None:
-    sources = Sources(ROOT, COUNTED)
+    sources = Sources(ROOT, counted())
     figures = [figure for found in entries(sources) for figure in found.published]
     names = [(figure, name) for figure in figures for name in (figure.column, figure.row[0])]
     shown = {(name.partition(",")[0].partition(" (")[0], figure.text.rstrip("%")) for figure, name in names}
-    written = (ROOT / "WRITEUP.md").read_text()
+    written = markdown_page(sources)
 
     def is_shown(name: str, row: dict[str, str], field: str) -> bool:
         if name == "memory.csv" and row["size"] == "2.7B":  # counted

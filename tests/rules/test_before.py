@@ -197,7 +197,7 @@ def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared
     [
         (None, {}, "No baseline yet: .* this run becomes the first"),
         (NONE, {}, "None of 1 records is comparable; .*it has none of these cases"),
-        (BOTH, {"torch": "0.4.1"}, r"None of 1 records is comparable; .*torch: '0\.4\.1' here"),
+        (BOTH, {"torch": "0.4.1"}, r"None of 1 records is comparable; .*torch: here: '0\.4\.1'"),
         (ONE, {}, None),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs
     saving = SavingOptions(tmp_path, compare=True, compare_with="0001")
     with pytest.raises(BaselineError, match="on another machine, build or setting") as refusal:
         choose_baseline(Run(gone_counts=True), saving, machine(torch="0.4.1", threads=999), rows_by_id(ONE))
-    assert all(words in str(refusal.value) for words in ("999 here", "'0.4.1' here"))
+    assert all(words in str(refusal.value) for words in ("here: 999", "here: '0.4.1'"))
 
 
 @pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
@@ -248,12 +248,16 @@ def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
     ]
 
 
-def test_the_table_has_the_valid_rows_with_a_value_on_each_axis() -> None:
+def test_the_table_is_shown_where_it_is_asked_for_and_has_the_valid_rows_with_a_value_on_each_axis() -> None:
     session = Mock(contents=JournalContents(header(), benchmarks=[timed(FORWARD)]))
     asked = config(known={"run": Run(gone_counts=True), "workbench": Mock(session=session)})
     rows = [{**timed(FORWARD), "params": {"model_size": "tiny"}}, timed(BACKWARD)]
+    asked.invocation_params.args = ["--benchmark-sort=name"]
     prepare_table(asked, rows)
     assert [(row["params"]["model_size"], row["params"]["head_dim"]) for row in rows] == [("tiny", "-")]
+    asked.invocation_params.args = ["--benchmark-save=a", "-v"]
+    prepare_table(asked, rows)
+    assert rows == [], "the suite's own table has the figures"
     session_of(asked).run = None
     prepare_table(asked, rows := [timed(BACKWARD)])
     assert len(rows) == 1

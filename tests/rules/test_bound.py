@@ -266,6 +266,11 @@ INPUT = torch.zeros(4)
     [
         (lambda: None, "", ""),
         (lambda: torch.set_float32_matmul_precision("high"), "conditions_changed", "It changed float32_matmul_precis"),
+        (
+            lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+            "conditions_changed",
+            "It changed float32_matmul_precision from highest to set in two ways",
+        ),
         (lambda: INPUT.view(2, 2), "shares_memory", "Its output lies in the memory of an input"),
         (lambda: torch.zeros(4).as_subclass(Lazy), "late_work", "Not all of its work is in its time: its output is a"),
         (lambda: setattr(torch, "equal", lambda *two: True), "replaced", "It replaced torch.equal, by which"),

@@ -1,6 +1,7 @@
 """Claims are tried by name, each by its limits; their statistics are those of the printed tables."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from claims.cost import parsed_time_line
 from claims.statistics import Share, means_outside, paired_ratio, paired_ratio_of_turns
 from claims.table import CLAIMS, Claim, Figures, Limit, at_most
 from perf_tests.report.screens import time_line
-from tests.support.documents import block, indented, page
+from tests.support.documents import EVIDENCE
 
 
 def claim(figures: Figures, minutes: float = 1.0) -> Claim:
@@ -43,11 +44,14 @@ def test_the_exit_code_is_that_of_the_gravest_claim_and_the_evidence_keeps_a_row
     evidence = tmp_path / "evidence.md"
     main([], {"gone": FOUR["held"]}, evidence)
     main(["untried"], FOUR, evidence)
+    evidence.write_text(f"{evidence.read_text()}\n## By hand\n\n| a | row |\n")
     assert main(words, FOUR, evidence) == exit_code
     printed = capsys.readouterr().out
     assert said in printed
     assert ("half" in printed) is ("half" in words), "what takes longer than asked is left out"
-    rows = [line.split(" | ")[0] for line in evidence.read_text().splitlines()[6:]]
+    table, below = evidence.read_text().split("\n## ")
+    assert below == "By hand\n\n| a | row |\n"
+    rows = [line.split(" | ")[0] for line in table.splitlines()[6:]]
     tried = {"untried", *words} if words[0] in FOUR else {"held", "refuted", "untried"}
     assert rows == [f"| {name}" for name in FOUR if name in tried]
 
@@ -60,8 +64,14 @@ def test_an_unknown_name_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "evidence.md").exists()
 
 
-def test_the_page_lists_what_the_program_lists() -> None:
-    assert listed(CLAIMS).splitlines() == indented(block(page("claims"), "claims"))
+def test_the_list_has_each_claim_with_its_limits_and_the_evidence_rows_of_these_alone() -> None:
+    lines = listed(CLAIMS).splitlines()
+    assert [line.partition(":")[0] for line in lines[::2]] == list(CLAIMS)
+    for line, claim in zip(lines[1::2], CLAIMS.values(), strict=True):
+        assert all(figure in line for figure in claim.limits)
+        assert ("quiet clock" in line) is claim.needs_quiet_clock
+    table = EVIDENCE.partition("\n## ")[0]
+    assert set(re.findall(r"^\| ([\w-]+) \| [^|]+ \| (?:holds|does not hold|cannot)", table, re.M)) <= CLAIMS.keys()
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.1])

@@ -71,7 +71,7 @@ def test_each_case_of_either_run_is_one_line_what_is_lost_first_and_then_the_wor
         told = " ".join(found.pop(name).split()[1:]).partition(" -")[0].partition(" |")[0]
         assert words in told.removesuffix(" o"), name
     assert found == {}
-    assert any("within these launches" in line and "no verdict" in line for line in lines)
+    assert any("within these launches" in line and "For a verdict" in line for line in lines)
     red = {line.text.split()[0] for line in comparison_lines(ROWS, 120) if line.is_red}
     assert red == {"gone", "no-longer"}, "colour says only what words say"
 
@@ -93,7 +93,7 @@ def test_a_narrow_terminal_keeps_ratio_and_interval_and_both_ends_of_a_name() ->
     header = next(text for text in texts(ROWS, 80) if text.startswith("case"))
     assert header.split()[:2] == ["case", "before"], "short names leave room"
     _, narrow, row, *_ = texts(LONG_ROWS, 80)
-    assert narrow.split() == ["case", "ratio", "95", "%", "interval", "reading"]
+    assert narrow.split() == ["case", "ratio", "95", "%", "interval", "note"]
     assert "1.012 to 1.23" in row
     assert shortened("attention_backward d16-naive", 15) == "attent..6-naive"
     assert shortened("fifteen-letters", 15) == "fifteen-letters"

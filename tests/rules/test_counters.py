@@ -47,10 +47,10 @@ from tests.support.launch import MODELS, ROOT
 from tests.support.traced_rounds import rounds, traced_values
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
-"""Where attention and feed-forward weigh as much as the vocabulary."""
+"""A shape where attention and feed-forward weigh as much as the vocabulary."""
 
 CHECKPOINTS = {"none": 0, "attention": 2, "block": 2, "2": 1}
-"""Of two layers, and how many checkpoints a pass has."""
+"""Checkpoints of two layers, and how many checkpoints a pass has."""
 RANDOM_STATE_BYTES = 5056
 """Each checkpoint keeps the generator's state, which a GPU has on the host: counters leave it out."""
 PARTS, OPTIMIZERS_OF = "tests.support.planted_parts", "tests.support.planted_optimizers"
@@ -436,6 +436,11 @@ def test_the_products_of_an_optimizer_are_executed_flops_and_no_model_flops() ->
 NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
     "compiled": (of(execution="compiled"), "compiled model fuses"),
     "flex": (of(attention="flex"), "flex attention fuses"),
+    "a mask": (
+        of("Masked", device="cuda"),
+        r"attention with a mask is not counted for CUDA; .*--model-arg attn_implementation=eager\.$",
+    ),
+    "grouped experts": (of("GroupsItsExperts"), r"type but got .*--model-arg experts_implementation=batched_mm\.$"),
     "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be played .*it reads a value of one"),
     "an optimizer that reads": (
         of(phase="optimizer", optimizer=f"{OPTIMIZERS_OF}:ReadsAValue"),

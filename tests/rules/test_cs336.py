@@ -16,7 +16,17 @@ from model.sizes import SIZES
 from numerics_tests.harness import exercises
 from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
-from perf_tests.report.cs336 import NOT_RECORDED, UNKNOWN, Entry, Question, markdown_page, questions, wrapped
+from perf_tests.report.cs336 import (
+    NOT_RECORDED,
+    UNKNOWN,
+    Entry,
+    Question,
+    markdown_page,
+    problems,
+    questions,
+    short_page,
+    wrapped,
+)
 from perf_tests.report.cs336_ours import crossover, squares_saved
 from perf_tests.report.cs336_published import write_ups
 from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Shape, Sources
@@ -24,11 +34,6 @@ from tests.support.cs336 import COUNTED, checkout, everything, with_record
 from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed
 
 QUESTION = Question("Times", "a_problem", "How long?", "pytest", "Because.", ("Size", "Context"), ())
-PROBLEMS = {
-    "benchmarking_script", "nsys_profile", "benchmarking_mixed_precision", "mixed_precision_accumulation",
-    "memory_profiling", "gradient_checkpointing", "pytorch_attention", "torch_compile", "flash_benchmarking",
-}  # fmt: skip
-"""The assignment's own names."""
 CELL: Json = {"size": "small", "context_length": 128}
 SMALL, FORWARD_PASS = ("small", "128"), "How long does a forward pass take"
 
@@ -52,12 +57,12 @@ def here(sources: Sources, words: str) -> dict[tuple[str, ...], dict[str, str]]:
 
 def test_each_question_is_of_a_problem_asked_once_in_its_section_and_answered_why_without_a_figure() -> None:
     """A question that begins with `And` goes on from the one before, and may stand in several sections."""
-    assert {question.problem for question in questions()} == PROBLEMS
+    assert {question.problem for question in questions()} <= {problem.name for problem in problems()}
     asked = [question.asked for question in questions()]
     assert all(one.startswith("And ") for one in asked if asked.count(one) > 1)
-    assert len({(question.section, question.asked) for question in questions()}) == len(asked) == 84
+    assert len({(question.section, question.asked) for question in questions()}) == len(asked) == 96
     sections = [title for title, _ in groupby(question.section for question in questions())]
-    assert len(sections) == len(set(sections)) == 12
+    assert len(sections) == len(set(sections)) == 13
     assert [one.why for one in questions() if not re.fullmatch(r"(?:(?!(?<!\w)\d|\. ).)*\.", one.why)] == []
 
 
@@ -66,6 +71,8 @@ def test_commands_have_known_files_options_and_values_and_those_of_several_sizes
     known = {option.name: option.parse for option in OPTIONS}
     for command in {question.command for question in questions()}:
         program, *words = shlex.split(command)
+        if program == "torchrun":
+            program, words = "pytest", words[words.index("pytest") + 1 :]
         if program == "python":
             parser = argparse.ArgumentParser(exit_on_error=False)
             parser.add_argument("--json", action="store_true")  # of every verb
@@ -177,6 +184,33 @@ def test_without_a_record_what_it_would_tell_is_not_recorded(root: Path) -> None
     assert "write-up 001, P100-PCIe-16GB (ms)" in forward.table.header
     assert entry(Sources(root), "How long does a full training step take?").table is None
     assert UNKNOWN in markdown_page(Sources(root))
+
+
+def test_the_short_page_has_a_row_of_ours_for_each_brief_question_and_the_range_of_others_in_its_unit(
+    root: Path,
+) -> None:
+    """A row that both have goes before one of ours alone, and the asked one before both."""
+    asked = replace(QUESTION, brief="time", at=("xl", "512"))
+    rows = [("large", "128"), ("small", "128"), ("xl", "512")]
+    ours = [Figure(row, "here (ms)", text) for row, text in zip(rows, ("1", "2", "3"), strict=True)]
+    theirs = [
+        Figure(rows[1], column, text)
+        for column, text in {"a (ms)": "33.29 ± 0.71", "b, T4 (ms)": "35.0", "c (s)": "1.0", "d (ms)": "9"}.items()
+    ]
+    assert Entry(asked, ours, theirs).brief_row == ("time (xl, 512)", "3", "-")
+    assert Entry(asked, ours[:2], theirs).brief_row == ("time (small, 128)", "2", "9.000 to 35.00, 3 sources")
+    assert Entry(asked, ours[:1], theirs[:1]).brief_row == ("time (large, 128)", "1", "-")
+    named = Entry(replace(asked, of=r"\(s\)$"), [Figure(rows[1], "here (s)", "4")], theirs)
+    assert named.brief_row == ("time (small, 128)", "4", "1.000, 1 source")
+    assert Entry(asked, [], theirs).brief_row is None
+    text = short_page(with_record(root, everything()))
+    answered, all_of_them = map(int, re.findall(r"(\d+) of (\d+) problems have a figure", text)[0])
+    headings = re.findall(r"^## \d+\. (\w+)\n\n    (.+)$", text, re.M)
+    assert headings == [(problem.name, problem.command) for problem in problems()]
+    assert len(headings) == all_of_them == 25
+    assert answered == text.count("| figure | here | published |") == 17
+    assert "| step of ddp, ms (ddp, small 128) | 1250 ± 190 | " in text
+    assert short_page(Sources(root, Counted())).count("| figure |") < answered
 
 
 def test_regions_are_in_the_order_of_a_step_and_kernels_of_each_size_are_shown_smallest_first(root: Path) -> None:

@@ -213,7 +213,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(
     seconds: float, words: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert eta({"a": seconds}, DEVICE) == f"1 case, about {words}, by round figures, as no run has ended here yet"
+    assert eta({"a": seconds}, DEVICE) == f"1 case, about {words} (rough: first run on this machine)"
     keep_pace(DEVICE, measured_seconds=300.0, predicted=60.0)
     assert eta({"a": seconds / 10, "b": seconds / 10}, DEVICE) == f"2 cases, about {words}"
     monkeypatch.setattr(ends, "kept_ceilings", lambda device: None)

@@ -70,6 +70,18 @@ def test_a_gpu_is_held_to_its_datasheet_and_tf32_is_recognised() -> None:
     assert "TF32" not in str(beyond)
 
 
+@pytest.mark.parametrize(
+    ("precision", "tflops", "is_possible"),
+    [("bf16", 1060, True), ("bf16", 1090, False), ("fp32", 66, True), ("fp32", 68, False)],
+)
+def test_hoppers_tensor_rates_are_stated_below_its_highest_clock_and_its_fp32_rate_at_it(
+    precision: str, tflops: float, is_possible: bool
+) -> None:
+    expectation = expect(attention_case(device="cuda", precision=precision), None, GPUS["H100-SXM"])
+    seconds = sum(expectation.least_flops.values()) / (tflops * 1e12)
+    assert (why_impossible(expectation, [seconds], [], None) is None) is is_possible
+
+
 def test_wall_time_may_be_a_little_below_device_time_and_no_more(forward: Expectation) -> None:
     """Events have a finite resolution."""
     for share, is_possible in ((0.99, True), (WALL_OVER_DEVICE - 0.01, False)):

@@ -56,7 +56,7 @@ def all_slices(out: Path) -> None:
 
 
 def found_in(out: Path, folder: Path) -> tuple[dict[str, dict[str, Json]], list[str]]:
-    """By step: its cases with their identities; and the steps that ended."""
+    """Findings by step: its cases with their identities; and the steps that ended."""
     load_state(folder, out)
     records = {path.parts[-3]: read_record(path).data for path in folder.glob("storage/*/*/*.json")}
     cases = {step: {row["fullname"]: identity_of(row) for row in data["benchmarks"]} for step, data in records.items()}
@@ -73,7 +73,7 @@ def test_killed_anywhere_or_carried_to_a_fresh_machine_after_each_slice_it_finds
     at_once, ran = found_in(out, tmp_path / "state"), played.ran
     assert Counter(ran) == CALLS
     between_slices = list(accumulate(map(len, SLICES.values()), initial=0))[:-1]
-    for call in (*between_slices, ran.index("device-assert") + 1, len(ran) - 1):
+    for call in sorted({*between_slices, ran.index("device-assert") + 1, len(ran) - 1}):
         played.ran, played.watched = [], None
         carried = left_by_a_kill_in(call, out)
         all_slices(carried)

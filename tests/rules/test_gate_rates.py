@@ -76,7 +76,7 @@ def test_a_bias_of_the_machine_is_tossed_away_with_the_labels_and_a_slowdown_is_
 
 
 def confirmed(first: Floats, second: Floats) -> list[list[bool]]:
-    """Which cases one last look calls slower and faster."""
+    """Return which cases one last look calls slower and faster."""
     screened = screen_values(first, RULES)
     after = confirm_values(second, screened, confirmed_so_far(screened), RULES.alpha, RULES, is_last=True)
     return [after.slower.tolist(), after.faster.tolist()]

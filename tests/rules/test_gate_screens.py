@@ -124,6 +124,8 @@ def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(
 ) -> None:
     sentence = said(result(rows, [], verdict=RunVerdict.PASSED), "UNDECIDED: ")
     assert [word for word in words if word not in sentence] == []
+    timed = said(result(rows, [], verdict=RunVerdict.PASSED, minutes_needed=33.4), "UNDECIDED: ")
+    assert timed == f"{sentence} Deciding takes a run of about 34 minutes: --gate-minutes 34."
     decided = verdict_sentence(result(rows, [], verdict=RunVerdict.PASSED))
     assert decided == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
 
@@ -140,7 +142,7 @@ def test_cases_without_figures_say_why_once_for_each_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ["6 launch pairs of all cases, 10 fresh pairs of the suspects", "pairs scatter by 1.0% in wall time",
+        ({}, ["6 launch pairs of all cases, 10 more pairs of those", "pairs scatter by 1.0% in wall time",
               "All cases together: head takes +0.2% (-0.1% to +0.5% at 95 %).", "could detect a 2.0% slowdown"]),
         ({"clock": ClockDecision("cpu", 0.05, 0.01)}, ["and by 1.0% in CPU time", "Wall time is checked too"]),
         ({"clock": ClockDecision("wall", float("nan"), None), "detectable": None},
@@ -150,6 +152,16 @@ def test_cases_without_figures_say_why_once_for_each_reason() -> None:
 def test_conditions_say_what_the_verdicts_rest_on(changes: Json, words: list[str]) -> None:
     text = "\n".join(report_lines(result(**changes), HEADER, RULES))
     assert [word for word in words if word not in text] == []
+
+
+def test_power_is_said_of_a_run_with_an_undecided_case_alone() -> None:
+    """Beside OK it would contradict: an interval decides OK, whatever else the run could have detected."""
+    with_one, without = (
+        "\n".join(report_lines(result(rows), HEADER, RULES))
+        for rows in (CASES, [row for row in CASES if row is not NOISY])
+    )
+    assert "could detect a 2.0% slowdown" in with_one
+    assert "could detect" not in without
 
 
 def test_what_rose_is_a_sentence_a_case_or_one_for_many_and_what_moved_a_row_a_case() -> None:

@@ -209,7 +209,7 @@ def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
 
 @pytest.fixture
 def python_handles_ctrl_c() -> Iterator[None]:
-    """Not the suite's plugin, which would end this run."""
+    """Let Python handle it, not the suite's plugin, which would end this run."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -215,7 +215,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
 
 
 def row(collective: str, world: int, exchanged_bytes: int, median_seconds: float) -> Json:
-    """Of a message that was cut by 3 bytes."""
+    """A row of a message that was cut by 3 bytes."""
     info = {
         "collective": collective, "world": world, "backend": "gloo", "message_bytes": exchanged_bytes + 3,
         "exchanged_bytes": exchanged_bytes, "algorithm_bytes_per_second": 1.0, "bus_bytes_per_second": 1.0,

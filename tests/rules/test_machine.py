@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
@@ -177,7 +178,7 @@ def test_the_age_of_the_process_counts_the_interpreters_start(monkeypatch: pytes
     assert seconds_since_process_start() == 3.0
 
 
-POWER_CAP, IDLE = 0x004, 0x001
+POWER_CAP, HEAT, IDLE = 0x004, 0x020, 0x001
 
 
 class FakeNvml(ModuleType):
@@ -206,6 +207,7 @@ class FakeNvml(ModuleType):
             "DeviceGetPowerManagementLimit": lambda handle: 700_000,
             "DeviceGetMaxClockInfo": lambda handle, kind: clocks[kind],
             "DeviceGetComputeMode": lambda handle: self.mode,
+            "SystemGetDriverVersion": lambda: "580.65.06",
             "DeviceGetMigMode": lambda handle: [0, 1],
         }
 
@@ -257,7 +259,8 @@ def test_power_and_heat_throttle_and_idling_does_not_by_either_name_of_the_quest
     health = open_gpu_health(GPU)
     for _ in range(2):
         for nvml.bits in (0, *REASONS, POWER_CAP | IDLE):
-            assert health.is_throttled() == (nvml.bits in THROTTLING or nvml.bits == POWER_CAP | IDLE)
+            reasons = [REASONS[bit] for bit in sorted(THROTTLING) if nvml.bits & bit]
+            assert health.throttle_reasons() == reasons
         assert health.facts()["clock_events"] == ["idle", "power cap"]
         nvml.answers["DeviceGetCurrentClocksThrottleReasons"] = lambda handle: nvml.bits
         nvml.answers.pop("DeviceGetCurrentClocksEventReasons", None)
@@ -286,6 +289,9 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
 def test_a_machine_is_known_by_what_its_administrator_and_its_environment_set(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "perf_tests.hardware.machine._driver_version", lambda: None
+    )  # as in a virtual machine that hides /proc's file
     sees(monkeypatch, name="NVIDIA H200", total_memory=2**37, major=9, minor=0, multi_processor_count=132, uuid="2222")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
     chosen = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "CUDA_MODULE_LOADING": "EAGER"}
@@ -295,6 +301,9 @@ def test_a_machine_is_known_by_what_its_administrator_and_its_environment_set(
     assert facts["gpu"].items() >= {**LIMITS, "cudnn": 91_002, "compute_capability": "9.0"}.items()
     assert facts["environment"].items() >= chosen.items()
     assert not {"TORCHINDUCTOR_CACHE_DIR", "CUBLASLT_WORKSPACE_SIZE"} & facts["environment"].keys()
+    assert facts["gpu"]["driver"] == "580.65.06"
+    nvml.lacking = {"SystemGetDriverVersion": "Unknown Error"}
+    assert stable_facts(GPU, 1)["gpu"]["driver"] is None
     nvml.lacking = {"Init": "Driver Not Loaded"}
     assert "power_limit_watts" not in stable_facts(GPU, 1)["gpu"]
     assert stable_facts(CPU, 1)["gpu"] is None
@@ -333,17 +342,20 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
 
 
 @pytest.mark.parametrize(
-    "throttled, numbers", [((4, 5), [2, 3]), ((1, 2), []), ((), [])], ids=["measured", "warm-up", "none"]
-)
-def test_throttled_rounds_are_flagged_by_number_and_kept(
-    nvml: FakeNvml, throttled: tuple[int, ...], numbers: list[int]
+    "throttled, bits, numbers, is_flagged",
+    [((4, 5), HEAT, [2, 3], True), ((3, 4, 5), POWER_CAP, [1, 2, 3], False), ((1, 2), HEAT, [], False),
+     ((4,), HEAT | POWER_CAP, [2], True), ((), HEAT, [], False)],
+    ids=["measured", "power", "warm-up", "both", "none"],
+)  # fmt: skip
+def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagged(
+    nvml: FakeNvml, throttled: tuple[int, ...], bits: int, numbers: list[int], is_flagged: bool
 ) -> None:
-    """Of two warm-up and three measured rounds; on a CPU all of this is null."""
+    """Of two warm-up and three measured rounds; on a CPU all of this is null. Heavy work runs at the power limit."""
     ran: list[int] = []
 
     def target() -> None:
         ran.append(1)
-        nvml.bits = POWER_CAP if len(ran) in throttled else IDLE
+        nvml.bits = bits if len(ran) in throttled else IDLE
 
     def measured(health: RoundHealth) -> dict[str, Any]:
         device, benchmark = CpuDevice(CPU), LoopBenchmark()
@@ -351,9 +363,13 @@ def test_throttled_rounds_are_flagged_by_number_and_kept(
         return benchmark.extra_info
 
     info = measured(RoundHealth(GpuHealth(nvml, "card")))
-    assert (info["throttled_rounds"], len(ran), "throttled" in info["flags"]) == (numbers, 5, bool(numbers))
+    assert (info["throttled_rounds"], len(ran), "throttled" in info["flags"]) == (numbers, 5, is_flagged)
+    held = [REASONS[bit] for bit in (HEAT, POWER_CAP) if bit & bits]
+    assert info["throttle_reasons"] == (dict.fromkeys(held, len(numbers)) if numbers else {})
+    assert (info["median_sm_clock_mhz"], POWER_CAP_NAME) == (1980, REASONS[POWER_CAP])
     on_cpu = measured(RoundHealth(None))
-    assert on_cpu["throttled_rounds"] is on_cpu["energy_joules_per_round"] is None
+    for name in ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz"):
+        assert on_cpu[name] is None
 
 
 def test_two_runs_on_one_device_see_each_other_and_none_that_has_ended(

@@ -45,7 +45,7 @@ VALUES: dict[tuple[Callable[[str, str], Any], str], Any] = {
 }  # fmt: skip
 REFUSED = [
     (options.sizes, "smal", "'smal' is unknown"),
-    (options.sizes, "192x768x3x5", "is no shape of a model"),
+    (options.sizes, "192x768x3x5", "is not a shape of a model"),
     (options.sizes, "tiny=192x768x3x4", "the name of a known size"),
     (options.sizes, "a=192x768x3x4,a=64x64x1x1", "names two shapes 'a'"),
     (options.byte_count, "12", "is not an amount of memory; write, for example, 12GiB or 800MB"),

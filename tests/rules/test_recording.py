@@ -54,7 +54,7 @@ def resumed(storage: Path, facts: Json, **options: bool) -> tuple[Journal, Journ
 
 def test_another_driver_is_named_and_resumed_only_on_request(tmp_path: Path) -> None:
     path = interrupted(tmp_path, on_gpu("550.54"))
-    with pytest.raises(ResumeError, match=r"'560.28' here, '550.54' there.*--resume-any-driver"):
+    with pytest.raises(ResumeError, match=r"here: '560.28', there: '550.54'.*--resume-any-driver"):
         open_journal(tmp_path, on_gpu("560.28"), resume=True)
     journal, contents, _ = resumed(tmp_path, on_gpu("560.28"), any_driver=True)
     assert journal.path == path
@@ -71,7 +71,7 @@ def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> Non
     _, contents, (passed_over,) = resumed(tmp_path, on_gpu("550", cpu={"count": 64}))
     assert contents.finished_ids == set()
     assert path.name in passed_over
-    assert "cpu.count: 64 here, 8 there" in passed_over
+    assert "cpu.count: here: 64, there: 8" in passed_over
 
 
 def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.support.saved_tensors import saved_for_backward
 
 
 class Dispatched(TorchDispatchMode):
-    """Writes down the operations that PyTorch dispatches: `aten.mm.default`."""
+    """A list of the operations that PyTorch dispatches: `aten.mm.default`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -93,7 +93,7 @@ def test_the_run_ends_in_the_exit_code_of_its_verdict(
     found.pytest_terminal_summary(terminal)
     lines = [call.args[0] for call in terminal.write_line.call_args_list]
     assert lines[0] == "No verdict: the run did not finish."
-    assert "python -m perf_tests replay samples.jsonl" in lines[-1]
+    assert "perf-tests replay samples.jsonl" in lines[-1]
 
 
 @pytest.mark.parametrize(

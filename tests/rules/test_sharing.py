@@ -98,7 +98,7 @@ class FourThousandBytes(CpuDevice):
         return 4000
 
     def limit_memory(self, budget_bytes: int) -> None:
-        """Of this process, which runs other tests too."""
+        """Limit the memory of this process, which runs other tests too."""
 
 
 def test_the_ranks_of_a_machine_divide_its_cores_and_its_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,7 +344,7 @@ def test_a_baseline_is_found_by_its_number_path_or_the_beginning_of_its_name(tmp
 UNUSABLE: dict[str, tuple[str, ...]] = {
     "0*_o": ("0001_one", "0002_other", "give more of the name"),
     "0003": ("0003_broken.json cannot be read",),
-    "0004": ("recorded on another machine", "threads: 4 here, 1 there", "Record a baseline here first"),
+    "0004": ("recorded on another machine", "threads: here: 4, there: 1", "Record a baseline here first"),
     **dict.fromkeys(("/nowhere/0001.json", "a**", "[", "0009"), ("matches no record", "recorded here: 0001_one")),
     **dict.fromkeys(("", ".", "..", "a/../..", "**", "*"), ("--benchmark-compare=",)),
 }

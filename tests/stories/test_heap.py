@@ -54,7 +54,7 @@ print(json.dumps({
 }))
 """
 PAGES_OF_LARGE_TENSORS = 2**15
-"""Of 4 KiB."""
+"""Pages of 4 KiB."""
 
 A_HEAP_THAT_GROWS = """
 tensors = []
@@ -115,7 +115,7 @@ def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_free
         tries.append(told(BLOCKS_OF_8_MiB, f"try {len(tries)}"))
     assert all(min(found["within 64 MiB"]) >= PAGES_OF_8_MiB and found["two threads"] == 1.0 for found in tries)
     assert min(tries[-1]["within 1 GiB"]) == 0
-    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("method")
+    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("measuring")
 
 
 def two_rounds(one_round: OneRound, warmup_seconds: Sequence[float]) -> None:

@@ -28,6 +28,7 @@ from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines
 from perf_tests.report.screens import result_lines
 from tests.support.documents import (
+    EVIDENCE,
     OMITTED,
     PAGES,
     README,
@@ -42,8 +43,8 @@ from tests.support.documents import (
 )
 from tests.support.launch import launch_all
 
-TYPED_FROM = [*PAGES, ROOT / "WRITEUP.md"]
-COMMANDS = list(dict.fromkeys(command for path in TYPED_FROM for command in commands(path.read_text())))
+TEXTS = [EVIDENCE, *(path.read_text() for path in PAGES)]
+COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
 PYTEST, MAKE, VERB, CLAIM = "pytest ", "make ", "python -m perf_tests ", "python -m claims "
 
 
@@ -94,10 +95,11 @@ IN_WORDS = {
 
 def figures_of(name: str) -> list[str]:
     """Sentences of a page, with the numbers that the program takes."""
-    if name == "plausibility":
+    if name == "measuring":
+        return [f"elsewhere {physics.MEASURED_CEILING_MARGIN:g} x the best square product"]
+    if name == "audit":
         by_part = "{forward} forward, {backward} backward"
         return [
-            f"elsewhere {physics.MEASURED_CEILING_MARGIN:g} x the best square product",
             f"GeForce cards to {gpu_named('RTX 4090').clock_margin:g} x their rated clock",
             f"{by_part.format(**physics.PRODUCTS)}, the whole square",
             f"{by_part.format(**physics.TILED_PRODUCTS)}, half of the square if causal",
@@ -113,6 +115,8 @@ def figures_of(name: str) -> list[str]:
             f"A first look after {IN_WORDS[rules.first_look or 0]} pairs names",
             f"more than {rules.far:.0%} in each of the three, by {IN_WORDS[rules.far_spreads]} times what launch",
             f"more than {rules.matters:.0%} in each of the six",
+            f"excludes the {rules.matters:.0%} that matter",
+            f"above the margin of {rules.margin:.1%}",
             f"{IN_WORDS[rules.confirm_looks[0]].capitalize()} fresh pairs clear most",
             f"Rounds of {IN_WORDS[LONG_QUADRUPLE_SECONDS / 4]} and more are warm after {IN_WORDS[FEWEST_ROUNDS]}",
             f"differ by more than {DISTURBED:.0%}, the machine was disturbed, and they get "
@@ -132,15 +136,15 @@ def figures_of(name: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["plausibility", "gate", "predict"])
+@pytest.mark.parametrize("name", ["measuring", "audit", "gate", "predict"])
 def test_a_page_states_the_figures_that_the_program_takes(name: str) -> None:
-    text = " ".join(page(name).split())
+    text = " ".join(page("predict" if name == "audit" else name).split())
     assert [words for words in figures_of(name) if words.replace("%", " %") not in text] == []
 
 
 def test_the_readme_states_the_limits_of_the_audit_and_of_the_gate() -> None:
     assert f"up to {CLAIMS['audit'].limits['correct cells suspected, worst table'].high:.0%} suspicious" in README
-    (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("options"))
+    (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("reference"))
     assert f"`--gate-minutes` ({limit})" in README
 
 
@@ -156,12 +160,20 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     assert is_shortened(shown, said)
 
 
-@pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (CLAIM, 6)])
+def test_the_screen_of_the_tutorial_is_that_of_the_record_it_names() -> None:
+    text = page("tutorial")
+    record = read_record(named(text, "json")).data
+    assert is_shortened(
+        list(filter(None, indented(block(text, "screen")))), [line.rstrip() for line in result_lines(record)]
+    )
+
+
+@pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (CLAIM, 5)])
 def test_there_are_commands_to_test(beginning: str, fewest: int) -> None:
     assert len(commands_that_begin(beginning)) >= fewest
 
 
-@pytest.mark.parametrize("text", [README, page("predict")], ids=["readme", "predict"])
+@pytest.mark.parametrize("text", [README, page("predict"), page("tutorial")], ids=["readme", "predict", "tutorial"])
 def test_the_prediction_is_what_its_command_prints(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *shown = indented(block(text, "predicted"))
     main(shlex.split(command.removeprefix("$ " + VERB)))
@@ -174,7 +186,9 @@ def test_the_results_are_those_of_the_record_they_name() -> None:
     assert is_shortened(output(text)[1:], [line.rstrip() for line in result_lines(record)])
     started, ended = (datetime.fromisoformat(time) for time in (record["suite"]["started"], record["datetime"]))
     minutes, seconds = divmod(round((ended - started).total_seconds()), 60)
-    assert f"grid of {len(record['benchmarks'])} cases" in text
+    native = sum("-bf16-" in row["name"] for row in record["benchmarks"])
+    every = len(record["benchmarks"])
+    assert f"grid of {every} cases ({every - native} where the CPU has no bfloat16)" in text
     assert f"{minutes} min {seconds} s" in text
     assert all(f"--{name}" in text for name in record["suite"]["settings"]["passes"])
 
@@ -182,14 +196,13 @@ def test_the_results_are_those_of_the_record_they_name() -> None:
 def test_the_method_names_every_column_of_the_results() -> None:
     record = read_record(next((ROOT / ".benchmarks/epyc-2core").glob("0001_*.json"))).data
     columns = re.split(r"\s{2,}", result_lines(record)[0])
-    rows = page("method").partition("\n| column |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [line for line in block(page("measuring"), "columns").splitlines() if line.startswith("| ")][1:]
     assert [row.split("|")[1].strip() for row in rows] == columns[1:]
-    assert [re.split(r"\s{2,}", line) for line in indented(page("method"))] == [columns]
 
 
 def test_the_method_names_every_phase() -> None:
     tests = "".join(path.read_text() for path in (ROOT / "perf_tests").glob("test_*.py"))
-    rows = page("method").partition("\n| phase |")[2].partition("\n\n")[0]
+    rows = page("measuring").partition("\n| phase |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) == set(re.findall(r'mark\.phase\("(\w+)"\)', tests))
 
 
@@ -204,13 +217,19 @@ def test_the_rules_of_other_tools_are_those_of_the_gates_evidence() -> None:
     said = {
         name.replace(", two launches", "").replace("`", ""): (alarms, found)
         for name, alarms, found in re.findall(
-            r"^ +(\S.*?)  +(\d+ of 147), .*?\)  +\d+ of \d+  +(\d+ of 136)", block(page("gate"), "worth"), re.MULTILINE
+            r"^ +(\S.*?)  +(\d+ of 147), .*?\)  +\d+ of \d+  +(\d+ of 136)", block(EVIDENCE, "worth"), re.MULTILINE
         )
         if "stage 1" not in name
     }
     shown = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", block(README, "rules"), re.MULTILINE)[1:]
     rows = [[re.sub(r"[*`,]", "", cell) for cell in row] for row in shown]
     assert len(rows) == 5
+    (none, runs), *others = sorted((int(alarms.split()[0]), alarms.split()[-1]) for _, alarms, _ in rows)
+    claim = (
+        f"no false alarm in {runs} runs of unchanged code, where other rules raise {others[0][0]} to {others[-1][0]}"
+    )
+    assert none == 0
+    assert claim in " ".join(README.split())
     assert [(alarms, found) for name, alarms, found in rows] == [said[name] for name, *_ in rows]
 
 

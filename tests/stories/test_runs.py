@@ -117,7 +117,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """At the second of three cases, after a record of all three."""
+    """A run stopped at the second of three cases, after a record of all three."""
     storage = tmp_path_factory.mktemp("stepwise")
     assert launch_with_cache(storage, cache, HEALTHY).exit_code == 0
     return launch_with_cache(storage, cache, FAILS_AT_16, "--stepwise")
@@ -129,7 +129,7 @@ def test_a_case_that_stepwise_passes_over_is_not_gone(stopped: Launch, cache: Pa
     rest = launch_with_cache(copied(stopped, tmp_path), cache, HEALTHY, "--stepwise", "--benchmark-compare=0001")
     assert rest.exit_code == 0
     assert "1 deselected" in rest.output
-    assert "Not selected, so not counted as gone: 1 case of these axes." in rest.output
+    assert "1 case of these axes not selected, so not reported as missing." in rest.output
 
 
 def test_a_resumed_run_has_the_cases_of_its_beginning(stopped: Launch, cache: Path, tmp_path: Path) -> None:

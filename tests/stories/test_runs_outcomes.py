@@ -18,6 +18,7 @@ ONE_FAMILY = (f"--model={MODELS}:Everything", "--memory-budget=2GiB")
 grid = launched_once(
     *ONE_FAMILY, "--context=8,16,24,32,40,100000000", "--precision=fp32,tf32", "--phase=inference,forward",
     "-k=not attention",
+    "--benchmark-sort=name",
 )  # fmt: skip
 """Inference fails in another way at each context from 16 on; a forward pass with its graph works everywhere."""
 
@@ -173,6 +174,24 @@ def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_p
     ((name, row),) = ended.outcomes.items()
     assert ({name}, row["outcome"]) == (cases(16), "error")
     assert row["reason"] == (f"--model {MODELS}:UnusableAt16 fails on tokens of shape (1, 16): ValueError: no sixteen")
+
+
+def test_a_kernel_that_is_wrong_in_its_timed_rounds_is_a_row_without_a_time_and_a_right_one_says_what_was_checked(
+    tmp_path: Path,
+) -> None:
+    ended = launch(
+        tmp_path, "--attention=naive,tests/support/cheats/output_by_shape.py:attend", "--sequence-length=256",
+        "--rounds=4", "--seed=7", "-k=attention_forward",
+    )  # fmt: skip
+    assert ended.exit_code == 1, ended.output + ended.errors
+    ((_, right),), ((_, wrong),) = ended.measured.items(), ended.outcomes.items()
+    assert (wrong["outcome"], wrong["rounds"]) == ("incorrect", [])
+    assert " of the output, for inputs of shape (8, 256, 16) in measured round " in wrong["reason"]
+    assert wrong["reason"] in ended.output
+    info = right["extra_info"]
+    assert (info["values_seed"], info["seed"]) == (7, 7)
+    assert len(info["checked"]["rounds"]) == 2
+    assert (info["checked"]["what"], info["checked"]["unchecked"]) == ("the output at 64 rows", None)
 
 
 @pytest.mark.parametrize(

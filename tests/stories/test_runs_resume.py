@@ -44,7 +44,7 @@ def journal_of(launched: Launch) -> JournalContents:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Launch]:
-    """By a signal in the second of three cases."""
+    """A run ended by a signal in the second of three cases."""
     storages = {name: tmp_path_factory.mktemp(name) for name in ("SIGKILL", "SIGINT", "SIGTERM")}
     return {name: launch(storage, *DIES_AT_16, PLANTED_SIGNAL=name) for name, storage in storages.items()}
 
@@ -147,6 +147,9 @@ def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_p
     assert first.exit_code == 0, first.output + first.errors
     assert "--time-limit 2.5 is reached, 4 cases are left" in first.output
     assert "resume with `pytest" in first.output
+    opening = first.output.partition("No interrupted run of this machine to resume; this is a new run.")
+    assert "test_forward.py" not in opening[0].partition("collected")[2]
+    assert "test_forward.py" in opening[2], "it is said before the first case"
     assert len(finished(first)) == 4
     second = launch(copied(first, tmp_path), *slow, "--time-limit=2.6")
     assert (second.exit_code, second.journals) == (0, []), second.output + second.errors
@@ -161,7 +164,7 @@ def test_shards_are_merged_to_the_record_of_one_go(
     for share in (1, 2):
         shard = launch(storage, *GRID, f"--shard={share}/2", "--benchmark-compare", "--resume")
         assert shard.exit_code == 0, shard.output + shard.errors
-        assert "Not selected, so not counted as gone: 4 cases of these axes." in shard.output
+        assert "4 cases of these axes not selected, so not reported as missing." in shard.output
     paths = record_files(storage)[1:]
     before = [path.read_bytes() for path in paths]
     assert main(["merge", *map(str, paths), "--json"]) == 0

@@ -16,7 +16,7 @@ from tests.support.launch import ROOT, inherited
 COMMANDS = [line[2:] for line in indented(block(page("your-own"), "commands")) if line.startswith("$ ")]
 MODEL = indented(block(page("your-own"), "commands").partition("Install")[0])
 EDIT = "git switch"
-"""After this command the page says to change the model."""
+"""The command after which the page says to change the model."""
 
 QUICK = (
     "-p tests.support.quick_ceiling -p tests.support.quick_gate -p no:hypothesispytest --device=cpu"

@@ -15,7 +15,7 @@ Row = dict[str, str]
 PEAK = {"fp32": 19.5e12, "bf16_amp": 312e12}
 EFFICIENCY = {"fp32": 0.75, "bf16_amp": 0.4}
 LAUNCHING_SECONDS = {"fp32": 1.6e-3, "bf16_amp": 1.68e-3}
-"""Of one layer."""
+"""Seconds of one layer."""
 SHARES_OF_FORWARD = {"forward": 1.0, "backward": 2.0, "fwd_bwd": 3.0}
 
 

@@ -16,7 +16,7 @@ WAITING = "--virtual-time-budget=30000"
 """Time passes as fast as the page's programs allow, until all have run."""
 
 MOST_SECONDS = 600
-"""Of real time, which a busy machine stretches: only a browser that hangs should reach it."""
+"""Seconds of real time, which a busy machine stretches: only a browser that hangs should reach it."""
 
 LIGHT, DARK = 1, 0
 
@@ -59,7 +59,7 @@ PAINTED = """addEventListener("load", () => setTimeout(() => {
 
 
 def first_paint_seconds(page: Path, profile: Path) -> float:
-    """From the start of loading to the first picture, in real time."""
+    """Seconds from the start of loading to the first picture, in real time."""
     browser = chromium()
     assert browser is not None
     words = [browser, *OPTIONS, f"--user-data-dir={profile}", driven(page, PAINTED).as_uri()]

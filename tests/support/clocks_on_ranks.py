@@ -17,7 +17,7 @@ def clock_of(group: dist.ProcessGroup) -> RankClock:
 
 
 def readings(group: dist.ProcessGroup, late_seconds: float, slow_seconds: float) -> dict[str, list[float]]:
-    """Of three rounds with an exchange each; rank 1 arrives late, and works slowly after the exchange."""
+    """Readings of three rounds with an exchange each; rank 1 arrives late, and works slowly after the exchange."""
     clock, is_last = clock_of(group), dist.get_rank(group) == 1
     starts = []
     for _ in range(3):

@@ -12,6 +12,7 @@ from tests.support.synthetic import (
     remembered,
     timed,
     timed_attention,
+    timed_collective,
     traced,
     warmed,
     write_record,
@@ -23,6 +24,9 @@ COUNTED = Counted(
         "first_steps": [Figure(("medium", "128", "fp32"), "here: batch 2, first (GB)", "7.0")],
         "orders_of_clearing": [Figure(("2.7B", "128"), "here: before-step (GB)", "27.0")],
         "lines_of_the_residual_stream": [Figure(("2.7B", "128", "model/transformer.py:100"), "here: made", "3")],
+        "peaks_of_ranks": [Figure(("zero1",), "here (GB)", "32.11")],
+        "sent_by_ranks": [Figure(("fsdp2",), "here (GB)", "11.93")],
+        "leaderboard": [Figure(("2 x B200",), "here", "91.7 GB, 0.65 to 1.15 s")],
         "norms": [Figure(("about 1000",), "here: low", "all zero"), Figure(("about 1000",), "here: high", "within")],
     },
     [PeakBeside("write-up 003", "2.7B", 128, "fp32", "full_step_peak", "60.0", "GB", 60.25)],
@@ -64,6 +68,12 @@ def everything() -> Json:
         for name in ("naive", "compiled", "sdpa")
         for length in (256, 1024)
     ]  # fmt: skip
+    rows += [
+        timed(way, TIMES, phase="full_step", parallel=way, world=2, exposed_communication_seconds=0.1, **course)
+        for way in ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2")
+    ]
+    message = timed_collective(1_000_000)
+    rows += [{**message, "extra_info": {**message["extra_info"], "collective": "all_reduce"}}]
     of_step = traced(FULL_STEP, phase="full_step", **course)
     region = {"launches": 4, "share_of_kernel_time": 0.5, "seconds": 2.0, "is_backward": True}
     of_step["values"]["regions"] = [

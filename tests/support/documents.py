@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+EVIDENCE = (ROOT / "claims/evidence.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 OMITTED = "..."
@@ -56,7 +57,8 @@ def is_shortened(shown: Iterable[str], printed: Iterable[str]) -> bool:
 def commands(text: str) -> list[str]:
     """What its code blocks and `code` say to type, without trailing comments: pytest, make, python -m and the like."""
     typed = [line.partition(" #")[0].removeprefix("$ ").strip() for line in indented(text)]
-    typed += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text)]
+    without_blocks = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    typed += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_blocks)]
     return [
         line for line in dict.fromkeys(typed) if re.match(r"(pytest|pytest-benchmark compare|make|python -m) ", line)
     ]

@@ -121,7 +121,7 @@ def database() -> bytes:
 
 
 def journal() -> bytes:
-    """Of an interrupted run: one case of each end, and one in flight."""
+    """The journal of an interrupted run: one case of each end, and one in flight."""
     names = [synthetic.FORWARD, synthetic.BACKWARD, synthetic.FULL_STEP]
     lines: list[Json] = [{"header": synthetic.header(names)}, {"started": names[0]}]
     lines += [{"benchmark": synthetic.timed(names[0])}, {"outcome": synthetic.untimed(names[1])}]
@@ -130,7 +130,7 @@ def journal() -> bytes:
 
 
 def resume(words: list[str]) -> int:
-    """As --resume does before its first case, and as the end of the run makes its record."""
+    """Resume as --resume does before its first case, and as the end of the run makes its record."""
     names = [synthetic.FORWARD, synthetic.BACKWARD, synthetic.FULL_STEP]
     try:
         opened, contents, _ = open_journal(Path(words[0]), synthetic.header(names), resume=True)
@@ -147,7 +147,7 @@ def resume(words: list[str]) -> int:
 
 
 def baseline(words: list[str]) -> int:
-    """As --benchmark-compare=PATH does."""
+    """Choose a baseline as --benchmark-compare=PATH does."""
     own = json.loads(launch(1))
     try:
         found = numbered_baseline(Path(words[0]).parent, words[0], own["machine_info"])
@@ -184,7 +184,7 @@ SETTINGS = Settings(
 
 
 def compared(words: list[str]) -> int:
-    """As --benchmark-compare does before the first case of a run, and at its end."""
+    """Compare as --benchmark-compare does before the first case of a run, and at its end."""
     record = json.loads(dated(8, "head"))
     del record["benchmarks"][1:]
     run = Run(gone_counts=True, record=record)
@@ -225,7 +225,7 @@ CEILINGS = Ceilings("this cpu", {"fp32": 1e11}, 1e10, 1e-5, 1e-5, 1e-5, False, "
 
 
 def predict(words: list[str]) -> int:
-    """As `predict --gpu here`; measuring takes no time."""
+    """Predict as `predict --gpu here` does; measuring takes no time."""
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = words[0]
     try:

@@ -77,10 +77,12 @@ class Server:
 
     listener: socket.socket
     _running: dict[int, tuple[int, socket.socket]] = field(default_factory=dict)
-    """By the descriptor that tells of a process's end: its id, and the connection to its stand-in."""
+    """Processes by the descriptor that tells of a process's end: its id, and the connection to its stand-in."""
 
     def serve(self) -> tuple[dict[str, Any], list[int]] | None:
-        """In the server None, at its end; in a forked process what was asked for, and the descriptors sent with it."""
+        """Return in the server None, at its end; in a forked process what was asked for, and the descriptors sent with
+        it.
+        """
         while True:
             connections = [connection for _, connection in self._running.values()]
             ready, _, _ = select.select([sys.stdin, self.listener, *self._running, *connections], [], [])
@@ -118,7 +120,7 @@ def received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def run(request: dict[str, Any], descriptors: list[int]) -> None:
-    """As the Python that was asked for: raises and exits as its program does."""
+    """Run as the Python that was asked for: raises and exits as its program does."""
     os.setpgid(0, request["process_group"])
     put_in_place(descriptors, request["descriptors"])
     os.environ.clear()
@@ -148,7 +150,7 @@ def run(request: dict[str, Any], descriptors: list[int]) -> None:
 
 @dataclass
 class Ending:
-    """After what the program itself has registered, leave at once: taking torch apart takes half a second."""
+    """Leave, after what the program itself has registered, at once: taking torch apart takes half a second."""
 
     exit_code: int | None = None
 

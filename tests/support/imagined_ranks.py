@@ -21,7 +21,8 @@ from perf_tests.hardware.torch_private import FakeTensorMode
 from tests.support.example_cases import CPU
 
 ANSWERS_FAKE_TENSORS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Before, every variant computes a real step; DDP's do always: it reads the order of gradients out of a tensor."""
+"""Whether they are answered: before, every variant computes a real step; DDP's do always: it reads the order of
+gradients out of a tensor."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def benchmark(case: Case, extra_pass: str | None = None, nodeid: str = "") -> An
 
 
 def stash_of(folder: Path = Path("nowhere"), **known: Any) -> pytest.Stash:
-    """That of a config whose session knows what is given, by the names of its fields."""
+    """The stash of a config whose session knows what is given, by the names of its fields."""
     stash, suite = pytest.Stash(), Session(Repository(folder))
     for name, value in known.items():
         setattr(suite, name, value)

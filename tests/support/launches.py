@@ -24,7 +24,7 @@ class Launch:
     benchmarks: list[dict[str, Any]]
     output: str
     process_seconds: float
-    """From starting the interpreter to its end."""
+    """Seconds from starting the interpreter to its end."""
 
 
 def launch_suite(arguments: Sequence[str], pytest: Sequence[str] = ("-m", "pytest")) -> Launch:

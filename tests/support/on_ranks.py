@@ -68,7 +68,7 @@ def sharded_blocks(group: dist.ProcessGroup) -> list[int]:
 
 
 def messages_sent(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard: bool) -> list[Message]:
-    """Of the third step of the smallest size."""
+    """Messages of the third step of the smallest size."""
     ranks = Ranks(group, CPU, bucket_mb, reshard)
     model = TransformerLM(SIZES["tiny"].at_context(2), naive_attention)
     training = PARALLEL[variant](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
@@ -80,7 +80,7 @@ def messages_sent(group: dist.ProcessGroup, variant: str, bucket_mb: float | Non
 
 
 def bytes_kept(group: dist.ProcessGroup, variant: str) -> tuple[int, int, int]:
-    """Of the storages of parameters, gradients and moments after a step of the smallest size."""
+    """Bytes of the storages of parameters, gradients and moments after a step of the smallest size."""
     model = TransformerLM(SIZES["tiny"].at_context(2), naive_attention)
     ranks = Ranks(group, CPU)
     training = PARALLEL[variant](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
@@ -93,7 +93,7 @@ def bytes_kept(group: dist.ProcessGroup, variant: str) -> tuple[int, int, int]:
 
 
 def bytes_gathered(group: dist.ProcessGroup, reshard: bool) -> int:
-    """Of the weights that are whole on this rank after a forward pass of the smallest size under FSDP2."""
+    """Bytes of the weights that are whole on this rank after a forward pass of the smallest size under FSDP2."""
     model = TransformerLM(SIZES["tiny"].at_context(2), naive_attention)
     training = PARALLEL["fsdp2"](
         model, Ranks(group, CPU, reshard=reshard), lambda made: Training(made, PRECISIONS["fp32"], CPU)

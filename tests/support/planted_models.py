@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.init import trunc_normal_
 
 from model.attention import ATTENTION
 from model.sizes import ModelConfig
@@ -84,7 +85,7 @@ MISBEHAVIOUR: dict[int, Callable[[], object]] = {
 
 
 class MisbehavesByContext(Healthy):
-    """From its second pass on, in a way of its own at each context."""
+    """A model that misbehaves from its second pass on, in a way of its own at each context."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         logits_BTV = super().forward(tokens_BT)
@@ -100,7 +101,9 @@ class MisbehavesByContext(Healthy):
 
 
 class EndsTheProcessAt16(Healthy):
-    """At context 8 ignores the signals that end a run, at 16 ends the process as if all were well."""
+    """A model that ignores, at context 8, the signals that end a run, and at 16 ends the process as if all were
+    well.
+    """
 
     def before_forward(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,7 +113,7 @@ class EndsTheProcessAt16(Healthy):
 
 
 class EndsFromCAt16(Healthy):
-    """Past Python, whose `os._exit` the suite holds."""
+    """End the process past Python, whose `os._exit` the suite holds."""
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and self.calls == 2:
@@ -127,7 +130,9 @@ class WaitsAt16(Healthy):
 
 
 class DiskFillsAt16(Healthy):
-    """From context 16 on no file may grow beyond what the journal under PLANTED_STORAGE holds, and a little more."""
+    """A full disk: from context 16 on no file may grow beyond what the journal under PLANTED_STORAGE holds, and a
+    little more.
+    """
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and "PLANTED_STORAGE" in os.environ:
@@ -137,7 +142,7 @@ class DiskFillsAt16(Healthy):
 
 
 class DiskTurnsReadOnly(Healthy):
-    """Once a batch is seen no file gets a new name, where PLANTED_READ_ONLY says so."""
+    """A closed folder: once a batch is seen no file gets a new name, where PLANTED_READ_ONLY says so."""
 
     def before_forward(self) -> None:
         if "PLANTED_READ_ONLY" in os.environ:
@@ -149,7 +154,9 @@ def refuse_to_link(*arguments: object, **names: object) -> None:
 
 
 class FailsWithoutGraph(Healthy):
-    """Without a graph: at context 16 raises in its third round, at 24 its logits are no numbers. With one: works."""
+    """A model that without a graph raises at context 16 in its third round; at 24 its logits are no numbers. With one:
+    works.
+    """
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and self.calls == 3 and not torch.is_grad_enabled():
@@ -162,7 +169,8 @@ class FailsWithoutGraph(Healthy):
 
 
 class Everything(FailsWithoutGraph):
-    """At contexts of 32 and more it takes memory too: without a graph until there is none, with one nearly as much.
+    """A model that at contexts of 32 and more takes memory too: without a graph until there is none, with one nearly
+    as much.
 
     What it takes is address space, never touched, so that the machine itself has memory left: 64 MiB a chunk.
     """
@@ -189,7 +197,9 @@ class OutOfMemoryOnRequest(Healthy):
 
 
 class Logged(Healthy):
-    """Writes to the file PLANTED_LOG each build for a case, and in its first forward pass the sum of its weights."""
+    """A model that writes to the file PLANTED_LOG each build for a case, and in its first forward pass the sum of its
+    weights.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -223,6 +233,49 @@ class Averaging(nn.Module):
         embedded = self.embedding(tokens_BT)
         counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
         return self.head(embedded.cumsum(1) / counts)
+
+
+class TruncatedNormals(Healthy):
+    """Initialised as the course asks, by a function imported by name."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        for parameter in self.parameters():
+            trunc_normal_(parameter, std=0.02, a=-0.06, b=0.06)
+
+
+class Bidirectional(Averaging):
+    """Sees the tokens that it is to predict."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) + super().forward(tokens_BT.flip(1)).flip(1)
+
+
+class Masked(Averaging):
+    """Gives its causal mask to fused attention as a tensor."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        length, embedded = tokens_BT.shape[1], self.embedding(tokens_BT)
+        mask_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).tril()
+        return self.head(nn.functional.scaled_dot_product_attention(embedded, embedded, embedded, attn_mask=mask_TT))
+
+
+class GroupsItsExperts(Averaging):
+    """Fails without content as torch's grouped product does for float32."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if isinstance(tokens_BT, FakeTensor):
+            raise RuntimeError("Expected inputs of BF16 type but got mat_a.dtype=torch.float32.")
+        return super().forward(tokens_BT)
+
+
+def talks(config: ModelConfig) -> nn.Module:
+    print("number of parameters: 1.68M")
+    return Averaging(config)
+
+
+def of_another_configuration(config: ModelConfig) -> nn.Module:
+    return Averaging(config, config.window_pattern)  # type: ignore[attr-defined]
 
 
 def but(change: Callable[[Tensor, Tensor], Any]) -> Callable[..., nn.Module]:
@@ -347,7 +400,9 @@ def runs_out_of_memory(config: ModelConfig) -> nn.Module:
 
 
 class OfRankOne(Healthy):
-    """On rank 1 misbehaves at context 16 as PLANTED_FAULT says: runs out of memory, raises, hangs or dies."""
+    """A model that on rank 1 misbehaves at context 16 as PLANTED_FAULT says: runs out of memory, raises, hangs or
+    dies.
+    """
 
     def before_forward(self) -> None:
         if self.config.context_length != 16 or os.environ.get("RANK") != "1":

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,20 @@ def one_group_without_a_learning_rate(named_parameters: Named) -> Optimizer:
     return optimizer
 
 
+def averaged_descent(named_parameters: Named) -> Optimizer:
+    """The rate of a step comes from the step before."""
+    return torch.optim.ASGD([parameter for _, parameter in named_parameters], lr=0.1, foreach=False)
+
+
+class WithoutWords(SGD):
+    def step(self, closure: Any = None) -> Any:
+        assert closure is not None
+
+
+def fails_without_words(named_parameters: Named) -> Optimizer:
+    return WithoutWords([parameter for _, parameter in named_parameters], lr=0.1)
+
+
 def needs_a_closure(named_parameters: Named) -> Optimizer:
     return torch.optim.LBFGS([parameter for _, parameter in named_parameters])
 
@@ -87,7 +102,7 @@ class FailsAtItsStep(Descent):
 
 
 class EverySecondStep(Descent):
-    """Does more in each second step."""
+    """An optimizer that does more in each second step."""
 
     def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         return gradient if self.steps % 2 else gradient + gradient.square()

@@ -30,7 +30,7 @@ from tests.support.simulated_launches import RULES, log_rounds
 
 CASES, QUADRUPLES = 20, 8
 LAUNCH_SHARE = 0.7
-"""Of the variance of a pair value, what the launch itself brings; the rounds within it bring the rest."""
+"""The share of a pair value's variance that the launch itself brings; the rounds within it bring the rest."""
 PLACES = np.triu_indices(QUADRUPLES)
 PORTION = 500
 """Suites at once, so that memory stays small."""
@@ -51,7 +51,7 @@ class Machine:
     """Cases differ: the standard deviation of the logarithm of their spreads."""
     heavy_tails: bool = False
     common_share: float = 0.0
-    """Of the variance of a pair value, what all cases of a launch pair have in common."""
+    """The share of a pair value's variance that all cases of a launch pair have in common."""
 
     def spreads(self, draw: np.random.Generator, suites: int, cases: int) -> Floats:
         return self.pair_spread * np.exp(self.case_spread * draw.normal(size=(suites, cases)))
@@ -97,11 +97,11 @@ class JudgedSuites:
     estimates: Floats
     """What would be reported as the effect of a case: a log ratio from the launches that decided."""
     false_alarms: Flags
-    """Which runs said SLOWER of anything, (suites,)."""
+    """Return which runs said SLOWER of anything, (suites,)."""
 
     @property
     def cleared_soon(self) -> Flags:
-        """Which cases are OK by the first look of stage 2."""
+        """Return which cases are OK by the first look of stage 2."""
         soon = self.pairs <= RULES.screen_pairs + RULES.confirm_looks[0]
         return ~self.confirmed.slower & (~self.screened.candidates | (self.confirmed.cleared & soon))
 

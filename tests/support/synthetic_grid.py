@@ -33,7 +33,7 @@ def grid_record(
     number: int = 1, sizes: Sequence[str] = tuple(SHAPES), contexts: Sequence[int] = CONTEXTS,
     widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS,
 ) -> Json:  # fmt: skip
-    """About 300 cases, some of them out of memory; runs of other numbers differ a little, odd ones are 3 % slower."""
+    """Some 300 cases, some of them out of memory; runs of other numbers differ a little, odd ones are 3 % slower."""
     noise = random.Random(number)
 
     def rounds(seconds: float) -> list[float]:

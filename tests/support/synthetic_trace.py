@@ -29,7 +29,7 @@ class HandWritten:
         )
 
     def annotation(self, name: str, start: float, end: float) -> None:
-        """On the host, and as Kineto projects it on the device."""
+        """An annotation on the host, and as Kineto projects it on the device."""
         self.host("user_annotation", name, start, end)
         self.host("gpu_user_annotation", name, start + 50, end + 50, STREAM)
 
@@ -49,7 +49,7 @@ class HandWritten:
         self.host(cat, name, start, end, STREAM, correlation=correlation, **args)
 
     def without_device(self) -> "HandWritten":
-        """As from a profiler that sees the calls of the host alone."""
+        """A trace as from a profiler that sees the calls of the host alone."""
         self.events = [event for event in self.events if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset")]
         return self
 

@@ -20,7 +20,7 @@ def truncated_to_bfloat16(x: Tensor) -> Tensor:
 
 
 def half_up_to_bfloat16(x: Tensor) -> Tensor:
-    """Adds half a unit in integers, as a kernel without the tie rule does; infinities and NaN are left alone."""
+    """Add half a unit in integers, as a kernel without the tie rule does; infinities and NaN are left alone."""
     rounded = ((x.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
     return torch.where(x.isfinite(), rounded, x).to(torch.bfloat16)
 
@@ -122,7 +122,7 @@ def switched_off(device: str, dtype: torch.dtype, enabled: bool = True) -> Abstr
 
 @contextmanager
 def without_cleaning_up(device: str, dtype: torch.dtype, enabled: bool = True) -> Iterator[None]:
-    """Restores the earlier state only without an error."""
+    """Restore the earlier state only without an error."""
     before = torch.is_autocast_enabled(device)
     torch.set_autocast_enabled(device, enabled)
     yield
@@ -142,7 +142,7 @@ def casts_the_result(call: Callable[..., Tensor], low: torch.dtype, *operands: T
 
 
 def casts_twice(call: Callable[..., Tensor], low: torch.dtype, *operands: Tensor) -> Tensor:
-    """Through the other 16-bit format on the way."""
+    """Cast through the other 16-bit format on the way."""
     other = torch.float16 if low == torch.bfloat16 else torch.bfloat16
     return call(*(operand.to(other).to(low) for operand in operands))
 

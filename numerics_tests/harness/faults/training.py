@@ -208,7 +208,7 @@ def rounded_to_nearest(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def rounded_by_a_coin(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Up or down with probability 1/2 each, regardless of the nearer neighbour."""
+    """Round up or down with probability 1/2 each, regardless of the nearer neighbour."""
     up = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int32) * 0xFFFF
     return ((x.view(torch.int32) + up) & -0x10000).view(torch.float32).bfloat16()
 

@@ -1,0 +1,39 @@
+"""Pages are short and plain: limits on their words, their sentences and how these begin."""
+
+import pytest
+
+from tests.pages.words import Prose
+from tests.support.documents import PAGES, README, page
+
+LEAST_SENTENCES = 20
+"""Fewer say nothing about a page's style."""
+EIGHT = ("tutorial", "measuring", "gate", "predict", "your-own", "machines", "ranks", "developing")
+
+
+def test_the_readme_the_eight_pages_and_the_courses_page_are_short() -> None:
+    assert Prose(README).words <= 750
+    assert sum(Prose(page(name)).words for name in EIGHT) <= 10_000
+    assert Prose(page("cs336")).words <= 3_500
+    assert {path.stem for path in PAGES} == {"README", "reference", "cs336", *EIGHT}
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PAGES])
+def test_sentences_are_short_and_few_begin_with_a_preposition(name: str) -> None:
+    (path,) = (path for path in PAGES if path.stem == name)
+    prose = Prose(path.read_text())
+    assert len(prose.sentences) >= LEAST_SENTENCES
+    assert prose.mean_words <= 17
+    assert prose.begin_with_a_preposition <= 0.1
+
+
+def test_sentences_are_counted_without_code_tables_and_headings_and_list_items_apart() -> None:
+    text = "# A title of five words\n\nOne is short. In the\nsecond, `a b c` is one: it goes on\n\n"
+    items = "* An item\n  of four words\n* Another item; at its end\n<!-- nothing here -->\n"
+    prose = Prose(f"{text}    code here\n\n| a | b |\n\n{items}")
+    assert prose.sentences == [
+        "One is short.", "In the second, code is one:", "it goes on", "An item of four words", "Another item;",
+        "at its end",
+    ]  # fmt: skip
+    assert prose.words == 33
+    assert prose.begin_with_a_preposition == pytest.approx(2 / 6)
+    assert prose.mean_words == pytest.approx(22 / 4)
