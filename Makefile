@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures pages writeup ranks nsys test test-tools test-suites nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -108,9 +108,12 @@ test-suites: $(INSTALLED)
 	$(BIN)/pytest perf_tests --phase all $(SMOKE)
 	$(BIN)/pytest perf_tests/test_backward.py --phase forward_backward --attention compiled $(SMOKE)
 ifneq ($(NVIDIA),)
+	$(MAKE) --no-print-directory test-gpu
+endif
+
+test-gpu: $(INSTALLED)  ## of the tests those that only a GPU can run: numerics and CUDA graphs
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
 	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
-endif
 
 # Otava pins older numpy and scipy than the suite's.
 READERS := .venv-readers
@@ -155,15 +158,16 @@ SLICE := page
 OUT ?= expedition
 STATE ?= expedition
 
-expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 7 and page: make expedition SLICE=1 (docs/machines.md)
+expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/machines.md)
 	$(BIN)/python -m claims.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records
 	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 
 # A machine without an NVIDIA driver gets the CPU build, which is far smaller, from the first index that has it.
-# torch is installed first and then left as it is: constraints.txt pins the one of recorded runs.
-$(INSTALLED): pyproject.toml constraints.txt
+# torch is installed first and then left as it is: constraints.txt pins the one of recorded runs. What `make offline`
+# installed stays, whatever is newer: a copied tree has the dates of its copying, and there is no network.
+$(INSTALLED): $(if $(wildcard $(VENV)/.offline),,pyproject.toml constraints.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	if test -n "$(NVIDIA)"; then \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
@@ -177,15 +181,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    $(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[$$extras]"
 	touch $@
 
-# For a machine without a network that has torch: what a run and its report import beside it.
+# For a machine without a network that has torch: what a run and its report import beside it. Nine tenths of it are
+# numpy and scipy, which such a machine has; of the rest any later version will do.
 PYTHON_VERSION := 3.12
+OF_THE_MACHINE := numpy scipy
 PLATFORMS := 2_28 2_27 2_17
 
 wheels:  ## pack what a Linux x86-64 machine with torch and no network needs: make wheels PYTHON_VERSION=3.12
 	rm -rf wheels && mkdir wheels
-	sed -E '/^(#|torch=|mypy=|ruff=|pylint=|mutmut=)/d' constraints.txt > wheels/requirements.txt
-	$(PYTHON) -m pip download --quiet --dest wheels --requirement wheels/requirements.txt --only-binary=:all: \
+	sed -E '/^(#|torch=|mypy=|ruff=|pylint=|mutmut=)/d' constraints.txt > wheels/pinned.txt
+	$(PYTHON) -m pip download --quiet --dest wheels --requirement wheels/pinned.txt --only-binary=:all: \
 	    --implementation cp --python-version $(PYTHON_VERSION) $(PLATFORMS:%=--platform=manylinux_%_x86_64)
+	rm -f $(OF_THE_MACHINE:%=wheels/%-*.whl)
+	sed -E '$(patsubst %,/^%=/d;,$(OF_THE_MACHINE))s/==/>=/' wheels/pinned.txt > wheels/requirements.txt
+	rm wheels/pinned.txt
 	du -sm wheels
 
 # The file of paths shows the machine's packages, also those of a virtual environment, which a nested one would hide.
@@ -197,4 +206,4 @@ offline:  ## install from wheels/ alone into VENV, beside the torch that PYTHON 
 	$(PYTHON) -c "$(FOLDERS_OF_THE_MACHINE)" > "$$(echo $(VENV)/lib/python*/site-packages)/of_the_machine.pth" || \
 	    { echo "$(PYTHON) lacks torch or pip; name the Python that has them with PYTHON=..."; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-index --find-links wheels --requirement wheels/requirements.txt
-	touch $(INSTALLED)
+	touch $(VENV)/.offline $(INSTALLED)

@@ -4,7 +4,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from claims import against_loop, audit_score, cost, gate_elsewhere, gate_worth, predicted_times
+from claims import (
+    against_loop,
+    audit_score,
+    cheats,
+    cost,
+    fresh_values,
+    gate_elsewhere,
+    gate_worth,
+    histories,
+    predicted_times,
+)
 
 Figures = Mapping[str, float]
 """What was measured, by name; a figure that cannot be had on this machine is not in it."""
@@ -106,6 +116,31 @@ CLAIMS = {
             "cleared by screening": at_least(0.95),
         },
         gate_worth.worth, 0.5, needs_quiet_clock=False,
+    ),
+    "cheats": Claim(
+        "of a catalogue of cheats none is recorded that timed rounds can show, and of honest code none is refused",
+        {"cheats that are recorded": NONE, "honest code that is refused": NONE, "files": at_least(24)},
+        cheats.kill_matrix, 20, needs_quiet_clock=False,
+    ),
+    "fresh": Claim(
+        "new values in each round change no figure",
+        {"fresh over fixed, lower end": at_least(0.98), "fresh over fixed, upper end": at_most(1.02)},
+        fresh_values.fresh_over_fixed, 60,
+    ),
+    "checks": Claim(
+        "and with the checks of timed rounds they take a tenth of a case at most, or 0.2 s",
+        {"of what is allowed, worst case": at_most(1)}, fresh_values.cost_of_checks, 7,
+    ),
+    "history": Claim(
+        "of 30 cases launched 5 times a commit, `history` finds slowdowns from 5 commits on, and few that are none",
+        {
+            "found of 12%": at_least(0.95),
+            "found of 12% at the newest commit": at_least(0.95),
+            "found of 5% by 12 commits": at_least(0.8),
+            "false steps in 1000 commits and cases": at_most(1),
+            "of all lengths and kinds": at_most(1),
+        },
+        histories.figures, 10, needs_quiet_clock=False,
     ),
     "collecting": Claim(
         "collecting the whole grid takes little more than importing torch and pytest",

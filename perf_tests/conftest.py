@@ -10,6 +10,7 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
+from perf_tests.bench.checked_rounds import Draws
 from perf_tests.bench.loop import Measure, Row, TimedMeasure
 from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, axis, free_leftovers
 from perf_tests.bench.outcomes import Outcome
@@ -18,8 +19,9 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import Clock, product_seconds
-from perf_tests.hardware.device import sdpa_backend
+from perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
 from perf_tests.passes.memory import MemoryWorker
@@ -90,13 +92,15 @@ def training(
 
 @pytest.fixture
 def batch(case: LanguageModelCase, workbench: Workbench) -> Batch:
-    generator = torch.Generator().manual_seed(workbench.settings.seed)
-    shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
-    tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
-    if case.sharing is not None and workbench.groups is not None:
-        tokens = workbench.groups.part_of(tokens, case.sharing)
-    tokens = tokens.to(workbench.device.torch_device)
-    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    def draw(generator: torch.Generator) -> Tensor:
+        """All ranks draw the same, of which each takes its part."""
+        shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
+        tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
+        if case.sharing is not None and workbench.groups is not None:
+            tokens = workbench.groups.part_of(tokens, case.sharing)
+        return tokens
+
+    return Batch.drawn(draw, workbench.settings.seed, workbench.device.torch_device)
 
 
 @pytest.fixture
@@ -155,7 +159,12 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         health=RoundHealth(workbench.health),
         sentinel=partial(product_seconds, workbench.device),
         others=None if case.ranks else workbench.others,
+        draws=Draws(workbench.values_seed, request.node.nodeid),
     )
+    if isinstance(case, AttentionCase):
+        given = request.getfixturevalue("inputs")
+        measure.inputs = (given.q_BTK, given.k_BTK, given.v_BTK)
+    PRECISIONS[case.precision].apply()  # measuring ceilings leaves another mode
     yield measure
     if measure.timing is not None:
         workbench.spent_seconds["rounds"] += measure.timing.rounds_seconds
@@ -171,24 +180,29 @@ def _row(case: Case, workbench: Workbench) -> Row:
         return CollectiveRow(case, conditions)
     conditions |= {
         "records_graph": case.row.records_graph,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": float32_matmul_precision(),
         "parameters": case.parameters,
     }
-    if case.attention == "sdpa":
+
+    def kernel_of_sdpa() -> Json:
         attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
         device, records_graph = workbench.device.torch_device, case.row.records_graph
-        conditions["sdpa_backend"] = sdpa_backend(
-            attention, case.query_shape, dtype, device, records_graph=records_graph
-        )
+        return {"sdpa_backend": sdpa_backend(attention, case.query_shape, dtype, device, records_graph=records_graph)}
+
     return Row(
         case,
         conditions=conditions,
+        asked_after=kernel_of_sdpa if case.attention == "sdpa" else dict,
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
+        was_beside=partial(workbench.was_beside, time.monotonic()),
+        ceilings_again=workbench.ceilings_again,
         available_bytes=workbench.budget_bytes,
         threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,
+        empty_round_seconds=workbench.empty_round_seconds,
         least_sentinel_seconds=workbench.least_sentinel_seconds,
+        values_seed=workbench.values_seed,
     )
 
 

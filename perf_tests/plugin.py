@@ -12,18 +12,21 @@ import pytest
 
 from model.device import why_gpu_is_passed_over
 from model.precision import PRECISIONS
+from perf_tests.audit.rounds import why_replaced
 from perf_tests.bench.options import read_against, take_over
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
+from perf_tests.bench.outcomes import ImpossibleError, Outcome, SuspiciousError, outcome_of_error
 from perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmark, noted, session_of
 from perf_tests.cases.options import PASSES, add_options
 from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
 from perf_tests.cases.settings import asks_for_ranks, read_settings
+from perf_tests.hardware.bound import bind, put_back
 from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
-from perf_tests.records.record import Json
+from perf_tests.records.record import FAILURES, Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
-from perf_tests.user_code.guard import ChangedDefaultsError, UserCodeError, process_kept, torch_defaults_kept
+from perf_tests.user_code.attention import IncorrectError
+from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 
 LEDGER_TEST = "test_counters.py"
@@ -40,12 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Termination(), NAME)
+    bind()
     try:
         typed = {name: config.getoption(name) for name in UNDER_TEST}
         repository = repository_of(typed, config.invocation_params.dir)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[SESSION] = suite = Session(repository)
+    config.stash[SESSION] = suite = Session(repository, replaced=put_back())  # finding a module runs its package
     before.keep_selection(config)
     # In a repository of the user's no `__pycache__` may appear beside their files. It stays so to the end of the
     # process, because their modules may be imported at any time.
@@ -60,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     # The imported modules stay; without this every full garbage collection of the run walks them.
     gc.freeze()
+    bind()  # once more, because other plugins may have changed the suite as they were configured
     suite = session_of(session.config)
     with _agreed(suite, "settings"):
         suite.settings = read_settings(session.config)
@@ -240,7 +245,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         refusal = workbench.why_not(noted(item).case)
         if refusal is not None:
             noted(item).outcome = refusal
-            if refusal.outcome in after.FAILURES:
+            if refusal.outcome in FAILURES:
                 pytest.fail(refusal.in_words, pytrace=False)
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
@@ -257,8 +262,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
                 kept.enter_context(torch_defaults_kept())
                 kept.enter_context(process_kept(capture.global_and_fixture_disabled if capture else nullcontext))
             yield from _device_limits_skip(item)
-    except (ImpossibleError, ChangedDefaultsError) as error:
-        noted(item).outcome = Outcome("impossible" if isinstance(error, ImpossibleError) else "error", str(error))
+            if is_benchmark(item) and noted(item).case.user_code and (replaced := put_back()):
+                raise SuspiciousError(why_replaced(replaced))
+    except (ImpossibleError, IncorrectError, SuspiciousError, UserCodeError) as error:
+        kinds = {ImpossibleError: "impossible", IncorrectError: "incorrect", SuspiciousError: "suspicious"}
+        noted(item).outcome = Outcome(kinds.get(type(error), "error"), str(error))
         raise
 
 

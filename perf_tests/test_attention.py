@@ -4,6 +4,8 @@ import pytest
 from torch import Tensor
 
 from model.attention import AttentionFunction
+from model.precision import PRECISIONS
+from perf_tests.bench.checked_rounds import AttentionCheck
 from perf_tests.bench.loop import Measure
 from perf_tests.bench.models import AttentionInputs, axis
 from perf_tests.bench.session import noted
@@ -29,7 +31,11 @@ def test_attention_forward(
     case: AttentionCase, attend: AttentionFunction, inputs: AttentionInputs, measure: Measure
 ) -> None:
     """The forward pass with its graph recorded."""
-    output_BTK = measure(lambda: attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK))
+    output_BTK = measure(
+        lambda: attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK),
+        renew=inputs.renew,
+        check=AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=False),
+    )
     check_attention_output(output_BTK, inputs.v_BTK)
 
 
@@ -44,5 +50,10 @@ def test_attention_backward(
         output_BTK = attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)
         return output_BTK, inputs.gradient_BTK.to(output_BTK.dtype)
 
-    measure(lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK), setup=forward)
+    measure(
+        lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK),
+        setup=forward,
+        renew=inputs.renew,
+        check=AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=True),
+    )
     check_attention_gradients(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)

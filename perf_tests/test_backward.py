@@ -4,6 +4,7 @@ import pytest
 from torch import Tensor
 
 from model.training import Training
+from perf_tests.bench.checked_rounds import GradientCheck
 from perf_tests.bench.loop import Measure
 from perf_tests.bench.models import Batch
 from perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_tokens
@@ -18,7 +19,7 @@ def test_backward(case: LanguageModelCase, training: Training, batch: Batch, mea
         training.clear_gradients()
         return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
 
-    measure(training.backward, setup=forward_and_loss)
+    measure(training.backward, setup=forward_and_loss, renew=batch.renew, check=GradientCheck(training))
     check_gradients(training)
     check_tokens(batch.tokens_BT, batch.targets_BT)
 
@@ -37,6 +38,6 @@ def test_forward_backward(
         training.backward(loss)
         clock.mark("backward")
 
-    measure(forward_backward, setup=training.clear_gradients)
+    measure(forward_backward, setup=training.clear_gradients, renew=batch.renew, check=GradientCheck(training))
     check_gradients(training)
     check_tokens(batch.tokens_BT, batch.targets_BT)

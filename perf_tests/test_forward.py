@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from model.training import Training
+from perf_tests.bench.checked_rounds import LogitsCheck
 from perf_tests.bench.loop import Measure
 from perf_tests.bench.models import Batch
 from perf_tests.cases.language_model import LanguageModelCase, check_logits, check_tokens, require
@@ -13,7 +14,11 @@ from perf_tests.cases.language_model import LanguageModelCase, check_logits, che
 def test_inference(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
     """Records no graph: nothing is saved for a backward pass."""
     with torch.no_grad():
-        logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
+        logits_BTV = measure(
+            lambda: training.forward(batch.tokens_BT),
+            renew=batch.renew,
+            check=LogitsCheck(batch.tokens_BT, training.precision),
+        )
     check_logits(logits_BTV, case)
     check_tokens(batch.tokens_BT, batch.targets_BT)
     require(logits_BTV.grad_fn is None, "logits under no_grad have a graph")
@@ -22,7 +27,11 @@ def test_inference(case: LanguageModelCase, training: Training, batch: Batch, me
 @pytest.mark.phase("forward")
 def test_forward(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
     """Records the graph, as in training."""
-    logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
+    logits_BTV = measure(
+        lambda: training.forward(batch.tokens_BT),
+        renew=batch.renew,
+        check=LogitsCheck(batch.tokens_BT, training.precision),
+    )
     check_logits(logits_BTV, case)
     check_tokens(batch.tokens_BT, batch.targets_BT)
     require(logits_BTV.grad_fn is not None, "the logits have no graph")

@@ -3,6 +3,7 @@
 import pytest
 
 from model.training import Training
+from perf_tests.bench.checked_rounds import StepCheck
 from perf_tests.bench.loop import Measure
 from perf_tests.bench.models import Batch
 from perf_tests.cases.language_model import LanguageModelCase, check_tokens, check_update, require
@@ -18,7 +19,13 @@ def test_optimizer(case: LanguageModelCase, training: Training, batch: Batch, me
         training.backward(training.loss(training.forward(batch.tokens_BT), batch.targets_BT))
 
     training.create_optimizer_state()
-    measure(training.update, setup=forward_and_backward, loss_scale=training.loss_scale)
+    measure(
+        training.update,
+        setup=forward_and_backward,
+        loss_scale=training.loss_scale,
+        renew=batch.renew,
+        check=StepCheck(training),
+    )
     check_update(training)
     check_tokens(batch.tokens_BT, batch.targets_BT)
 
@@ -31,7 +38,12 @@ def test_full_step(case: LanguageModelCase, training: Training, batch: Batch, me
     """
     if case.updates:
         training.create_optimizer_state()
-    loss = measure(lambda: training.step(batch.tokens_BT, batch.targets_BT, clock.mark), loss_scale=training.loss_scale)
+    loss = measure(
+        lambda: training.step(batch.tokens_BT, batch.targets_BT, clock.mark),
+        loss_scale=training.loss_scale,
+        renew=batch.renew,
+        check=StepCheck(training) if case.updates else None,
+    )
     require(loss.isfinite(), f"the loss after the last round is {loss.item()}")
     check_tokens(batch.tokens_BT, batch.targets_BT)
     if case.updates:

@@ -133,7 +133,8 @@ def _steps(found: Found) -> Iterator[str]:
 
 
 def how_it_ended(step: str, finding: Json) -> str:
-    return f"{step} exited with {finding['exit_code']}: {finding['last_line']}"
+    ended = "could not run" if finding["exit_code"] is None else f"exited with {finding['exit_code']}"
+    return f"{step} {ended}: {finding['last_line']}"
 
 
 def medians(rows: Iterable[Json]) -> dict[str, float]:
@@ -211,7 +212,7 @@ def passes(step: str) -> Judge:
 
     def judge(found: Found) -> tuple[str, bool]:
         finding = found.finding(step)
-        if finding["exit_code"] == pytest.ExitCode.USAGE_ERROR:
+        if finding["exit_code"] in (None, pytest.ExitCode.USAGE_ERROR):
             raise NotMeasuredError(how_it_ended(step, finding))
         return how_it_ended(step, finding), finding["exit_code"] == 0
 
@@ -223,7 +224,8 @@ def reaches(place: int, rate_of: Callable[[Found], float]) -> Judge:
 
     def judge(found: Found) -> tuple[str, bool]:
         name = found.gpu_name()
-        elsewhere = next((rates[place] for word, rates in REACHED_ELSEWHERE.items() if word in name), None)
+        words = name.split()  # a GH200 is no H200
+        elsewhere = next((rates[place] for word, rates in REACHED_ELSEWHERE.items() if word in words), None)
         if elsewhere is None:
             raise NotMeasuredError(f"no rate of another {name} is known")
         return f"{rate_of(found) / 1e12:.4g} T/s, there {elsewhere / 1e12:g}", abs(rate_of(found) / elsewhere - 1) < 0.1
@@ -255,12 +257,18 @@ def fused_backends(found: Found) -> tuple[str, bool]:
     return "; ".join(sorted(shown)), all(row["sdpa_backend"] != "math" for row in rows)
 
 
+PEAK_ERROR = 0.001
+"""The counters are exact but for the 512 bytes that they round each block up to."""
+
+
 def predicted_peaks(found: Found) -> tuple[str, bool]:
-    fields = ("peak_allocated_bytes", "predicted_peak_bytes")
+    """Compare peaks by what was asked of the allocator; its blocks are said beside."""
+    fields = ("peak_requested_bytes", "peak_allocated_bytes", "predicted_peak_bytes")
     rows = [row["extra_info"] for row in known(found.timed("main"), *fields)]
-    errors = [row["peak_allocated_bytes"] / row["predicted_peak_bytes"] - 1 for row in rows]
-    off = sum("peak_off" in row["flags"] for row in rows)
-    return f"{off} of {len(rows)} off; {min(errors):+.2%} to {max(errors):+.2%} with workspaces", off == 0
+    asked, blocks = ([row[name] / row["predicted_peak_bytes"] - 1 for row in rows] for name in fields[:2])
+    off = sum(abs(error) > PEAK_ERROR for error in asked)
+    words = f"{min(asked):+.2%} to {max(asked):+.2%} with workspaces, by blocks up to {max(blocks):+.2%}"
+    return f"{off} of {len(rows)} off by more than {PEAK_ERROR:.1%}; {words}", off == 0
 
 
 ERROR_ON_A_KNOWN_HOST = 0.3
@@ -324,8 +332,8 @@ CLAIMS = (
           event_over_kernels),
     Claim("Wall time and events on an idle stream are no shorter than that", "at least 0.95", wall_over_event),
     Claim("A host that sleeps inside a round is flagged", "each row", flagged("waits", "waits_for_host", True)),
-    Claim("5 warm-up rounds are as good as 2000: ratio of medians", "0.95 to 1.05",
-          medians_agree("5-rounds", "2000-rounds", 0.95, 1.05)),
+    Claim("5 warm-up rounds are as good as 300: ratio of medians", "0.95 to 1.05",
+          medians_agree("5-rounds", "300-rounds", 0.95, 1.05)),
     Claim("A case is as fast after a large one as alone: ratio of medians", "0.97 to 1.03",
           medians_agree("after-large", "alone", 0.97, 1.03)),
     Claim("Fused attention never takes the unfused path at head widths 16 to 128", "no math", fused_backends),

@@ -24,6 +24,8 @@ class Step:
     """Whether it is done once there is a record; any other step is done by its exit code."""
     judges: bool = False
     """Whether 1 is a result too, as 0 is: what failed is not run again until it passes by chance."""
+    needs_git: bool = False
+    """Whether it takes a base from the history; a copy of the suite without one becomes a repository for it."""
 
 
 def check(name: str, question: str) -> Step:
@@ -47,22 +49,26 @@ ASSERTS = suite(
     "Does an error that makes the GPU unusable cost its own case alone?",
     f"--model {MODELS}:AssertsAt256 --size tiny --context 128,256,512 {MODEL_ALONE} --phase forward",
 )
-MAIN = suite("main", "The record: the default grid without the phases that others hold",
+RECORD = suite("record", "A record of every kind of case, as small as says something",
+               "--size small,large --context 128,1024 --precision fp32,bf16 --phase forward,backward,full_step "
+               "--head-dim 64 --sequence-length 1024,4096,16384 --attention naive,sdpa --kernels")  # fmt: skip
+MAIN = suite("main", "The default grid without the phases that others hold",
              "--phase forward,backward,full_step")  # fmt: skip
 
 SLICES: dict[str, tuple[Step, ...]] = {
     "1": (
         check("facts", "Which machine is this, and what are its ceilings?"),
+        check("queue", "Do events, the wall clock and the profiler agree behind a full queue?"),
         suite("smoke", "Does each kind of case run?",
               "--size tiny --context 128,512 --head-dim 64 --sequence-length 1024 --rounds 5"),
     ),
-    "2": (
-        check("queue", "Do events, the wall clock and the profiler agree behind a full queue?"),
+    "2": (RECORD,),
+    "3": (
         suite("waits", "Is a host that sleeps inside a round flagged?",
-              f"--model {MODELS}:Sleeps --size small --context 1024 {MODEL_ALONE} --phase forward"),
+              f"--model {MODELS}:Sleeps --size medium --context 1024 {MODEL_ALONE} --phase forward"),
         suite("5-rounds", "A case after 5 warm-up rounds", f"--size small --context 512 {MODEL_ALONE}"),
-        suite("2000-rounds", "The same after 2000 warm-up rounds",
-              f"--size small --context 512 --warmup-rounds 2000 {MODEL_ALONE}"),
+        suite("300-rounds", "The same after 300 warm-up rounds",
+              f"--size small --context 512 --warmup-rounds 300 {MODEL_ALONE}"),
         suite("alone", "A case alone", f"{LONG_SDPA} -k attention"),
         suite("after-large", "The same case after a large model",
               f'{LONG_SDPA} --size xl --context 512 -k "attention or full_step"'),
@@ -72,7 +78,15 @@ SLICES: dict[str, tuple[Step, ...]] = {
         suite("cold-cache", "The same with the last-level cache flushed before each round",
               f"{SHORT_SDPA} --cold-cache"),
     ),
-    "3": (
+    "4": (
+        Step("numerics", "Do the numerics hold on this device?",
+             "pytest numerics_tests --device {device} --hypothesis-profile ci -q -p no:cacheprovider",
+             on_cpu="--hypothesis-profile quick -k softmax", judges=True),
+        Step("gate", "Does the gate find no difference between equal sides?",
+             "pytest perf_tests --device {device} --against HEAD --gate-minutes 4 --benchmark-storage file://{storage} "
+             f"--size small --context 128,512 {MODEL_ALONE}", on_cpu=SMALLEST, judges=True, needs_git=True),
+    ),
+    "5": (
         suite("overflow", "Does a batch that overflows cost its own case alone?",
               f"--model {MODELS}:Unknown --size large --context 128,1024 --batch-size 64 {MODEL_ALONE}"),
         suite("10B", "Which phases of the largest size fit?",
@@ -84,14 +98,7 @@ SLICES: dict[str, tuple[Step, ...]] = {
         suite("flex", "Does flex attention run?",
               "--precision bf16 --attention flex --head-dim 16,64 --sequence-length 1024 --rounds 20 -k attention"),
     ),
-    "4": (
-        Step("numerics", "Do the numerics hold on this device?",
-             "pytest numerics_tests --device {device} --hypothesis-profile ci -q -p no:cacheprovider",
-             on_cpu="--hypothesis-profile quick -k softmax", judges=True),
-    ),
-    "5": (MAIN,),
-    "6": (MAIN,),
-    "7": (
+    "6": (
         suite("executions", "What do compilation and CUDA graphs gain?",
               "--size small,large --context 1024 --precision bf16 --execution eager,compiled,reduce-overhead "
               '--phase full_step -k "not attention"'),
@@ -99,8 +106,7 @@ SLICES: dict[str, tuple[Step, ...]] = {
               f"--kernels --memory --size small,large --context 512 {MODEL_ALONE}"),
         suite("study", "How many warm-up rounds are enough?",
               '--warmup-study --size small --context 256 --precision bf16 --phase full_step -k "not attention"'),
-        Step("gate", "Does the gate find no difference between equal sides?",
-             "pytest perf_tests --device {device} --against HEAD --gate-minutes 4 --benchmark-storage file://{storage} "
-             f"--size small --context 128,512 {MODEL_ALONE}", on_cpu=SMALLEST, judges=True),
     ),
+    "7": (MAIN,),
+    "8": (MAIN,),
 }  # fmt: skip

@@ -46,7 +46,10 @@ PROFILES = {
 
 DEFAULT_PROFILE = "quick"
 
-NOT_JUDGED = (SUITE, SUITE.parent / "perf_tests", MODEL / "regions.py", Path(sys.prefix), Path(sys.base_prefix))
+NOT_JUDGED = (
+    *(SUITE, SUITE.parent / "perf_tests", MODEL / "regions.py", Path(sys.prefix), Path(sys.base_prefix)),
+    *(Path(folder).parent for folder in torch.__path__),  # other packages too, and outside of sys.prefix beside a venv
+)
 """Code of the harness, of libraries, and the names of regions."""
 
 MOST_NUMBERS = 8

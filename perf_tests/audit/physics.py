@@ -125,10 +125,11 @@ def _faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> 
     else:
         assert gpu is not None
         assert timing.precision is not None
-        peak = gpu.rates[timing.precision] * gpu.clock_margin
-        margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
+        rated, times = gpu.rates[timing.precision], gpu.clock_margin_of(timing.precision)
+        peak = rated * times
+        margin = f" x {times:g} for its clock" if times > 1 else ""
         inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
-        limit = f"{peak / gpu.clock_margin / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
+        limit = f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
     rate = _least_flops(timing) / seconds
     if rate <= NEAR_PEAK * peak:
         return None
@@ -200,7 +201,8 @@ def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
     square = work.batch_size * work.sequence_length**2
     square_bytes = square * (4 if timing.precision in ("fp32", "tf32") else 2)
     passing = max(square_bytes - gpu.l2_cache_bytes, 0) / gpu.bytes_per_second
-    product = 2 * square * work.head_dim / (gpu.rates[timing.precision] * gpu.clock_margin)
+    highest = gpu.rates[timing.precision] * gpu.clock_margin_of(timing.precision)
+    product = 2 * square * work.head_dim / highest
     products, passes = (sum(map(count.__getitem__, row.main_parts)) for count in (PRODUCTS, SOFTMAX_PASSES))
     return products * max(product, passing) + passes * passing if passing else None
 
@@ -492,9 +494,10 @@ def _missing_products(profile: Sequence[Kernel], implied: Implied) -> Iterator[F
     rounding = 0.05 * len(shared)  # of shares to a tenth of a point
     rest = median(implied.values()) * (100 + rounding - sum(kernel.percent or 0 for kernel in shared)) / 100
     is_fp32 = all(re.search("sgemm|simt|ffma", kernel.name) for kernel in products)
-    peak = gpu.rates["fp32"] if is_fp32 else max(gpu.rates.values())
+    precision = "fp32" if is_fp32 else max(gpu.rates, key=gpu.rates.__getitem__)
+    peak = gpu.rates[precision] * gpu.clock_margin_of(precision)
     tokens = (profile[0].batch_size or USUAL_BATCH_SIZE) * length
-    needed = missing * 2 * tokens * config.d_model**2 / (peak * gpu.clock_margin)
+    needed = missing * 2 * tokens * config.d_model**2 / peak
     if missing > 0 and needed > rest:
         why = f"{missing} of {7 * config.num_layers + 1} products are not listed, and need {needed * 1e3:.4g} ms"
         cause = "a capture that ended early, or another model"

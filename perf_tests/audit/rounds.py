@@ -8,8 +8,9 @@ from math import atan, cos, inf, isclose, pi, sin, sqrt
 from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
-from perf_tests.audit.physics import OUTLIER_SHARE, slow_round
+from perf_tests.audit.physics import MEASURED_CEILING_MARGIN, OUTLIER_SHARE, slow_round
 from perf_tests.phases import OF_A_PHASE, PHASES
+from perf_tests.records.format import duration
 from perf_tests.records.record import Json
 
 # Flags of a row, from its own rounds and figures alone.
@@ -36,9 +37,11 @@ class RowFacts:
 
     rounds_seconds: Sequence[float] = ()
     device_busy_seconds: float | None = None
+    empty_round_seconds: float | None = None
     part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bound: str | None = None
     peak_allocated_bytes: int | None = None
+    peak_requested_bytes: int | None = None
     predicted_peak_bytes: int | None = None
     workspace_bytes: int = 0
     """Workspaces of libraries, as far as the prediction leaves them out."""
@@ -48,7 +51,7 @@ class RowFacts:
     cudagraph_skips: int | None = None
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
-    throttled_rounds: Sequence[int] | None = None
+    throttle_reasons: Mapping[str, int] | None = None
     before: Mapping[str, Any] = field(default_factory=dict)
     """The state of the machine before the measured rounds."""
     after: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +63,21 @@ class RowFacts:
     sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
     """The shortest of the run so far."""
+    is_beside_a_run: bool = False
+    """Whether another run of the suite measured on this device meanwhile."""
+    cpu_seconds: Sequence[float] | None = None
+    """CPU time of all threads of this process, in each round; None where one of them waits for a device."""
+    raw_seconds: Sequence[float] = ()
+    """The rounds by a second clock of the system; empty where they are not timed by this process alone."""
+    replaced: Sequence[str] = ()
+    """Clocks, judges and functions of the suite that are no longer those of before."""
+    late_work: Sequence[str] = ()
+    """Clauses on work that went on after the clock was read."""
+    shares_memory: bool = False
+    over_roofline: float | None = None
+    """Time of the kernels over the median, without traffic that caches may serve."""
+    same_again: bool | None = None
+    """Whether two more rounds on equal inputs gave equal results, bit for bit."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -84,8 +102,8 @@ def has_trend(rounds: Sequence[float]) -> bool:
 
 def _waits_for_host(facts: RowFacts) -> bool:
     """Whether wall time exceeds the device's own although the device has enough work to be the slower."""
-    busy = facts.device_busy_seconds
-    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) > 1.05 * busy
+    busy, empty = facts.device_busy_seconds, facts.empty_round_seconds or 0.0
+    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > 1.05 * busy
 
 
 def _parts_do_not_add_up(facts: RowFacts) -> bool:
@@ -115,10 +133,15 @@ def _may_page(facts: RowFacts) -> bool:
 
 
 def _peak_is_off(facts: RowFacts) -> bool:
-    """Whether neither the counters nor `workspace_bytes` of libraries explain the allocator's peak."""
-    if facts.peak_allocated_bytes is None or facts.predicted_peak_bytes is None:
+    """Whether neither the counters nor `workspace_bytes` of libraries explain the peak of what was asked for.
+
+    A caching allocator's blocks are larger: one of more than 1 MiB keeps a rest of up to 1 MiB, which its
+    `allocated_bytes` count and `requested_bytes` do not (`should_split`, c10/cuda/CUDACachingAllocator.cpp).
+    """
+    peak = facts.peak_allocated_bytes if facts.peak_requested_bytes is None else facts.peak_requested_bytes
+    if peak is None or facts.predicted_peak_bytes is None:
         return False
-    above, tolerance = facts.peak_allocated_bytes - facts.predicted_peak_bytes, 0.01 * facts.predicted_peak_bytes
+    above, tolerance = peak - facts.predicted_peak_bytes, 0.01 * facts.predicted_peak_bytes
     return not -tolerance <= above <= tolerance + facts.workspace_bytes
 
 
@@ -136,15 +159,59 @@ def _has_jumped(name: str) -> Callable[[RowFacts], bool]:
     return rule
 
 
+# What no honest measurement shows. Seconds are sums over the case: a single round may lie between two ticks.
+
+
+CLOCKS_AGREE_SHARE, CLOCKS_AGREE_SECONDS = 1e-3, 1e-3
+"""Two clocks of one system differ by less: corrections of the time are .05 % at most."""
+CPU_SHARE, CPU_SECONDS_PER_ROUND = 1.05, 2e-4
+"""A reading of the CPU clocks lies outside of the round, and takes some microseconds for each thread."""
+
+
+def _clocks_disagree(facts: RowFacts) -> bool:
+    first, second = sum(facts.rounds_seconds), sum(facts.raw_seconds)
+    allowed = CLOCKS_AGREE_SHARE * second + CLOCKS_AGREE_SECONDS
+    return len(facts.raw_seconds) == len(facts.rounds_seconds) and abs(first - second) > allowed
+
+
+def _cpu_limit_seconds(facts: RowFacts) -> float:
+    return float(facts.before.get("usable_processors") or inf) * sum(facts.rounds_seconds)
+
+
+def _exceeds_processors(facts: RowFacts) -> bool:
+    slack = CPU_SECONDS_PER_ROUND * len(facts.rounds_seconds)
+    return sum(facts.cpu_seconds or ()) > CPU_SHARE * _cpu_limit_seconds(facts) + slack
+
+
+def _changed_conditions(facts: RowFacts) -> list[str]:
+    names = ("float32_matmul_precision", "deterministic_algorithms")
+    pairs = ((name, facts.before.get(name), facts.after.get(name)) for name in names)
+    return [f"{name} from {before} to {after}" for name, before, after in pairs if before != after]
+
+
+def why_replaced(names: Sequence[str]) -> str:
+    """Say what code of the user's replaced of clocks, judges and the suite."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"It replaced {', '.join(names[:3])}{more}, by which it is measured and checked; leave clocks, torch and the "
+        "suite as they are."
+    )
+
+
 @dataclass(frozen=True)
 class Flag:
     """The rule of when a row carries it, and its sentence for the reader."""
 
     rule: Callable[[RowFacts], bool]
     sentence: str
+    accusation: Callable[[RowFacts], str] | None = None
+    """The sentence, with figures, by which code of the user's is refused; None where it is measured all the same."""
 
 
 BUSY = "busy_machine"
+
+POWER_CAP = "power cap"
+"""NVML's reason (`hardware/machine.py`) that is no fault: under heavy work a data-centre card runs at its limit."""
 
 FLAGS = {
     "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
@@ -164,8 +231,13 @@ FLAGS = {
     BUSY: Flag(_is_busy,
         "other programs used processors that it needed (other_cores), so its times are too long; measure it again on a "
         "quiet machine"),
-    "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
-        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
+    "throttled": Flag(lambda facts: bool(set(facts.throttle_reasons or ()) - {POWER_CAP}),
+        "heat or a fault of the power supply held the GPU's clocks down at the end of measured rounds "
+        "(throttle_reasons)"),
+    "nondeterministic": Flag(lambda facts: facts.same_again is False,
+        "two more rounds on equal inputs differed in some bits of their results"),
+    "beside_a_run": Flag(lambda facts: facts.is_beside_a_run,
+        "another run of the suite measured on this device at the same time, so its times may be too long"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),
         "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
     "memory_limit_changed": Flag(_has_changed("memory_limit_bytes"),
@@ -177,15 +249,50 @@ FLAGS = {
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(_waits_for_host,
-        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
+        "wall time, less that of an empty round, exceeds the time that the device is busy by over 5 % although "
+        "launches do not bound it"),
     "parts_do_not_add_up": Flag(_parts_do_not_add_up,
         "the step and the sum of its parts differ by over 5 %"),
     "paging": Flag(_may_page,
         "rounds scatter while memory is nearly full: possible paging to the host"),
     "peak_off": Flag(_peak_is_off,
-        "the allocator's peak differs from the prediction by more than 1 % and the libraries' workspaces"),
+        "the peak of what was asked of the allocator differs from the prediction by more than 1 % and the libraries' "
+        "workspaces"),
+    "replaced": Flag(lambda facts: bool(facts.replaced),
+        "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times"),
+    "clocks_disagree": Flag(_clocks_disagree,
+        "a second clock of the system disagrees with its times by more than .1 % and 1 ms",
+        lambda facts: f"Its rounds took {duration(sum(facts.rounds_seconds))} by one clock and "
+            f"{duration(sum(facts.raw_seconds))} by a second one of the system (CLOCK_MONOTONIC_RAW): the first was "
+            "changed."),
+    "more_cpu_than_wall": Flag(_exceeds_processors,
+        "it used more CPU time than its processors have in its wall time, so one of the two clocks is wrong",
+        lambda facts: f"Its rounds used {duration(sum(facts.cpu_seconds or ()))} of CPU time in "
+            f"{duration(sum(facts.rounds_seconds))}, in which {facts.before['usable_processors']} processors have "
+            f"at most {duration(_cpu_limit_seconds(facts))}: a clock was changed."),
+    "over_roofline": Flag(lambda facts: (facts.over_roofline or 0.0) > MEASURED_CEILING_MARGIN,
+        "its kernels need longer here than it took, beyond what caches and noise of the ceilings explain",
+        lambda facts: f"On this machine its kernels need {facts.over_roofline:.3g} x the time that it took, without "
+            f"what caches may serve; up to {MEASURED_CEILING_MARGIN:g} x may be noise. It does less than it seems to, "
+            "or keeps results of earlier rounds."),
+    "late_work": Flag(lambda facts: bool(facts.late_work),
+        "its work went on after the clock was read",
+        lambda facts: f"Not all of its work is in its time: {'; '.join(facts.late_work)}."),
+    "shares_memory": Flag(lambda facts: facts.shares_memory,
+        "its output lies in the memory of an input",
+        lambda facts: "Its output lies in the memory of an input, which it so changed; return a tensor of its own."),
+    "conditions_changed": Flag(lambda facts: bool(_changed_conditions(facts)),
+        "it ran under other settings of torch than those that the row names (before, after)",
+        lambda facts: f"It changed {' and '.join(_changed_conditions(facts))} in its rounds, so that it ran under "
+            "other conditions than its row names; leave them alone in a forward pass, and choose the precision by "
+            "--precision."),
 }  # fmt: skip
 """Every flag that a row may carry in `flags`, in the order in which they are written."""
+
+
+def accusations(facts: RowFacts) -> list[str]:
+    """Sentences by which a case of the user's code is refused."""
+    return [flag.accusation(facts) for flag in FLAGS.values() if flag.accusation is not None and flag.rule(facts)]
 
 
 def raised(facts: RowFacts) -> list[str]:
@@ -374,7 +481,10 @@ def inconsistencies(values: Json) -> list[str]:
         if not isclose(share, 1.0, rel_tol=TOLERANCE):
             found.append(f"the shares of all {what} add up to {share:.4f}")
     if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
-        found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
+        found.append(
+            f"the device is busy for {values['busy_share']:.1%} of the time: the rounds do not wait for the device, so "
+            "their wall time is the host's alone; synchronise at the end of each"
+        )
     counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
     return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 

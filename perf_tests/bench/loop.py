@@ -6,7 +6,6 @@ and to time them alike on several ranks `perf_tests/bench/ranks.py`.
 """
 
 import gc
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,14 +14,22 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
-from perf_tests.audit.rounds import RowFacts, raised, suggested_warmup_rounds
-from perf_tests.bench.outcomes import ImpossibleError
+import torch
+from torch import Tensor
+
+from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
+from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds, why_replaced
+from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
+from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
+from perf_tests.hardware.bound import late_work, put_back, shares_memory, time
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
-from perf_tests.hardware.machine import OtherProcesses, RoundHealth, drifting_facts
-from perf_tests.predict.expectation import Expectation, why_impossible
+from perf_tests.hardware.limits import Ceilings
+from perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
+from perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
 from perf_tests.records.record import Json
+from perf_tests.user_code.guard import end_if_forked
 
 SetUp = Callable[[], tuple[Any, ...] | None]
 """A function that returns the arguments of the target."""
@@ -41,6 +48,10 @@ class Rounds:
     """The scale of the loss: where it falls between two rounds, the optimizer skipped a step."""
     forget_more: Callable[[], None] | None = None
     """Frees what a round leaves beside its result and the next must not find."""
+    renew: Callable[[torch.Generator], None] | None = None
+    """A writer of new values into the inputs, in place; passes leave those that were drawn first."""
+    check: Check | None = None
+    """What two of the timed rounds are held to."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
@@ -53,6 +64,7 @@ class Rounds:
     def prepare(self) -> None:
         """Run the set-up. The arguments are kept here: pytest-benchmark would hold them until it has new ones."""
         self.forget()
+        end_if_forked()
         begin_round()
         self._arguments = (self.setup() if self.setup is not None else None) or ()
 
@@ -82,9 +94,11 @@ class Measure(ABC):
         setup: SetUp | None = None,
         loss_scale: Callable[[], float] | None = None,
         forget_more: Callable[[], None] | None = None,
+        renew: Callable[[torch.Generator], None] | None = None,
+        check: Check | None = None,
     ) -> Any:
         """Return the result of the last round of `target(*setup())`; see `Rounds`."""
-        rounds = Rounds(target, setup, loss_scale, forget_more)
+        rounds = Rounds(target, setup, loss_scale, forget_more, renew, check)
         self.values = self.run_rounds(rounds) or {}
         return rounds.result
 
@@ -131,11 +145,22 @@ class TimedMeasure(Measure):
     """Seconds of work that no change of the code affects, called before the first round and after the last."""
     others: OtherProcesses | None = None
     """Watches the processors over the run; None where other ranks of the run are among the others."""
+    inputs: Sequence[Tensor] = ()
+    """Tensors that the output of the target may not lie in."""
+    draws: Draws | None = None
+    """Draws of the inputs in each round; None where they stay, and nothing is checked."""
     timing: "Timing | None" = None
+    _checked: CheckedRounds = field(init=False)
     _loss_scales: list[float] = field(default_factory=list)
+    _peaks: list[tuple[int | None, ...]] = field(default_factory=list)
+    """Allocated, requested and reserved bytes up to each kept round, whose slices take some."""
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Run warm-up and rounds; raises ImpossibleError after them for a time below this machine's minimum."""
+        """Run warm-up and measured rounds, then look at what they computed.
+
+        Raises ImpossibleError for a time below this machine's minimum, IncorrectError for what a checked round
+        computed, SuspiciousError for code of the user's that was not measured as the suite's own is.
+        """
         self.clock.forget()
         if self.row is None:
             # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
@@ -143,10 +168,21 @@ class TimedMeasure(Measure):
                 rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
+        if self.row.case.ranks:  # each has its share of the values alone
+            rounds.check = None
+        self._checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
         self.timing = self._time(rounds)
-        self.timing = replace(self.timing, sentinel_seconds=[*before, *self._sentinel_seconds()])
+        if self.row.case.user_code:  # at once, while late work is still under way
+            result = rounds.result
+            late, aliases = late_work(result), shares_memory(result, self.inputs)
+            self.timing = replace(self.timing, late_work=late, shares_memory=aliases)
+        sentinels = [*before, *self._sentinel_seconds()]
+        self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
+        if self.row.case.user_code and self.timing.replaced:  # before its results are judged
+            raise SuspiciousError(why_replaced(self.timing.replaced))
         self.row.refuse_the_impossible(self.timing)
+        self.timing = replace(self.timing, checked=self._checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
@@ -161,7 +197,7 @@ class TimedMeasure(Measure):
     def _time(self, rounds: Rounds) -> "Timing":
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
-        before, compilations = self._drifting_facts(), count_compilations()
+        before, compilations, started_under = self._drifting_facts(), count_compilations(), conditions()
         start = time.perf_counter()
         # The benchmark would show a case that fails in the warm-up as measured, so the warm-up runs outside of it.
         first = self._first_round(rounds) if self.warmup_rounds else (None, None)
@@ -172,6 +208,7 @@ class TimedMeasure(Measure):
         if self.others is not None:
             self.others.mark()
         self._measure(rounds)
+        peaks = self._highest_peaks()
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
         rounds_seconds = time.perf_counter() - start
@@ -184,6 +221,7 @@ class TimedMeasure(Measure):
             # The clock holds the warm-up rounds too, before the measured ones.
             device_seconds=self.clock.device_seconds[-self.rounds :],
             cpu_seconds=self.clock.cpu_seconds[-self.rounds :],
+            raw_seconds=self.clock.raw_seconds[-self.rounds :],
             all_part_seconds=self.clock.part_seconds,
             warmup_rounds_run=warmup_rounds_run,
             rounds_seconds=rounds_seconds,
@@ -195,21 +233,40 @@ class TimedMeasure(Measure):
             cudagraph_skips=compiled["cudagraph_skips"],
             # One more than rounds: a skipped step shows as a fall from the scale before its round.
             loss_scales=self._loss_scales[-self.rounds - 1 :],
-            drift={"before": before, "after": after, **self.health.facts(), "other_cores": other_cores},
-            peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
-            peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            drift={
+                "before": before | started_under,
+                "after": after | conditions(),
+                **self.health.facts(),
+                "other_cores": other_cores,
+            },
+            peak_allocated_bytes=peaks[0],
+            peak_requested_bytes=peaks[1],
+            peak_reserved_bytes=peaks[2],
             flushed_bytes=None if self.flush is None else self.flush.bytes,
             allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )
+
+    def _note_peaks(self) -> None:
+        device = self.device
+        peaks = (device.peak_allocated_bytes(), device.peak_requested_bytes(), device.peak_reserved_bytes())
+        self._peaks.append(peaks)
+
+    def _highest_peaks(self) -> list[int | None]:
+        """Return allocated, requested and reserved bytes without the buffer that flushes caches."""
+        self._note_peaks()
+        highest = (None if None in peaks else max(peaks) for peaks in zip(*self._peaks, strict=True))
+        return [self._without_flush(peak) for peak in highest]
 
     def _without_flush(self, peak_bytes: int | None) -> int | None:
         return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
     def _prepare(self, rounds: Rounds, number: int) -> None:
+        """Write new values, set up, flush: in this order, or the writing would be what the caches hold."""
         rounds.forget()
         self.on_round(number)
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
+        self._checked.begin(number, is_measured=number >= self.warmup_rounds)
         if number < self.warmup_rounds:
             rounds.prepare()
         else:
@@ -247,10 +304,17 @@ class TimedMeasure(Measure):
     def _measure(self, rounds: Rounds) -> None:
         numbers = count()
 
+        def end_of_round() -> None:
+            self.health.end_of_round()
+            if self._checked.keeps_this:
+                self._note_peaks()
+                self._checked.end()
+                self.device.start_peaks()
+
         def set_up() -> None:
             number = next(numbers)
             if number:
-                self.health.end_of_round()
+                end_of_round()
             self._prepare(rounds, self.warmup_rounds + number)
 
         rounds.forget()
@@ -260,7 +324,7 @@ class TimedMeasure(Measure):
         self.health.begin()
         self.benchmark.pedantic(rounds.run, setup=set_up, rounds=self.rounds)
         self.device.synchronize()
-        self.health.end_of_round()
+        end_of_round()
 
     def _drifting_facts(self) -> Json:
         return drifting_facts(self.device.torch_device, self.health.health)
@@ -297,6 +361,8 @@ class Timing:
     """The state `before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what
     others used."""
     peak_allocated_bytes: int | None
+    peak_requested_bytes: int | None
+    """What was asked for; the allocator's blocks hold up to 1 MiB more each. None where the allocator does not tell."""
     peak_reserved_bytes: int | None
     allocated_before_bytes: int | None
     """Bytes held before the first round: model, inputs and whatever earlier cases left."""
@@ -308,6 +374,16 @@ class Timing:
     takes."""
     sentinel_seconds: list[float] = field(default_factory=list)
     """Seconds of a product that no change of the code affects, before the first round and after the last."""
+    raw_seconds: list[float] = field(default_factory=list)
+    """Seconds of the same rounds by a second clock."""
+    replaced: list[str] = field(default_factory=list)
+    """Clocks, judges and functions of the suite that were found replaced after the rounds."""
+    late_work: list[str] = field(default_factory=list)
+    """Signs that the last round of code of the user's went on after the clock was read."""
+    shares_memory: bool = False
+    """Whether the output lies in the memory of an input."""
+    checked: Json | None = None
+    """What two of the measured rounds were held to; None where nothing was."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -334,14 +410,24 @@ class Row:
     case: Case
     conditions: Json = field(default_factory=dict)
     """What a figure depends on besides the identity of its case."""
+    asked_after: Callable[[], Json] = dict
+    """Conditions that only a profiler tells, which may slow down what runs after it (pytorch/pytorch#144455)."""
     matmul_flops_per_second: float | None = None
     expectation: Expectation | None = None
     measure_ceiling_again: Callable[[str], float] | None = None
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
     threads: int = 1
+    empty_round_seconds: float | None = None
+    """Wall time of a round without work; None where the device has no clock."""
+    was_beside: Callable[[], bool] = lambda: False
+    """Whether another run of the suite measured on this device meanwhile; asked after the rounds."""
+    ceilings_again: Callable[[str], Ceilings | None] | None = None
+    """The machine's ceilings with that precision's products and memory traffic measured once more."""
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
+    values_seed: int | None = None
+    """Draws of the inputs in each round; None where they stay the same."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
         """Hold the rounds against physics; raises ImpossibleError for a time below this machine's minimum."""
@@ -352,13 +438,14 @@ class Row:
             raise ImpossibleError(reason)
 
     def of(self, timing: Timing) -> Json:
-        """Return `extra_info` of the record, flat."""
+        """Return `extra_info` of the record, flat. Raises SuspiciousError."""
         case, expectation = self.case, self.expectation
         first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
         compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles", "cudagraph_skips")}
         info: Json = {
             **case.identity(),
             **self.conditions,
+            **self.asked_after(),
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
             "warmup_rounds_run": timing.warmup_rounds_run,
@@ -370,9 +457,11 @@ class Row:
             # On a GPU the thread that waits for the device spins.
             "cpu_seconds": timing.cpu_seconds if case.device == "cpu" else None,
             "device_busy_seconds": timing.device_busy_seconds,
+            "empty_round_seconds": self.empty_round_seconds,
             "part_seconds": timing.part_seconds,
             # Of a graph's pool the allocator counts only what outlives a replay.
             "peak_allocated_bytes": None if case.replays_cuda_graphs else timing.peak_allocated_bytes,
+            "peak_requested_bytes": None if case.replays_cuda_graphs else timing.peak_requested_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,
             **self._rates(timing.median_seconds),
         }
@@ -390,10 +479,33 @@ class Row:
             is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
             threads=self.threads,
             least_sentinel_seconds=self.least_sentinel_seconds(timing.sentinel_seconds),
+            # On ranks a round's time is the slowest rank's.
+            raw_seconds=timing.raw_seconds if case.ranks is None else (),
+            replaced=timing.replaced,
+            late_work=timing.late_work,
+            shares_memory=timing.shares_memory,
+            is_beside_a_run=self.was_beside(),
+            over_roofline=self._over_roofline(timing.median_seconds),
+            same_again=(timing.checked or {}).get("same_again"),
         )
+        if case.user_code and (accused := accusations(facts)):
+            raise SuspiciousError(" ".join(accused))
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
+        info["values_seed"], info["checked"] = self.values_seed, timing.checked
         return info
+
+    def _over_roofline(self, median_seconds: float) -> float | None:
+        """Return the time of its kernels over the median; before anybody is accused the ceilings are measured again."""
+        expectation, times = self.expectation, 0
+        if expectation is None:
+            return None
+        while (over := expectation.over_roofline(median_seconds)) and over > MEASURED_CEILING_MARGIN:
+            if not self.case.user_code or self.ceilings_again is None or times == MEASURED_AGAIN:
+                break
+            expectation = replace(expectation, ceilings=self.ceilings_again(self.case.precision))
+            times += 1
+        return over
 
     def _rates(self, median_seconds: float) -> Json:
         flops, ceiling = self._model_flops, self.matmul_flops_per_second

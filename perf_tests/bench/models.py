@@ -3,7 +3,7 @@
 import gc
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from model.compilation import compiled, forget_compiled
 from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
+from perf_tests.bench.checked_rounds import fill_normal
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
@@ -139,6 +140,20 @@ class Batch:
 
     tokens_BT: Tensor
     targets_BT: Tensor
+    draw: Callable[[torch.Generator], Tensor] | None = None
+    """Draws tokens and the last one's target, (B, T + 1), on the host."""
+
+    @classmethod
+    def drawn(cls, draw: Callable[[torch.Generator], Tensor], seed: int, device: torch.device) -> "Batch":
+        tokens = draw(torch.Generator().manual_seed(seed)).to(device)
+        return cls(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), draw)
+
+    def renew(self, generator: torch.Generator) -> None:
+        """Draw other tokens, into the same tensors."""
+        if self.draw is not None:
+            tokens = self.draw(generator)
+            self.tokens_BT.copy_(tokens[:, :-1])
+            self.targets_BT.copy_(tokens[:, 1:])
 
 
 @dataclass(frozen=True)
@@ -150,9 +165,18 @@ class AttentionInputs:
     v_BTK: Tensor
     gradient_BTK: Tensor
 
+    @property
+    def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.q_BTK, self.k_BTK, self.v_BTK, self.gradient_BTK
+
     def forget_gradients(self) -> None:
         for leaf in (self.q_BTK, self.k_BTK, self.v_BTK):
             leaf.grad = None
+
+    def renew(self, generator: torch.Generator) -> None:
+        """Draw other values, into the same tensors."""
+        for one in self.all:
+            fill_normal(one, generator)
 
 
 def axis(name: str) -> Any:

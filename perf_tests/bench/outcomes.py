@@ -26,6 +26,11 @@ class Outcome:
             raise ValueError(f"outcome {self.outcome!r} is not known; it must be one of {', '.join(OUTCOMES)}.")
 
     @property
+    def is_of_a_side(self) -> bool:
+        """Whether base may be another: it may support what head does not, or be honest. Only its worker can tell."""
+        return self.outcome in ("unsupported", "suspicious")
+
+    @property
     def in_words(self) -> str:
         return f"{OUTCOMES[self.outcome]}: {self.reason}"
 
@@ -36,6 +41,10 @@ class Outcome:
 
 class ImpossibleError(Exception):
     """A case was measured faster than its machine can be; the message gives the limit and the likely cause."""
+
+
+class SuspiciousError(Exception):
+    """Code of the user's was not measured as the suite's own is; the message says what was found."""
 
 
 def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json], of_what: str = "") -> Outcome | None:

@@ -42,6 +42,8 @@ class Run:
     """Intended slowdowns, read before measuring."""
     verdict_lines: list[str] = field(default_factory=list)
     """Verdicts on times, where enough launches are recorded."""
+    slower: int | None = None
+    """Cases that those call slower."""
     is_contaminated: bool = False
     """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
 
@@ -52,6 +54,8 @@ class Session:
 
     repository: Repository
     """The repository of what is under test."""
+    replaced: list[str] = field(default_factory=list)
+    """What was found replaced of clocks, judges and the suite before there was a workbench."""
     saving: SavingOptions = field(init=False)
     """Set when pytest is configured."""
     settings: Settings = field(init=False)

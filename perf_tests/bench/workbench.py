@@ -1,10 +1,10 @@
 """What all benchmarks of one run share: device, clock, memory budget, ceilings, and what is kept of the run."""
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,17 +12,20 @@ import torch
 
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
+from perf_tests.audit.rounds import why_replaced
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests.bench.recording import MeasuringSession
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.hardware import clock as roofline
+from perf_tests.hardware.bound import put_back, time
 from perf_tests.hardware.clock import Clock, sentinel_bytes
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, open_gpu_health
+from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, RunsBeside, open_gpu_health
 from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
@@ -58,12 +61,18 @@ class Workbench:
     groups: "Groups | None" = None
     """Process groups of the ranks; None where there is one process."""
     refused_attentions: Refusals = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    """What the import of the user's code, or a check of it, replaced of clocks, judges and the suite."""
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
+    values_seed: int = field(default_factory=drawn_seed)
+    """The seed of the inputs in each round; made after the user's code is imported, unless it was typed."""
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
     others: OtherProcesses = field(default_factory=OtherProcesses)
+    beside: RunsBeside | None = None
+    """Other runs on this machine; None where nothing is measured."""
     _least_sentinel_seconds: float = math.inf
     doubts: list[str] = field(default_factory=list)
     """Sentences on kept ceilings that this run did not confirm."""
@@ -79,6 +88,13 @@ class Workbench:
         self._least_sentinel_seconds = min((self._least_sentinel_seconds, *seconds))
         return self._least_sentinel_seconds if math.isfinite(self._least_sentinel_seconds) else None
 
+    @cached_property
+    def empty_round_seconds(self) -> float | None:
+        """Seconds of a round that does nothing on this device, measured once; None on a CPU, whose rounds hold nothing
+        but their work.
+        """
+        return roofline.empty_round_seconds(Clock(self.device), self.device)
+
     @property
     def disabled(self) -> bool:
         """Whether every benchmark only runs once, as a test."""
@@ -91,6 +107,8 @@ class Workbench:
         gpus = 0 if self.groups is None else self.groups.peers.gpus
         if reason := case.why_unsupported(device) or case.why_unsupported_on_ranks(gpus):
             return Outcome("unsupported", reason)
+        if self.replaced and case.user_code:
+            return Outcome("suspicious", why_replaced(self.replaced))
         if (refusal := refusal_of(case, self.refused_attentions, device)) or case in self.known_to_fit:
             return refusal
         with self.spending("counting"):
@@ -98,8 +116,10 @@ class Workbench:
 
     def check_attentions(self, cases: Iterable[Case]) -> None:
         """Check the user's functions: from here on the cases of one that is wrong, or fails, are not tried."""
+        self.replaced += put_back()  # by the import of any code of the user's
         with self.spending("building"):
             self.refused_attentions = refusals(cases, self.device.torch_device)
+        self.replaced += put_back()
         forget_compiled()
 
     def halve_memory(self) -> int:
@@ -179,6 +199,14 @@ class Workbench:
         ceilings = self._ceilings()
         return ceilings and ceilings.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
 
+    def ceilings_again(self, precision: str) -> Ceilings | None:
+        """Measure products and memory traffic once more; returns the best of all so far."""
+        self.measure_ceiling_again(precision)
+        if self._machine is not None:
+            best = max(self._machine.bytes_per_second, roofline.memory_rate(self.device).burst)
+            self._machine = replace(self._machine, bytes_per_second=best)
+        return self.ceilings_for(precision)
+
     def _ceilings(self) -> Ceilings | None:
         """Measure or read them at the first call; None without the memory to measure them."""
         if self._machine is not None or self._is_out_of_memory:
@@ -212,9 +240,20 @@ class Workbench:
         """Return what to call before each measured round of a case with cold caches; None for other cases."""
         return CacheFlush(self.device.torch_device) if case.cache == "cold" else None
 
+    def was_beside(self, since: float) -> bool:
+        """Return whether another run measured on this device since a moment."""
+        return self.beside is not None and self.beside.seen_since(since)
+
+    @property
+    def neighbours(self) -> list[str]:
+        """Sentences on runs that were seen to measure at the same time."""
+        return [] if self.beside is None else self.beside.sentences()
+
     def on_round(self, number: int) -> None:
         if self.session is not None:
             self.session.progress.round(number)
+        if self.beside is not None:
+            self.beside.look_now_and_then()
 
 
 def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:

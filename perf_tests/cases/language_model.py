@@ -277,7 +277,7 @@ def require(fact: object, sentence: str) -> None:
 def check_logits(logits_BTV: Tensor, case: LanguageModelCase) -> None:
     wanted = (case.per_rank_batch_size or case.batch_size, case.context_length, case.config.vocab_size)
     require(tuple(logits_BTV.shape) == wanted, f"logits have the shape {tuple(logits_BTV.shape)}, not {wanted}")
-    _check_finite(logits_BTV, "logits")
+    check_finite(logits_BTV, "logits")
 
 
 def check_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> None:
@@ -294,7 +294,7 @@ def check_gradients(training: Training) -> None:
         if parameter.grad is None:
             raise AssertionError(f"{name} has no gradient")
         if not training.precision.scales_loss:
-            _check_finite(parameter.grad, f"gradients of {name}")
+            check_finite(parameter.grad, f"gradients of {name}")
 
 
 def check_update(training: Training) -> None:
@@ -302,13 +302,13 @@ def check_update(training: Training) -> None:
     for name, parameter in training.model.named_parameters():
         needs_state = parameter.requires_grad and isinstance(training.optimizer, AdamW)
         require(training.optimizer.state.get(parameter) or not needs_state, f"{name} has no optimizer state")
-        _check_finite(parameter, f"weights of {name}")
+        check_finite(parameter, f"weights of {name}")
 
 
 def check_attention_output(output_BTK: Tensor, v_BTK: Tensor) -> None:
     """The shape is kept, and the first token, which sees only itself, has its value as output."""
     require(output_BTK.shape == v_BTK.shape, f"the output has the shape {tuple(output_BTK.shape)}, not {v_BTK.shape}")
-    _check_finite(output_BTK, "outputs")
+    check_finite(output_BTK, "outputs")
     first, wanted = output_BTK[:, 0], v_BTK[:, 0].to(output_BTK.dtype)
     require(first.allclose(wanted), "the first token attends to later ones")
 
@@ -317,9 +317,9 @@ def check_attention_gradients(*leaves: Tensor) -> None:
     for name, leaf in zip(("query", "key", "value"), leaves, strict=True):
         if leaf.grad is None:
             raise AssertionError(f"{name} has no gradient")
-        _check_finite(leaf.grad, f"gradients of {name}")
+        check_finite(leaf.grad, f"gradients of {name}")
 
 
-def _check_finite(values: Tensor, what: str) -> None:
+def check_finite(values: Tensor, what: str) -> None:
     is_finite = values.isfinite()
     require(is_finite.all(), f"{int((~is_finite).sum())} of {values.numel()} {what} are not finite")

@@ -71,6 +71,7 @@ class Verdict(StrEnum):
     NO_LONGER_FITS = "NO LONGER FITS"
     IMPOSSIBLE = "IMPOSSIBLE"
     INCORRECT = "INCORRECT"
+    SUSPICIOUS = "SUSPICIOUS"
     FAILED = "FAILED"
     NO_LONGER_SUPPORTED = "NO LONGER SUPPORTED"
     NOT_MEASURED = "NOT MEASURED"
@@ -89,6 +90,7 @@ LOST = {
     "process_died": Verdict.FAILED,
     "impossible": Verdict.IMPOSSIBLE,
     "incorrect": Verdict.INCORRECT,
+    "suspicious": Verdict.SUSPICIOUS,
     ABSENT: Verdict.GONE,
 }
 """The verdict where head has this outcome and base a timing."""

@@ -2,7 +2,6 @@
 
 import importlib.util
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from statistics import median
@@ -12,7 +11,15 @@ import torch
 from torch import Tensor
 
 from model.precision import PRECISIONS, Precision
-from perf_tests.hardware.device import Device, Event, no_collections
+from perf_tests.hardware.bound import time
+from perf_tests.hardware.device import (
+    MIXED_PRECISION,
+    Device,
+    Event,
+    float32_matmul_precision,
+    is_out_of_memory,
+    no_collections,
+)
 from perf_tests.hardware.limits import Message, Rate
 from perf_tests.hardware.torch_private import TorchDispatchMode
 
@@ -22,8 +29,8 @@ class Clock:
 
     Beside wall time it records for each round `device_seconds` (elapsed in the device's stream, host stalls included:
     the first event passes at once, because the stream is idle; empty where the device has no clock), `cpu_seconds` (of
-    all threads of this process) and `part_seconds` (of each part that called `mark`; by the device's clock if it has
-    one).
+    all threads of this process), `raw_seconds` (by a second clock) and `part_seconds` (of each part that called `mark`;
+    by the device's clock if it has one).
     """
 
     # pytest-benchmark writes this name into the record.
@@ -37,6 +44,7 @@ class Clock:
         """Drop the rounds of the last case."""
         self.device_seconds: list[float] = []
         self.cpu_seconds: list[float] = []
+        self.raw_seconds: list[float] = []
         self.wall_seconds: list[float] = []
         self.part_seconds: dict[str, list[float]] = {}
         self.begin_round()
@@ -72,14 +80,15 @@ class Clock:
         self._cpu_start = time.process_time()
         # The event first: recording it takes microseconds of the host, which are no part of the round.
         self._event_start = self._device.record_event()
-        self._wall_start = time.perf_counter()
+        self._raw_start, self._wall_start = time.raw(), time.perf_counter()
         return self._wall_start
 
     def _stop(self) -> float:
         event_stop = self._device.record_event()
         self._device.synchronize()
-        wall_stop = time.perf_counter()
+        wall_stop, raw_stop = time.perf_counter(), time.raw()
         self.cpu_seconds.append(time.process_time() - self._cpu_start)
+        self.raw_seconds.append(raw_stop - self._raw_start)
         if self._event_start is not None and event_stop is not None:
             self.device_seconds.append(self._event_start.seconds_until(event_stop))
         event, wall = self._event_start, self._wall_start
@@ -98,6 +107,14 @@ class Clock:
 HOLD_SECONDS = 0.05
 """Seconds of waiting before each slice: 125 us for each of its operations."""
 
+BUSY_ROUNDS = 5
+"""Rounds whose median is taken: one round of some microseconds is off by several."""
+
+LONG_BUSY_SECONDS = 0.1
+"""A round of this length stands for itself."""
+
+EMPTY_ROUNDS = 100
+
 OPERATIONS_OF_A_SLICE = 400
 """A queue takes about 1000 launches before the host must wait; most operations are one launch or none."""
 
@@ -112,9 +129,43 @@ def busy_seconds(
     dispatch mode would keep from running. None on a device without a clock, and where the first event of a slice
     passed before all of the slice was issued: the host waits for the device, stalls longer than a hold, or launches
     more than the queue takes. A profiler would know more, but slows down what runs after it (pytorch/pytorch#144455).
+    The median of a few rounds, of long ones a single one; None too where memory runs out, because the dispatch mode
+    keeps tensors longer than a timed round does.
     """
     if device.record_event() is None:
         return None
+    found: list[float] = []
+    while len(found) < BUSY_ROUNDS:
+        try:
+            seconds = _busy_seconds_of_a_round(set_up, work, device, has_slices=has_slices)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            seconds = None
+        if seconds is None:
+            return None
+        found.append(seconds)
+        if seconds >= LONG_BUSY_SECONDS:
+            break
+    return median(found)
+
+
+def empty_round_seconds(clock: "Clock", device: Device) -> float | None:
+    """Return the median wall time of a round without work, which every timed round contains; None without events."""
+    if device.record_event() is None:
+        return None
+    seconds = []
+    for _ in range(EMPTY_ROUNDS):
+        clock.begin_round()
+        start = clock()
+        seconds.append(clock() - start)
+    clock.forget()
+    return median(seconds)
+
+
+def _busy_seconds_of_a_round(
+    set_up: Callable[[], object], work: Callable[[], object], device: Device, *, has_slices: bool
+) -> float | None:
     set_up()
     device.synchronize()
     held = _HeldWork(device)
@@ -199,8 +250,11 @@ def _product(device: torch.device) -> Callable[[], object]:
     left, right = (torch.randn(width, width, generator=generator).to(device) for _ in range(2))
 
     def product() -> None:
-        PRECISIONS["fp32"].apply()  # the case before may have left TF32 on
+        of_case = float32_matmul_precision()
+        PRECISIONS["fp32"].apply()
         torch.mm(left, right)
+        if of_case != MIXED_PRECISION:
+            torch.set_float32_matmul_precision(of_case)
 
     return product
 

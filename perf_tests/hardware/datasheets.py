@@ -31,6 +31,8 @@ class Gpu:
     clock_margin: float
     """The factor by which a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce
     below it."""
+    tensor_clock_margin: float
+    """The same of every rate but fp32's: Hopper's tensor rates are stated at a lower clock than its fp32 rate."""
     source: str
     aliases: tuple[str, ...]
     """Words that, found together in a name, mean this card."""
@@ -47,6 +49,10 @@ class Gpu:
             raise ValueError(f"There is no peak for precision {precision!r}; known: {', '.join(_RATES)}.")
         return self.rates.get(known)
 
+    def clock_margin_of(self, precision: str) -> float:
+        """Return by how much the card may exceed its rate in `precision`."""
+        return self.clock_margin if precision == "fp32" else self.tensor_clock_margin
+
 
 def _gpu(
     name: str,
@@ -57,6 +63,7 @@ def _gpu(
     aliases: Sequence[str] = (),
     source: str = "given by hand",
     clock_margin: float = 1.0,
+    tensor_clock_margin: float | None = None,
     compute_major: int | None = None,
 ) -> Gpu:
     """Return the card in the units of `datasheets.toml`."""
@@ -67,6 +74,7 @@ def _gpu(
         rates={precision: rate * 1e12 for precision, rate in tflops.items()},
         l2_cache_bytes=None if l2_mib is None else int(l2_mib * 2**20),
         clock_margin=clock_margin,
+        tensor_clock_margin=tensor_clock_margin or clock_margin,
         source=source,
         aliases=tuple(aliases),
         compute_major=compute_major,

@@ -5,7 +5,6 @@ import gc
 import mmap
 import os
 import resource
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from model.attention import AttentionFunction
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.torch_private import (
     clear_cublas_workspaces,
     compiler_counters,
@@ -95,7 +95,10 @@ def total_bytes() -> int:
 def cap_address_space(budget_bytes: int) -> None:
     """Let this process grow by at most `budget_bytes`; a larger allocation raises instead of getting it killed."""
     _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # no /proc, as `why_less_is_known` says
+        return
     limit = pages * resource.getpagesize() + budget_bytes
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
@@ -121,7 +124,19 @@ def proc_values(file: str, name: str) -> list[str]:
 def _meminfo_bytes(name: str) -> int:
     for value in proc_values("meminfo", name):
         return int(value.split()[0]) * 1024
-    raise OSError(f"/proc/meminfo has no {name}; set --memory-budget")
+    # The C library asks the kernel itself, which counts what caches hold as taken (sysconf(3)).
+    pages = os.sysconf("SC_AVPHYS_PAGES" if name == "MemAvailable" else "SC_PHYS_PAGES")
+    return pages * resource.getpagesize()
+
+
+def why_less_is_known() -> str | None:
+    """Say what a machine without /proc does not tell; None where it is there."""
+    if os.path.exists("/proc/self/stat"):
+        return None
+    return (
+        "There is no /proc here: other_cores and clock rates are null, CPU times of several threads are as of the "
+        "kernel's last tick, and a case that needs more memory than there is may be killed instead of ending in time."
+    )
 
 
 def control_group_limit_bytes() -> int | None:
@@ -299,6 +314,10 @@ class Device(ABC):
     def peak_allocated_bytes(self) -> int | None:
         return None
 
+    def peak_requested_bytes(self) -> int | None:
+        """Return the peak of what was asked for, without what the allocator's blocks are larger by."""
+        return None
+
     def peak_reserved_bytes(self) -> int | None:
         return None
 
@@ -333,8 +352,8 @@ class CpuDevice(Device):
 class CudaEvent:
     """A timing event on the current stream."""
 
-    def __init__(self) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)
+    def __init__(self, kind: type[torch.cuda.Event]) -> None:
+        self.event = kind(enable_timing=True)
         self.event.record()
 
     def seconds_until(self, later: Event) -> float:
@@ -356,12 +375,14 @@ class CudaDevice(Device):
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
         torch.cuda.set_device(torch_device)
+        # Bound here, before code of the user's is imported, which may replace them.
+        self._wait, self._kind_of_event = torch.cuda.synchronize, torch.cuda.Event
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.torch_device)
+        self._wait(self.torch_device)
 
     def record_event(self) -> Event | None:
-        return CudaEvent()
+        return CudaEvent(self._kind_of_event)
 
     def hold(self, seconds: float) -> None:
         spin_cuda(round(seconds * HIGHEST_HERTZ))
@@ -399,8 +420,28 @@ class CudaDevice(Device):
     def peak_allocated_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)
 
+    def peak_requested_bytes(self) -> int | None:
+        return int(torch.cuda.memory_stats(self.torch_device)["requested_bytes.all.peak"])
+
     def peak_reserved_bytes(self) -> int | None:
         return torch.cuda.max_memory_reserved(self.torch_device)
+
+
+# How float32 products are computed, which torch can be told in two ways.
+
+
+MIXED_PRECISION = "set in two ways"
+
+
+def float32_matmul_precision() -> str:
+    """Return torch's setting; MIXED_PRECISION where code set `torch.backends.cuda.matmul.fp32_precision` beside it.
+
+    Torch then refuses to tell, and products run in TF32 under whatever name.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return MIXED_PRECISION
 
 
 # Flushing the last-level cache, so that what is timed next reads its inputs from memory.

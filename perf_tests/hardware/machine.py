@@ -1,18 +1,31 @@
 """Facts of the machine: stable ones belong to a record, drifting ones to each of its rows."""
 
+import atexit
+import fcntl
+import json
+import math
 import os
+import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from perf_tests.hardware.device import control_group_limit_bytes, is_kept, proc_values, total_bytes
+from perf_tests.hardware import bound
+from perf_tests.hardware.device import (
+    control_group_limit_bytes,
+    float32_matmul_precision,
+    is_kept,
+    proc_values,
+    total_bytes,
+)
 
 # Cores of this machine and the binding of processes to them (Linux).
 
@@ -96,18 +109,18 @@ class OtherProcesses:
     """The kernel counts in ticks of 10 ms on each processor: 2 processors are known to .04 cores over this time."""
 
     def __init__(self) -> None:
-        self._readings = deque([(time.perf_counter(), _busy_seconds())], maxlen=256)
+        self._readings = deque([(bound.time.perf_counter(), _busy_seconds())], maxlen=256)
 
     def mark(self) -> None:
         """Begin a stretch of time, which `cores` is asked about at its end."""
-        self._readings.append((time.perf_counter(), _busy_seconds()))
+        self._readings.append((bound.time.perf_counter(), _busy_seconds()))
 
     def cores(self) -> float | None:
         """Return their average number since the last mark, or since an earlier one where that is too short to tell.
 
         None where the kernel counts no time.
         """
-        now, busy = time.perf_counter(), _busy_seconds()
+        now, busy = bound.time.perf_counter(), _busy_seconds()
         long_ago = (reading for reading in reversed(self._readings) if now - reading[0] >= self.WINDOW_SECONDS)
         start, busy_before = next(long_ago, self._readings[0])
         if busy is None or busy_before is None:
@@ -132,6 +145,73 @@ def _busy_seconds() -> float | None:
         return None
     ours = os.times()  # of its children those that have ended, such as a compiler
     return ticks / os.sysconf("SC_CLK_TCK") - sum(ours[:4]) if ticks else None
+
+
+class RunsBeside:
+    """Tells other runs on this machine, whatever their storage, that this one measures, and finds those that do.
+
+    Each holds the lock of a file of its own in the temporary folder, until its process ends.
+    """
+
+    PREFIX = "perf-tests-run-"
+
+    def __init__(self, device: str, where: str) -> None:
+        """Say that a run measures here, whose figures go to `where`. Raises nothing.
+
+        Without such a folder no run sees this one.
+        """
+        self.seen: dict[int, str] = {}
+        """What those found so far write to, by process."""
+        self._device, self._file = device, None
+        self._last_look = self._last_seen = -math.inf
+        with suppress(OSError):
+            self._file = file = tempfile.NamedTemporaryFile("w", prefix=self.PREFIX)  # noqa: SIM115  # until the end
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(file.fileno(), 0o644)  # for other users too
+            json.dump({"process": os.getpid(), "device": device, "where": where}, file)
+            file.flush()
+            atexit.register(self.close)
+
+    def seen_since(self, moment: float) -> bool:
+        """Return whether another run measured on this device at or after a moment of `bound.time.monotonic`."""
+        self.look()
+        return self._last_seen >= moment
+
+    def look(self) -> bool:
+        """Return whether another run measures on this device now; it is added to `seen`."""
+        found, self._last_look = False, bound.time.monotonic()
+        for path in Path(tempfile.gettempdir()).glob(f"{self.PREFIX}*"):
+            with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+                content = file.read(4096)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    run = json.loads(content)
+                    if int(run["process"]) != os.getpid() and run["device"] == self._device:
+                        self.seen[int(run["process"])], found = str(run["where"])[:200], True
+                        self._last_seen = self._last_look
+                    continue
+                if content:  # else it is about to be locked
+                    path.unlink()
+        return found
+
+    def look_now_and_then(self) -> None:
+        """Look once a second at most, between rounds: a short run would come and go within a long case."""
+        if bound.time.monotonic() - self._last_look >= 1.0:
+            self.look()
+
+    def close(self) -> None:
+        """Measure no longer."""
+        if self._file is not None:
+            self._file.close()
+
+    def sentences(self) -> list[str]:
+        """Say which runs were seen, of all that this one looked for."""
+        return [
+            f"Process {process} measures on this machine at the same time, into {where}: each run makes the other's "
+            "times too long; wait for its end, or measure again."
+            for process, where in self.seen.items()
+        ]
 
 
 # The state of an NVIDIA GPU through NVML: clocks, temperature, power, energy, throttling.
@@ -174,7 +254,7 @@ class GpuHealth:
         nvml, bits = self._nvml, self.clock_event_bits()
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
         return {
-            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            "sm_clock_mhz": self.sm_clock_mhz(),
             "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
             "temperature_celsius": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
             "power_watts": None if milliwatts is None else milliwatts / 1e3,
@@ -200,10 +280,20 @@ class GpuHealth:
         ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", older)
         return None if ask is None else self._ask(ask)
 
-    def is_throttled(self) -> bool:
-        """Whether power or heat holds the clocks down now."""
+    def throttle_reasons(self) -> list[str]:
+        """Return which of power and heat hold the clocks down now, by their names in `REASONS`."""
         bits = self.clock_event_bits() or 0
-        return any(bits & bit for bit in THROTTLING)
+        return [name for bit, name in REASONS.items() if bits & bit and bit in THROTTLING]
+
+    def sm_clock_mhz(self) -> float | None:
+        return self._ask(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+
+    def driver_version(self) -> str | None:
+        try:
+            version = self._nvml.nvmlSystemGetDriverVersion()
+        except self._nvml.NVMLError:
+            return None
+        return version.decode() if isinstance(version, bytes) else str(version)  # bytes until release 11.5
 
     def energy_joules(self) -> float | None:
         """Energy since the driver was loaded; None on cards older than Volta."""
@@ -261,30 +351,45 @@ class RoundHealth:
     health: GpuHealth | None
     throttled_rounds: list[int] = field(default_factory=list)
     """Measured rounds, counted from 1, at whose end power or heat held the clocks down."""
+    throttle_reasons: Counter[str] = field(default_factory=Counter)
+    """Counts of those in which each reason held."""
+    _sm_clocks_mhz: list[float] = field(default_factory=list)
     _rounds: int = 0
     _start_joules: float | None = None
     _start: float = 0.0
 
     def begin(self) -> None:
         """The next round is the first measured one."""
-        self.throttled_rounds, self._rounds = [], 0
+        self.throttled_rounds, self.throttle_reasons, self._sm_clocks_mhz, self._rounds = [], Counter(), [], 0
         self._start_joules = None if self.health is None else self.health.energy_joules()
-        self._start = time.perf_counter()
+        self._start = bound.time.perf_counter()
 
     def end_of_round(self) -> None:
         """Call it when a measured round has just ended: the clocks are still those of the round."""
         self._rounds += 1
-        if self.health is not None and self.health.is_throttled():
+        if self.health is None:
+            return
+        if reasons := self.health.throttle_reasons():
             self.throttled_rounds.append(self._rounds)
+            self.throttle_reasons.update(reasons)
+        if (clock := self.health.sm_clock_mhz()) is not None:
+            self._sm_clocks_mhz.append(clock)
 
     def facts(self) -> dict[str, Any]:
         """`energy_joules_per_round` includes the set-up of a round."""
         if self.health is None:
-            return {"throttled_rounds": None, "energy_joules_per_round": None}
-        start, stop, seconds = self._start_joules, self.health.energy_joules(), time.perf_counter() - self._start
+            return dict.fromkeys(
+                ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz")
+            )
+        start, stop, seconds = self._start_joules, self.health.energy_joules(), bound.time.perf_counter() - self._start
         is_known = start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS
         joules = (stop - start) / self._rounds if is_known else None  # type: ignore[operator]
-        return {"throttled_rounds": self.throttled_rounds, "energy_joules_per_round": joules}
+        return {
+            "throttled_rounds": self.throttled_rounds,
+            "energy_joules_per_round": joules,
+            "throttle_reasons": dict(self.throttle_reasons),
+            "median_sm_clock_mhz": median(self._sm_clocks_mhz) if self._sm_clocks_mhz else None,
+        }
 
 
 # Environment variables that change a figure without changing a line of code.
@@ -322,8 +427,10 @@ def _changes_figures(variable: str) -> bool:
 
 def _gpu_facts(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
+    driver = _driver_version()
     try:
-        limits = open_gpu_health(device).limits()
+        health = open_gpu_health(device)
+        limits, driver = health.limits(), driver or health.driver_version()
     except NoHealthError:
         limits = {}
     return {
@@ -331,19 +438,27 @@ def _gpu_facts(device: torch.device) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
-        "driver": _driver_version(),
+        "driver": driver,
         "cudnn": torch.backends.cudnn.version(),
         **limits,
     }
 
 
 def _driver_version() -> str | None:
-    """The NVIDIA driver's version from its kernel module; None where it has none."""
+    """The NVIDIA driver's version from its kernel module; None where a virtual machine hides that file."""
     try:
         with open("/proc/driver/nvidia/version") as lines:
             return next(lines).split("Kernel Module")[1].split()[0]
     except (OSError, StopIteration, IndexError):
         return None
+
+
+def conditions() -> dict[str, Any]:
+    """What torch computes by, as it is set now, and any code of this process can set."""
+    return {
+        "float32_matmul_precision": float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
@@ -371,8 +486,14 @@ def granted_by_host() -> dict[str, Any]:
     }
 
 
+_IMPORTED = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def seconds_since_process_start() -> float:
-    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22)."""
-    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22); else since import."""
+    try:
+        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - _IMPORTED
     started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -4,6 +4,7 @@ All of it exists in torch 2.9.0 and 2.13.0 under these names. A test holds all o
 one needs checking against a new release."""
 
 import importlib
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # What sees each operation as the dispatcher runs it, the backward pass included; torch.overrides.TorchFunctionMode,
 # the public one, sees Python's calls alone.
 
+# It logs a traceback of its own for what it cannot run, which is raised and told in one sentence anyway.
+logging.getLogger(FakeTensor.__module__).addFilter(lambda record: False)
+
 __all__ = ["DataDependentOutputException", "FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
 
 
@@ -34,6 +38,23 @@ def bound_fake_shapes() -> None:
     """
     if FakeTensorMode.cache_info().size > MOST_FAKE_SHAPES:
         FakeTensorMode.cache_clear()
+
+
+def spare_fakes_their_truncated_normals() -> None:
+    """Let `nn.init.trunc_normal_` leave tensors without content alone, for good.
+
+    Since torch 2.13 it draws until no value lies outside of its bounds, and reads that off the tensor, which has none.
+    Modules import the public function by name, so that only the private one below it can be replaced.
+    """
+    draw = torch.nn.init._no_grad_trunc_normal_
+    if getattr(draw, "spares_fakes", False):
+        return
+
+    def draw_real(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *arguments, **named)
+
+    vars(draw_real)["spares_fakes"] = True
+    vars(torch.nn.init)["_no_grad_trunc_normal_"] = draw_real
 
 
 def profiler_is_active() -> bool:

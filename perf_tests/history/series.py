@@ -1,12 +1,15 @@
 """One case over the commits of one machine: figures, drift of the machine taken out, steps, counters."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log as log_ratio
-from statistics import median
+from math import nan, prod
+from statistics import fmean, median, variance
+
+import numpy as np
 
 from perf_tests.history.commits import Code, Figure, Identity, Launch, Log, Machine, in_order, moment
-from perf_tests.history.steps import LEAST_LAUNCHES, Step, steps_of
+from perf_tests.history.steps import LEAST_LAUNCHES, SMALLEST_STEP, Step, median_loss, steps_of
 from perf_tests.records.record import Times
 
 FEWEST_FOR_DRIFT = 3
@@ -61,6 +64,8 @@ class Era:
     """Whether the drift is taken out, which it is where commits then agree better."""
     codes: list[Code]
     series: list[Series]
+    least_shown: float | None
+    """The slowdown of the newest commit that a usual case would show; None where no case has the commits for any."""
 
     @property
     def timed_places(self) -> list[int]:
@@ -101,6 +106,47 @@ def new_slowdowns(era: Era, log: Log) -> list[tuple[Series, Step]]:
     return [(one, step) for one, step in slower if (one.case, one.identity, step.start) not in known]
 
 
+@dataclass(frozen=True)
+class OpenItem:
+    """What the newest code with times still has: a slowdown, or a case without a time that an older code timed."""
+
+    series: Series
+    code: Code
+    """The first code that has it."""
+    outcome: str | None
+    """Why there is no time, None where the case is gone; empty for a slowdown."""
+    effect: float = 0.0
+    """The slowdown against the code before, later steps included."""
+
+
+def still_open(era: Era) -> list[OpenItem]:
+    """Lost cases, then the slowest first; of two identities of a case, that of the newest code."""
+    if not era.timed_places:
+        return []
+    newest = era.codes[era.timed_places[-1]]
+    has = should_have(newest)
+    found, places = [], {id(code): place for place, code in enumerate(era.codes)}
+    for one in {one.case: one for one in reversed(era.series)}.values():
+        last = one.points[-1].code
+        if last is newest:
+            levels = [prod(1 + step.effect for step in one.steps[at:]) for at in range(len(one.steps))]
+            if levels and max(levels) > 1 + SMALLEST_STEP:
+                start = one.steps[levels.index(max(levels))]
+                found.append(OpenItem(one, one.code_of(start), "", max(levels) - 1))
+        elif has(one):
+            outcomes = [launch.outcomes[one.case] for launch in newest.launches if one.case in launch.outcomes]
+            after = next(place for place in era.timed_places if place > places[id(last)])
+            found.append(OpenItem(one, era.codes[after], outcomes[-1] if outcomes else None))
+    return sorted(found, key=lambda item: (item.outcome == "", -item.effect))
+
+
+def should_have(code: Code) -> Callable[[Series], bool]:
+    """Whether a code's launches should have a case: they have it, or each of its axes' values in other cases."""
+    axes = {field for launch in code.launches for figure in launch.figures.values() for field in figure.identity}
+    cases = {case for launch in code.launches for case in (*launch.figures, *launch.outcomes)}
+    return lambda one: one.case in cases or axes.issuperset(one.identity)
+
+
 def _has_sentinel(launch: Launch) -> bool:
     return any(figure.sentinel_seconds is not None for figure in launch.figures.values())
 
@@ -115,8 +161,21 @@ def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: 
         usual[key] = median(known) if known else None
     after = _usual_spread([_seconds(rows, usual[key]) for key, rows in found.items()]) if has_sentinel else None
     is_corrected = before is not None and after is not None and after < before
-    series = [_series(*key, rows, usual[key] if is_corrected else None) for key, rows in found.items()]
-    return Era(machine, has_sentinel, before, after, is_corrected, codes, series)
+    points = [_points(rows, usual[key] if is_corrected else None) for key, rows in found.items()]
+    places = {id(code): place for place, code in enumerate(codes)}
+    seconds = np.full((len(points), len(codes)), np.nan)
+    counts = np.zeros(seconds.shape, dtype=int)
+    for case, of_case in enumerate(points):
+        at = [places[id(point.code)] for point in of_case]
+        seconds[case, at] = [point.seconds for point in of_case]
+        counts[case, at] = [point.launches for point in of_case]
+    within = np.array([_figure_variance(rows, usual[key] if is_corrected else None) for key, rows in found.items()])
+    steps, least_shown = steps_of(seconds, counts, within)
+    series = [
+        Series(*key, of_case, of_steps, list(_counter_changes(rows)))
+        for (key, rows), of_case, of_steps in zip(found.items(), points, steps, strict=True)
+    ]
+    return Era(machine, has_sentinel, before, after, is_corrected, codes, series, least_shown)
 
 
 Rows = list[tuple[Code, list[Figure]]]
@@ -158,13 +217,19 @@ def _usual_spread(every_seconds: Sequence[Sequence[float]]) -> float | None:
     return median(spreads) if spreads else None
 
 
-def _series(case: str, identity: Identity, rows: Rows, usual_sentinel_seconds: float | None) -> Series:
+def _points(rows: Rows, usual_sentinel_seconds: float | None) -> list[Point]:
     points = []
     for code, figures in rows:
         values = Times(_corrected(figure, usual_sentinel_seconds) for figure in figures)
         points.append(Point(code, values.median, values.median_interval(0.95), len(values)))
-    steps = steps_of([point.seconds for point in points], [point.launches for point in points])
-    return Series(case, identity, points, steps, list(_counter_changes(rows)))
+    return points
+
+
+def _figure_variance(rows: Rows, usual_sentinel_seconds: float | None) -> float:
+    """The variance of a commit's figure in logarithms by what its launches differ; NaN where none has two."""
+    launches = [[log_ratio(_corrected(figure, usual_sentinel_seconds)) for figure in figures] for _, figures in rows]
+    known = [variance(logs) for logs in launches if len(logs) > 1]
+    return fmean(known) * median_loss(median(map(len, launches))) if known else nan
 
 
 def _counter_changes(rows: Rows) -> Iterator[CounterChange]:

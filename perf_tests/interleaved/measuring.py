@@ -337,7 +337,9 @@ class _LaunchPair:
         for side, worker in self.workers.items():
             own_ids = {case: measuring.own_ids[side][case] for case in self.left}
             measured = [own_id for case, own_id in own_ids.items() if case in measuring.case_seconds]
-            worker.send({"order": list(own_ids.values()), "measured": measured})
+            # The seed of both sides' inputs comes here, after their code was imported.
+            draws = {"seed": measuring.seed, "pair": self.pair}
+            worker.send({"order": list(own_ids.values()), "measured": measured, **draws})
 
     def _receive_all(self, workers: Mapping[Side, WorkerProcess]) -> dict[Side, Json]:
         """An answer of each side. Of two WorkerEndedErrors it raises the graver: head's code cannot be used."""

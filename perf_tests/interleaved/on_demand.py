@@ -1,21 +1,23 @@
 """Inside a worker of the gate: pytest runs the benchmarks, and each runs its rounds when the gate asks for them."""
 
 import gc
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 
 import pytest
 
+from perf_tests.bench.checked_rounds import CheckedRounds, Draws
 from perf_tests.bench.loop import Measure, Rounds, warm_up
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler
@@ -54,9 +56,13 @@ class RoundsOnDemand(Measure):
     """Warm-up rounds of a case with long ones."""
     flush: CacheFlush | None = None
     """A function that is called before each round, outside of its time."""
+    draws: Draws | None = None
+    """The same on both sides; None where inputs stay, and nothing is checked."""
 
     def run_rounds(self, rounds: Rounds) -> None:
+        """Check the rounds; raises IncorrectError, once the gate has enough, for what a checked round computed."""
         spins = self.device.torch_device.type == "cuda"
+        checked, positions = CheckedRounds(rounds, self.device, self.draws), count(-1, -1)
 
         @contextmanager
         def timed() -> Iterator[None]:
@@ -64,8 +70,12 @@ class RoundsOnDemand(Measure):
                 self.flush()
             with self.clock.round():
                 yield
+            checked.end()
 
         def one_round() -> tuple[float, float | None]:
+            position = next(positions)
+            rounds.forget()
+            checked.begin(position, is_measured=position >= 0)
             rounds.play(around_target=timed)
             # The clocks count nanoseconds; further digits are the float's own. A thread that spins until the device is
             # idle burns CPU time that is no work.
@@ -82,7 +92,10 @@ class RoundsOnDemand(Measure):
             if is_long and len(warmup_seconds) >= max(FEWEST_ROUNDS, self.fewest_rounds):
                 break
         self.device.make_room()
+        # Each side warms up for as long as it needs; from here on both have the same values.
+        positions = count()
         self.serve(one_round, warmup_seconds)
+        checked.finish(min(warmup_seconds))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -91,6 +104,8 @@ class GatePlugin(WorkerPlugin):
 
     channel: Channel
     was_ready: bool = False
+    _draws: dict[str, Draws] = field(default_factory=dict)
+    """Cases by node id, which base and head may write differently: of both it is the place in the gate's order."""
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
     _cases: dict[str, Case] = field(default_factory=dict)
     _compiled_before: Counter[str] = field(default_factory=Counter)
@@ -110,6 +125,7 @@ class GatePlugin(WorkerPlugin):
             workbench.warmup_rounds(case),
             case.fewest_warmup_rounds,
             workbench.cache_flush(case),
+            self._draws.get(item.nodeid),
         )
 
     def stopped(self, reason: str) -> None:
@@ -132,6 +148,9 @@ class GatePlugin(WorkerPlugin):
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         task = self.channel.receive()
         items[:] = [by_id[case_id] for case_id in task["order"]]
+        self._draws = {
+            case_id: Draws(task["seed"], str(place), task["pair"]) for place, case_id in enumerate(task["order"])
+        }
         workbench.known_to_fit = frozenset(self._cases[case_id] for case_id in task["measured"])
         # Import what the first such case would import, so that it is frozen with the rest.
         cases = [self._cases[item.nodeid] for item in items]

@@ -7,7 +7,6 @@ import gzip
 import inspect
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from perf_tests.bench.loop import Around, Measure, Rounds, warm_up
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.case import Case
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import NvtxRanges, capture
 from perf_tests.hardware.device import Device, no_collections
 from perf_tests.hardware.torch_private import profiler_is_active

@@ -103,7 +103,8 @@ def with_prediction(values: Json, counters: Counters | None, reason: str | None,
         # An inference runs in the region of a forward pass.
         regions = ("forward" if peak.part == "inference" else label_of(peak.part) for peak in counters.parts)
         peaks = dict(zip(regions, (peak.peak_bytes for peak in counters.parts), strict=True))
-    measured = values["peak_allocated_bytes"]
+    allocated, requested = values["peak_allocated_bytes"], values.get("peak_requested_bytes")
+    measured = allocated if requested is None else requested
     facts = RowFacts(peak_allocated_bytes=measured, predicted_peak_bytes=predicted, workspace_bytes=workspace_bytes)
     return {
         **values,
@@ -230,6 +231,7 @@ def memory_values(
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     values: Json = {
         "peak_allocated_bytes": exact.peak_allocated_bytes,
+        "peak_requested_bytes": exact.peak_requested_bytes,
         "peak_reserved_bytes": exact.peak_reserved_bytes,
         "marks": [vars(mark) for mark in marks],
         "parts": list(exact.parts),

@@ -90,6 +90,8 @@ class RoundMemory:
     """Every block of the round in order, on a CPU."""
     allocated_before_bytes: int = 0
     """Held before the first of `events`."""
+    peak_requested_bytes: int | None = None
+    """Bytes without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are as asked for."""
 
 
 def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
@@ -178,7 +180,7 @@ def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
         """Return the statistics since the last call; peaks count anew from here."""
         statistics = torch.cuda.memory_stats(device)
         torch.cuda.reset_peak_memory_stats(device)
-        for kind in ("allocated", "reserved", "inactive_split"):
+        for kind in ("allocated", "reserved", "inactive_split", "requested"):
             peaks[kind] = max(peaks[kind], statistics[f"{kind}_bytes.all.peak"])
         if mark is not None:
             marks.append(Mark(mark, *(statistics[f"{kind}_bytes.all.current"] for kind in ("allocated", "reserved"))))
@@ -200,7 +202,14 @@ def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
         "inactive_split_bytes": peaks["inactive_split"],
         "allocation_retries": retries,  # allocations that succeeded only after the cache was emptied
     }
-    return RoundMemory(peaks["allocated"], peaks["reserved"], tuple(marks), tuple(parts), fragmentation)
+    return RoundMemory(
+        peaks["allocated"],
+        peaks["reserved"],
+        tuple(marks),
+        tuple(parts),
+        fragmentation,
+        peak_requested_bytes=peaks["requested"],
+    )
 
 
 CPU_DEVICE_TYPE = 0

@@ -390,7 +390,7 @@ def fused_attention(
     NotImplementedError for a mask, which needs other kernels.
     """
     if attn_mask is not None:
-        raise NotImplementedError("fused attention with a mask is not counted for CUDA; count it for the CPU.")
+        raise NotImplementedError("fused attention with a mask is not counted for CUDA.")
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)

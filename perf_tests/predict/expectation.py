@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+import torch
+
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.cases.case import Case
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu
+from perf_tests.hardware.device import last_level_cache_bytes
 from perf_tests.hardware.limits import (
     BACKWARD,
     FORWARD,
@@ -92,6 +95,21 @@ class Expectation:
         except ValueError:  # the machine has no rate for this precision
             return None
 
+    def over_roofline(self, median_seconds: float) -> float | None:
+        """Return the time of its kernels here over the median, less traffic that the last-level cache may serve.
+
+        Of what each kernel reads and writes, that cache holds at most its own size from one kernel to the next.
+        """
+        if self.counters is None:
+            return None
+        cache_bytes = last_level_cache_bytes(torch.device(self.case.device))
+        less_bytes = tuple(
+            replace(one, bytes=max(0, one.bytes - cache_bytes), strided_elements=0) for one in self.counters.kernels
+        )
+        best = self.ceilings and replace(self.ceilings, matmul_flops_per_second=self.ceilings.highest_flops_per_second)
+        predicted = replace(self, counters=replace(self.counters, kernels=less_bytes), ceilings=best)._roofline()
+        return None if predicted is None else predicted.kernel_seconds / median_seconds
+
     def is_over_ceiling(self, median_seconds: float) -> bool:
         """Whether the products run faster than the best square one measured here; traffic may be served by caches."""
         return self._seconds_at(self.ceilings.highest_flops_per_second if self.ceilings else {}) > median_seconds
@@ -100,7 +118,7 @@ class Expectation:
         """The time of the arithmetic alone at this machine's highest rate, and that rate in words."""
         if self.gpu is not None:
             rated = {precision: self.gpu.flops_per_second(precision) for precision in self.least_flops}
-            rates = {name: rate * self.gpu.clock_margin for name, rate in rated.items() if rate}
+            rates = {name: rate * self.gpu.clock_margin_of(name) for name, rate in rated.items() if rate}
             return self._seconds_at(rates), f"the datasheet of {self.gpu.name}"
         measured = self.ceilings.highest_flops_per_second if self.ceilings else {}
         rates = {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -21,6 +20,7 @@ from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import matmul_rate, memory_rate, strided_rate
 from perf_tests.hardware.device import Device, proc_values
 from perf_tests.hardware.limits import (

@@ -438,7 +438,7 @@ _COLUMNS: tuple[Column, ...] = (
     # The case.
     Column("id", str, "node id of the benchmark", lambda known: known.cell.id),
     *(_case(name, _NUMBERS.get(name, str), meaning) for name, meaning in _IDENTITY.items()),
-    _case("seed", int, "of weights and inputs"),
+    _case("seed", int, "of weights, and of the first inputs"),
     _case("warmup_rounds", int, "unmeasured rounds asked for"),
     _case("warmup_rounds_run", int, "unmeasured rounds that ran"),
     _case("float32_matmul_precision", str, "`highest` is TF32 off"),
@@ -465,6 +465,8 @@ _COLUMNS: tuple[Column, ...] = (
     _median("device_median_seconds", "in the device's stream, median", "device_seconds"),
     _median("cpu_median_seconds", "CPU time of the process in a round, median", "cpu_seconds"),
     _case("device_busy_seconds", float, "of a round in which the device never waits for the host"),
+    _case("empty_round_seconds", float, "wall time of a round without work on this GPU, part of every round"),
+    _case("median_sm_clock_mhz", float, "the GPU's clock at the ends of the rounds; a power limit lowers it"),
     _median("sentinel_median_seconds", "of the product that shows the machine's drift, median", "sentinel_seconds"),
     _case("other_cores", float, "processors that other programs used during the rounds"),
     *(_median(f"{part}_part_seconds", "part of a full step, median", "part_seconds", part)
@@ -498,6 +500,7 @@ _COLUMNS: tuple[Column, ...] = (
     _case("counters_reason", str, "why exact counters are not known"),
     # Memory.
     _case("peak_allocated_bytes", int, "of the measured rounds"),
+    _case("peak_requested_bytes", int, "the same without what a GPU allocator's blocks are larger by"),
     _case("peak_reserved_bytes", int, "of the measured rounds"),
     _case("allocated_before_bytes", int, "before the first round"),
     _case("bytes_before_backward", int, "held before the backward pass"),

@@ -1,7 +1,9 @@
 """Figures and tables as text for a terminal, Markdown, LaTeX and Typst; names from a file stay text in all of them."""
 
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,6 +22,28 @@ EXACT_DIGITS = 4
 T = TypeVar("T")
 Columns = dict[str, Callable[[T], str]]
 """Each column's heading, and what it shows of a row."""
+
+
+# Colours.
+
+VERDICTS = re.compile(r"\b(?:(?P<red>SLOWER|GONE|FAILED|NO LONGER FITS|MORE)|(?P<green>FASTER|PASSED))\b")
+STEPS = re.compile(r"(?P<red>  \+[\d.]+%(?=  )|[1-9]\d* slowdowns?)|(?P<green>  -[\d.]+%(?=  ))")
+"""What a terminal paints of a gate, and of a history."""
+COLOURS = {"red": 31, "green": 32}
+
+
+def has_colours() -> bool:
+    """Whether the output is painted: a terminal's, or as NO_COLOR and FORCE_COLOR say (https://no-color.org)."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def painted(line: str, is_in_colours: bool, what: re.Pattern[str] = VERDICTS) -> str:
+    """The line with its verdicts in red and green, which repeat what the words say."""
+    if not is_in_colours:
+        return line
+    return what.sub(lambda found: f"\x1b[{COLOURS[found.lastgroup or 'red']}m{found[0]}\x1b[0m", line)
 
 
 # Numbers.

@@ -34,10 +34,13 @@ OUTCOMES = {
     "error": "failed",
     "impossible": "impossible",
     "incorrect": "incorrect",
+    "suspicious": "suspicious",
     "timed_out": "timed out",
     "process_died": "ended its process",
 }
 """Why a selected case has no valid timing, and its words."""
+FAILURES = ("error", "impossible", "incorrect", "suspicious", "timed_out", "process_died")
+"""Outcomes that fail a run without any baseline."""
 
 
 NO_COMMIT = ("", "unknown", "unversioned")
@@ -383,6 +386,12 @@ def grouped(rows: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
     for row in rows:
         groups[key(row)].append(row)
     return groups
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def how_many(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from perf_tests.report.tables import Label, grouped
 
 @dataclass(frozen=True)
 class Said:
-    """A paragraph; `style` is `answer`, `note` or `warning`, or empty."""
+    """A paragraph; `style` is `answer`, `note`, `warning` or `command`, which is to be copied, or empty."""
 
     text: str
     style: str = ""
@@ -26,9 +26,9 @@ class Said:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Large numbers beside each other, each (value, what it counts)."""
+    """Large numbers beside each other, each (value, what it counts, its tone: bad, good, lost or none)."""
 
-    values: Sequence[tuple[str, str]]
+    values: Sequence[tuple[str, str, str]]
     kind: ClassVar[str] = "numbers"
 
 
@@ -39,6 +39,19 @@ class Link:
     words: str
     anchor: str
     kind: ClassVar[str] = "link"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A verdict, coloured and signed by its tone: bad, good, lost or none."""
+
+    words: str
+    tone: str
+    kind: ClassVar[str] = "mark"
+
+    @classmethod
+    def of(cls, words: str, tones: Mapping[str, str]) -> "Mark | str":
+        return cls(words, tones[words]) if words in tones else words
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ def sparkline(values: Sequence[float], words: str, marks: Sequence[int] = ()) ->
     return Spark(words, " ".join(map(",".join, points)), marked, points[-1])
 
 
-CellOfRow = str | Link | Spark
+CellOfRow = str | Link | Mark | Spark
 
 
 @dataclass(frozen=True)
@@ -231,8 +244,10 @@ class Figure:
     """Whether a reader picks one group of series, where all are too many to tell apart."""
     x_values: Sequence[float] | Sequence[str] = ()
     """The axis' ticks, or the order of its names; Plotly's choice if empty."""
-    over_commits: bool = False
-    """Whether the page's program draws it from the data of an era, and not from series of its own."""
+    over_commits: str = ""
+    """The era from whose data the page's program draws it, where it has no series of its own."""
+    case: int | None = None
+    """The place of the only case that it shows of an era."""
 
 
 @dataclass(frozen=True)

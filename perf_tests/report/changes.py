@@ -4,6 +4,7 @@ Of two commits, launches are pooled. Verdicts are the gate's, where both have la
 steps that the history finds. Two machines have ratios without a verdict.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,27 @@ from math import prod
 from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.verdicts import LOST, Verdict
 from perf_tests.history.commits import Code, Launch
-from perf_tests.history.series import Era, Series
+from perf_tests.history.series import Era, OpenItem, Series, should_have, still_open
 from perf_tests.history.steps import LEAST_LAUNCHES
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, T, order, shown, significant
 from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
 from perf_tests.records.store import Status, StoredRecord, compare, each_readable
 from perf_tests.report import blocks
-from perf_tests.report.blocks import Block, CellOfRow, Figure, Figures, Link, Point, Row, Rows, Said, rounded, tags_of
+from perf_tests.report.blocks import (
+    Block,
+    CellOfRow,
+    Figure,
+    Figures,
+    Link,
+    Mark,
+    Point,
+    Row,
+    Rows,
+    Said,
+    rounded,
+    tags_of,
+)
 from perf_tests.report.comparison import why_without_ratio
 from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
 from perf_tests.report.plots import RecordedRun, pass_name
@@ -47,6 +61,14 @@ class Kind(StrEnum):
 
 COUNTED = {Kind.SLOWER: "slower", Kind.FASTER: "faster", Kind.LOST: "gone or failed"}
 """What the first screen counts."""
+
+
+TONES = (
+    dict.fromkeys((Verdict.SLOWER, Verdict.MORE, "step up"), "bad")
+    | dict.fromkeys((Verdict.FASTER, "step down"), "good")
+    | dict.fromkeys(LOST.values(), "lost")
+)  # fmt: skip
+"""How a verdict is coloured and signed."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +142,12 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
         other = _by_steps(era, base, head)
         return Pair(base, head, other.changes, [*notes, *other.notes], False, False)
     kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
+    seconds = {(one.case, id(point.code)): point.seconds for one in reversed(era.series) for point in one.points}
     changes = [
         Change(
             row.id, kinds.get(row.verdict, Kind.OTHER), f"{row.verdict}{' (accepted)' if row.accepted else ''}",
-            row.base_seconds, row.head_seconds, None if row.effect is None else 1 + row.effect.effect,
+            seconds.get((row.id, id(era.codes[base]))), seconds.get((row.id, id(era.codes[head]))),
+            None if row.effect is None else 1 + row.effect.effect,
             None if row.effect is None else (1 + row.effect.low, 1 + row.effect.high), row.explanation,
         )
         for row in result.cases
@@ -143,16 +167,14 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     """Medians of the pooled launches, and the steps between the two commits, without the gate."""
     places = {id(code): place for place, code in enumerate(era.codes)}
     launches = era.codes[head].launches
-    axes = {field for launch in launches for figure in launch.figures.values() for field in figure.identity}
-    cases = {case for launch in launches for case in (*launch.figures, *launch.outcomes)}
+    has = should_have(era.codes[head])
     found: list[Change] = []
     outside = 0
     for one in era.series:
         seconds = {places[id(point.code)]: point.seconds for point in one.points}
         if base not in seconds and head not in seconds:
             continue
-        # Head's launches should have a case if they have it, or each of its axes' values in other cases.
-        if one.case not in cases and not axes.issuperset(one.identity):
+        if not has(one):
             outside += 1
             continue
         steps = [step for step in one.steps if base < places[id(one.code_of(step))] <= head]
@@ -221,9 +243,115 @@ def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[Block]:
     for pair in pairs[:1]:
         yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
         named = _case_links(era, number)
-        rows = [Row([named(row.case), *_cells(row)]) for row in pair.changes]
+        rows = [Row([named(row.case), Mark.of(row.verdict, TONES), *_cells(row)[1:]]) for row in pair.changes]
         title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
         yield Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A case of the first screen that is not as it was; `start` is the first code that has it."""
+
+    change: Change
+    start: Code
+    is_new: bool
+    """Whether the pair shows it; else it is open since an older code."""
+
+
+def moved(era: Era, pair: Pair) -> list[Moved]:
+    """What the pair shows and what is still open, in the order of a table."""
+    opened = {item.series.case: item for item in still_open(era)}
+    head = era.codes[pair.head]
+    found = {
+        row.case: Moved(row, opened[row.case].code if row.case in opened else head, True)
+        for row in pair.changes if row.kind != Kind.OTHER
+        # A slowdown that base has too is shown as that against the code before both.
+        if row.case not in opened or era.codes.index(opened[row.case].code) > pair.base
+    }  # fmt: skip
+    known = {row.case: row for row in pair.changes}
+    for case, item in opened.items():
+        if case not in found:
+            found[case] = Moved(_opened(item, known.get(case)), item.code, False)
+    order_of = {row.case: place for place, row in enumerate(_sorted(one.change for one in found.values()))}
+    return sorted(found.values(), key=lambda one: order_of[one.change.case])
+
+
+def _opened(item: OpenItem, row: Change | None) -> Change:
+    """An open item as a change since the code before it."""
+    if item.outcome == "":
+        now = item.series.points[-1].seconds
+        step = next(step for step in item.series.steps if item.series.code_of(step) is item.code)
+        ratio = 1 + item.effect
+        return Change(item.series.case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=since(item.series, step))
+    verdict, why = _lost_words(item.outcome)
+    return Change(item.series.case, Kind.LOST, verdict, why=row.why if row and row.why else why)
+
+
+def counts_of(found: Iterable[Moved]) -> Counter[Kind]:
+    return Counter(one.change.kind for one in found)
+
+
+def headline(era: Era, pair: Pair, found: Sequence[Moved]) -> str:
+    """The finding of the first screen: how many cases are slower, the worst of them, since when; then what is lost."""
+    cases = {row.case for row in pair.changes} | {one.change.case for one in found}
+    slower = [one for one in found if one.change.kind == Kind.SLOWER]
+    lost = sum(one.change.kind == Kind.LOST for one in found)
+    if not found:
+        return ""
+    parts = []
+    if slower:
+        worst, effect = slower[0], (slower[0].change.ratio or 1.0) - 1
+        subject = f" ({short_subject(worst.start)})" if worst.start.subject else ""
+        parts.append(
+            f"{len(slower)} of {how_many(len(cases), 'case')} {'is' if len(slower) == 1 else 'are'} slower: "
+            f"{case_name(worst.change.case)}, {effect:+.1%}, since {worst.start.name}{subject}"
+        )
+    if lost:
+        parts.append(f"{lost} gone or failed" if slower else f"{lost} of {how_many(len(cases), 'case')} gone or failed")
+    if not parts:
+        parts = [f"{how_many(len(found), 'case')} of {len(cases)} faster, none slower"]
+    return f"{'; '.join(parts)}."
+
+
+def still_open_line(era: Era, found: Sequence[Moved]) -> str:
+    """What older commits than the newest have left, by commit."""
+    groups: dict[tuple[str, str], int] = {}
+    places = {code.name: place for place, code in enumerate(era.codes)}
+    for one in found:
+        if not one.is_new:
+            what = "slower" if one.change.kind == Kind.SLOWER else one.change.verdict.lower()
+            groups[what, one.start.name] = groups.get((what, one.start.name), 0) + 1
+    said = []
+    for (what, name), count in groups.items():
+        ago = len(era.codes) - 1 - places[name]
+        said.append(f"{count} {what} since {name} ({how_many(ago, 'commit')} ago)")
+    return f"Still open: {', '.join(said)}." if said else ""
+
+
+def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> str:
+    """The rows that the first screen leaves out, and what is known of them."""
+    named = {one.change.case for one in found}
+    rest = Counter(row.verdict for row in pair.changes if row.case not in named)
+    words = {
+        Verdict.OK: "unchanged (a slowdown of 5% is excluded)",
+        "no step": "without a step"
+        + (f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""),
+    }
+    said = [f"{more} more that moved, below"] if more else []
+    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
+    return ", ".join(said)
+
+
+def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
+    """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
+    for one in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
+        place = next(at for at, code in enumerate(era.codes) if code is one.start)
+        series = next(series for series in era.series if series.case == one.change.case)
+        before = [point.code for point in series.points if era.codes.index(point.code) < place]
+        if before and before[-1].commit and one.start.commit:
+            yield Said(f"python -m perf_tests gate {before[-1].name} {one.start.name}", "command")
+            case = shlex.quote(case_name(one.change.case))
+            yield Said(f"python -m perf_tests bisect {before[-1].name} {one.start.name} --case {case}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:
@@ -242,21 +370,38 @@ def sentence(era: Era, pair: Pair) -> str:
     return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
 
 
-def worst(era: Era, number: int, pair: Pair) -> Rows:
-    """The first rows of the pair's table, each with how its time went over all commits."""
+def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[Block]:
+    """What moved, each with how its time went over all commits, and the figure of one; all where none can tell."""
     named, series = _case_links(era, number), {one.case: one for one in reversed(era.series)}
+    shown = [(one.change, one.start.name) for one in found]
+    if not pair.can_tell and not found:
+        shown = [(row, "") for row in pair.changes]
     rows = [
         Row([
-            named(row.case), row.verdict, "" if row.ratio is None else f"{row.ratio - 1:+.1%}",
+            named(row.case), Mark.of(row.verdict, TONES), "" if row.ratio is None else f"{row.ratio - 1:+.1%}", start,
             _spark(series[row.case]) if row.case in series else "", row.why,
         ])
-        for row in pair.changes[:WORST]
+        for row, start in shown[:WORST]
     ]  # fmt: skip
-    return worst_rows(("Case", "verdict", "change", "trend", "why"), rows)
+    if rows:
+        yield Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
+    yield Said(unchanged_line(era, pair, found, max(0, len(shown) - WORST)), "note")
+    drawn = [place for place, one in enumerate(era.series) if found and one.case == _first_timed(found, series)]
+    if drawn:
+        title = f"{case_name(era.series[drawn[0]].case)} over the commits, {_drift_words(era)}"
+        note = f"{POINT_NOTE}; dotted: steps"
+        yield Figures([Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=drawn[0])])
+
+
+def _first_timed(found: Sequence[Moved], series: Mapping[str, Series]) -> str:
+    """The slowest case that moved, else the first of those with times over the commits."""
+    timed = [one for one in found if one.change.case in series]
+    slower = [one for one in timed if one.change.kind == Kind.SLOWER]
+    return (slower or timed)[0].change.case if timed else ""
 
 
 def worst_rows(header: Sequence[str], rows: Sequence[Row], said: str = "") -> Rows:
-    """The table of the first screen."""
+    """The table of the first screen of one commit."""
     title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
     return Rows("worst", f"{title}{said}", header, 1, rows)
 
@@ -310,9 +455,9 @@ def over_commits(era: Era, number: int) -> Iterator[Block]:
         title = "Exact counters: commits at which one changed"
         yield _found(f"{anchor}-counters", title, COUNTER_COLUMNS, counters, to)
     title, note = "Time over commits, one case at a time", f"{POINT_NOTE}; dotted: steps"
-    yield Figures([Figure(anchor, title, "", "", (), [note], over_commits=True)])
+    yield Figures([Figure(anchor, title, "", "", (), [note], over_commits=anchor)])
     rows = []
-    for one in era.series:
+    for one in sorted(era.series, key=lambda one: -one.points[-1].seconds / one.points[0].seconds):
         seconds, last = [point.seconds for point in one.points], one.points[-1]
         figures = (seconds[0], min(seconds), max(seconds), seconds[-1])
         interval = " to ".join(significant(end * 1e3) for end in last.interval) if last.interval else DASH
@@ -320,7 +465,11 @@ def over_commits(era: Era, number: int) -> Iterator[Block]:
         cells += [significant(value * 1e3) for value in figures]
         rows.append(Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
     notes = [*conditions(era), POINT_NOTE]
-    yield Rows(f"{anchor}-cases", "Every case over the commits, measured", TREND, 1, rows, notes)
+    yield Rows(f"{anchor}-cases", f"Every case over the commits, {_drift_words(era)}", TREND, 1, rows, notes)
+
+
+def _drift_words(era: Era) -> str:
+    return "drift of the machine taken out" if era.is_corrected else "as measured"
 
 
 def _found(

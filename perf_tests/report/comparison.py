@@ -5,9 +5,7 @@ Also the screen of a run beside its baseline: lost cases first, then the largest
 
 import argparse
 import json
-import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, duration, printable, table
+from perf_tests.records.format import DASH, duration, has_colours, printable, table
 from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
 from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record
 
@@ -74,9 +72,8 @@ def width() -> int:
 
 
 def painted(line: ScreenLine) -> str:
-    """The line, red in a terminal with colours unless NO_COLOR is set (https://no-color.org)."""
-    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours else line.text
+    """The line, red where the output has colours."""
+    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours() else line.text
 
 
 class Reading(StrEnum):

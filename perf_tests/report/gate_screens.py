@@ -31,7 +31,7 @@ from perf_tests.gate.verdicts import (
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
-from perf_tests.records.record import Json, how_many, without_nan
+from perf_tests.records.record import Json, how_many, some_of, without_nan
 from perf_tests.records.store import write_whole
 
 Result = GateResult | RecordedResult
@@ -44,8 +44,6 @@ HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME}
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
-MOST_NAMES = 3
-"""Names in a sentence about several cases."""
 MOST_CASES = 3
 """Cases whose risen counters have a sentence each."""
 WHY = "; counters are exact, so any increase fails"
@@ -195,11 +193,7 @@ def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
     names: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
-    return [
-        f"{verdict}: {', '.join(cases[:MOST_NAMES])}"
-        f"{f' and {len(cases) - MOST_NAMES} more' if len(cases) > MOST_NAMES else ''}: {explanation}."
-        for (verdict, explanation), cases in names.items()
-    ]
+    return [f"{verdict}: {some_of(cases)}: {explanation}." for (verdict, explanation), cases in names.items()]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:

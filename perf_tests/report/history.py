@@ -17,7 +17,17 @@ from perf_tests.history.series import CounterChange, Era, Point, Series, new_slo
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests.records.columns import case_name, machine_line
-from perf_tests.records.format import DASH, Columns, column_table, duration, no_formula, printable
+from perf_tests.records.format import (
+    DASH,
+    STEPS,
+    Columns,
+    column_table,
+    duration,
+    has_colours,
+    no_formula,
+    painted,
+    printable,
+)
 from perf_tests.records.record import how_many
 from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
 
@@ -48,8 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
         print(json.dumps(shown, indent=1))
     else:
-        print("\n\n".join("\n".join(history_lines(era, arguments.case)) for era in eras))
-        print(verdict_line(eras, new))
+        shown_eras = ("\n".join(history_lines(era, arguments.case)) for era in eras)
+        print(painted("\n\n".join(shown_eras), has_colours(), STEPS))
+        print(painted(verdict_line(eras, new), has_colours(), STEPS))
     return FINDINGS if new or left_out else FINE
 
 
@@ -86,7 +97,7 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
     """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
     lines = conditions(era)
     steps = steps_in(era)
-    lines += column_table(STEP_COLUMNS, steps) if steps else ["no step in any case"]
+    lines += column_table(STEP_COLUMNS, steps) if steps else [why_no_step(era)]
     changes = counter_changes_in(era)
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
     for one in era.series:
@@ -95,6 +106,16 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
             points = [(point, place in starts) for place, point in enumerate(one.points)]
             lines += [case_name(one.case), *column_table(POINT_COLUMNS, points)]
     return [printable(line).rstrip() for line in lines]
+
+
+def why_no_step(era: Era) -> str:
+    """What so many commits could have shown."""
+    count = len(era.timed_places)
+    if count < 2:
+        return "nothing to compare yet; the next run of another commit will say"
+    if era.least_shown is None:
+        return f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
+    return f"no step in any case; in {how_many(count, 'commit')} one of about {era.least_shown:.1%} would be shown"
 
 
 def steps_in(era: Era) -> list[tuple[Series, Step]]:
@@ -222,6 +243,7 @@ def series_json(era: Era) -> dict[str, object]:
             }
             for one in era.series
         ],
+        "least_shown": era.least_shown,
     }  # fmt: skip
 
 
@@ -267,7 +289,9 @@ def github_action_benchmark(era: Era) -> str:
         row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
         if point.interval is not None:
             row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
-        rows.append({**row, "extra": f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}"})
+        drift = ", drift of the machine taken out" if era.is_corrected else ""
+        extra = f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}{drift}"
+        rows.append({**row, "extra": extra})
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 

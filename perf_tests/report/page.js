@@ -113,7 +113,8 @@ function sortBy(own, place) {
 }
 
 function showRows(own) {
-  const found = own.rows.filter((one) => fits(one.tags) && says(one.text));
+  // The first screen stays what it says.
+  const found = own.rows.filter((one) => own.div.closest("#answer") || (fits(one.tags) && says(one.text)));
   const shown = new Set(own.all ? found : found.slice(0, FIRST_ROWS));
   for (const one of own.rows) one.row.hidden = !shown.has(one);
   own.more.hidden = shown.size === found.length;
@@ -169,6 +170,8 @@ function tableCsv(own) {
 // A row that a link leads to is shown, whatever the filters say.
 function showLinkedRow() {
   const row = document.getElementById(location.hash.slice(1));
+  const fold = row && row.closest("details");
+  if (fold) fold.open = true;
   if (!row || row.tagName !== "TR") return;
   row.hidden = false;
   row.scrollIntoView({ block: "center" });
@@ -360,7 +363,7 @@ function showPair(form, era, base, head) {
     : ["No verdict on this pair: medians, and the steps that the history finds between the two commits."];
   const commit = (at) => `${era.codes[at][0]} (${era.codes[at][1]}) ${era.codes[at][2]}`;
   own.table.caption.textContent = `${commit(head)} against ${commit(base)}`;
-  const cellsOf = ([name, ...texts]) => [nameCell(era, name), ...texts.map((text, i) => element("td", { textContent: text, className: own.table.tHead.rows[0].cells[i + 1].className }))];
+  const cellsOf = ([name, ...texts]) => [nameCell(era, name), ...texts.map((text, i) => element("td", { className: own.table.tHead.rows[0].cells[i + 1].className }, i ? text : element("span", { textContent: text, className: stored.tones[text] || "" })))];
   own.table.tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...cellsOf(row))));
   section.querySelector(".said").replaceChildren(...said.map((line) => element("p", { className: "note", textContent: line })));
   readRows(own);
@@ -388,23 +391,42 @@ const moved = (one) => Math.max(0, ...one.steps.map(([, effect]) => Math.abs(eff
 const tellsMore = (one, other) => moved(one) - moved(other) || one.seconds.length - other.seconds.length;
 
 function paintCommits(div) {
-  const era = eraOf.get(div.id.replace("plot-", ""));
+  const era = eraOf.get(div.dataset.era);
+  if (div.dataset.case !== undefined) return paintCase(div, era, Number(div.dataset.case));
   const fit = era.cases.map((one, i) => i).filter((i) => fits(stored.tags[stored.cases[era.cases[i].name]] || []) && says(era.cases[i].name.toLowerCase()));
   if (!fit.includes(picked.get(era.anchor))) picked.set(era.anchor, fit.reduce((a, b) => (tellsMore(era.cases[b], era.cases[a]) > 0 ? b : a), fit[0] || 0));
   const place = picked.get(era.anchor);
   const names = (fit.length ? fit : [0]).map((i) => [String(i), era.cases[i].name]);
   offerChoice(div, names, String(place), (value) => { picked.set(era.anchor, Number(value)); draw(div); });
+  paintCase(div, era, place);
+}
+
+// Noise does not fill the height: the range reaches at least 5 % to either side of its middle.
+const LEAST_SHOWN = 0.05;
+
+function paintCase(div, era, place) {
   const one = era.cases[place], points = pointsOf(one);
   const trace = {
     type: "scatter", mode: "lines+markers", x: points.map((point) => point.at), y: points.map((point) => point.seconds * 1e3),
-    text: points.map(({ at }) => escaped(`${era.codes[at][0]} (${era.codes[at][1]}, ${era.codes[at][3]} launches) ${era.codes[at][2]}`)),
+    text: points.map(({ at }) => escaped(`${era.codes[at][0]} (${era.codes[at][1]}, ${era.codes[at][3]} launch${era.codes[at][3] === 1 ? "" : "es"}) ${era.codes[at][2]}`)),
     hovertemplate: "%{text}<br>%{y} ms<extra></extra>", line: { color: "#3b82c4", width: 2 }, marker: { size: points.length > 60 ? 4 : 8 },
-    error_y: {
-      type: "data", symmetric: false, color: "#3b82c4", thickness: 1.2, width: 3,
-      array: points.map((point) => (point.interval ? (point.interval[1] - point.seconds) * 1e3 : 0)),
-      arrayminus: points.map((point) => (point.interval ? (point.seconds - point.interval[0]) * 1e3 : 0)),
-    },
   };
+  // A commit of fewer than six launches has no interval.
+  if (points.some((point) => point.interval)) {
+    trace.error_y = {
+      type: "data", symmetric: false, color: "#3b82c4", thickness: 1.2, width: 3,
+      array: points.map((point) => (point.interval ? (point.interval[1] - point.seconds) * 1e3 : null)),
+      arrayminus: points.map((point) => (point.interval ? (point.seconds - point.interval[0]) * 1e3 : null)),
+    };
+  }
+  const starts = [0, ...one.steps.map(([start]) => start), points.length];
+  const level = { type: "scatter", mode: "lines", x: [], y: [], hoverinfo: "skip", line: { color: "#e07b00", width: 2 } };
+  for (let i = 0; one.steps.length && i + 1 < starts.length; i += 1) {
+    const stretch = points.slice(starts[i], starts[i + 1]), sorted = stretch.map((point) => point.seconds * 1e3).sort((a, b) => a - b);
+    const middle = (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+    level.x.push(stretch[0].at - 0.5, stretch[stretch.length - 1].at + 0.5, null);
+    level.y.push(middle, middle, null);
+  }
   const steps = one.steps.map(([start, effect]) => ({ x: points[start].at - 0.5, text: percent(effect) }));
   const shapes = steps.map(({ x }) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: "#e07b00", width: 2, dash: "dot" } }));
   const annotations = steps.map(({ x, text }) => ({ x, y: 1, yref: "paper", xanchor: "left", yanchor: "top", text, showarrow: false }));
@@ -412,14 +434,18 @@ function paintCommits(div) {
   const ticks = era.codes.map((_, i) => i).filter((i) => i % apart === 0);
   const xaxis = { title: { text: "commit" }, automargin: true, tickvals: ticks, ticktext: ticks.map((i) => `${era.codes[i][1]}<br>${escaped(era.codes[i][0].slice(0, 8))}`), range: [-0.5, era.codes.length - 0.5] };
   const yaxis = { title: { text: "median of a commit's launches (ms)" }, automargin: true, exponentformat: "none" };
+  const ends = points.flatMap(({ seconds, interval }) => [seconds, ...(interval || [])]).map((value) => value * 1e3);
+  const low = ends.reduce((a, b) => Math.min(a, b)), high = ends.reduce((a, b) => Math.max(a, b)), center = (low + high) / 2;
+  const half = Math.max((high - low) * 0.6, LEAST_SHOWN * center);
+  yaxis.range = [center - half, center + half];
   const layout = { ...commonLayout(), shapes, annotations, height: 380, showlegend: false, xaxis: axisOf(xaxis, [], "x"), yaxis: axisOf(yaxis, [], "y"), uirevision: String(place) };
-  Plotly.react(div, [trace], layout, PLOT_OPTIONS);
+  Plotly.react(div, one.steps.length ? [trace, level] : [trace], layout, PLOT_OPTIONS);
 }
 
 // What the figure over commits shows.
-function commitsCsv(anchor) {
+function commitsCsv(anchor, place) {
   drawFirst(document.getElementById(`plot-${anchor}`));
-  const era = eraOf.get(anchor), one = era.cases[picked.get(anchor)];
+  const era = eraOf.get(anchor), one = era.cases[place ?? picked.get(anchor)];
   const rows = pointsOf(one).map(({ at, seconds, interval }) => {
     const [commit, date, subject, launches] = era.codes[at];
     return [one.name, commit, date, subject, launches, ...[seconds, ...(interval || [])].map((value) => value * 1e3)];
@@ -456,7 +482,8 @@ for (const button of document.querySelectorAll("figure button.csv")) {
   button.hidden = false;
   button.setAttribute("aria-label", `CSV of ${button.closest("figure").querySelector(".title").textContent}`);
   const name = button.dataset.figure;
-  button.addEventListener("click", () => download(name, eraOf.has(name) ? commitsCsv(name) : figureCsv(figures.get(name))));
+  const { era, case: place } = document.getElementById(`plot-${name}`).dataset;
+  button.addEventListener("click", () => download(name, era ? commitsCsv(era, place) : figureCsv(figures.get(name))));
 }
 for (const div of document.querySelectorAll(".over-commits")) painters.set(div.id, paintCommits);
 
@@ -466,13 +493,17 @@ function drawFirst(div) {
   watcher.unobserve(div);
   if (waiting.delete(div)) draw(div);
 }
+const isSeen = (div) => !div.closest("details:not([open])");
 function drawNext() {
-  const [next] = waiting;
+  const next = [...waiting].find(isSeen);
   if (!next) return;
   drawFirst(next);
   setTimeout(drawNext, 0);
 }
 const follow = () => showLinkedCase() || showLinkedRow();
+
+// Pixels of a figure across A4 between its margins.
+const PAPER = 640;
 
 let width = 0;
 function fit() {
@@ -487,8 +518,11 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 addEventListener("hashchange", follow);
 addEventListener("beforeprint", () => {
   tables.forEach((own) => { own.all = true; showRows(own); });
-  waiting.forEach(drawFirst);
+  [...waiting].filter(isSeen).forEach(drawFirst);
+  drawn.forEach((div) => Plotly.relayout(div, { width: PAPER, autosize: false }));
 });
+addEventListener("afterprint", () => drawn.forEach((div) => Plotly.relayout(div, { width: null, autosize: true })));
+for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", () => tables.forEach(stack));
 if (Object.values(chosen).some(Boolean) || words.length) refresh();
 follow();
 setTimeout(drawNext, 0);

@@ -18,7 +18,7 @@ from perf_tests.history.series import Era, newest_first
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
-from perf_tests.records.record import OUTCOMES, how_many, without_nan
+from perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
 from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
 from perf_tests.report import changes, plots, tables
 from perf_tests.report.blocks import (
@@ -88,6 +88,8 @@ def _moment(launch: Launch) -> tuple[float, str]:
 class Report:
     """What the page is about: `eras` newest first, numbers of runs by date from 1 on, the runs shown in full.
 
+    All but the newest of a machine are folded until a reader opens them.
+
     The newest run of the first era is among those. `left_out` says what could not be read.
     """
 
@@ -95,6 +97,8 @@ class Report:
         self, eras: Sequence[Era], numbers: Mapping[Path, int], shown: Sequence[RecordedRun], left_out: Sequence[str]
     ) -> None:
         self.eras, self.numbers, self.shown, self.left_out = eras, numbers, shown, [*left_out]
+        newest = {one.conditions: one.number for one in shown}
+        self.folded = {one.number: f"Run {one.name}" for one in shown if one.number not in newest.values()}
         self.pairs: list[list[Pair]] = [changes.pairs_of(era, self.left_out) for era in eras]
 
 
@@ -167,6 +171,9 @@ def part(
     return Section(f"run{{number}}-{name}", title, each_run, blocks, level=3)
 
 
+TILES = {Kind.SLOWER: "bad", Kind.FASTER: "good", Kind.LOST: "lost"}
+
+
 def answer(report: Report, _: Report) -> Iterator[Block]:
     """One sentence, four numbers and the worst cases, of the machine that ran last."""
     era = report.eras[0]
@@ -174,21 +181,28 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
     names = {launch.name for code in era.codes for launch in code.launches}
     runs = [one for one in report.shown if one.name in names] or report.shown[:1]
     newest = next((one for one in reversed(runs) if one.cells), runs[-1])
-    flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged"
+    flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged", ""
     if pair is None:
         yield Said(_one_commit(era, newest), "answer")
-        failed = str(sum(bool(cell.outcome) for cell in newest.cells)), "without timing"
-        yield Numbers([(DASH, COUNTED[Kind.SLOWER]), (DASH, COUNTED[Kind.FASTER]), failed, flagged])
+        lost = sum(bool(cell.outcome) for cell in newest.cells)
+        failed = str(lost), "without timing", "lost" if lost else ""
+        yield Numbers([(DASH, COUNTED[Kind.SLOWER], ""), (DASH, COUNTED[Kind.FASTER], ""), failed, flagged])
         if newest.cells:
             yield _furthest(newest)
     else:
-        yield Said(changes.sentence(era, pair), "answer")
+        found = changes.moved(era, pair)
+        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), changes.still_open_line(era, found)]
+        for place, line in enumerate(filter(None, lines)):
+            yield Said(line, "" if place else "answer")
+        moved = changes.counts_of(found)
         counts = [
-            (str(pair.counts[kind]) if kind == Kind.LOST or pair.can_tell else DASH, words)
+            (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
+             TILES[kind] if moved[kind] else "")
             for kind, words in COUNTED.items()
-        ]
+        ]  # fmt: skip
         yield Numbers([*counts, flagged])
-        yield changes.worst(era, 1, pair)
+        yield from changes.worst(era, 1, pair, found)
+        yield from changes.commands(era, found)
     others = len(report.eras) - 1
     where = f"{newest.conditions}."
     if others:
@@ -314,8 +328,11 @@ def _anchors(one: RecordedRun) -> dict[str, str]:
 
 
 def _flag_sentences(one: RecordedRun) -> list[str]:
-    """What each flag of this run means."""
-    return [f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in one.cells)]
+    """What each flag of this run means, and whose it is."""
+    found = {name: [case_name(cell.id) for cell in one.cells if name in cell.flags] for name in FLAGS}
+    return [
+        f"{name}: {FLAGS[name].sentence} {some_of(cases)}." for name, cases in found.items() if cases
+    ]  # fmt: skip
 
 
 def what_ran(report: Report, _: Report) -> Iterator[Block]:
@@ -346,10 +363,10 @@ SECTIONS = (
     Section("answer", "Is anything slower?", whole_page, answer),
     Section("changed{number}", "What changed: {name}", each_era,
             lambda report, place: changes.changed(report.eras[place], place + 1, report.pairs[place])),
-    Section("run{number}-roofline", "How close to the limits: run {number}", each_run, limits),
     Section("since{number}", "Since when: {name}", each_era,
             lambda report, place: changes.over_commits(report.eras[place], place + 1)),
-    Section("run{number}", "Run {number}: {name}", each_run, heading),
+    Section("run{number}-roofline", "How close to the limits: {name}", each_run, limits),
+    Section("run{number}", "Run {name}", each_run, heading),
     Section("run{number}-timings", "Timings", each_run, timings, level=3),
     part("by-size", "By size and context", tables=[tables.timing_table]),
     part("context", "Scaling over context", [partial(plots.model_growth, name="context", axis=plots.CONTEXT)]),
@@ -379,7 +396,8 @@ def page_of(report: Report) -> str:
             if blocks := list(section.blocks(report, subject)):
                 words = {"anchor": section.anchor, "title": section.title}
                 told = {part: text.format(number=own_number, name=name) for part, text in words.items()}
-                sections.append({**told, "level": section.level, "blocks": blocks})
+                folded = report.folded.get(own_number, "") if subjects is each_run else ""
+                sections.append({**told, "level": section.level, "blocks": blocks, "folded": folded})
     drawn = [block for section in sections for block in section["blocks"] if isinstance(block, Figures)]
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
@@ -391,8 +409,9 @@ def page_of(report: Report) -> str:
         if pairs
     ]
     document: str = macros().document(
-        title=TITLE, sections=sections, choices=choices_of(cells), style=style(),
-        data=without_nan({**stored_data(figures, cases), "eras": eras}),
+        title=TITLE, choices=choices_of(cells), style=style(),
+        sections=[(folded, list(some)) for folded, some in groupby(sections, key=lambda section: section["folded"])],
+        data=without_nan({**stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
         drawing=Markup(plotly()) if figures or eras else "",
         program=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )  # fmt: skip

@@ -10,12 +10,14 @@ from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares
 from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown
-from perf_tests.records.record import OUTCOMES, Json
+from perf_tests.records.record import FAILURES, OUTCOMES, Json, how_many, some_of
 from perf_tests.report.tables import Fit, attention_fits, for_this_machine, grouped, part_name, with_marks
 from perf_tests.traces.kernels import STEADY
 
 WIDTH = 120
-"""Characters per line of the table of results."""
+"""Characters per line of the table of results where no terminal has fewer."""
+MOST_NAMES = 6
+"""Cases named beside a reason that they share."""
 
 RESULTS: Columns[Json] = {
     "case": lambda row: case_name(row["fullname"]),
@@ -24,53 +26,63 @@ RESULTS: Columns[Json] = {
     "tokens/s": lambda row: _rate(row["extra_info"].get("tokens_per_second")),
     "TFLOP/s": lambda row: _rate(row["extra_info"].get("tflops_per_second")),
     "of ceiling": lambda row: shown(row["extra_info"].get("share_of_matmul_ceiling"), ".0%"),
+    "busy": lambda row: _busy(row) or DASH,
     "bound": lambda row: row["extra_info"].get("bound") or DASH,
     "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
 }
-DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
+HOST_SHOWS_BELOW_SECONDS = 2e-4
+"""Medians of which launching, events and waiting are a good part, so that the device's own time is shown beside."""
+DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s", "spread")
 """Columns that go first where names of cases are long: the roofline and the median say nearly the same."""
 RESULT_NOTES = {
     "spread": "spread: interquartile range over median",
     "of ceiling": "ceiling: the best square product in this precision here",
     "roofline": "roofline: least time of its kernels here over median",
+    "busy": "busy: the device's own time in a round below 0.2 ms, the rest of which is the host's",
 }
 
 
-def result_lines(record: Json) -> list[str]:
+def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     """One row for each case that computes: median, spread, throughput; then flags, and cases without a timing.
 
-    The table is at most `WIDTH` characters wide while a column can be dropped; what bounds a case is shown where it is
-    known.
+    The table is at most `width` characters wide while a column can be dropped; what bounds a case is shown where it is
+    known. A reason that several cases share stands once.
     """
     lines = busy_lines(record)
     rows = [row for row in record["benchmarks"] if not is_collective(row["extra_info"])]
     if rows:
         unknown = {"bound", "roofline"} if all(row["extra_info"].get("bound") is None for row in rows) else set()
+        unknown |= set() if any(map(_busy, rows)) else {"busy"}
         columns = {name: cell for name, cell in RESULTS.items() if name not in unknown}
         for name in DROPPED_FIRST:
-            if len(column_table(columns, rows)[0]) > WIDTH:
+            if len(column_table(columns, rows)[0]) > width:
                 del columns[name]
         notes = (note for name, note in RESULT_NOTES.items() if name in columns)
         lines += [*column_table(columns, rows), "; ".join(notes)]
+    said = []
     for row in record["benchmarks"]:
         for flag in row["extra_info"].get("flags", ()):
             rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
             advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
-            lines.append(f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{advice}")
-    uncounted: dict[str, list[str]] = {}
-    for row in rows:
-        if reason := row["extra_info"].get("counters_reason"):
-            uncounted.setdefault(reason, []).append(case_name(row["fullname"]))
-    lines += [f"no bound and roofline: {_some(names)}: {reason}" for reason, names in uncounted.items()]
+            said.append((f"{FLAGS[flag].sentence}{advice}", case_name(row["fullname"])))
+    said += [
+        (f"no bound and roofline: {reason}", case_name(row["fullname"]))
+        for row in rows
+        if (reason := row["extra_info"].get("counters_reason"))
+    ]
     for row in record["outcomes"]:
         kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
-        lines.append(f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{kept}")
-    return lines
+        said.append((f"{OUTCOMES[row['outcome']]}: {row['reason']}{kept}", case_name(row["id"])))
+    return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in grouped(said).items()]
 
 
-def _some(names: Sequence[str]) -> str:
-    """Name the first, and say how many more there are."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+def tally_line(record: Json, slower: int | None) -> str:
+    """The last line of a run: how many cases it measured, and of what a reader should know; `slower` by the gate."""
+    flagged = sum(bool(row["extra_info"].get("flags")) for row in record["benchmarks"])
+    failed = sum(row["outcome"] in FAILURES for row in record["outcomes"])
+    counts = {"failed": failed, "slower": slower, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
+    said = ", ".join(f"{count} {words}" for words, count in counts.items() if count is not None)
+    return f"{how_many(len(record['benchmarks']), 'case')} measured, {said}"
 
 
 def busy_lines(record: Json) -> list[str]:
@@ -85,6 +97,12 @@ def busy_lines(record: Json) -> list[str]:
         f"BUSY MACHINE: {used} beside {len(busy)} of {len(record['benchmarks'])} cases, whose times are too long by an "
         "unknown amount; measure again on a quiet machine, or compare by the gate (--against)."
     ]
+
+
+def _busy(row: Json) -> str | None:
+    """The device's own time, where the round is so short that the host's shows in its median."""
+    seconds = row["extra_info"].get("device_busy_seconds")
+    return duration(seconds) if seconds is not None and row["stats"]["median"] < HOST_SHOWS_BELOW_SECONDS else None
 
 
 def _rate(value: float | None) -> str:
@@ -163,6 +181,7 @@ LARGEST_SHOWN = 3
 MEMORY_SUMMARY: Columns[Json] = {
     "case, MB": lambda of: of["case"],
     "peak": lambda of: megabytes(of["peak_allocated_bytes"]),
+    "asked for": lambda of: megabytes(of.get("peak_requested_bytes")),
     "reserved": lambda of: megabytes(of["peak_reserved_bytes"]),
     "predicted": lambda of: megabytes(of["predicted_peak_bytes"]),
     "difference": lambda of: shown(of["prediction_error"], "+.3%"),
@@ -184,7 +203,9 @@ FIT: Columns[Fit] = {
 def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
     """One row for each case, at least one, then its parts and what is to be said of it."""
     found = list(map(_with_name, passes))
-    lines = column_table(MEMORY_SUMMARY, found)
+    has_blocks = any(values.get("peak_requested_bytes") is not None for values in found)
+    left_out = set() if has_blocks else {"asked for"}
+    lines = column_table({name: cell for name, cell in MEMORY_SUMMARY.items() if name not in left_out}, found)
     reasons = Counter(values["prediction_reason"] for values in found if values["prediction_reason"])
     lines += [f"{count} without a prediction: {reason}" for reason, count in reasons.items()]
     alike: dict[tuple[tuple[str, int], ...], str] = {}

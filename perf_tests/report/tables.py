@@ -264,7 +264,8 @@ LARGEST = 5
 
 
 def _measured_over_predicted(row: Json) -> str:
-    measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
+    asked = "peak_allocated_bytes" if row.get("peak_requested_bytes") is None else "peak_requested_bytes"
+    measured, predicted = (finite(row.get(name)) for name in (asked, "predicted_peak_bytes"))
     return shown(measured / predicted if measured and predicted else None, ".5f")
 
 

@@ -3,7 +3,7 @@
 import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,17 +23,18 @@ from perf_tests.cases.settings import Settings
 from perf_tests.gate.recorded import sides_of
 from perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests.records.columns import case_name
-from perf_tests.records.record import Json, how_many, identity_of, ids_of
+from perf_tests.records.format import painted
+from perf_tests.records.record import FAILURES, Json, how_many, identity_of, ids_of
 from perf_tests.records.store import DIRTY, StoredRecord, compare, encoded, list_records, write_whole
 from perf_tests.report.comparison import comparison_lines, width
 from perf_tests.report.gate_screens import offer_among, offer_entries
 from perf_tests.report.ranks import collective_lines, links_of, rank_lines, scalings
-from perf_tests.report.screens import pass_lines, result_lines, time_line
+from perf_tests.report.screens import pass_lines, result_lines, tally_line, time_line
 from perf_tests.run.ends import TimeLimit, keep_pace
 from perf_tests.run.termination import termination_of
 
-FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
-"""Outcomes that fail a run without any baseline."""
+MOST_PRINTED = 4000
+"""Characters of what a failed case printed that are shown."""
 
 
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
@@ -52,8 +53,9 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
         case, extra_pass, values = noted(item).case, noted(item).extra_pass, noted(item).values
         with _or_stop(session):
             if not report.passed:
-                rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
                 outcome = noted(item).outcome or outcome_of_report(report)
+                is_timed = benchmark is not None and benchmark.stats and outcome.outcome != "incorrect"
+                rounds = list(benchmark.stats["data"]) if is_timed else []
                 session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
             elif report.when == "call" and extra_pass is not None:
                 assert values is not None
@@ -62,6 +64,7 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
                 session.measured(benchmark.stats.as_dict(include_data=True))
     if report.passed:
         return
+    report.sections = [(name, shortened(printed)) for name, printed in report.sections]
     # Free the tensors that a kept traceback holds.
     for name in ("last_exc", "last_value", "last_traceback"):
         if hasattr(sys, name):
@@ -72,6 +75,13 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
         item.session.shouldstop = (
             f"{workbench.device.torch_device} is unusable after {item.name}; {again} in a new process."
         )
+
+
+def shortened(printed: str) -> str:
+    """Return the end of what a case printed, and how much is left out: a model may print megabytes."""
+    if len(printed) <= MOST_PRINTED:
+        return printed
+    return f"[{len(printed) - MOST_PRINTED:,} characters are left out]\n{printed[-MOST_PRINTED:]}"
 
 
 @contextmanager
@@ -214,7 +224,7 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.gate.verdicts import RunVerdict
+    from perf_tests.gate.verdicts import RunVerdict, Verdict
     from perf_tests.report.gate_screens import limits_to_accept, report_lines
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
@@ -223,6 +233,7 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
     run.is_contaminated = bool(result.contaminated)
     if run.is_contaminated:
         return
+    run.slower = sum(row.verdict == Verdict.SLOWER for row in result.cases)
     if result.verdict == RunVerdict.FAILED:
         run.failures.append(run.verdict_lines[-1])
     limits = limits_to_accept(result, sides.base_name)
@@ -242,20 +253,29 @@ def show(terminal: pytest.TerminalReporter) -> None:
     suite = session_of(terminal.config)
     run = suite.run
     if run is not None:
-        if run.record is not None:
-            rows, notices = run.record["benchmarks"], [notice["sentence"] for notice in run.record["notices"]]
-            section("results", [*result_lines(run.record), *notices])
-            sections = {"ranks": rank_lines(rows), "collectives": collective_lines(rows), **pass_lines(run.record)}
-            for name, lines in sections.items():
-                section(name, lines)
-        if run.baseline is not None and run.rows:
-            terminal.section(f"compared with {run.baseline.name}", sep="-")
-            for line in comparison_lines(run.rows, width()):
-                # pytest's own colours, which `--color` and NO_COLOR turn off.
-                terminal.write_line(line.text, red=line.is_red)
-        section("gate", run.verdict_lines)
-        seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
-        section("run", [time_line(seconds), *suite.workbench.doubts, *run.notes])
-        for failure in run.failures:
-            terminal.write_line(failure, red=True)
+        _show_run(terminal, section, run, suite)
     section("counters", suite.ledger_lines)
+    if run is not None and run.record is not None:
+        has_failed = run.failures or any(row["outcome"] in FAILURES for row in run.record["outcomes"])
+        terminal.write_line(tally_line(run.record, run.slower), red=bool(has_failed), bold=True)
+
+
+def _show_run(
+    terminal: pytest.TerminalReporter, section: Callable[[str, list[str]], None], run: Run, suite: Session
+) -> None:
+    if run.record is not None:
+        rows, notices = run.record["benchmarks"], [notice["sentence"] for notice in run.record["notices"]]
+        section("results", [*result_lines(run.record, width()), *notices])
+        sections = {"ranks": rank_lines(rows), "collectives": collective_lines(rows), **pass_lines(run.record)}
+        for name, lines in sections.items():
+            section(name, lines)
+    if run.baseline is not None and run.rows:
+        terminal.section(f"compared with {run.baseline.name}", sep="-")
+        for line in comparison_lines(run.rows, width()):
+            # pytest's own colours, which `--color` and NO_COLOR turn off.
+            terminal.write_line(line.text, red=line.is_red)
+    section("gate", [painted(line, terminal.hasmarkup) for line in run.verdict_lines])
+    seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
+    section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])
+    for failure in run.failures:
+        terminal.write_line(failure, red=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import load_attentions
 from perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests.bench.outcomes import KILLED, RANK_DIED
@@ -29,10 +30,11 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
-from perf_tests.cases.settings import Settings
+from perf_tests.cases.settings import Settings, is_typed
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
+from perf_tests.hardware.device import why_less_is_known
 from perf_tests.interleaved.sides import OF_GIT, run_git
 from perf_tests.passes.extra_pass import pass_named
 from perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
@@ -79,10 +81,12 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         timeout = Timeout(config, limit)
         config.pluginmanager.register(timeout, "case timeout")
     suite.workbench = workbench = set_up(settings, peers)
+    workbench.replaced += suite.replaced
     load_attentions(cases)
     if not is_in_worker:  # a worker's run was checked where it began
         check_user_code(cases, workbench.device.torch_device)
         workbench.check_attentions(() if is_gate else cases)  # the gate checks each side
+    workbench.values_seed = settings.seed if is_typed(config, "--seed") else drawn_seed()
     if is_gate:
         return benchmarks
     _mark(benchmarks, workbench)
@@ -105,8 +109,7 @@ def _open_run(
     """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings, workbench, option = suite.saving, suite.settings, suite.workbench, config.option
     run = Run(gone_counts=settings.shard is None and not is_restricted(config))
-    if workbench.why_no_health:
-        run.notes.append(workbench.why_no_health)
+    run.notes += filter(None, (workbench.why_no_health, why_less_is_known()))
     machine_info = machine_info_of(config)
     try:
         for name in settings.passes:
@@ -124,6 +127,8 @@ def _open_run(
             f"The run cannot be saved under {saving.storage}: {error}. "
             "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
+    workbench.beside = machine.RunsBeside(settings.device, str(saving.storage))
+    workbench.beside.look()
     workbench.session = session = MeasuringSession(journal, contents, Progress(line_or_log(config)))
     suite.run = run
     run.notes += notes
@@ -168,7 +173,9 @@ def how_long(config: pytest.Config) -> list[str]:
         return []
     predicted = suite.workbench.session.progress.predicted_seconds
     opening = suite.run.opening if suite.run is not None else []
-    return [*opening, eta(predicted, suite.workbench.device)] if predicted else opening
+    if not predicted:
+        return opening
+    return [*opening, eta(predicted, suite.workbench.device), *suite.workbench.neighbours]
 
 
 # What cannot run, or would say nothing, is refused before the first case.

@@ -7,14 +7,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from perf_tests.audit.rounds import BUSY_CORES
 from perf_tests.bench.options import Against
 from perf_tests.bench.recording import terminal_line
 from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.bench.workbench import Workbench
+from perf_tests.gate.samples import Rules
 from perf_tests.gate.verdicts import RunVerdict, Verdict
+from perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
+from perf_tests.interleaved.draws import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS
 from perf_tests.interleaved.measuring import UnmeasurableError, Watch
-from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, other_python, run_gate
+from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, PairCost, other_python, run_gate
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
+from perf_tests.predict.machine import kept_ceilings
 from perf_tests.records.columns import case_name
+from perf_tests.records.record import how_many
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
     base_revision,
@@ -25,7 +32,7 @@ from perf_tests.report.gate_screens import (
     report_lines,
 )
 from perf_tests.run.before import accepted_slowdowns, machine_info_of
-from perf_tests.run.ends import read_time_limit
+from perf_tests.run.ends import kept_pace, predicted_seconds, read_time_limit
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -41,8 +48,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     items, unmeasured = [], {}
     for item in benchmarks:
         refusal = workbench.why_not(noted(item).case)
-        # Base may support what head does not; only the two workers can tell.
-        if refusal is None or refusal.outcome == "unsupported":
+        if refusal is None or refusal.is_of_a_side:
             items.append(item)
         else:
             unmeasured[item.nodeid] = refusal.in_words
@@ -80,7 +86,32 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     watch = Watch(
         terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds, lambda: limit.seconds_left
     )  # fmt: skip
-    config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
+    workbench.beside = RunsBeside(suite.settings.device, str(plan.storage))
+    workbench.beside.look()
+    opening = [*workbench.neighbours, gate_eta(items, plan.rules, against.minutes, workbench)]
+    config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured, opening), "gate")
+
+
+def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workbench: Workbench) -> str:
+    """Say before the first launch pair how long the gate will take, and whether the machine is too busy for it."""
+    kept, of_cases = kept_ceilings(workbench.device), {}
+    for item in items:
+        case, settings = noted(item).case, workbench.settings
+        round_seconds = predicted_seconds(item, settings, kept) / (workbench.rounds(case) + settings.warmup_rounds)
+        rounds = max(4 * FEWEST_QUADRUPLES * round_seconds, QUADRUPLES_SECONDS[1])
+        of_cases[item.nodeid] = 2 * settings.warmup_rounds * round_seconds + rounds
+    # This process has started as a worker does: with torch, the suite and the collection.
+    cost = PairCost(seconds_since_process_start(), of_cases)
+    needed = cost.needed_seconds(of_cases, rules) * (kept_pace(workbench.device) or 1.0) / 60
+    cases, others, usable = how_many(len(items), "case"), workbench.others.cores(), len(os.sched_getaffinity(0))
+    line = f"The gate of {cases} takes about {max(1, round(needed))} min, at most {minutes:g} (--gate-minutes)."
+    threads = workbench.settings.threads if workbench.settings.device_type == "cpu" else 1
+    if others is None or others + min(threads, usable) <= usable + BUSY_CORES:
+        return line
+    return (
+        f"{line} BUSY MACHINE: other programs use {others:.1f} of {usable} cores, so it will take longer and decide "
+        "fewer cases; wait for a quiet machine where you can."
+    )
 
 
 def _id_at_base(item: pytest.Item, against: Against) -> str:
@@ -100,10 +131,14 @@ class GatePlugin:
     watch: Watch
     unmeasured: dict[str, str]
     """Why a case is not measured."""
+    opening: Sequence[str] = ()
+    """What is said before the first launch pair."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         if self.run.plan.cases and not session.testsfailed:
+            for sentence in self.opening:
+                self.watch.say(sentence)
             try:
                 run_gate(self.run, self.watch)
             except (BesideAnotherError, TreeError, UnmeasurableError) as error:

@@ -138,11 +138,12 @@ def planned(config: pytest.Config, peers: Peers, benchmarks: list[pytest.Item]) 
     workbench = session_of(config).workbench
     if peers.is_rank0:
         outcomes = workbench.session.contents.outcomes if workbench.session else []
-        peers.send("plan", {"left": [item.nodeid for item in benchmarks], "outcomes": outcomes})
+        plan = {"left": [item.nodeid for item in benchmarks], "outcomes": outcomes, "seed": workbench.values_seed}
+        peers.send("plan", plan)
     else:
         plan = peers.recv("plan", 0, RENDEZVOUS_SECONDS)
         by_id = {item.nodeid: item for item in benchmarks}
-        benchmarks = [by_id[case_id] for case_id in plan["left"]]
+        benchmarks, workbench.values_seed = [by_id[case_id] for case_id in plan["left"]], plan["seed"]
         if workbench.session is not None:
             workbench.session.contents.outcomes[:] = plan["outcomes"]
     assert workbench.groups is not None

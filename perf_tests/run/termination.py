@@ -1,11 +1,17 @@
 """Ctrl-C, and SIGTERM as a scheduler sends it: the case in flight ends, workers too, and what is finished is kept."""
 
+import atexit
+import ctypes
 import os
+import resource
 import signal
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from types import FrameType
 
 import pytest
@@ -33,6 +39,80 @@ def _install(handler: Callable[[int, FrameType | None], None] | None) -> None:
         for number in EXIT_CODES:
             if _BEFORE[number] in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, handler or _BEFORE[number])
+
+
+# Code in C ends a process without a word, by `_exit` or `exec`, with exit code 0 if it likes: only a parent can tell
+# such an end from that of a run. Both share the terminal, its signals and the exit code.
+
+
+OPTIONS_OF_USER_CODE = ("--model", "--attention", "--optimizer")
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
+ENDED_EARLY = (
+    "\nThe process ended with exit code 0 before the run did: code of --model, --attention or --optimizer ended it "
+    "from C (_exit, exit or exec). Finished cases are kept in the journal; mend that code, and go on with --resume."
+)
+
+
+def watch_over_user_code() -> None:
+    """Run what follows in a child, and end as that ends, where the command line names code of the user's.
+
+    Call it before torch is loaded, of which no more than one copy is needed. Ranks are watched by torchrun, and a
+    pytest inside of another program by that.
+    """
+    words = [*os.environ.get("PYTEST_ADDOPTS", "").split(), *sys.argv[1:], ""]
+    named = ((word.partition("=")[0], word.partition("=")[2] or after) for word, after in pairwise(words))
+    names_code = any(option in OPTIONS_OF_USER_CODE and ":" in value for option, value in named)
+    if not names_code or "TORCHELASTIC_RUN_ID" in os.environ or threading.active_count() > 1 or not _is_command():
+        return
+    parent, (done, mark) = os.getpid(), os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python, where a plugin's library has threads of its own
+        child = os.fork()
+    if child == 0:
+        os.close(done)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(EXIT_CODES[signal.SIGTERM])
+        atexit.register(os.write, mark, b"done")  # which C does not call
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        return
+    os.close(mark)
+    for number in _PASSED_ON:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    _, status = os.waitpid(child, 0)
+    if (code := os.waitstatus_to_exitcode(status)) < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(parent, -code)
+    if code == 0 and not os.read(done, 1):
+        _say_past_capture(ENDED_EARLY)
+        code = 4
+    os._exit(code)
+
+
+def _is_command() -> bool:
+    """Whether this process is the command `pytest`, and no pytest runs inside of another."""
+    frame: FrameType | None = sys._getframe()
+    of_pytest = []
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "_pytest.config":
+            of_pytest.append(frame.f_code.co_name.lstrip("_"))
+        frame = frame.f_back
+    return of_pytest.count("console_main") == of_pytest.count("main") == 1
+
+
+def _say_past_capture(sentence: str) -> None:
+    """Print it on the standard error, which pytest has turned to a file by the time of the first conftest."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not isinstance(frame.f_locals.get("self"), pytest.PytestPluginManager):
+        frame = frame.f_back
+    capture = None if frame is None else frame.f_locals["self"].getplugin("capturemanager")
+    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        print(sentence, file=sys.__stderr__, flush=True)
 
 
 class TerminatedError(KeyboardInterrupt):

@@ -84,11 +84,15 @@ def kernel_values(
     of_round = [sum(span.holds(kernel.issued_us) for kernel in kernels) for span in trace.rounds]
     products = _products(kernels)
     is_compiled = "compiled" in (identity.get("attention"), identity.get("execution"))
-    unseen = "code that torch.compile generates for a CPU appears in no kernel, so launches and shares exclude it"
+    left_out = None
+    if is_compiled and not trace.is_on_gpu:
+        left_out = "code that torch.compile generates for a CPU appears in no kernel, so launches and shares exclude it"
+    elif trace.unlaunched:
+        left_out = f"{trace.unlaunched} kernels were launched before the trace began and are left out"
     return {
         "rounds": count,
         "on_gpu": trace.is_on_gpu,
-        "left_out": unseen if is_compiled and not trace.is_on_gpu else None,
+        "left_out": left_out,
         "wall_seconds": rounds.wall_us / 1e6,
         "plain_wall_seconds": plain_seconds,
         "kernel_seconds": rounds.kernel_us / 1e6,

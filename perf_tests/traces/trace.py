@@ -102,6 +102,8 @@ class Trace:
     memory_operations: Sequence[MemoryOperation] = field(default_factory=tuple)
     calls: Sequence[Call] = field(default_factory=tuple)
     regions: Sequence[Region] = field(default_factory=tuple)
+    unlaunched: int = 0
+    """Kernels left out because the trace begins after their launch."""
 
     def round_at(self, *moments_us: float) -> int | None:
         """The number of the round that holds all of these moments, else None."""
@@ -228,6 +230,8 @@ def cost_of(operator: str, tensors: Sequence[tuple[tuple[int, ...], str]]) -> tu
 
 ROUND, SET_UP = "round", "set-up"
 """The suite's annotations around each round and each set-up."""
+STEP = "ProfilerStep#"
+"""How the annotation of a step of `torch.profiler` begins: the rounds of a trace that this suite did not take."""
 HOST_EVENTS = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
 
 # Composite operations, which only call others; every other operation that computes is one kernel on a CPU.
@@ -298,6 +302,8 @@ class _Reader:
     regions_of_node: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Sequence number of a node of autograd's graph to the regions it was made in."""
     rounds: list[Span] = field(default_factory=list)
+    steps: list[Span] = field(default_factory=list)
+    """The profiler's own, which stand for rounds where there are none."""
     operations: list[tuple[Json, _Frame]] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -319,7 +325,10 @@ class _Reader:
         elif name == ROUND:
             self.thread_of_rounds = event["tid"]
             self.rounds.append(Span(start_us, end_us))
-        elif name != SET_UP and "#" not in name:  # PyTorch's own are like ProfilerStep#3
+        elif name.startswith(STEP):
+            self.thread_of_rounds = event["tid"] if self.thread_of_rounds is None else self.thread_of_rounds
+            self.steps.append(Span(start_us, end_us))
+        elif name != SET_UP and "#" not in name:  # PyTorch's own are like Optimizer.step#AdamW
             frame.regions = (*frame.regions, name)
             frame.is_backward = frame.is_backward or name == "backward"
             self.regions.append(Region(start_us, end_us, frame.regions))
@@ -372,8 +381,12 @@ def trace_of_events(events: list[Json]) -> Trace:
     reader = _Reader()
     for event in sorted((event for event in events if event["cat"] in HOST_EVENTS), key=_place):
         reader.read(event)
-    if not reader.rounds:
-        raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
+    rounds = reader.rounds or reader.steps
+    if not rounds:
+        raise ValueError(
+            f"it has no range {ROUND!r}, which the suite puts around each traced round, and no {STEP}N of "
+            "torch.profiler; call the profiler's step() after each step, or put record_function('round') around it"
+        )
     on_device = sorted((event for event in events if event["cat"] == "kernel"), key=_place)
     copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
     if not on_device and (copies or reader.calls):  # of the CUDA runtime
@@ -396,10 +409,14 @@ def trace_of_events(events: list[Json]) -> Trace:
         kind = next((kind for mark, kind in _COPY_KINDS.items() if mark in event["name"]), "memset")
         size, issued_us = int(arguments.get("bytes", 0)), event["ts"] if call is None else call.start_us
         operations.append(MemoryOperation(event["ts"], _end_us(event), kind, size, issued_us))
+    # A kernel whose launch lies before the trace would count in the round that runs when it starts, which is another
+    # one where the host runs ahead.
+    launched = [kernel for kernel in kernels if kernel.launch is not None]
     return Trace(
         is_on_gpu=bool(on_device),
-        rounds=reader.rounds,
-        kernels=sorted(kernels, key=lambda kernel: kernel.start_us),
+        rounds=rounds,
+        kernels=sorted(launched or kernels, key=lambda kernel: kernel.start_us),
+        unlaunched=len(kernels) - len(launched) if launched else 0,
         memory_operations=operations,
         calls=reader.calls,
         regions=reader.regions,

@@ -4,7 +4,7 @@ The user's is called as PyTorch calls its fused attention: with query, key and v
 precision's, and without autocast inside."""
 
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,20 +121,37 @@ NAMES = ("the output", "the gradient of q", "the gradient of k", "the gradient o
 
 
 @torch.no_grad()
-def exact_and_bounds(q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Arithmetic) -> tuple[Attended, Attended]:
-    """Return, for the gradient `do` of the output, the values in float64 and how far each may be from them."""
+def exact_and_bounds(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    arithmetic: Arithmetic,
+    positions_R: Tensor | None = None,
+    wanted: Container[str] = NAMES,
+) -> tuple[Attended, Attended]:
+    """Return, for the gradient `do` of the output, the values in float64 and how far each may be from them.
+
+    With `positions_R` the queries and gradients (..., R, K) are those of these tokens alone. Output and dq are then
+    complete, while dk and dv, and their bounds, are what these rows add to them: those of all rows add up to a bound.
+    What is not `wanted` of NAMES is empty.
+    """
     u, u_out, smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
     u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
     q, k, v, do = (x.double() for x in (q, k, v, do))
-    tokens, width = q.shape[-2:]
+    tokens, width = k.shape[-2:]
     scale = 1 / math.sqrt(width)
-    visible = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
+    token_T = torch.arange(tokens, device=q.device)
+    visible = token_T <= (token_T if positions_R is None else positions_R)[:, None]
     count = visible.sum(-1, keepdim=True).double()
     scores = (q @ k.mT * scale).masked_fill(~visible, -math.inf)
     p = scores.softmax(-1)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    exact = Attended(p @ v, ds @ k, ds.mT @ q, p.mT @ do)
+    factors = ((p, v), (ds, k), (ds.mT, q), (p.mT, do))
+    exact = Attended(
+        *(x @ y if name in wanted else q.new_empty(0) for name, (x, y) in zip(NAMES, factors, strict=True))
+    )
 
     q, k, v, do = (x.abs() for x in (q, k, v, do))
     # Of a score: the product, and a rounding of it and of its quotient.
@@ -160,20 +177,56 @@ def exact_and_bounds(q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Ar
     ds_error = (ds_error + is_highest * ds_error.sum(-1, keepdim=True)) * scale
     ds = magnitude * scale
 
-    def of_sum(error: Tensor, magnitude: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
+    def of_sum(error: Tensor, magnitude: Tensor, factor: Tensor, terms: Tensor | int, value: Tensor) -> Tensor:
         """Bound a float32 sum (Higham 3.5) whose terms are off by `error` together, rounded to the output's format.
 
         Three terms more are for the scale.
         """
-        summed = error + (terms + 3) * u_sum * magnitude
+        if not value.numel():
+            return value
+        summed = (error + (terms + 3) * u_sum * magnitude) @ factor
         return (1 + u_out) * summed + u_out * value.abs() + (2 + tokens) * smallest
 
     return exact, Attended(
-        of_sum(p_error @ v, p @ v, count, exact.output),
-        of_sum(ds_error @ k, ds @ k, count, exact.dq),
-        of_sum(ds_error.mT @ q, ds.mT @ q, tokens, exact.dk),
-        of_sum(p_error.mT @ do, p.mT @ do, tokens, exact.dv),
+        of_sum(p_error, p, v, count, exact.output),
+        of_sum(ds_error, ds, k, count, exact.dq),
+        of_sum(ds_error.mT, ds.mT, q, tokens, exact.dk),
+        of_sum(p_error.mT, p.mT, do, tokens, exact.dv),
     )
+
+
+@torch.no_grad()
+def sums_and_bounds(q: Tensor, k: Tensor, v: Tensor, do: Tensor, arithmetic: Arithmetic) -> tuple[Attended, Attended]:
+    """Return what dk and dv add up to over all tokens, in float64, and how far each sum may be from that; (..., K).
+
+    Rows of P sum to 1 and those of dS to 0, so the sum of dv is that of `do` and the sum of dk is 0, in O(T K). Bounds
+    are sums of those above, with |q| |k| and |do| |v| at most the products of their norms (Cauchy and Schwarz), and a
+    gap at most two scores. Output and dq are empty.
+    """
+    u, u_out, smallest = arithmetic.stored_roundoff, arithmetic.out_roundoff, arithmetic.smallest
+    u_sum = U32 * (TENSOR_CORE if q.is_cuda else 1)
+    q, k, v, do = (x.double() for x in (q, k, v, do))
+    tokens, width = k.shape[-2:]
+    scale = 1 / math.sqrt(width)
+
+    def highest_product(left: Tensor, right: Tensor) -> Tensor:
+        return left.norm(dim=-1, keepdim=True) * right.norm(dim=-1).amax(-1)[..., None, None]
+
+    score, dp = scale * highest_product(q, k), highest_product(do, v)
+    moved = 2 * (2 * u + (width + 3) * u_sum + 2 * (u + 2 * u_sum)) * score
+    roundings = FORWARD_ROUNDINGS * (u + 3 * u_sum) + BLOCK_ROUNDINGS * tokens * u_sum
+    p_error = torch.expm1(moved + roundings) + 2 * tokens * smallest
+    products = 2 * (u + u_out) + (tokens + 2 * width + 4) * u_sum
+    ds_error = ((1 + p_error) * (products + p_error) + 2 * p_error + 2 * BACKWARD_ROUNDINGS * (u + 3 * u_sum)) * dp
+    ds_error = 2 * (ds_error + 4 * tokens * smallest * (1 + 2 * dp))  # twice: once more through a row's maximum
+
+    def of_sum(error: Tensor, magnitude: Tensor | int, factor: Tensor) -> Tensor:
+        bound = (1 + u_out) * (error + (tokens + 3) * u_sum * magnitude) + u_out * magnitude
+        return (factor.abs() * bound).sum(-2) + tokens * (2 + tokens) * smallest
+
+    dv, none = do.sum(-2), q.new_empty(0)
+    allowed_dk, allowed_dv = of_sum(scale * ds_error, scale * 2 * dp, q), of_sum(p_error, 1, do)
+    return Attended(none, none, torch.zeros_like(dv), dv), Attended(none, none, allowed_dk, allowed_dv)
 
 
 # Whether a function of the user's computes causal attention: output and gradients against float64, before it is
@@ -269,16 +322,19 @@ def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> No
     if not output.requires_grad:
         raise IncorrectError(f"it records no graph for a backward pass, for {words}.")
     with guarded(f"{name} fails in the backward pass of {words}", LONGEST_CHECK_SECONDS):
-        gradients = torch.autograd.grad(output, leaves, do.to(output.dtype), allow_unused=True)
+        # Not `torch.autograd.grad`, which no timed round calls and which reentrant checkpoints refuse.
+        output.backward(do.to(output.dtype))
     with torch.no_grad(), _running(name, use, f"{words} under no_grad"):
         without_graph = attend(q, k, v)
     _check_output(without_graph, use, gradient.shape, f"{words} under no_grad")
     for letter, before, now in zip(("q", "k", "v", "the gradient"), inputs, passed, strict=True):
         if not torch.equal(before, now):
             raise IncorrectError(f"it changes {letter} in place, for {words}.")
-    for letter, found in zip("qkv", gradients, strict=True):
-        if found is None:
+    gradients = []
+    for letter, leaf in zip("qkv", leaves, strict=True):
+        if leaf.grad is None:
             raise IncorrectError(f"it gives {letter} no gradient, for {words}.")
+        gradients.append(leaf.grad)
     is_tf32 = use.precision.float32_matmul_precision != "highest"
     exact, allowed = exact_and_bounds(*inputs, Arithmetic.of(use.dtype, is_tf32))
     _check_within(Attended(output.detach(), *gradients), exact, allowed, words)
@@ -308,16 +364,31 @@ def _check_output(output: object, use: Use, shape: torch.Size, words: str) -> No
 
 
 def _check_within(found: Attended, exact: Attended, allowed: Attended, words: str) -> None:
-    """Written so that NaN fails: every comparison with NaN is false."""
     for name, got, wanted, bound in zip(NAMES, found, exact, allowed, strict=True):
-        error = (got.double() - wanted).abs()
-        outside = ~(error <= bound)
-        if not bool(outside.any()):
-            continue
-        ratio = torch.where(outside, (error / bound).nan_to_num(nan=torch.inf, posinf=torch.inf), 0)
-        worst = int(ratio.argmax())
-        place = tuple(int(number) for number in torch.unravel_index(torch.tensor(worst), error.shape))
-        raise IncorrectError(
-            f"error {ratio.flatten()[worst]:.3g} x its bound at {place} of {name}, for {words}: "
-            f"{got[place]:.6g}, in float64 {wanted[place]:.6g}, allowed {bound[place]:.3g}."
-        )
+        check_within(got, wanted, bound, name, words)
+
+
+def check_within(
+    got: Tensor,
+    wanted: Tensor,
+    bound: Tensor,
+    name: str,
+    words: str,
+    place_of: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda place: place,
+    source: str = "in float64",
+) -> None:
+    """Raise IncorrectError with the worst place, by `place_of` where `got` is a slice, unless all is within its bound.
+
+    Written so that NaN fails: every comparison with NaN is false.
+    """
+    error = (got.double() - wanted).abs()
+    outside = ~(error <= bound)
+    if not bool(outside.any()):
+        return
+    ratio = torch.where(outside, (error / bound).nan_to_num(nan=torch.inf, posinf=torch.inf), 0)
+    worst = int(ratio.argmax())
+    place = tuple(int(number) for number in torch.unravel_index(torch.tensor(worst), error.shape))
+    raise IncorrectError(
+        f"error {ratio.flatten()[worst]:.3g} x its bound at {place_of(place)} of {name}, for {words}: "
+        f"{got[place]:.6g}, {source} {wanted[place]:.6g}, allowed {bound[place]:.3g}."
+    )

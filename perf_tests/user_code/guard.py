@@ -1,14 +1,17 @@
 """Runs code of the user's own: within a time, without a lasting effect on torch, its failures as one sentence."""
 
 import os
+import select
 import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
+from pathlib import Path
 from textwrap import shorten
+from traceback import extract_tb
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -17,7 +20,11 @@ import torch
 from perf_tests.hardware.device import is_out_of_memory
 
 LONGEST_SECONDS = 10
-"""Limit of one call before measuring, without content or of a small model; more is taken for one that never returns."""
+"""CPU time that one call may take before measuring, without content or of a small model; more is for ever."""
+
+PATIENCE = 6
+"""Times the limit that a call may take in wall time: on a busy machine good code computes slowly, and what waits for
+something computes nothing."""
 
 
 LONGEST_TEXT = 300
@@ -37,7 +44,7 @@ class NeverReturnsError(UserCodeError):
 
 
 class _TooLongError(BaseException):
-    """An error, yet no Exception, which the user's code might catch."""
+    """An error, yet no Exception, which the user's code might catch; the message is a clause."""
 
 
 @contextmanager
@@ -50,13 +57,15 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(),
+            _folder_kept(),
             _defaults_kept(f"{what}: it changed", UserCodeError),
             _at_most(seconds),
+            redirect_stdout(sys.stderr),  # standard output is the verb's own, JSON for example
         ):
             warnings.simplefilter("ignore")
             yield
-    except _TooLongError:
-        raise NeverReturnsError(f"{what}: it did not return within {seconds:g} s.") from None
+    except _TooLongError as error:
+        raise NeverReturnsError(f"{what}: it did not return within {error}.") from None
     except SystemExit as error:
         raise UserCodeError(f"{what}: it called exit({error.code!r}).") from error
     except UserCodeError:
@@ -64,8 +73,14 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        text = shorten(str(error), LONGEST_TEXT, placeholder=" ...")
+        text = shorten(str(error) or _place_of(error), LONGEST_TEXT, placeholder=" ...")
         raise UserCodeError(f"{what}: {type(error).__name__}: {text}") from error
+
+
+def _place_of(error: Exception) -> str:
+    """The place where an error without words was raised: `muon.py:41, in step`."""
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
 
 @contextmanager
@@ -128,13 +143,53 @@ EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
 
 
 @contextmanager
+def _folder_kept() -> Iterator[None]:
+    """Put the working folder back, also one whose path is gone."""
+    try:
+        folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.fchdir(folder)
+        os.close(folder)
+
+
+_came_back: tuple[int, int] | None = None
+"""The processes of the case at hand: its process, and the pipe by which a process that it forked says that it came
+back."""
+
+
+def end_if_forked() -> None:
+    """End this process where the case forked it and it came back: it would run on as a second run.
+
+    Called before each round too, so that it disturbs no later one.
+    """
+    if _came_back is not None and os.getpid() != _came_back[0]:
+        os.write(_came_back[1], b"1")
+        os._exit(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
+
+
+FORKED_SECONDS = 0.5
+"""How long one that is still there may take to come back, at the end of a case."""
+
+
+class ForkedError(UserCodeError):
+    """A process that the case forked works on beside it."""
+
+
+@contextmanager
 def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
     """End this process as a failure, with a sentence printed `uncaptured`, where what runs inside calls `os._exit`.
 
-    A process forked inside ends as ever, and ends here where it comes back instead of ending itself: it would run on
-    as a second run. Handlers of the signals that end a run, and the working folder, are put back afterwards.
+    A process forked inside ends as ever, and where it comes back instead of ending itself, is ended: ForkedError.
+    Handlers of the signals that end a run, and the working folder, are put back afterwards.
     """
-    pid, end, folder = os.getpid(), os._exit, os.getcwd()
+    global _came_back
+    pid, end, (said, pipe) = os.getpid(), os._exit, os.pipe()
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -146,29 +201,46 @@ def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = null
             print(sentence, file=sys.__stderr__, flush=True)
         end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
 
-    os._exit = ended
+    os._exit, _came_back = ended, (pid, pipe)
     try:
-        yield
+        with _folder_kept():
+            yield
     finally:
         os._exit = end
-        if os.getpid() != pid:
-            end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
-        with suppress(OSError):  # the folder is gone
-            os.chdir(folder)
+        end_if_forked()
+        _came_back = None
+        os.close(pipe)
+        # Nothing waits where no forked process is left: the pipe is closed then. One that is left may be about to say.
+        came_back = bool(select.select([said], [], [], FORKED_SECONDS)[0]) and os.read(said, 1)
+        os.close(said)
         for number, handler in handlers.items():
             if main and handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
+    if came_back:
+        raise ForkedError(
+            "A process that the case forked came back and worked on beside it, so its times are not its own; let what "
+            "it forks end by os._exit, or start it by subprocess."
+        )
 
 
 @contextmanager
 def _at_most(seconds: float | None) -> Iterator[None]:
-    """Interrupt what runs inside, where signals can: in the main thread."""
+    """Interrupt what runs inside after `seconds` of CPU time or PATIENCE times as much wall time.
+
+    Where signals can, in the main thread.
+    """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
+    cpu_start, wall_start = time.process_time(), time.monotonic()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _TooLongError
+        used, waited = time.process_time() - cpu_start, time.monotonic() - wall_start
+        if used >= seconds:
+            raise _TooLongError(f"{seconds:g} s of CPU time")
+        if waited >= PATIENCE * seconds:
+            raise _TooLongError(f"{waited:.2g} s, in which it computed for {used:.2g} s; on a busy machine try again")
+        signal.setitimer(signal.ITIMER_REAL, max(seconds - used, seconds / 10))
 
     with alarm_after(seconds, interrupt):
         yield

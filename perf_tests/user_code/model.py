@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.hardware.torch_private import FakeTensorMode, spare_fakes_their_truncated_normals
 from perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
@@ -47,6 +47,11 @@ ConfigValues = tuple[tuple[str, Any], ...]
 PREFIX = "hf:"
 BUILT_IN_ATTENTION = ("eager", "sdpa")
 """Others are kernels that transformers would fetch."""
+IMPLEMENTATIONS = {
+    "attn_implementation": BUILT_IN_ATTENTION,
+    "experts_implementation": ("batched_mm", "eager", "grouped_mm"),
+}
+"""What --model-arg may choose beside values of a configuration: of experts only `batched_mm` runs without content."""
 
 
 def is_configuration(model: str) -> bool:
@@ -77,7 +82,7 @@ def _configuration_values(model: str) -> dict[str, Any]:
 def configuration(model: str, arguments: ConfigValues) -> Any:
     """transformers' configuration, the values of `arguments` in place of the file's. Raises UserCodeError."""
     values = _configuration_values(model)
-    changes = {name: value for name, value in arguments if name != "attn_implementation"}
+    changes = {name: value for name, value in arguments if name not in IMPLEMENTATIONS}
     kind = values.pop("model_type")
     transformers = _transformers()
     try:
@@ -100,7 +105,8 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
     }  # fmt: skip
     found = configuration(model, arguments)
     values = {ours: getattr(found, theirs, None) for ours, theirs in names.items()}
-    return {name: value if isinstance(value, int) else None for name, value in values.items()}
+    # XLNet names no limit by -1.
+    return {name: value if isinstance(value, int) and value > 0 else None for name, value in values.items()}
 
 
 def _transformers() -> Any:
@@ -109,6 +115,13 @@ def _transformers() -> Any:
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
+
+
+def _import_class_of(found: Any) -> None:
+    """Import the model's own file now, which may take seconds: building it has a limit."""
+    classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
+    if type(found) in classes:
+        classes[type(found)]
 
 
 def _read(what: str, path: Path) -> dict[str, Any]:
@@ -127,6 +140,16 @@ def _read(what: str, path: Path) -> dict[str, Any]:
             raise ValueError(f"{what} names code of its own (auto_map), which is never run; use MODULE:FACTORY for it.")
         if "attn_implementation" in name and value not in (None, *BUILT_IN_ATTENTION):
             raise ValueError(f"{what} names the attention {value!r}; it must be {' or '.join(BUILT_IN_ATTENTION)}.")
+    kind = values["model_type"]
+    if values.get("is_encoder_decoder") is True:
+        raise ValueError(
+            f"{what} is of an encoder and a decoder ({kind}); only models of one causal stack are measured."
+        )
+    if isinstance(values.get("text_config"), dict):
+        raise ValueError(
+            f"{what} is of text and other inputs ({kind}); write its text_config into a file of its own, with its "
+            "model_type, and give that."
+        )
     return values
 
 
@@ -177,16 +200,20 @@ class UserModel:
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
+        spare_fakes_their_truncated_normals()
         if is_configuration(self.name):
-            attention = dict(self.values).get("attn_implementation")
-            if attention not in (None, *BUILT_IN_ATTENTION):
-                known = ", ".join(BUILT_IN_ATTENTION)
-                raise UserCodeError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
-            chosen = {} if attention is None else {"attn_implementation": attention}
+            chosen = {name: value for name, value in self.values if name in IMPLEMENTATIONS}
+            for name, value in chosen.items():
+                if value not in IMPLEMENTATIONS[name]:
+                    known = ", ".join(IMPLEMENTATIONS[name])
+                    raise UserCodeError(f"--model-arg {name} is {value!r}; it must be one of {known}.")
+            with guarded(f"--model {self.name} cannot be imported"):
+                found = configuration(self.name, self.values)
+                _import_class_of(found)
             with guarded(f"--model {self.name} builds no model", seconds):
                 # Weights in float32, whatever the configuration says: precision is an axis of its own.
                 model: Any = _transformers().AutoModelForCausalLM.from_config(
-                    configuration(self.name, self.values), trust_remote_code=False, dtype=torch.float32, **chosen
+                    found, trust_remote_code=False, dtype=torch.float32, **chosen
                 )
         else:
             with guarded(f"--model {self.name} cannot be imported"):
@@ -292,6 +319,11 @@ def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
             read.update(SHAPE if name == "__dict__" else {name}.intersection(SHAPE))
             return super().__getattribute__(name)
 
+        def __getattr__(self, name: str) -> Any:
+            """Refuse what it lacks: the factory wants another configuration than ours."""
+            known = ", ".join(field.name for field in fields(ModelConfig))
+            raise AttributeError(f"ModelConfig has no {name!r}; it has {known}, and --model-arg gives the rest")
+
     return Watched(**vars(config)), read
 
 
@@ -323,6 +355,10 @@ def _logits_alone(module: nn.Module, inputs: Any, output: Any) -> Any:
 
 SMALL_PARAMETERS = 100_000_000
 """A model of at most so many is built and run for the check; a larger one when its first case borrows it."""
+
+EARLIER_MOVE = 1e-4
+"""The share of the largest logit by which those of earlier tokens may move with the last token: rounding alone is far
+less."""
 
 SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
@@ -412,9 +448,17 @@ def check_values_of(
         raise UserCodeError(f"{what} returned logits that are not finite, from its initial weights.")
     if config.context_length == 1:
         return
+    ended_BT = tokens_BT.clone()
+    ended_BT[:, -1] = (tokens_BT[:, -1] + 1) % config.vocab_size
+    moved = (logits_of(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
+    if moved > EARLIER_MOVE * logits_BTV.abs().amax():
+        raise UserCodeError(
+            f"{what} is no causal language model: logits of earlier tokens change with the last token, so that it sees "
+            "what it is to predict; mask later tokens (is_decoder in a configuration)."
+        )
     changed_BT = (tokens_BT + 1) % config.vocab_size
     changed_BT[:, -1] = tokens_BT[:, -1]
-    if torch.equal(logits_of(changed_BT, "at its second call")[:, -1], logits_BTV[:, -1]):
+    if torch.equal(logits_of(changed_BT, "at its third call")[:, -1], logits_BTV[:, -1]):
         raise UserCodeError(
             f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
             "context length would be wrong."

@@ -153,7 +153,15 @@ def absolute(text: str) -> str:
 def load(text: str, copy: str = "") -> Any:
     """Load what `text` names: run its module, and raise what that raises. Each `copy` of a file is its own module."""
     place, _, name = text.rpartition(":")
-    module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
+    try:
+        module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != "model":
+            raise
+        next_step = (
+            "load that file by its path with importlib, or write the factory into it and name it path/model.py:NAME"
+        )
+        raise ImportError(f"{error}; `model` is the suite's own package here: {next_step}") from error
     return getattr(module, name)
 
 

@@ -1,4 +1,4 @@
-"""`kernels FILE`: show where the time of a capture goes: Nsight Systems', a kernel pass's, or a record's."""
+"""`kernels FILE`: show where the time of a capture goes: Nsight Systems', torch.profiler's, or a record's."""
 
 import argparse
 import json
@@ -24,7 +24,9 @@ NAME_WIDTH = 60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", type=Path, help="REPORT.nsys-rep or .sqlite, .trace.json.gz, or a record with a kernel pass"
+        "file",
+        type=Path,
+        help="REPORT.nsys-rep or .sqlite, a trace of torch.profiler (.json, .json.gz), or a record with a kernel pass",
     )
     parser.add_argument("--range", help="of a capture: only kernels launched inside NVTX ranges of this name")
     parser.add_argument("--case", default="", help="of a record: only cases whose name contains this")
@@ -52,21 +54,36 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
         raise ValueError("it is a folder, not a file")
     if not path.is_file():
         raise ValueError("there is no such file")
-    is_record = path.name.endswith(ENDINGS)
-    if range_name is not None and (is_record or path.suffix == ".gz"):
+    is_trace = path.suffix == ".gz" or _is_trace(path)
+    is_record = path.name.endswith(ENDINGS) and not is_trace
+    if range_name is not None and (is_record or is_trace):
         raise RangeError("--range needs a capture of Nsight Systems")
     if case and not is_record:
         raise UsageError(f"{path}: --case needs a record.")
     if is_record:
         return _of_record(path, case)
-    if path.suffix == ".gz":
-        return {path.name: kernel_values(read_chrome_trace(unpacked(path, MOST_BYTES)), {})}
+    if is_trace:
+        text = unpacked(path, MOST_BYTES) if path.suffix == ".gz" else path.read_bytes()
+        return {path.name: kernel_values(read_chrome_trace(text), {})}
     if path.suffix == ".nsys-rep":
         path = _exported(path)
     elif path.suffix != ".sqlite":
         raise ValueError("its suffix must be .nsys-rep, .sqlite, .json.gz or .json")
     values = kernel_values(read_sqlite(path, range_name), {})
     return {path.name: {**values, "nsys": versions_of(path)}}
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether a plain JSON file is a trace, as other programs write it, and no record. Raises ValueError."""
+    if path.suffix != ".json":
+        return False
+    with path.open("rb") as file:
+        begins = file.read(4096)
+    if b'"traceEvents"' not in begins and b'"schemaVersion"' not in begins:
+        return False
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"it has {path.stat().st_size} bytes, above the limit of {MOST_BYTES}; trace fewer steps")
+    return True
 
 
 def _of_record(path: Path, case: str) -> dict[str, Json]:

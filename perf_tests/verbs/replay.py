@@ -6,6 +6,7 @@ from pathlib import Path
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.verdicts import RunVerdict, judge
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.records.format import has_colours, painted
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_named
 from perf_tests.report.gate_screens import Result, as_json, markdown, report_lines
@@ -31,5 +32,8 @@ def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rul
     """Print the result as lines or JSON, write the summary that is asked for; the exit code."""
     if arguments.summary is not None:
         write_named(arguments.summary, markdown(result, header, rules).encode(), "--summary")
-    print(as_json(result, header, rules) if arguments.json else "\n".join(report_lines(result, header, rules)))
+    if arguments.json:
+        print(as_json(result, header, rules))
+    else:
+        print("\n".join(painted(line, has_colours()) for line in report_lines(result, header, rules)))
     return EXIT_CODES.get(result.verdict, UNREADABLE)

@@ -51,6 +51,17 @@ def test_captures_traces_and_records_are_shown_to_people_and_machines(files: Pat
     assert summary.split()[:4] == ["forward", "tiny-ctx8-fp32-naive", "5", "3"]
 
 
+def test_a_trace_of_anybodys_profiler_is_read_packed_or_plain(tmp_path: Path, kernels: Verb) -> None:
+    text = forward_and_backward().text().replace(b'"round"', b'"ProfilerStep#3"')
+    (tmp_path / "worker.pt.trace.json").write_bytes(text)
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress(text))
+    plain, packed = (kernels(tmp_path / name) for name in ("worker.pt.trace.json", "packed.json.gz"))
+    assert plain[0] == packed[0] == 0
+    assert plain[1].splitlines()[1:] == packed[1].splitlines()[1:]
+    assert "attention / softmax" in plain[1]
+    assert kernels(tmp_path / "worker.pt.trace.json", "--range", "softmax")[0] == 2
+
+
 def test_a_copy_to_the_device_in_a_round_is_a_finding(tmp_path: Path, kernels: Verb) -> None:
     with one_round(tmp_path / "report.sqlite") as export:
         export.kernel(SGEMM, 3000, 4000, 5000)

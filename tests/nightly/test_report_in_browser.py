@@ -16,7 +16,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.records.record import Json
 from tests.support.browser import DARK, LIGHT, chromium, opened, title
-from tests.support.launches_over_commits import START, launch, name_of, with_step
+from tests.support.launches_over_commits import START, eight_commits, launch, name_of, with_step
 from tests.support.synthetic import BACKWARD, FULL_STEP, timed, write_record
 from tests.support.synthetic_grid import grid_record, with_every_pass
 
@@ -297,3 +297,27 @@ def test_axe_finds_nothing_serious(of: str, scheme: int, request: pytest.Fixture
     return [found.passes.length, serious.map((one) => [one.id, one.nodes[0].html])];""", scheme=scheme)  # fmt: skip
     assert passes > 10
     assert serious == []
+
+
+def test_a_figure_over_commits_has_its_step_no_interval_of_five_launches_and_fits_paper(tmp_path: Path) -> None:
+    eight_commits(tmp_path)
+    storage = tmp_path / ".benchmarks"
+    page = tmp_path / "page.html"
+    assert main(["report", f"--storage={storage}", f"--output={page}"]) == 0
+    names, bars, levels, share, printed = seen_by(
+        page,
+        """
+        const plot = by('plot-worst-case'), [points, level] = plot.data;
+        const steady = by('plot-since2').layout.yaxis.range;
+        dispatchEvent(new Event('beforeprint'));
+        await later(2000);
+        const printed = [...document.querySelectorAll('.js-plotly-plot .main-svg')].map((svg) => svg.clientWidth);
+        return [points.x.length, points.error_y || null, level.y.length, steady[1] / steady[0], Math.max(...printed)];
+    """,
+    )
+    assert (names, bars, levels) == (8, None, 6), "two levels of two ends and a gap"
+    assert share >= 1.1
+    assert printed <= 680
+    named = [str(path) for path in sorted(storage.glob("epyc*/*"))[:25]]
+    assert main(["report", *named, f"--output={page}"]) == 0
+    assert seen_by(page, "return document.documentElement.scrollHeight;") < 15_000

@@ -19,7 +19,7 @@ from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import Device
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.store import StoredRecord, own_folder
-from perf_tests.run.after import finish, note_report, note_start
+from perf_tests.run.after import finish, note_report, note_start, shortened
 from perf_tests.run.ends import TimeLimit
 from perf_tests.run.termination import NAME, Termination
 from tests.support.example_cases import SETTINGS, attention_case, language_model_case
@@ -169,7 +169,7 @@ def test_a_failure_stops_a_process_whose_device_is_lost(when: str, passed: bool,
         config=Mock(stash=stash_of(workbench=workbench)), stash=benchmark(attention_case()).stash,
         session=Mock(shouldstop=False), nodeid="a",
     )  # fmt: skip
-    note_report(item, Mock(when=when, passed=passed))
+    note_report(item, Mock(when=when, passed=passed, sections=[]))
     assert bool(item.session.shouldstop) is stops
 
 
@@ -194,7 +194,7 @@ def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journ
     if when == "setup":
         item.funcargs = {}
     noted(item).values, noted(item).outcome = {"launches": 60}, Outcome("error", "why")
-    note_report(item, Mock(when=when, passed=passed))
+    note_report(item, Mock(when=when, passed=passed, sections=[]))
     contents = read_journal(measuring.journal.path)
     assert contents is not None
     assert len(contents.benchmarks) == timings
@@ -203,3 +203,11 @@ def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journ
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("no space")))
     with pytest.raises(pytest.exit.Exception, match=r"cannot be written: no space.* resume with"):
         note_start(item, workbench)
+
+
+def test_of_what_a_failed_case_printed_the_end_is_shown() -> None:
+    printed = "".join(f"line {number}\n" for number in range(100_000))
+    assert shortened("short") == "short"
+    assert len(shortened(printed)) < 5000
+    assert shortened(printed).startswith("[1,084,890 characters are left out]\n")
+    assert shortened(printed).endswith("line 99999\n")

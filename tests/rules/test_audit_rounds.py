@@ -42,8 +42,10 @@ FACTS: list[tuple[str, Json]] = [
     ("", {}),
     ("math_attention", {"sdpa_backend": "math"}), ("", {"sdpa_backend": "flash"}),
     ("recompiled", {"recompiles": 1}), ("no_cuda_graph", {"cudagraph_skips": 1}),
-    ("skipped_steps", {"skipped_steps": 2}), ("throttled", {"throttled_rounds": [3]}),
-    ("", {"recompiles": 0, "skipped_steps": 0, "throttled_rounds": []}),
+    ("skipped_steps", {"skipped_steps": 2}), ("throttled", {"throttle_reasons": {"heat": 1}}),
+    ("", {"recompiles": 0, "skipped_steps": 0, "throttle_reasons": {}}), ("", {"throttle_reasons": {"power cap": 9}}),
+    ("throttled", {"throttle_reasons": {"power cap": 9, "power brake": 1}}),
+    ("nondeterministic", {"same_again": False}), ("", {"same_again": True}),
     ("outlier", {"rounds_seconds": [*HONEST[:9], 6.0]}), ("", {"rounds_seconds": [*HONEST[:5], *times(3, HONEST[5:])]}),
     ("", {"rounds_seconds": [1.0, 2.0, 3.0]}), ("", {"rounds_seconds": [1.0 + 0.001 * place for place in range(10)]}),
     ("trend", {"rounds_seconds": [1.0 - 0.02 * place for place in range(10)]}),
@@ -64,6 +66,8 @@ FACTS: list[tuple[str, Json]] = [
     ("waits_for_host", {"device_busy_seconds": 0.87, "bound": "compute"}),
     ("", {"device_busy_seconds": 0.87, "bound": "launch"}), ("", {"device_busy_seconds": 0.96, "bound": "compute"}),
     ("", {"device_busy_seconds": None, "bound": "compute"}),
+    ("", {"device_busy_seconds": 0.87, "empty_round_seconds": 0.1, "bound": "compute"}),
+    ("waits_for_host", {"device_busy_seconds": 0.87, "empty_round_seconds": 0.05, "bound": "compute"}),
     ("parts_do_not_add_up", {"part_seconds": {"forward": times(0.5)}}),
     ("parts_do_not_add_up", {"part_seconds": {"forward": HONEST[1:]}}),
     ("", {"part_seconds": {"forward": times(0.5), "backward": times(0.5)}}), ("", {"part_seconds": {"forward": []}}),
@@ -73,8 +77,19 @@ FACTS: list[tuple[str, Json]] = [
     ("", {"rounds_seconds": SCATTERED, "available_bytes": 100}),
     ("peak_off", {"peak_allocated_bytes": 96 * MIB, "predicted_peak_bytes": 64 * MIB}),
     ("peak_off", {"peak_allocated_bytes": 9 * GIB, "predicted_peak_bytes": 10 * GIB}),
+    ("", {"peak_allocated_bytes": 10.4 * GIB, "peak_requested_bytes": 10 * GIB, "predicted_peak_bytes": 10 * GIB}),
     ("", {"predicted_peak_bytes": GIB}),
     ("", {"peak_allocated_bytes": 66 * MIB, "predicted_peak_bytes": 64 * MIB, "workspace_bytes": 2 * MIB}),
+    ("beside_a_run", {"is_beside_a_run": True}), ("replaced", {"replaced": ["time.perf_counter"]}),
+    ("late_work", {"late_work": ["it goes on"]}),
+    ("shares_memory", {"shares_memory": True}), ("over_roofline", {"over_roofline": 1.26}),
+    ("", {"over_roofline": 1.24}), ("clocks_disagree", {"raw_seconds": times(3.0)}),
+    ("clocks_disagree", {"raw_seconds": times(1.0013)}), ("", {"raw_seconds": times(1.001)}),
+    ("", {"rounds_seconds": times(1e-6), "raw_seconds": times(9e-5)}), ("", {"raw_seconds": []}),
+    ("more_cpu_than_wall", {"cpu_seconds": times(2.2), **around(PROCESSORS)}),
+    ("", {"cpu_seconds": [*times(1.8)[:9], 4.0], **around(PROCESSORS)}), ("", {"cpu_seconds": times(2.2)}),
+    ("conditions_changed", around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high")),
+    ("conditions_changed", around({"deterministic_algorithms": False}, deterministic_algorithms=True)),
 ]  # fmt: skip
 
 
@@ -83,6 +98,24 @@ def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> No
     found = [ours.raised(ours.RowFacts(**{**honest, **facts})) for _, facts in FACTS]
     assert found == [[flag] if flag else [] for flag, _ in FACTS]
     assert {flag for flag, _ in FACTS} == {"", *ours.FLAGS}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"replaced": list("abcd")}, "It replaced a, b, c and 1 more, by which it is measured and checked;"),
+        ({"raw_seconds": times(3.0)}, "took 9.988 s by one clock and 29.96 s by a second one of the system"),
+        ({"cpu_seconds": times(2.5), **around(PROCESSORS)}, "in which 2 processors have at most 19.98 s"),
+        ({"over_roofline": 1.27}, "its kernels need 1.27 x the time that it took"),
+        (around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high"),
+         "It changed float32_matmul_precision from highest to high in its rounds"),
+    ],
+)  # fmt: skip
+def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement_shows(facts: Json, words: str) -> None:
+    (said,) = ours.accusations(ours.RowFacts(**{"rounds_seconds": HONEST, **facts}))
+    assert words in said
+    busy = {**around(PROCESSORS), "other_cores": 1.2}
+    assert ours.accusations(ours.RowFacts(rounds_seconds=HONEST, **busy)) == [], "a flag of the machine accuses nobody"
 
 
 SERIES = 500
@@ -170,7 +203,7 @@ PLANTED: list[tuple[Callable[[Json], Any], str]] = [
     (lambda v: v["kernels"][0].update(total_seconds=1.0), "calls x mean is"),
     (lambda v: v["kernels"][0].update(share=0.9), "the shares of all kernels add up to"),
     (lambda v: v["kinds"].pop(), "the shares of all kinds add up to"),
-    (lambda v: v.update(busy_share=1.2), "the device is busy for 120.0% of the time"),
+    (lambda v: v.update(busy_share=1.2), "the device is busy for 120.0% of the time: the rounds do not wait for"),
     (lambda v: v["memory_operations"].append(COPIED), "1 copies from the host to the device ran inside a round"),
 ]
 

@@ -201,13 +201,14 @@ def test_ranks_that_were_started_alike_agree_on_all_but_the_number_of_their_gpu(
 def test_all_ranks_take_the_cases_that_rank_0_has_left_and_know_what_went_before() -> None:
     items = [benchmark(ON_TWO, nodeid=name) for name in "abc"]
     contents = SimpleNamespace(outcomes=[])
-    config = Mock(stash=stash_of(workbench=Mock(session=Mock(contents=contents))))
-    plan = {"left": ["c", "a"], "outcomes": [{"id": "b"}]}
+    workbench = Mock(session=Mock(contents=contents), values_seed=5)
+    config = Mock(stash=stash_of(workbench=workbench))
+    plan = {"left": ["c", "a"], "outcomes": [{"id": "b"}], "seed": 7}
     assert planned(config, OneOfTwo(1, {"plan": plan}), items) == [items[2], items[0]]
-    assert contents.outcomes == plan["outcomes"]
+    assert (contents.outcomes, workbench.values_seed) == (plan["outcomes"], 7)
     lead = OneOfTwo(0)
     assert planned(config, lead, items[:2]) == items[:2]
-    assert lead.other.recv("plan", 0, 0.0) == {"left": ["a", "b"], "outcomes": [{"id": "b"}]}
+    assert lead.other.recv("plan", 0, 0.0) == {"left": ["a", "b"], "outcomes": [{"id": "b"}], "seed": 7}
 
 
 def met(outcome: str, reason: str = "boom", is_effect: bool = False) -> dict[str, object]:

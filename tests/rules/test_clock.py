@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from model.precision import PRECISIONS
 from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import (
+    BUSY_ROUNDS,
     HOLD_SECONDS,
     OPERATIONS_OF_A_SLICE,
     Clock,
     busy_seconds,
+    empty_round_seconds,
     matmul_rate,
     memory_rate,
     rate_of,
@@ -220,3 +223,36 @@ def test_one_slice_that_the_device_caught_up_with_leaves_no_figure(operations_be
         after()
 
     assert busy_seconds(lambda: None, work, device, has_slices=True) is None
+
+
+@pytest.mark.parametrize("kernel, rounds", [(KERNEL, BUSY_ROUNDS), (0.2, 1)], ids=["short", "long"])
+def test_busy_time_is_the_median_of_a_few_short_rounds_or_one_long_one(kernel: float, rounds: int) -> None:
+    device, ran = QueueDevice(), list[float]()
+
+    def work() -> None:
+        ran.append(kernel * (9 if len(ran) == 1 else 1))
+        device.launch(ran[-1])
+
+    assert busy_seconds(lambda: None, work, device, has_slices=False) == pytest.approx(kernel)
+    assert len(ran) == rounds
+
+
+def test_a_case_keeps_its_timing_where_only_the_busy_round_runs_out_of_memory() -> None:
+    """The mode that slices it keeps tensors longer; any other error of the device is the case's."""
+    for error, is_kept in ((torch.OutOfMemoryError("CUDA out of memory"), True), (RuntimeError("an assert"), False)):
+        work = Mock(side_effect=error)
+        with nullcontext() if is_kept else pytest.raises(RuntimeError, match="an assert"):
+            assert busy_seconds(lambda: None, work, QueueDevice(), has_slices=True) is None
+
+
+def test_an_empty_round_is_what_launching_and_waiting_cost_and_leaves_the_clock_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = QueueDevice()
+    monkeypatch.setattr(clock_module, "time", device)
+    waits = itertools.cycle([10e-6, 10e-6, 14e-6])
+    monkeypatch.setattr(device, "synchronize", lambda: setattr(device, "now", device.now + next(waits) / 2))
+    clock = Clock(device)
+    assert empty_round_seconds(clock, device) == pytest.approx(5e-6)
+    assert (clock.device_seconds, clock.cpu_seconds) == ([], [])
+    assert empty_round_seconds(clock, CpuDevice(CPU)) is None

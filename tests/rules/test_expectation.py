@@ -8,6 +8,7 @@ from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.datasheets import GPUS, libraries_on
+from perf_tests.hardware.limits import Ceilings
 from perf_tests.predict.expectation import WALL_OVER_DEVICE, Expectation, expect, why_impossible
 from tests.support.example_cases import CEILINGS as A_MACHINE
 from tests.support.example_cases import attention_case, language_model_case
@@ -67,6 +68,18 @@ def test_a_gpu_is_held_to_its_datasheet_and_tf32_is_recognised() -> None:
     assert "the datasheet of A100-SXM-80GB" in str(in_tf32)
     assert "TF32 products under the name fp32" in str(in_tf32)
     assert "TF32" not in str(beyond)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tflops", "is_possible"),
+    [("bf16", 1060, True), ("bf16", 1090, False), ("fp32", 66, True), ("fp32", 68, False)],
+)
+def test_hoppers_tensor_rates_are_stated_below_its_highest_clock_and_its_fp32_rate_at_it(
+    precision: str, tflops: float, is_possible: bool
+) -> None:
+    expectation = expect(attention_case(device="cuda", precision=precision), None, GPUS["H100-SXM"])
+    seconds = sum(expectation.least_flops.values()) / (tflops * 1e12)
+    assert (why_impossible(expectation, [seconds], [], None) is None) is is_possible
 
 
 def test_wall_time_may_be_a_little_below_device_time_and_no_more(forward: Expectation) -> None:
@@ -140,3 +153,38 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(monkeypatch: py
     monkeypatch.setattr(device, "synchronize", lambda: None)
     with pytest.raises(ImpossibleError, match="the clock was read before the device finished"):
         TimedMeasure(benchmark, clock, device, 10, 0, row)(timed)
+
+
+def test_what_caches_may_serve_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention on 8 x 256 x 256 scores, of 2 MiB; on 8 x 2048 x 2048, of 128 MiB, a cache of 4 MiB excuses little."""
+    monkeypatch.setattr("perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 4 * 2**20)
+    slow_memory = replace(CEILINGS, matmul_flops_per_second={"fp32": 1e15}, bytes_per_second=1e9)
+    for length, is_excused in ((256, True), (2048, False)):
+        found = expect(attention_case(sequence_length=length), slow_memory, None)
+        whole = found.derived(1.0)["roofline_fraction"]
+        over = found.over_roofline(1.0)
+        assert over is not None
+        assert (over < 0.05 * whole) == is_excused
+        assert is_excused or over > 0.9 * whole
+
+
+@pytest.mark.parametrize("again, is_refused", [(1e9, True), (4e9, False)])
+def test_ceilings_are_measured_again_before_a_function_of_the_users_is_accused_by_its_roofline(
+    again: float, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 0)
+    case = attention_case()
+    users = attention_case(attention="kernels/flash.py:attend")
+    expectation = replace(expect(case, CEILINGS, None), case=users)
+    seconds = expectation.derived(1.0)["roofline_seconds"] / 1.6
+    asked: list[str] = []
+
+    def measured_again(precision: str) -> Ceilings:
+        asked.append(precision)
+        return replace(CEILINGS, matmul_flops_per_second={"fp32": again}, bytes_per_second=again)
+
+    over = Row(users, expectation=expectation, ceilings_again=measured_again)._over_roofline(seconds)
+    assert over is not None
+    assert (over > 1.25, len(asked)) == (is_refused, 5 if is_refused else 1)
+    ours = Row(case, expectation=replace(expectation, case=case))
+    assert ours._over_roofline(seconds) == pytest.approx(1.6)

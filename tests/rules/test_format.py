@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from perf_tests.records.format import (
     DASH,
+    STEPS,
     Columns,
     Table,
     column_table,
@@ -19,6 +20,7 @@ from perf_tests.records.format import (
     duration_range,
     figure_in,
     finite,
+    has_colours,
     in_markdown,
     latex,
     markdown,
@@ -27,6 +29,7 @@ from perf_tests.records.format import (
     no_formula,
     one_line,
     order,
+    painted,
     percent_in,
     printable,
     ratio_spread,
@@ -188,3 +191,19 @@ WRITERS: dict[str, tuple[Callable[[list[Table]], str], str, str]] = {
 def test_each_format_has_labels_to_the_left_and_names_its_table(name: str) -> None:
     write, *words = WRITERS[name]
     assert all(word in write([one_row("ä")]) for word in words)
+
+
+@pytest.mark.parametrize("no_color, force_color, is_painted", [("", "", False), ("", "1", True), ("1", "1", False)])
+def test_verdicts_are_painted_where_the_output_has_colours(
+    no_color: str, force_color: str, is_painted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words stay; a change of a step is red where it is slower."""
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("FORCE_COLOR", force_color)
+    row, step = "forward a  SLOWER  +12.0%  OK", "forward a  +12.0%  +10.5% to +13.5%  -3.0%  x"
+    assert has_colours() == is_painted
+    said = painted(row, has_colours()), painted(step, has_colours(), STEPS)
+    if is_painted:
+        row = row.replace("SLOWER", "\x1b[31mSLOWER\x1b[0m")
+        step = step.replace("  +12.0%", "\x1b[31m  +12.0%\x1b[0m").replace("  -3.0%", "\x1b[32m  -3.0%\x1b[0m")
+    assert said == (row, step)

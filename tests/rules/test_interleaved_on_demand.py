@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from perf_tests.bench.checked_rounds import Check, Draws, Kept
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.workers import Channel
 from perf_tests.hardware import clock as clock_module
@@ -15,6 +16,7 @@ from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import on_demand as module
 from perf_tests.interleaved.on_demand import LONG_ROUND_SECONDS, GatePlugin, RoundsOnDemand
+from perf_tests.user_code.attention import IncorrectError
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark, stash_of
@@ -93,6 +95,42 @@ def test_a_case_of_long_rounds_is_warm_after_a_few(
     assert warmup_seconds == pytest.approx([seconds] * rounds)
 
 
+def test_both_sides_get_the_same_new_values_however_long_each_warms_up_and_what_is_wrong_in_a_round_ends_the_case() -> (
+    None
+):
+    """Once the gate has enough: until then its rounds are on request."""
+
+    class Wrong(Check):
+        about, repeats = "all", False
+
+        def after(self, result: Any) -> dict[str, torch.Tensor]:
+            return {}
+
+        def check(self, kept: Kept) -> None:
+            raise IncorrectError(f"nothing is right in {kept.words}")
+
+    served: list[list[int]] = []
+    for warmup_rounds in (1, 4):
+        seeds: list[int] = []
+
+        def serve(one_round: Any, warmup_seconds: Any, seeds: list[int] = seeds) -> None:
+            seeds.clear()
+            for _ in range(3):
+                one_round()
+            served.append(list(seeds))
+
+        def renew(generator: torch.Generator, seeds: list[int] = seeds) -> None:
+            seeds.append(generator.initial_seed())
+
+        device = CpuDevice(CPU)
+        measure = RoundsOnDemand(serve, Clock(device), device, warmup_rounds, draws=Draws(7, "0", 2))
+        measure(lambda: None, renew=renew)
+        with pytest.raises(IncorrectError, match=r"nothing is right in measured round [123]"):
+            measure(lambda: None, check=Wrong())
+    assert served[0] == served[2]
+    assert len(set(served[0])) == 3
+
+
 @pytest.mark.parametrize(("miss", "seconds"), [(0, 0.0), (1, 3.0)])
 def test_what_generating_code_and_counting_took_is_told_apart_from_what_each_launch_takes(
     monkeypatch: pytest.MonkeyPatch, miss: int, seconds: float
@@ -153,15 +191,25 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     workbench = workbench_on(CpuDevice(CPU))
     cases = {"a": attention_case(), "b": attention_case(head_dim=32)}
     items: list[Any] = [benchmark(case, nodeid=name) for name, case in cases.items()]
-    plugin, channel = plugin_on({"order": ["b", "a"], "measured": ["b"]})
+    plugin, channel = plugin_on({"order": ["b", "a"], "measured": ["b"], "seed": 7, "pair": 1})
     config = Mock(stash=stash_of(workbench=workbench))
     ends(plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items))
     assert channel.sent == [{"ready": {name: case.identity() for name, case in cases.items()}}]
     assert [item.nodeid for item in items] == ["b", "a"]
     assert workbench.known_to_fit == {cases["b"]}
+    assert plugin._draws == {"b": Draws(7, "0", 1), "a": Draws(7, "1", 1)}
 
 
-def test_the_sentinels_run_without_tf32_whatever_the_case_before_left() -> None:
+def test_the_sentinels_run_without_tf32_whatever_the_case_runs_with_and_leave_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A case in TF32 has sentinels before its rounds."""
+    modes: list[str] = []
+    product = sentinels(CPU)["arithmetic"]
+    monkeypatch.setattr(torch, "mm", lambda left, right: modes.append(torch.get_float32_matmul_precision()))
     torch.set_float32_matmul_precision("high")
-    sentinels(CPU)["arithmetic"]()
-    assert torch.get_float32_matmul_precision() == "highest"
+    try:
+        product()
+        assert (modes, torch.get_float32_matmul_precision()) == (["highest"], "high")
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -1,6 +1,5 @@
 """The loop over rounds and its row: what a round is, how long it warms up, what a row flags and leaves out."""
 
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +11,14 @@ import pytest
 import torch
 
 from perf_tests.bench import loop
+from perf_tests.bench.checked_rounds import Check, Draws, Slices
 from perf_tests.bench.loop import Rounds, Row, TimedMeasure
 from perf_tests.bench.workbench import WORK, Workbench
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import CpuDevice, CudaDevice
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
+from perf_tests.records.record import Json
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -77,7 +78,8 @@ def timed(target: Callable[[], object], rounds: int = 3, warmup_rounds: int = 1,
     benchmark, device = LoopBenchmark(), changes.pop("device", CpuDevice(CPU))
     data = changes.pop("data", [1.0] * rounds)
     benchmark.stats = {"median": sorted(data)[len(data) // 2], "data": data}
-    called = {name: changes.pop(name) for name in ("loss_scale",) if name in changes}
+    of_call = ("loss_scale", "setup", "renew", "check")
+    called = {name: changes.pop(name) for name in of_call if name in changes}
     row = changes.pop("row", ROW)
     TimedMeasure(benchmark, Clock(device), device, rounds, warmup_rounds, row, **changes)(target, **called)
     return benchmark.extra_info
@@ -132,14 +134,68 @@ def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = CpuDevice(CPU)
-    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_reserved": 200}.items():
+    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_requested": 115, "peak_reserved": 200}.items():
         monkeypatch.setattr(device, f"{name}_bytes", lambda found=found: found)
-    for flush, held in ((Mock(bytes=30), (70, 90, 170)), (None, (100, 120, 200))):
+    for flush, held in ((Mock(bytes=30), (70, 90, 85, 170)), (None, (100, 120, 115, 200))):
         info = timed(lambda: None, rounds=3, warmup_rounds=2, device=device, flush=flush)
-        names = ("allocated_before_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+        kinds = ("allocated", "requested", "reserved")
+        names = ("allocated_before_bytes", *(f"peak_{kind}_bytes" for kind in kinds))
         assert tuple(info[name] for name in names) == held
         assert info.get("flushed_bytes") == (flush and 30)
         assert flush is None or flush.call_count == 3
+
+
+def test_what_a_profiler_tells_is_asked_once_the_rounds_are_timed() -> None:
+    ran: list[str] = []
+
+    def ask() -> Json:
+        ran.append("asked")
+        return {"sdpa_backend": "math"}
+
+    info = timed(lambda: ran.append("round"), row=Row(language_model_case(attention="sdpa"), asked_after=ask))
+    assert (ran[-1], ran.count("asked"), info["sdpa_backend"]) == ("asked", 1, "math")
+    assert "math_attention" in info["flags"]
+
+
+def test_new_values_are_written_before_the_set_up_and_the_flush_and_slices_are_kept_after_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the slices take is in no peak."""
+    did: list[str] = []
+    peak = {"bytes": 120}
+
+    class Kept(Check):
+        about, repeats = "all", False
+
+        def before(self) -> Slices:
+            did.append("before")
+            return {}
+
+        def after(self, result: Any) -> Slices:
+            did.append("after")
+            peak["bytes"] = 500
+            return {}
+
+    device = CpuDevice(CPU)
+    monkeypatch.setattr(device, "peak_allocated_bytes", lambda: peak["bytes"])
+    monkeypatch.setattr(device, "peak_reserved_bytes", lambda: peak["bytes"])
+    monkeypatch.setattr(device, "start_peaks", lambda: peak.update(bytes=100))
+
+    def target() -> None:
+        did.append("round")
+        peak["bytes"] = max(120, peak["bytes"])
+
+    info = timed(
+        target, 2, 1, device=device, flush=Mock(side_effect=lambda: did.append("flush"), bytes=0),
+        draws=Draws(3, "case"), row=Row(language_model_case(), values_seed=3), check=Kept(),
+        setup=lambda: did.append("set-up"), renew=lambda generator: did.append("write"),
+    )  # fmt: skip
+    of_round = did[did.index("before") - 1 :][:8]
+    assert of_round == ["write", "before", "set-up", "flush", "round", "after", "write", "before"]
+    assert did.count("write") == 3
+    assert info["peak_allocated_bytes"] == 120
+    assert list(info)[-2:] == ["values_seed", "checked"]
+    assert (info["values_seed"], info["checked"]["rounds"]) == (3, [1, 2])
 
 
 def test_a_skipped_step_is_a_fall_from_the_scale_before_its_round_and_warm_up_rounds_count_none() -> None:
@@ -184,8 +240,11 @@ class RampingDevice(QueueDevice):
     def facts(self) -> dict[str, Any]:
         return {"sm_clock_mhz": 1980 if self.rounds * ROUND > RAMP else 345}
 
-    def is_throttled(self) -> bool:
-        return False
+    def throttle_reasons(self) -> list[str]:
+        return []
+
+    def sm_clock_mhz(self) -> None:
+        return None
 
     def energy_joules(self) -> None:
         return None
@@ -228,7 +287,7 @@ def test_a_gpu_is_warmed_up_by_time_as_well_as_by_rounds(asked: int, device: Ram
     assert numbers == [*(min(number, asked - 1) for number in range(ran)), *range(asked, asked + 3)]
     assert ("first_round_seconds" in info) == (asked > 0)
     if asked:
-        assert (info["before"], info["after"]) == ({"sm_clock_mhz": 1980}, {"sm_clock_mhz": 1980})
+        assert (info["before"]["sm_clock_mhz"], info["after"]["sm_clock_mhz"]) == (1980, 1980)
         assert (info["first_setup_seconds"], info["first_round_seconds"]) == (0, pytest.approx(COMPILING + ROUND))
 
 
@@ -245,7 +304,7 @@ def test_work_inside_of_other_work_counts_once(monkeypatch: pytest.MonkeyPatch) 
     anything: Any = None
     workbench = Workbench(anything, anything, anything, 2**40)
     readings = iter([0.0, 10.0, 14.0, 20.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(readings))
+    monkeypatch.setattr("perf_tests.bench.workbench.time", Mock(perf_counter=lambda: next(readings)))
     with workbench.spending("passes"), workbench.spending("counting"):
         pass
     assert workbench.spent_seconds == dict.fromkeys(WORK, 0) | {"counting": 4, "passes": 16}

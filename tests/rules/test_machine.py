@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -13,10 +14,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
-from perf_tests.hardware import machine
+from perf_tests.hardware.bound import time as clocks
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import (
@@ -26,6 +28,7 @@ from perf_tests.hardware.machine import (
     NoHealthError,
     OtherProcesses,
     RoundHealth,
+    RunsBeside,
     can_bind,
     drifting_facts,
     keep_on,
@@ -115,7 +118,7 @@ def test_the_load_of_others_is_that_of_the_usable_processors_without_this_proces
 ) -> None:
     """Ten seconds, in which this process kept one core busy; stolen time is others'."""
     ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("perf_tests.hardware.bound.time", Mock(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(os, "times", lambda: (ours[0],) * 4 + (clock[0],))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
 
@@ -175,7 +178,7 @@ def test_the_age_of_the_process_counts_the_interpreters_start(monkeypatch: pytes
     assert seconds_since_process_start() == 3.0
 
 
-POWER_CAP, IDLE = 0x004, 0x001
+POWER_CAP, HEAT, IDLE = 0x004, 0x020, 0x001
 
 
 class FakeNvml(ModuleType):
@@ -204,6 +207,7 @@ class FakeNvml(ModuleType):
             "DeviceGetPowerManagementLimit": lambda handle: 700_000,
             "DeviceGetMaxClockInfo": lambda handle, kind: clocks[kind],
             "DeviceGetComputeMode": lambda handle: self.mode,
+            "SystemGetDriverVersion": lambda: "580.65.06",
             "DeviceGetMigMode": lambda handle: [0, 1],
         }
 
@@ -255,7 +259,8 @@ def test_power_and_heat_throttle_and_idling_does_not_by_either_name_of_the_quest
     health = open_gpu_health(GPU)
     for _ in range(2):
         for nvml.bits in (0, *REASONS, POWER_CAP | IDLE):
-            assert health.is_throttled() == (nvml.bits in THROTTLING or nvml.bits == POWER_CAP | IDLE)
+            reasons = [REASONS[bit] for bit in sorted(THROTTLING) if nvml.bits & bit]
+            assert health.throttle_reasons() == reasons
         assert health.facts()["clock_events"] == ["idle", "power cap"]
         nvml.answers["DeviceGetCurrentClocksThrottleReasons"] = lambda handle: nvml.bits
         nvml.answers.pop("DeviceGetCurrentClocksEventReasons", None)
@@ -284,6 +289,9 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
 def test_a_machine_is_known_by_what_its_administrator_and_its_environment_set(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "perf_tests.hardware.machine._driver_version", lambda: None
+    )  # as in a virtual machine that hides /proc's file
     sees(monkeypatch, name="NVIDIA H200", total_memory=2**37, major=9, minor=0, multi_processor_count=132, uuid="2222")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
     chosen = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "CUDA_MODULE_LOADING": "EAGER"}
@@ -293,6 +301,9 @@ def test_a_machine_is_known_by_what_its_administrator_and_its_environment_set(
     assert facts["gpu"].items() >= {**LIMITS, "cudnn": 91_002, "compute_capability": "9.0"}.items()
     assert facts["environment"].items() >= chosen.items()
     assert not {"TORCHINDUCTOR_CACHE_DIR", "CUBLASLT_WORKSPACE_SIZE"} & facts["environment"].keys()
+    assert facts["gpu"]["driver"] == "580.65.06"
+    nvml.lacking = {"SystemGetDriverVersion": "Unknown Error"}
+    assert stable_facts(GPU, 1)["gpu"]["driver"] is None
     nvml.lacking = {"Init": "Driver Not Loaded"}
     assert "power_limit_watts" not in stable_facts(GPU, 1)["gpu"]
     assert stable_facts(CPU, 1)["gpu"] is None
@@ -319,7 +330,7 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
 ) -> None:
     clock = QueueDevice()
-    monkeypatch.setattr(machine, "time", clock)
+    monkeypatch.setattr("perf_tests.hardware.bound.time", clock)
     rounds = RoundHealth(open_gpu_health(GPU))
     rounds.begin()
     assert rounds.facts()["energy_joules_per_round"] is None, "no round has ended"
@@ -331,17 +342,20 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
 
 
 @pytest.mark.parametrize(
-    "throttled, numbers", [((4, 5), [2, 3]), ((1, 2), []), ((), [])], ids=["measured", "warm-up", "none"]
-)
-def test_throttled_rounds_are_flagged_by_number_and_kept(
-    nvml: FakeNvml, throttled: tuple[int, ...], numbers: list[int]
+    "throttled, bits, numbers, is_flagged",
+    [((4, 5), HEAT, [2, 3], True), ((3, 4, 5), POWER_CAP, [1, 2, 3], False), ((1, 2), HEAT, [], False),
+     ((4,), HEAT | POWER_CAP, [2], True), ((), HEAT, [], False)],
+    ids=["measured", "power", "warm-up", "both", "none"],
+)  # fmt: skip
+def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagged(
+    nvml: FakeNvml, throttled: tuple[int, ...], bits: int, numbers: list[int], is_flagged: bool
 ) -> None:
-    """Of two warm-up and three measured rounds; on a CPU all of this is null."""
+    """Of two warm-up and three measured rounds; on a CPU all of this is null. Heavy work runs at the power limit."""
     ran: list[int] = []
 
     def target() -> None:
         ran.append(1)
-        nvml.bits = POWER_CAP if len(ran) in throttled else IDLE
+        nvml.bits = bits if len(ran) in throttled else IDLE
 
     def measured(health: RoundHealth) -> dict[str, Any]:
         device, benchmark = CpuDevice(CPU), LoopBenchmark()
@@ -349,6 +363,33 @@ def test_throttled_rounds_are_flagged_by_number_and_kept(
         return benchmark.extra_info
 
     info = measured(RoundHealth(GpuHealth(nvml, "card")))
-    assert (info["throttled_rounds"], len(ran), "throttled" in info["flags"]) == (numbers, 5, bool(numbers))
+    assert (info["throttled_rounds"], len(ran), "throttled" in info["flags"]) == (numbers, 5, is_flagged)
+    held = [REASONS[bit] for bit in (HEAT, POWER_CAP) if bit & bits]
+    assert info["throttle_reasons"] == (dict.fromkeys(held, len(numbers)) if numbers else {})
+    assert (info["median_sm_clock_mhz"], POWER_CAP_NAME) == (1980, REASONS[POWER_CAP])
     on_cpu = measured(RoundHealth(None))
-    assert on_cpu["throttled_rounds"] is on_cpu["energy_joules_per_round"] is None
+    for name in ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz"):
+        assert on_cpu[name] is None
+
+
+def test_two_runs_on_one_device_see_each_other_and_none_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their storage; what a killed run left is removed, what is about to be locked is not."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first = RunsBeside("cpu", "/first")
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    second, on_gpu = RunsBeside("cpu", "/second"), RunsBeside("cuda:0", "/second")
+    left, begun = tmp_path / "perf-tests-run-left", tmp_path / "perf-tests-run-begun"
+    left.write_text('{"process": 8, "device": "cpu", "where": "/left"}')
+    begun.touch()
+    assert (second.look(), on_gpu.look()) == (True, False)
+    (said,) = second.sentences()
+    assert "measures on this machine at the same time, into /first: each run makes" in said
+    assert (left.exists(), begun.exists(), on_gpu.sentences()) == (False, True, [])
+    now = clocks.monotonic()
+    first.close()
+    assert (second.seen_since(now - 60), second.seen_since(now)) == (True, False)
+    assert second.sentences() == [said], "a case had measured beside it"
+    second.close()
+    on_gpu.close()

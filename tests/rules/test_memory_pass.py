@@ -89,6 +89,18 @@ def test_a_peak_1_percent_beyond_workspaces_is_flagged(share: float, workspace_b
     assert found["parts"][0]["predicted_peak_bytes"] == counters.parts[0].peak_bytes
 
 
+@pytest.mark.parametrize("requested, is_flagged", [(1.0, False), (1.02, True)])
+def test_a_gpu_is_held_to_what_was_asked_for_and_not_to_its_larger_blocks(requested: float, is_flagged: bool) -> None:
+    counters = counters_of(language_model_case())
+    of_gpu = {
+        "peak_requested_bytes": round(requested * counters.peak_bytes),
+        "peak_allocated_bytes": 1.037 * counters.peak_bytes,
+    }
+    found = with_prediction({**VALUES, **of_gpu}, counters, None, 0)
+    assert found["flags"] == (["peak_off"] if is_flagged else [])
+    assert found["prediction_error"] == pytest.approx(requested - 1, abs=1e-4)
+
+
 def test_without_counters_a_row_says_why() -> None:
     found = with_prediction(VALUES, None, "nobody knows.", 0)
     assert (found["prediction_reason"], found["flags"]) == ("nobody knows.", [])

@@ -159,6 +159,7 @@ class FakeStatistics:
             "reserved_bytes.all.current": 10 * -(-self.allocated // 10),
             "reserved_bytes.all.peak": 10 * -(-self.peak // 10),
             "inactive_split_bytes.all.peak": 3, "num_alloc_retries": self.retries,
+            "requested_bytes.all.peak": self.peak - 1,
         }  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def test_each_part_of_a_gpu_round_has_its_own_peak_and_what_came_before_the_roun
 
     found = memory_of_round(play, torch.device("cuda", 0))
     assert cuda.retries == 5 + 2
-    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (13, 20)
+    assert (found.peak_requested_bytes, found.peak_allocated_bytes, found.peak_reserved_bytes) == (12, 13, 20)
     assert [tuple(part.values()) for part in found.parts] == [("forward", 8, 10), ("backward", 11, 20)]
     assert [tuple(vars(mark).values()) for mark in found.marks] == [
         ("before forward", 0, 0), ("after forward", 6, 10), ("before backward", 6, 10), ("after backward", 0, 0)

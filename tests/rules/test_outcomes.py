@@ -165,3 +165,8 @@ def test_what_the_device_cannot_run_is_unsupported_with_its_reason(monkeypatch: 
         of_size("small", execution="compiled"): "'no-such-compiler'",
     }.items():
         assert words in str(case.why_unsupported(CPU))
+
+
+def test_the_gate_lets_each_side_tell_what_it_supports_and_whether_it_is_honest() -> None:
+    of_a_side = {kind for kind in OUTCOMES if Outcome(kind, "why").is_of_a_side}
+    assert of_a_side == {"unsupported", "suspicious"}

@@ -7,10 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perf_tests.__main__ import main
 from perf_tests.records.record import OUTCOMES, Json
 from tests.support.git_repository import git
-from tests.support.launches_over_commits import COUNT, NOISE, START, launch, name_of, with_step
-from tests.support.report_pages import of_commit, page_over
+from tests.support.launches_over_commits import (
+    COUNT,
+    COUNTED,
+    FULL,
+    GONE,
+    LOST,
+    NOISE,
+    SLOWED,
+    SLOWER,
+    START,
+    eight_commits,
+    launch,
+    name_of,
+    with_step,
+)
+from tests.support.report_pages import Page, of_commit, page_over
 from tests.support.synthetic import BACKWARD, machine, record, timed, traced, untimed, with_passes
 
 TINY = "forward tiny-ctx8-fp32-naive"
@@ -112,14 +127,58 @@ def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: 
     page = page_over(tmp_path, *records)
     assert f"{name_of(COUNT - 1)[:12]} (2030-01-01) against {name_of(0)[:12]}" in page.texts["answer"]
     assert "1 slower of 1 case" in page.texts["answer"]
-    ((case, verdict, change, _, why),) = page.tables["worst"][1:]
+    ((case, verdict, change, start, _, why),) = page.tables["worst"][1:]
+    assert start == name_of(START)[:12]
     assert (case, verdict) == (TINY, "step up")
     assert float(change.strip("%")) == pytest.approx(20, abs=6)
     assert f"since {name_of(START)[:12]} (2030-01-01), {COUNT - START} launches against {START}" in why
     assert [page.tables[f"since1-{name}"][1][0] for name in ("steps", "cases")] == [TINY, TINY]
     assert "since1-counters" not in page.tables
+    assert f"1 of 1 case is slower: {TINY}, {change}, since {name_of(START)[:12]}." in page.texts["answer"]
     assert page.having("href").count("#since1-c0") == 4, "of the worst, what changed, the steps and all cases"
     assert page.source.count('class="spark"') == page.source.count('class="mark"') == 2
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory, no_plotly: None) -> tuple[list[str], Page]:
+    folder = tmp_path_factory.mktemp("eight")
+    made = [commit[:12] for commit in eight_commits(folder)]
+    assert main(["report", f"--storage={folder}/.benchmarks", f"--output={folder}/page.html"]) == 0
+    return made, Page((folder / "page.html").read_text())
+
+
+def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(eight: tuple[list[str], Page]) -> None:
+    made, page = eight
+    said = [line for line in page.texts["answer"].splitlines() if line]
+    since = f"since {made[SLOWED]} (Cast attention scores to float32 before the mask)"
+    assert said[1] == f"2 of 30 cases are slower: {SLOWER[0]}, +12.5%, {since}; 2 gone or failed."
+    assert said[2].endswith("no change was found in any of 29 cases.")
+    assert said[3] == (
+        f"Still open: 1 gone since {made[COUNTED]} (2 commits ago), "
+        f"1 no longer fits since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
+    )
+    assert page.counts == ["2", "0", "2", "0"]
+    assert page.column("worst", "Case") == [GONE, FULL, *SLOWER], "what did not move has one line"
+    assert page.column("worst", "since") == [made[at] for at in (COUNTED, LOST, SLOWED, SLOWED)]
+    assert "26 unchanged (a slowdown of 5% is excluded)" in page.texts["answer"]
+    pair = f"{made[SLOWED - 1]} {made[SLOWED]}"
+    assert f"python -m perf_tests gate {pair}" in said
+    assert f"python -m perf_tests bisect {pair} --case '{SLOWER[0]}'" in said
+    screen = page.source.partition("</section>")[0]
+    assert [screen.count(f'class="{tone}"') for tone in ("bad", "lost", "good")] == [3, 3, 0], "a tile and its rows"
+    drawn = [attributes for _, attributes in page.elements if "data-case" in attributes]
+    cases = [case["name"] for case in page.data["eras"][0]["cases"]]
+    assert [cases[int(one["data-case"])] for one in drawn] == [SLOWER[0]]
+
+
+def test_a_case_has_one_median_for_each_commit(eight: tuple[list[str], Page]) -> None:
+    """The drift of the machine is taken out of what changed as it is out of the history."""
+    _, page = eight
+    newest = dict(zip(page.column("since1-cases", "Case"), page.column("since1-cases", "newest (ms)"), strict=True))
+    shown = zip(page.column("changed1-cases", "Case"), page.column("changed1-cases", "head, median (ms)"), strict=True)
+    assert all(newest[case] == milliseconds for case, milliseconds in shown if milliseconds)
+    ratios = list(map(float, page.column("since1-cases", "newest / first")))
+    assert ratios == sorted(ratios, reverse=True)
 
 
 LEVELS = {"lost": 1.0, **{f"slow{n}": 1 + n / 10 for n in range(9, 1, -1)}, "steady": 1.0, "faster": 0.7}
@@ -142,10 +201,11 @@ def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest_by_step
         told = {"commit_info": {"id": name_of(place), "dirty": False, "time": day}}
         records.append(record(rows, lost, written=day) | told)
     page = page_over(tmp_path, *records)
-    assert page.column("worst", "Case") == [f"forward {name}" for name in LEVELS][:10]
     verdicts = ["FAILED", *["step up"] * 8, "no step", "step down"]
-    assert page.column("worst", "verdict") == page.column("changed1-cases", "verdict")[:10] == verdicts[:10]
-    assert page.column("changed1-cases", "verdict")[10:] == verdicts[10:]
+    assert page.column("changed1-cases", "verdict") == verdicts
+    assert page.column("worst", "Case") == [f"forward {name}" for name in LEVELS if name != "steady"]
+    assert page.column("worst", "verdict") == [verdict for verdict in verdicts if verdict != "no step"]
+    assert "1 without a step (one of about" in page.texts["answer"]
     ratios = list(map(float, page.column("changed1-cases", "head / base")[1:]))
     assert ratios == pytest.approx(list(LEVELS.values())[1:], abs=0.06)
     assert page.counts == ["8", "1", "1", "0"]

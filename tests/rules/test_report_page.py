@@ -108,6 +108,12 @@ def test_what_has_no_data_is_absent_and_one_value_is_no_choice(tmp_path: Path) -
 def test_named_runs_are_in_full_the_newest_ten_of_them(tmp_path: Path) -> None:
     page = page_over(tmp_path, *(launch(number, 1.0) for number in range(1, 13)), words=("00",))
     assert [f"run{n}" in page.sections for n in (2, 3, 12)] == [False, True, True]
+    folds = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", page.source, re.S)
+    assert [
+        (name, f'id="run{n}-timings"' in text) for n, (name, text) in zip(range(11, 2, -1), folds, strict=True)
+    ] == [(f"Run machine/{n:04}_run", True) for n in range(11, 2, -1)], "all but the newest are folded"
+    nav = page.source.partition("<nav")[2].partition("</nav>")[0]
+    assert ('href="#run12"' in nav, 'href="#run11"' in nav) == (True, False)
     page = page_over(tmp_path, words=("0002", "0005"))
     assert page.column("runs", "Record") == ["machine/0002_run", "machine/0005_run"]
     assert {"run1", "run2"} <= set(page.sections)
@@ -149,7 +155,7 @@ def test_of_a_single_commit_the_cases_without_a_time_come_first_and_flags_have_t
     page = page_over(tmp_path, record(rows, [untimed("lost")]))
     assert page.column("worst", "verdict") == ["out of memory", "flagged", "measured", "measured"]
     assert page.column("worst", "least / median") == ["-", "-", "50%", "-"]
-    assert f"short_warmup: {FLAGS['short_warmup'].sentence}" in page.texts["answer"]
+    assert f"short_warmup: {FLAGS['short_warmup'].sentence} b ." in page.texts["answer"]
     assert page.counts == ["-", "-", "1", "1"]
     assert "The worst case:" in page_over(tmp_path / "one", record([timed()])).texts["answer"]
 

@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from perf_tests.bench.options import Against
+from perf_tests.bench.workbench import Workbench
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.statistics import ClockDecision
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
 from perf_tests.interleaved.measuring import Watch
 from perf_tests.interleaved.run import GatePlan, GateRun
-from perf_tests.run.gate import VERDICT, GatePlugin
-from tests.support.example_cases import attention_case
+from perf_tests.run.gate import VERDICT, GatePlugin, gate_eta
+from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.items import benchmark
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"
@@ -92,3 +94,41 @@ def test_the_run_ends_in_the_exit_code_of_its_verdict(
     lines = [call.args[0] for call in terminal.write_line.call_args_list]
     assert lines[0] == "No verdict: the run did not finish."
     assert "perf-tests replay samples.jsonl" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("others", "threads", "is_busy"),
+    [(0.02, 2, False), (1.6, 2, True), (0.9, 1, False), (1.2, 1, True), (None, 2, False)],
+)
+def test_the_gate_says_before_it_measures_how_long_it_takes_and_that_the_machine_is_busy(
+    others: float | None, threads: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start for each of 6 launch pairs with all cases, and of 10 fresh ones with a fifth of them."""
+    settings = replace(SETTINGS, warmup_rounds=5, rounds=10, threads=threads)
+    monkeypatch.setattr("perf_tests.run.gate.kept_ceilings", lambda device: None)
+    monkeypatch.setattr("perf_tests.run.gate.kept_pace", lambda device: None)
+    monkeypatch.setattr("perf_tests.run.gate.seconds_since_process_start", lambda: 120.0)
+    monkeypatch.setattr(
+        "perf_tests.run.gate.predicted_seconds", lambda *of_item: 0.05 * (5 + attention_case().rounds(settings))
+    )
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    workbench = Workbench(settings, Mock(), Mock(), 2**30, others=Mock(cores=lambda: others))
+    items: list[Any] = [benchmark(attention_case(), nodeid=str(number)) for number in range(4)]
+    rules = Rules(screen_pairs=6, confirm_looks=(10,), look_shares=(1.0,))
+    said = gate_eta(items, rules, 15.0, workbench)
+    of_cases = 4 * (2 * 5 * 0.05 + 16 * 0.05)
+    minutes = round((6 * (120 + of_cases) + 10 * (120 + 0.2 * of_cases)) / 60)
+    assert minutes == 33
+    assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 15 (--gate-minutes).")
+    assert ("BUSY MACHINE: other programs use" in said) == is_busy
+
+
+def test_what_the_gate_says_first_comes_before_its_first_launch_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    found = plugin(OK, RunVerdict.PASSED)
+    found.opening = ["how long"]
+    found.run.plan = Mock(cases={"one": 1})
+    monkeypatch.setattr(found.watch, "say", said.append)
+    monkeypatch.setattr("perf_tests.run.gate.run_gate", lambda run, watch: said.append("measured"))
+    next(found.pytest_runtestloop(Mock(testsfailed=0)))
+    assert said == ["how long", "measured"]

@@ -7,7 +7,7 @@ import pytest
 from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.screens import WIDTH, megabytes, pass_lines, result_lines, time_line
+from perf_tests.report.screens import WIDTH, megabytes, pass_lines, result_lines, tally_line, time_line
 from tests.support.synthetic import (
     BACKWARD,
     FORWARD,
@@ -46,6 +46,16 @@ def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns(row: J
     assert ("bound" in header, "roofline" in notes) == ("memory" in cells,) * 2
 
 
+def test_a_round_of_microseconds_shows_the_devices_own_time_beside_the_hosts() -> None:
+    short, long = timed(FORWARD, (9e-5,), device_busy_seconds=2e-5), timed(FULL_STEP, (0.1,), device_busy_seconds=0.09)
+    header, *rows, notes = result_lines(record([short, long]))
+    place = header.index("busy")
+    assert [row[: place + len("busy")].split()[-1] for row in rows] == ["us", "-"]
+    assert rows[0].endswith(" 20 us")
+    assert "busy: " in notes
+    assert "busy" not in result_lines(record([long]))[0]
+
+
 @pytest.mark.parametrize("length", [30, 60, 75])
 def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
     name = "perf_tests/test_forward.py::test_forward[" + "x" * length + "]"
@@ -53,6 +63,23 @@ def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
     assert len(header) == len(row) <= WIDTH
     assert ("of ceiling" in header) == (length == 30) == ("ceiling" in notes)
     assert row.split()[-2:] == ["compute", "50%"]
+
+
+def test_the_results_fit_the_terminal_and_a_reason_that_cases_share_stands_once() -> None:
+    name = "perf_tests/test_attention.py::test_attention_backward[d64-seq1024-fp32-compiled]"
+    lost = [untimed(f"test_forward[{n}]", "unsupported", "bf16 needs a CPU with avx512_bf16") for n in range(8)]
+    lines = result_lines(record([timed(name, bound="memory", roofline_fraction=0.82)], lost), 80)
+    assert max(map(len, lines[:2])) <= 80
+    assert lines[1].split()[-2:] == ["memory", "82%"]
+    names = ", ".join(f"forward {n}" for n in range(6))
+    assert lines[3:] == [f"{names} and 2 more: unsupported: bf16 needs a CPU with avx512_bf16"]
+
+
+def test_a_run_ends_with_what_failed_is_slower_flagged_or_was_not_measured() -> None:
+    rows = [timed("a", flags=["trend", "outlier"]), timed("b"), timed("c", flags=["trend"])]
+    data = record(rows, [untimed("d"), untimed("e", "error"), untimed("f", "incorrect")])
+    assert tally_line(data, None) == "3 cases measured, 2 failed, 2 flagged, 1 not measured"
+    assert tally_line(data, 1) == "3 cases measured, 2 failed, 1 slower, 2 flagged, 1 not measured"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -80,8 +107,8 @@ def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> Non
 
 def test_a_case_without_a_bound_says_why_once_for_each_reason() -> None:
     rows = [timed(case, counters_reason=why) for case, why in ((FORWARD, "compiled"), (BACKWARD, "compiled"))]
-    said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if line.startswith("no bound")]
-    assert said == [f"no bound and roofline: {case_name(FORWARD)} and 1 more: compiled"]
+    said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if "no bound" in line]
+    assert said == [f"{case_name(FORWARD)}, {case_name(BACKWARD)}: no bound and roofline: compiled"]
 
 
 def test_a_record_without_a_timing_has_no_empty_table() -> None:
@@ -139,6 +166,8 @@ def grown(length: int) -> Json:
     "rows, line",
     [
         ([examined()], f"{NAME} 60 - 60 +0.000% 50 55 45"),
+        ([examined(peak_requested_bytes=58 * MB, peak_reserved_bytes=64 * MB)],
+         f"{NAME} 60 58 64 60 +0.000% 50 55 45"),
         ([examined(memory_before_backward_bytes=7 * MB)], f"{NAME} 60 - 60 +0.000% 7 55 45"),
         # One block stands for all, the largest part first, once for cases that save the same.
         ([examined(), examined()],

@@ -93,6 +93,29 @@ def test_a_kernel_of_a_cpu_is_an_operation_that_computes(what: str) -> None:
     assert [(kernel.name, kernel.start_us, kernel.regions, kernel.is_backward) for kernel in found] == kernels
 
 
+def test_the_steps_of_anybodys_profiler_are_rounds_where_the_suite_put_none() -> None:
+    """Of two steps with the same kernels, whatever number the first has; the suite's own rounds go before."""
+    ours = forward_and_backward()
+    theirs = HandWritten()
+    theirs.events = [{**event, "name": event["name"].replace("round", "ProfilerStep#7")} for event in ours.events]
+    found = kernel_values(read_chrome_trace(theirs.twice().text()), {})
+    assert (found["rounds"], found["launches_of_rounds"]) == (2, [9, 9])
+    of_ours = kernel_values(read_chrome_trace(ours.twice().text()), {})
+    assert found == of_ours
+    ours.annotation("ProfilerStep#1", 0, 5000)
+    assert kernel_values(read_chrome_trace(ours.text()), {}) == of_ours
+
+
+def test_kernels_that_were_launched_before_a_trace_began_belong_to_no_round_and_are_told() -> None:
+    """Where the host runs ahead they start during a later one."""
+    trace = forward_and_backward().twice()
+    trace.host("kernel", "of a step before", 300, 400, 7, correlation=123_456)
+    found = kernel_values(read_chrome_trace(trace.text()), {})
+    assert found["launches_of_rounds"] == [9, 9]
+    assert found["left_out"] == "1 kernels were launched before the trace began and are left out"
+    assert kernel_values(read_chrome_trace(forward_and_backward().text()), {})["left_out"] is None
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"traceEvents": 3}', json.dumps({"traceEvents": []}).encode()])
 def test_what_is_no_trace_is_refused_in_one_sentence(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"^it (is not a Chrome trace|has no range)"):

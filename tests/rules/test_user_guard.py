@@ -14,8 +14,10 @@ import torch
 
 from perf_tests.user_code.guard import (
     ChangedDefaultsError,
+    ForkedError,
     NeverReturnsError,
     UserCodeError,
+    end_if_forked,
     guarded,
     process_kept,
     torch_defaults_kept,
@@ -31,6 +33,11 @@ def swallow() -> None:
     while True:
         with suppress(Exception):
             time.sleep(60)
+
+
+def spin() -> None:
+    while True:
+        pass
 
 
 def change_everything() -> None:
@@ -54,14 +61,18 @@ CHANGES = (
         (lambda: raise_this(UserCodeError("as it is")), UserCodeError, "as it is"),
         (lambda: raise_this(MemoryError("planted")), MemoryError, "planted"),
         (lambda: raise_this(KeyboardInterrupt("Ctrl-C")), KeyboardInterrupt, "Ctrl-C"),
-        (swallow, NeverReturnsError, "builds no model: it did not return within 0.2 s."),
+        (swallow, NeverReturnsError, " s, in which it computed for 0"),
+        (spin, NeverReturnsError, "builds no model: it did not return within 0.2 s of CPU time."),
         (change_everything, UserCodeError, f"builds no model: {CHANGES}"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_one_sentence(inside: Callable[[], None], kind: type[BaseException], words: str) -> None:
     """Running out of memory and Ctrl-C stay what they are."""
     threads = torch.get_num_threads()
-    with pytest.raises(kind) as refusal, guarded("--model m:build builds no model", 0.2 if inside is swallow else 60):
+    with (
+        pytest.raises(kind) as refusal,
+        guarded("--model m:build builds no model", 0.2 if inside in (swallow, spin) else 60),
+    ):
         inside()
     assert type(refusal.value) is kind
     assert words in str(refusal.value)
@@ -109,15 +120,53 @@ def test_a_process_forked_by_a_case_ends_as_it_says_and_handlers_of_signals_are_
     assert os._exit is end
 
 
-def test_a_forked_process_that_comes_back_ends_and_the_working_folder_is_put_back(tmp_path: Path) -> None:
-    """It would run on as a second run, with the same journal."""
-    here, pid = Path.cwd(), 0
-    with process_kept():
-        os.chdir(tmp_path)
+@pytest.mark.parametrize("is_next_round", [False, True])
+def test_a_forked_process_that_comes_back_is_ended_and_costs_the_case(is_next_round: bool) -> None:
+    """It would run on as a second run, with the same journal: it ends before its next round."""
+
+    def case() -> int:
         pid = os.fork()
+        if is_next_round:
+            end_if_forked()
+            if pid == 0:
+                os.kill(os.getpid(), signal.SIGKILL)  # not ended
+        return pid
+
+    pid = 0
+    with pytest.raises(ForkedError, match="forked came back and worked on beside it"), process_kept():
+        pid = case()
     # Only the parent comes here.
     _, status = os.waitpid(pid, 0)
-    assert (os.waitstatus_to_exitcode(status), Path.cwd()) == (4, here)
+    assert os.waitstatus_to_exitcode(status) == 4
+    with process_kept():
+        end_if_forked()
+
+
+def test_a_process_that_a_case_started_and_left_alone_costs_nothing() -> None:
+    with process_kept():
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_the_working_folder_is_put_back_also_one_that_is_gone(tmp_path: Path) -> None:
+    here, gone = Path.cwd(), tmp_path / "gone"
+    gone.mkdir()
+    try:
+        with guarded("a model"):
+            os.chdir(tmp_path)
+        assert Path.cwd() == here
+        os.chdir(gone)
+        gone.rmdir()
+        inode = os.stat(".").st_ino
+        with process_kept():
+            os.chdir(tmp_path)
+        assert os.stat(".").st_ino == inode
+    finally:
+        os.chdir(here)
 
 
 @pytest.mark.parametrize("seconds_before", [0.05, 30.0])

@@ -35,7 +35,9 @@ PARTS = "tests.support.planted_parts"
 REFUSED = {
     "no_such_factory": "cannot be imported: AttributeError",
     "raises": "builds no model: KeyError: 'hidden_size'",
-    "never_returns": "builds no model: it did not return within 0.2 s",
+    "never_returns": r"builds no model: it did not return within 1\.\d s, in which it computed for .* busy machine",
+    "Bidirectional": "is no causal language model: logits of earlier tokens change with the last token",
+    "of_another_configuration": "ModelConfig has no 'window_pattern'; it has d_model, .* gives the rest",
     "no_module": "returned a str; it must return an nn.Module",
     "half_parameters": "has parameters of torch.float16",
     "Halved": "returned logits of torch.float16",
@@ -67,6 +69,31 @@ def test_logits_may_be_bare_or_in_a_tuple_or_an_object(factory: str) -> None:
     check_before_measuring(planted(factory), [TOY.at_context(1), TOY], CPU)
     check_before_measuring(planted(factory), [TOY], CPU)
     assert planted(factory).build(TOY)(torch.zeros(2, 8, dtype=torch.int64)).shape == (2, 8, 37)
+
+
+def test_a_truncated_normal_needs_no_content_and_still_draws_for_real_tensors() -> None:
+    facts = facts_of(planted("TruncatedNormals"), TOY)
+    assert (facts.why_not_counted, facts.parameters) == (None, facts_of(planted("Healthy"), TOY).parameters)
+    drawn = torch.cat(
+        [parameter.detach().flatten() for parameter in planted("TruncatedNormals").build(TOY).parameters()]
+    )
+    assert 0.01 < float(drawn.std()) < 0.03
+    assert float(drawn.abs().max()) <= 0.06
+
+
+def test_what_a_factory_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is the verb's own: JSON of `predict --json`."""
+    planted("talks").build(TOY)
+    assert capsys.readouterr() == ("", "number of parameters: 1.68M\n")
+
+
+def test_a_file_that_imports_the_name_of_the_suites_package_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from model import GPT\n")
+    with pytest.raises(UserCodeError, match=r"cannot import name 'GPT'.*`model` is the suite's own package here: load"):
+        UserModel(f"{tmp_path}/mine.py:build").build(TOY)
+    (tmp_path / "other.py").write_text("import no_such_library\n")
+    with pytest.raises(UserCodeError, match=r"No module named 'no_such_library'$"):
+        UserModel(f"{tmp_path}/other.py:build").build(TOY)
 
 
 def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
@@ -138,6 +165,8 @@ CONFIGURATIONS = {
     '{"model_type": "llama", "auto_map": {"AutoModel": "m.M"}}': "code of its own .auto_map.",
     '{"model_type": "llama", "text_config": {"auto_map": {}}}': "code of its own .auto_map.",
     '{"model_type": "llama", "_attn_implementation": "somebody/kernel"}': "names the attention",
+    '{"model_type": "t5", "is_encoder_decoder": true}': "is of an encoder and a decoder .t5.; only models of one",
+    '{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}': "write its text_config into a file",
 }
 
 
@@ -199,12 +228,15 @@ def test_what_a_configuration_lacks_or_transformers_does_not_know_is_refused(
     for typed, words in (
         ("widht=8", "--model-arg widht is no value of a stub configuration"),
         ("attn_implementation=somebody/kernel", "must be one of eager, sdpa"),
+        ("experts_implementation=somebody/kernel", "must be one of batched_mm, eager, grouped_mm"),
     ):
         with pytest.raises(UserCodeError, match=words):
             UserModel(configured.name, (typed,)).build(TOY)
     assert configured_shape(configured, 16).context_length == 16
     with pytest.raises(UserCodeError, match=r"--context is 17, and .* takes at most 16 tokens"):
         configured_shape(configured, 17)
+    unlimited = UserModel(configured.name, ("max_position_embeddings=-1",))
+    assert configured_shape(unlimited, 17).context_length == 17
     for values, words in (
         ({"model_type": "unheard-of"}, "names the architecture 'unheard-of', which transformers does not know"),
         ({"model_type": "stub", "vocab_size": None}, "names no vocab_size; add it to the configuration"),

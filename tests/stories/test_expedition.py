@@ -15,7 +15,7 @@ from claims.expedition import __main__ as expedition
 from claims.expedition.__main__ import FolderLimits, StateTooLargeError, load_state, save_state
 from claims.expedition.on_device import queue
 from claims.expedition.page import CLAIMS, page
-from claims.expedition.slices import SLICES, suite
+from claims.expedition.slices import SLICES, Step, suite
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.records.journal import Journal
 from perf_tests.records.record import Json, identity_of
@@ -107,7 +107,7 @@ QUEUE: Json = {
     "queued_event_seconds": 1.0, "kernel_seconds": 1.01, "wall_seconds": 1.2, "idle_event_seconds": 1.1,
 }  # fmt: skip
 MAIN: Json = {
-    "peak_allocated_bytes": 1001, "predicted_peak_bytes": 1000, "roofline_seconds": 1.0, "launching_seconds": 0.1,
+    "peak_allocated_bytes": 1030, "predicted_peak_bytes": 1000, "roofline_seconds": 1.0, "launching_seconds": 0.1,
     "bound": "compute",
 }  # fmt: skip
 EAGER: Json = {"size": "large", "context_length": 1024, "mfu": 0.3}
@@ -146,7 +146,7 @@ def planted(is_good: bool, state: Path) -> None:
         found_in(state, step, values="9 passed", exit_code=int(not is_good))
     row, one_second = timed(), timed(seconds=[1.0] * 10)
     failed, too_large = untimed(BACKWARD, outcome="error"), untimed(BACKWARD, outcome="out_of_memory")
-    failures = [] if is_good else [failed]
+    failures, asked_for = [] if is_good else [failed], either(1001, 1002)
     flags = [] if is_good else ["peak_off", "over_ceiling", "parts_do_not_add_up"]
     counted = timed(kernel_launches=either(60, 50), device_busy_seconds=either(0.01, 0.02))
     compiled = timed(BACKWARD, seconds=[0.5 * other**3] * 10, **{**EAGER, "execution": "compiled"})
@@ -156,10 +156,10 @@ def planted(is_good: bool, state: Path) -> None:
         "overflow": record([row], [too_large] if is_good else []),
         "device-assert": record([row], [failed] if is_good else []),
         "waits": record([timed(flags=["waits_for_host"] if is_good else [])]),
-        **dict.fromkeys(("2000-rounds", "alone", "cold-cache"), record([one_second])),
+        **dict.fromkeys(("300-rounds", "alone", "cold-cache"), record([one_second])),
         **dict.fromkeys(("5-rounds", "after-large", "warm-cache"), record([timed(seconds=[other] * 10)])),
         "sdpa": record([timed(sdpa_backend=either("flash", "math"), head_dim=16)]),
-        "main": record([timed(seconds=[other**2] * 10, **MAIN, flags=flags)], failures),
+        "main": record([timed(seconds=[other**2] * 10, **MAIN, peak_requested_bytes=asked_for, flags=flags)], failures),
         "passes": with_passes(record([counted]), traced()),
         "executions": record([timed(seconds=[1.0] * 10, **EAGER), compiled]),
         "study": with_passes(record([row]), {**study, "identity": identity_of(row)}),
@@ -183,6 +183,24 @@ def test_a_verdict_is_not_sought_again_until_it_pleases(
 ) -> None:
     found_in(tmp_path, step, exit_code=exit_code)
     assert expedition.is_done(STEPS[step], tmp_path) is is_done
+
+
+def test_a_copy_without_history_gets_one_for_its_gate_and_a_machine_without_git_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite_folder = tmp_path / "suite"
+    suite_folder.mkdir()
+    (suite_folder / "count.py").write_text("import os\nos.system('git rev-list --count HEAD; git status --short')\n")
+    monkeypatch.setattr(expedition, "ROOT", suite_folder)
+    step = Step("gate", "Is there a base?", "count", judges=True, needs_git=True)
+    assert expedition.run_step(step, tmp_path, "cuda", 60)["last_line"] == "1"
+    assert not (suite_folder / ".git").exists(), "the copy alone becomes a repository"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    found_in(tmp_path, "gate", values=(ended := expedition.run_step(step, tmp_path, "cuda", 60))["last_line"])
+    path = tmp_path / "findings" / "gate.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | ended))
+    assert expedition.is_done(step, tmp_path)
+    assert "gate could not run: git is not installed here | not measured" in page(tmp_path)
 
 
 def test_nothing_is_confirmed_by_what_is_missing_of_a_cpu_unfinished_or_beyond_judging(tmp_path: Path) -> None:

@@ -85,3 +85,19 @@ def test_make_wheels_packs_every_dependency_by_its_exact_version_but_torch() -> 
     assert needed <= set(re.findall(r"^[\w-]+", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     (left_out,) = re.findall(r"sed -E '/\^\(#\|(.*)=\)/d' constraints\.txt", (ROOT / "Makefile").read_text())
     assert needed & set(left_out.split("=|")) == {"torch"}
+
+
+def test_make_offline_takes_what_the_machine_has_and_nothing_is_installed_after_it(tmp_path: Path) -> None:
+    """A tree that is copied anew is newer than what was installed; there is no network to install it again."""
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / ".installed").touch()
+    os.utime(tmp_path / ".installed", (0, 0))
+    planned = ["--dry-run", f"VENV={tmp_path}", f"INSTALLED={tmp_path}/.installed", "expedition", "SLICE=1"]
+    assert "pip install" in make(*planned)
+    (tmp_path / ".offline").touch()
+    assert "pip install" not in make(*planned)
+    packed = make("--dry-run", "wheels", "PYTHON=python3")
+    assert "rm -f wheels/numpy-*.whl wheels/scipy-*.whl" in packed
+    assert "/^numpy=/d; /^scipy=/d;s/==/>=/" in packed

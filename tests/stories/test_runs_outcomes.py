@@ -133,7 +133,7 @@ def test_a_record_that_cannot_be_written_fails_the_run_and_is_written_later_with
 # A model that misbehaves.
 
 
-HEALTHY, FAULTY = (8, 56, 80), (16, 24, 32, 40, 48, 64, 72)
+HEALTHY, FAULTY = (8, 56, 80), (16, 24, 32, 40, 48, 64, 72, 74, 76, 78)
 
 
 def cases(*contexts: int) -> set[str]:
@@ -156,8 +156,15 @@ def test_each_fault_is_the_row_of_its_case_and_a_signal_after_all_of_them_costs_
         16: "RuntimeError: planted", 24: "SystemExit: 0", 40: "meta", 48: "number of threads from 1 to 2",
         64: "logits are not finite", 72: "the tokens were changed in place",
         32: "The case changed torch's default dtype from torch.float32 to torch.float64",
+        74: "It replaced time.perf_counter, by which it is measured",
+        76: "It changed float32_matmul_precision from highest to medium",
+        78: "A process that the case forked came back and worked on beside it",
     }.items():  # fmt: skip
-        assert words in resumed.outcomes[cases(context).pop()]["reason"]
+        row = resumed.outcomes[cases(context).pop()]
+        assert words in row["reason"]
+        assert (row["outcome"], len(row["rounds"])) == ("suspicious", 2) or context not in (74, 76), (
+            "the refused time is kept"
+        )
 
 
 def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_path: Path) -> None:
@@ -169,8 +176,35 @@ def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_p
     assert row["reason"] == (f"--model {MODELS}:UnusableAt16 fails on tokens of shape (1, 16): ValueError: no sixteen")
 
 
-def test_a_model_that_ends_the_process_as_if_all_were_well_fails_the_run(tmp_path: Path) -> None:
-    ended = launch(tmp_path, f"--model={MODELS}:EndsTheProcessAt16", *THREE_CASES)
+def test_a_kernel_that_is_wrong_in_its_timed_rounds_is_a_row_without_a_time_and_a_right_one_says_what_was_checked(
+    tmp_path: Path,
+) -> None:
+    ended = launch(
+        tmp_path, "--attention=naive,tests/support/cheats/output_by_shape.py:attend", "--sequence-length=256",
+        "--rounds=4", "--seed=7", "-k=attention_forward",
+    )  # fmt: skip
+    assert ended.exit_code == 1, ended.output + ended.errors
+    ((_, right),), ((_, wrong),) = ended.measured.items(), ended.outcomes.items()
+    assert (wrong["outcome"], wrong["rounds"]) == ("incorrect", [])
+    assert " of the output, for inputs of shape (8, 256, 16) in measured round " in wrong["reason"]
+    assert wrong["reason"] in ended.output
+    info = right["extra_info"]
+    assert (info["values_seed"], info["seed"]) == (7, 7)
+    assert len(info["checked"]["rounds"]) == 2
+    assert (info["checked"]["what"], info["checked"]["unchecked"]) == ("the output at 64 rows", None)
+
+
+@pytest.mark.parametrize(
+    "model, words",
+    [
+        ("EndsTheProcessAt16", "The case called os._exit(0), which ends the run; raise an error instead, or sys.exit."),
+        ("EndsFromCAt16", "ended it from C (_exit, exit or exec). Finished cases are kept in the journal;"),
+    ],
+)
+def test_a_model_that_ends_the_process_as_if_all_were_well_fails_the_run(
+    tmp_path: Path, model: str, words: str
+) -> None:
+    ended = launch(tmp_path, f"--model={MODELS}:{model}", *THREE_CASES)
     assert ended.exit_code == 4
-    assert "The case called os._exit(0), which ends the run; raise an error instead, or sys.exit." in ended.errors
+    assert words in ended.errors
     assert finished(ended) == cases(8)

@@ -60,6 +60,8 @@ class QueueDevice(CpuDevice):
     def perf_counter(self) -> float:
         return self.now
 
+    raw = perf_counter
+
     def process_time(self) -> float:
         return self.now / 2
 

@@ -1,5 +1,6 @@
 """A repository of its own that holds the suite, and git in it, for claims and tests."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,9 +24,13 @@ def make_repository(folder: Path) -> Path:
     return folder
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *words: str, date: str = "") -> str:
+    """What git prints; `date` is that of a commit."""
     who = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost")
-    ended = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
+    when = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), date) if date else {}
+    ended = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True, env={**os.environ, **when}
+    )
     return ended.stdout.rstrip()
 
 

@@ -4,6 +4,7 @@ A planted fault spares what the suite does before a case: inputs of batch 1, wit
 without content, on which it counts.
 """
 
+import ctypes
 import errno
 import os
 import resource
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.init import trunc_normal_
 
 from model.attention import ATTENTION
 from model.sizes import ModelConfig
@@ -63,6 +65,11 @@ def fail() -> None:
     raise RuntimeError("planted")
 
 
+def replace_the_clock() -> None:
+    real = time.perf_counter
+    time.perf_counter = lambda: real() / 3
+
+
 MISBEHAVIOUR: dict[int, Callable[[], object]] = {
     16: fail,
     24: lambda: sys.exit(0),
@@ -70,6 +77,9 @@ MISBEHAVIOUR: dict[int, Callable[[], object]] = {
     40: lambda: torch.set_default_device("meta"),
     48: lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     56: lambda: print("planted " * 1000),
+    74: replace_the_clock,
+    76: lambda: torch.set_float32_matmul_precision("medium"),
+    78: os.fork,
     80: strike,
 }
 
@@ -100,6 +110,14 @@ class EndsTheProcessAt16(Healthy):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.config.context_length == 16:
             os._exit(0)
+
+
+class EndsFromCAt16(Healthy):
+    """End past Python, whose `os._exit` the suite holds."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and self.calls == 2:
+            ctypes.CDLL(None)._exit(0)
 
 
 class WaitsAt16(Healthy):
@@ -215,6 +233,49 @@ class Averaging(nn.Module):
         embedded = self.embedding(tokens_BT)
         counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
         return self.head(embedded.cumsum(1) / counts)
+
+
+class TruncatedNormals(Healthy):
+    """Initialised as the course asks, by a function imported by name."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        for parameter in self.parameters():
+            trunc_normal_(parameter, std=0.02, a=-0.06, b=0.06)
+
+
+class Bidirectional(Averaging):
+    """Sees the tokens that it is to predict."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) + super().forward(tokens_BT.flip(1)).flip(1)
+
+
+class Masked(Averaging):
+    """Gives its causal mask to fused attention as a tensor."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        length, embedded = tokens_BT.shape[1], self.embedding(tokens_BT)
+        mask_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).tril()
+        return self.head(nn.functional.scaled_dot_product_attention(embedded, embedded, embedded, attn_mask=mask_TT))
+
+
+class GroupsItsExperts(Averaging):
+    """Fails without content as torch's grouped product does for float32."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if isinstance(tokens_BT, FakeTensor):
+            raise RuntimeError("Expected inputs of BF16 type but got mat_a.dtype=torch.float32.")
+        return super().forward(tokens_BT)
+
+
+def talks(config: ModelConfig) -> nn.Module:
+    print("number of parameters: 1.68M")
+    return Averaging(config)
+
+
+def of_another_configuration(config: ModelConfig) -> nn.Module:
+    return Averaging(config, config.window_pattern)  # type: ignore[attr-defined]
 
 
 def but(change: Callable[[Tensor, Tensor], Any]) -> Callable[..., nn.Module]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,20 @@ def one_group_without_a_learning_rate(named_parameters: Named) -> Optimizer:
     optimizer.param_groups.append({**optimizer.param_groups[0], "params": [named_parameters[0][1]]})
     del optimizer.param_groups[1]["lr"]
     return optimizer
+
+
+def averaged_descent(named_parameters: Named) -> Optimizer:
+    """The rate of a step comes from the step before."""
+    return torch.optim.ASGD([parameter for _, parameter in named_parameters], lr=0.1, foreach=False)
+
+
+class WithoutWords(SGD):
+    def step(self, closure: Any = None) -> Any:
+        assert closure is not None
+
+
+def fails_without_words(named_parameters: Named) -> Optimizer:
+    return WithoutWords([parameter for _, parameter in named_parameters], lr=0.1)
 
 
 def needs_a_closure(named_parameters: Named) -> Optimizer:

@@ -147,7 +147,8 @@ def timed_attention(seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Js
     """The row of attention alone; `changes` go to its identity and its id, other names to its `extra_info`."""
     labels = attention_identity(**changes)
     extra = {name: value for name, value in changes.items() if name not in labels}
-    row = timed(f"test_{labels['phase']}[{'-'.join(map(str, changes.values()))}]", seconds)
+    axes = "-".join(str(value) for name, value in changes.items() if name in labels)
+    row = timed(f"test_{labels['phase']}[{axes}]", seconds)
     return {**row, "extra_info": {**labels, "flags": [], **extra}}
 
 

@@ -1,0 +1,90 @@
+"""What new values in each round, and checking two of them, do to a figure and to the time of a case.
+
+`pytest -p claims.fresh_values` is the suite, except that each row says what its values and checks took; with
+FIXED_IN_TURNS set, of every four rounds the first and the last keep the values that they find, and nothing is checked.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from claims.statistics import paired_ratio_of_turns
+from perf_tests.bench.checked_rounds import CheckedRounds
+from perf_tests.bench.loop import TimedMeasure
+from tests.support.launches import launch_suite
+
+TURNS = 120
+ALLOWED_SHARE, ALLOWED_SECONDS = 0.1, 0.2
+"""The share of a case's time, and seconds at least: what new values and checks may take."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    spent: list[float] = []
+    timed: Any = TimedMeasure
+    checked: Any = CheckedRounds
+
+    def clocked(work: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(work)
+        def with_clock(*given: Any) -> Any:
+            start = time.process_time()
+            try:
+                return work(*given)
+            finally:
+                spent.append(time.process_time() - start)
+
+        return with_clock
+
+    real = timed.run_rounds
+
+    def run_rounds(measure: Any, rounds: Any) -> None:
+        if os.environ.get("FIXED_IN_TURNS") and rounds.renew is not None:
+            rounds.check, renew, numbers = None, rounds.renew, iter(range(-measure.warmup_rounds, 10**9))
+            rounds.renew = lambda generator: renew(generator) if next(numbers) % 4 in (1, 2) else None
+        elif rounds.renew is not None:
+            rounds.renew = clocked(rounds.renew)
+        spent.clear()
+        start = time.process_time()
+        real(measure, rounds)
+        case_seconds = time.process_time() - start
+        measure.benchmark.extra_info |= {"values_and_checks_seconds": sum(spent), "case_seconds": case_seconds}
+
+    timed.run_rounds = run_rounds
+    for name in ("begin", "end", "finish"):
+        setattr(checked, name, clocked(getattr(checked, name)))
+
+
+WORDS = ("perf_tests", "-p", "claims.fresh_values", "--device=cpu")
+
+
+def fresh_over_fixed() -> dict[str, float]:
+    """The ends of the ratio's intervals, fresh over fixed values, over the default cases."""
+    os.environ["FIXED_IN_TURNS"] = "1"
+    try:
+        rows = launch_suite([*WORDS, f"--rounds={TURNS}"]).benchmarks
+    finally:
+        del os.environ["FIXED_IN_TURNS"]
+    ratios = []
+    for row in rows:
+        # CPU time, which a neighbour moves least.
+        seconds = row["extra_info"]["cpu_seconds"]
+        fixed, fresh = ([x for number, x in enumerate(seconds) if number % 4 in turns] for turns in ((0, 3), (1, 2)))
+        ratios.append(paired_ratio_of_turns(fresh, fixed))
+        print(f"{row['name']}: fresh over fixed {ratios[-1]}")
+    return {
+        "fresh over fixed, lower end": min(ratio.low for ratio in ratios),
+        "fresh over fixed, upper end": max(ratio.high for ratio in ratios),
+    }
+
+
+def cost_of_checks() -> dict[str, float]:
+    """The CPU time of new values and checks over what they may take, in the default case where they take most."""
+    shares = []
+    for row in launch_suite(WORDS).benchmarks:
+        spent, case = (row["extra_info"][name] for name in ("values_and_checks_seconds", "case_seconds"))
+        shares.append(spent / max(ALLOWED_SHARE * (case - spent), ALLOWED_SECONDS))
+        print(f"{row['name']}: {spent:.3f} s beside {case - spent:.2f} s, {shares[-1]:.2f} of what is allowed")
+    return {"of what is allowed, worst case": max(shares)}

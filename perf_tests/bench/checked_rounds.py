@@ -1,0 +1,585 @@
+"""New values in each round, and two timed rounds of a case held to what they must have computed.
+
+A kernel that replays a result, or is right only while it is checked, looks fast in every round. So each round gets
+values that nothing could know before, and of two measured rounds, an even and an odd one drawn when they begin, slices
+are kept. They are looked at once all is timed: attention against float64, a model against itself on the same tokens, a
+step against its formula.
+"""
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import isqrt
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from model.precision import Precision
+from model.training import Training
+from perf_tests.cases.language_model import (
+    check_attention_gradients,
+    check_finite,
+    check_gradients,
+)
+from perf_tests.hardware.device import Device, is_out_of_memory
+from perf_tests.records.record import Json
+from perf_tests.user_code.attention import (
+    NAMES,
+    Arithmetic,
+    IncorrectError,
+    check_within,
+    exact_and_bounds,
+    sums_and_bounds,
+)
+
+if TYPE_CHECKING:
+    from perf_tests.bench.loop import Rounds
+
+
+# Bound before any file of the user's is imported.
+_urandom, _chance = os.urandom, SystemRandom()
+
+
+def drawn_seed() -> int:
+    """Return a seed that no code could know before; 48 bits, which every reader of JSON keeps."""
+    return int.from_bytes(_urandom(6), "big")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The values of a case's rounds: those of each are a function of these fields and of its position, of no other."""
+
+    seed: int
+    case: str
+    launch_pair: int = 0
+    """The launch pair of a gate, whose sides get the same values in their rounds of one position."""
+
+    def generator(self, position: int) -> torch.Generator:
+        key = f"{self.seed}/{self.case}/{self.launch_pair}/{position}"
+        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big"))
+
+
+def fill_normal(leaf_BTK: Tensor, generator: torch.Generator) -> None:
+    """Write values of mean 0 and variance 1 into the tensor, in place and by all threads.
+
+    PyTorch draws on a CPU with one thread, which takes as long as a short round and leaves all inputs in one core's
+    cache. So the tokens are cut into runs: each is the sum of a drawn row of its run and one of its place in it.
+    """
+    batch, tokens, width = leaf_BTK.shape
+    length = max(number for number in range(1, isqrt(tokens) + 1) if tokens % number == 0)
+    of_run, of_place = (
+        torch.randn(shape, generator=generator).mul_(0.5**0.5).to(leaf_BTK.device)
+        for shape in ((batch, tokens // length, 1, width), (batch, 1, length, width))
+    )
+    with torch.no_grad():
+        torch.add(of_run, of_place, out=leaf_BTK.detach().view(batch, tokens // length, length, width))
+
+
+# What is kept of a checked round, and what it is held to, for each kind of benchmark.
+
+
+Slices = dict[str, Tensor]
+"""Tensors on the host, so that none of the device's memory is taken while rounds are measured."""
+
+ROWS = 64
+"""Rows of an output, drawn for each case."""
+LONGEST_EXACT_BACKWARD = 4096
+"""Tokens up to which dk and dv of one sequence are computed in float64, in O(T^2 K)."""
+ROWS_AT_A_TIME = 256
+SLICE_ELEMENTS, PROBE_ELEMENTS = 4096, 16
+"""Elements of one parameter, its gradient and its state; and of each, to see it move."""
+BY_CHANCE = 4
+"""Fewer rows of logits, or gradients that are not 0, may be equal in two rounds by chance."""
+PROBE_ROUNDINGS = 64 * 2.0**-24
+"""A smaller step might be lost in a weight's rounding."""
+
+
+@dataclass
+class Kept:
+    """Slices of one measured round."""
+
+    number: int
+    """Counted from 1 among the measured ones."""
+    position: int
+    before: Slices
+    random_state: Sequence[Tensor] = ()
+    """The state of torch's generators before the set-up, with which dropout draws the same again."""
+    after: Slices = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        return f"measured round {self.number}"
+
+
+# ruff: noqa: B027 -- the empty methods of a check are defaults, right for what it does not look at
+
+
+class Check(ABC):
+    """A check of one case; drawn places differ from case to case."""
+
+    repeats: bool = True
+    """Whether a round can be run again on equal inputs."""
+    about: str
+    """What is checked, in words."""
+    unchecked: str | None = None
+    """What is not, in words."""
+
+    def before(self) -> Slices:
+        """Return, before the clock, slices of what the round changes."""
+        return {}
+
+    @abstractmethod
+    def after(self, result: Any) -> Slices:
+        """Return slices of what the round has left."""
+
+    def check_finite(self, result: Any) -> None:
+        """Raise AssertionError where what the last round left, as a whole, is not finite: others take its place."""
+
+    def check(self, kept: Kept) -> None:
+        """Raise IncorrectError where the slices are not what the round's inputs, which are in place again, make."""
+
+    def check_again(self, kept: Kept, again: Slices) -> None:
+        """Raise IncorrectError where they are not those of another round on equal inputs."""
+
+    def check_pair(self, kept: Sequence[Kept]) -> None:
+        """Raise IncorrectError where rounds on other inputs left the same."""
+
+
+def _places(rows: int, batch: int, tokens: int) -> Tensor:
+    """Return distinct random tokens of each sequence in order, (B, R): `rows` in all, at least one of a sequence."""
+    of_each = min(tokens, max(1, rows // batch))
+    generator = torch.Generator().manual_seed(drawn_seed())
+    return torch.stack([torch.randperm(tokens, generator=generator)[:of_each].sort().values for _ in range(batch)])
+
+
+def _rows(whole: Tensor, places_BR: Tensor) -> Tensor:
+    """Return a copy of these tokens' rows, (B, R, ...)."""
+    batch = torch.arange(len(places_BR), device=whole.device)[:, None]
+    return whole.detach()[batch, places_BR.to(whole.device)].to("cpu", copy=True)
+
+
+class AttentionCheck(Check):
+    """Output or gradients of causal attention against float64; `inputs` are q, k, v and the output's gradient."""
+
+    def __init__(self, inputs: Sequence[Tensor], precision: Precision, *, has_backward: bool) -> None:
+        self.inputs, self.has_backward = inputs, has_backward
+        self.dtype = precision.autocast_dtype or torch.float32
+        self.arithmetic = Arithmetic.of(self.dtype, precision.float32_matmul_precision != "highest")
+        batch, tokens, _ = inputs[0].shape
+        self.places_BR = _places(ROWS, batch, tokens)
+        self.sequence = _chance.randrange(batch)
+        self.is_exact = has_backward and tokens <= LONGEST_EXACT_BACKWARD
+        rows = f"at {self.places_BR.numel()} rows"
+        columns = f", dk and dv of sequence {self.sequence}" if self.is_exact else ""
+        self.about = f"dq {rows}{columns}, the sums of dk and dv" if has_backward else f"the output {rows}"
+
+    def after(self, result: Any) -> Slices:
+        if not self.has_backward:
+            if type(result) is not Tensor:
+                kind = type(result).__name__
+                raise IncorrectError(f"it returns a {kind}, whose work may not be done yet, instead of a plain tensor.")
+            if result.shape != self.inputs[0].shape:
+                raise IncorrectError(f"it returns {tuple(result.shape)}, not {tuple(self.inputs[0].shape)}.")
+            return {NAMES[0]: _rows(result, self.places_BR), **self._inputs()}
+        dq, dk, dv = gradients = [leaf.grad for leaf in self.inputs[:3]]
+        if dq is None or dk is None or dv is None:
+            raise IncorrectError(f"it gives {'qkv'[gradients.index(None)]} no gradient.")
+        slices = {NAMES[1]: _rows(dq, self.places_BR)}
+        for name, whole in zip(NAMES[2:], (dk, dv), strict=True):
+            slices[f"the sum of {name}"] = whole.sum(-2, dtype=torch.float64).cpu()
+            if self.is_exact:
+                slices[name] = whole[self.sequence].to("cpu", copy=True)
+        return slices | self._inputs()
+
+    def _inputs(self) -> Slices:
+        return {f"input {name}": _rows(x, self.places_BR) for name, x in zip("qkv", self.inputs, strict=False)}
+
+    def check_finite(self, result: Any) -> None:
+        if self.has_backward:
+            check_attention_gradients(*self.inputs[:3])
+        else:
+            check_finite(result, "outputs")
+
+    def check(self, kept: Kept) -> None:
+        for name, rows in self._inputs().items():
+            if not kept.after[name].equal(rows):
+                raise IncorrectError(f"it changes {name.removeprefix('input ')} in place, in {kept.words}.")
+        q, k, v, do = (x.detach().to(self.dtype) for x in self.inputs)
+        row_name, rows_BRK = next(iter(kept.after.items()))
+        for sequence, places_R in enumerate(self.places_BR):
+            at, of_sequence = places_R.to(q.device), (k[sequence], v[sequence])
+            exact, allowed = exact_and_bounds(
+                q[sequence, at], *of_sequence, do[sequence, at], self.arithmetic, at, (row_name,)
+            )
+
+            def place_of(place: tuple[int, ...], b: int = sequence, at: Tensor = places_R) -> tuple[int, ...]:
+                return b, int(at[place[0]]), place[1]
+
+            which = NAMES.index(row_name)
+            self._within(kept, row_name, rows_BRK[sequence], exact[which], allowed[which], place_of)
+        if not self.has_backward:
+            return
+        exact, allowed = sums_and_bounds(q, k, v, do, self.arithmetic)
+        for which, name in enumerate(NAMES):
+            if (found := kept.after.get(f"the sum of {name}")) is not None:
+                self._within(kept, f"the sum of {name}", found, exact[which], allowed[which], lambda place: place)
+
+    def check_columns(self, kept: Kept) -> None:
+        """Raise IncorrectError where dk or dv of one sequence are not those of float64."""
+        b = self.sequence
+        q, k, v, do = (x.detach()[b].to(self.dtype) for x in self.inputs)
+        exact, allowed = torch.zeros(2, *k.shape, dtype=torch.float64), torch.zeros(2, *k.shape, dtype=torch.float64)
+        for at in torch.arange(len(q), device=q.device).split(ROWS_AT_A_TIME):
+            # Keys that none of these queries sees are left out.
+            seen = int(at[-1]) + 1
+            parts = exact_and_bounds(q[at], k[:seen], v[:seen], do[at], self.arithmetic, at, NAMES[2:])
+            for total, part in zip((exact, allowed), parts, strict=True):
+                total[:, :seen] += torch.stack((part.dk, part.dv)).cpu()
+        for which, name in enumerate(NAMES[2:]):
+            self._within(kept, name, kept.after[name], exact[which], allowed[which], lambda place: (b, *place))
+
+    def _within(self, kept: Kept, name: str, got: Tensor, exact: Tensor, allowed: Tensor, place_of: Any) -> None:
+        words = f"inputs of shape {tuple(self.inputs[0].shape)} in {kept.words}"
+        check_within(got, exact.cpu(), allowed.cpu(), name, words, place_of)
+
+
+# A model is its own oracle: on the same tokens it must make the same again, on others something else. Whatever order
+# its kernels add in, that moves a result by some roundings u, far below sqrt(u), which is half of the digits; what
+# belongs to other tokens is further off.
+
+
+def _half_the_digits(precision: Precision) -> float:
+    is_tf32 = precision.float32_matmul_precision != "highest"
+    return Arithmetic.of(precision.autocast_dtype or torch.float32, is_tf32).stored_roundoff ** 0.5
+
+
+def _bound(share: float, magnitude: Tensor, highest: float) -> Tensor:
+    """What adds up to 0, as the gradients of a bias of keys do, is made of the roundings of others alone."""
+    return share * magnitude.clamp(min=share * highest)
+
+
+class LogitsCheck(Check):
+    """Logits at drawn places of all sequences."""
+
+    def __init__(self, tokens_BT: Tensor, precision: Precision) -> None:
+        self.tokens_BT, self.share = tokens_BT, _half_the_digits(precision)
+        self.places_BR = _places(ROWS, *tokens_BT.shape)
+        self.about = f"the logits at {self.places_BR.numel()} tokens"
+
+    def before(self) -> Slices:
+        return {"tokens": _rows(self.tokens_BT.cpu(), self.places_BR)}
+
+    def after(self, result: Any) -> Slices:
+        if result.shape[:2] != self.tokens_BT.shape:
+            wanted = tuple(self.tokens_BT.shape)
+            raise IncorrectError(f"its logits have the shape {tuple(result.shape)}, for tokens of shape {wanted}.")
+        return {"logits": _rows(result, self.places_BR)}
+
+    def check_finite(self, result: Any) -> None:
+        check_finite(result, "logits")
+
+    def check_again(self, kept: Kept, again: Slices) -> None:
+        wanted = again["logits"].double()
+        bound = _bound(self.share, wanted.abs().amax(-1, keepdim=True), float(wanted.abs().max())).expand_as(wanted)
+        check_within(kept.after["logits"], wanted, bound, "the logits", kept.words, self._place_of, "run once more")
+
+    def check_pair(self, kept: Sequence[Kept]) -> None:
+        one, other = kept
+        are_other = one.before["tokens"] != other.before["tokens"]
+        same = (one.after["logits"] == other.after["logits"]).all(-1) & are_other
+        of_sequences = zip(same.sum(-1).tolist(), are_other.sum(-1).tolist(), strict=True)
+        # A few may agree by chance: a sum of two tokens is that of the same two in another order.
+        is_kept = 2 * int(same.sum()) > int(are_other.sum()) or any(
+            found == of >= BY_CHANCE for found, of in of_sequences
+        )
+        if is_kept and int(same.sum()) >= BY_CHANCE:
+            place = tuple(int(number) for number in same.nonzero()[0])
+            raise IncorrectError(
+                f"the logits of {int(same.sum())} tokens in {one.words}, the first at {self._place_of(place)}, are bit "
+                f"for bit those of {other.words}, which had other tokens: it returns what it has kept."
+            )
+
+    def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
+        sequence, row, *rest = place
+        return sequence, int(self.places_BR[sequence, row]), *rest
+
+
+class _ParameterCheck(Check):
+    """The check of a slice of one trainable parameter, both drawn."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        trainable = [(name, one) for name, one in training.model.named_parameters() if one.requires_grad]
+        self.name, self.parameter = _chance.choice(trainable)
+        self.name = self.name.removeprefix("_orig_mod.")
+        start = _chance.randrange(max(1, self.parameter.numel() - SLICE_ELEMENTS + 1))
+        self.slice = slice(start, start + SLICE_ELEMENTS)
+        self.size = min(SLICE_ELEMENTS, self.parameter.numel())
+
+    def part(self, whole: Tensor) -> Tensor:
+        return whole.detach().reshape(-1)[self.slice].to("cpu", copy=True)
+
+    def after(self, result: Any) -> Slices:
+        return {} if self.parameter.grad is None else {"gradient": self.part(self.parameter.grad)}
+
+    def check_pair(self, kept: Sequence[Kept]) -> None:
+        one, other = (of_round.after.get("gradient") for of_round in kept)
+        if one is None or other is None or int(one.count_nonzero()) < BY_CHANCE or not one.isfinite().all():
+            return
+        if one.equal(other):
+            raise IncorrectError(
+                f"{self.size} gradients of {self.name} in {kept[0].words} are bit for bit those of {kept[1].words}, "
+                "which had other tokens: it returns what it has kept."
+            )
+
+    def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
+        flat = torch.tensor(place[0] + self.slice.start)
+        return tuple(int(number) for number in torch.unravel_index(flat, self.parameter.shape or (1,)))
+
+
+class GradientCheck(_ParameterCheck):
+    """Gradients of a backward pass."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self.share = _half_the_digits(training.precision)
+        self.about = f"{self.size} gradients of {self.name}"
+
+    def check_finite(self, result: Any) -> None:
+        check_gradients(self.training)
+
+    def check_again(self, kept: Kept, again: Slices) -> None:
+        if not again or not bool(again["gradient"].isfinite().all()):  # a scaled one may overflow
+            return
+        wanted = again["gradient"].double()
+        gradients = [one.grad for one in self.training.model.parameters() if one.grad is not None]
+        highest = max(float(torch.linalg.vector_norm(gradient, torch.inf)) for gradient in gradients)
+        bound = _bound(self.share, wanted.abs().max(), highest).expand_as(wanted)
+        name = f"the gradient of {self.name}"
+        check_within(kept.after["gradient"], wanted, bound, name, kept.words, self._place_of, "run once more")
+
+
+class StepCheck(_ParameterCheck):
+    """What a step makes of weights and state: AdamW's formula; of another optimizer, that it moves them."""
+
+    repeats = False
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self.optimizer = training.optimizer
+        groups = self.optimizer.param_groups
+        self.group = next(group for group in groups if any(self.parameter is one for one in group["params"]))
+        self.is_known = type(self.optimizer) is torch.optim.AdamW and not (
+            self.group["amsgrad"] or self.group["maximize"]
+        )
+        held_to = "AdamW's formula" if self.is_known else "having moved"
+        self.about = f"{self.size} weights of {self.name} and their state, held to {held_to}"
+        self.rates = {id(one): float(group["lr"]) for group in groups for one in group["params"]}
+        self.probes = []
+        for name, one in training.model.named_parameters():
+            if one.requires_grad:
+                start = _chance.randrange(max(1, one.numel() - PROBE_ELEMENTS + 1))
+                self.probes.append((name.removeprefix("_orig_mod."), one, slice(start, start + PROBE_ELEMENTS)))
+        self.unchecked = "what the gradients are, but that they change with the tokens"
+
+    def before(self) -> Slices:
+        state = self.optimizer.state.get(self.parameter, {})
+        found = {"weights": self.part(self.parameter)}
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                found[f"state {name}"] = (
+                    self.part(value) if value.shape == self.parameter.shape else value.cpu().clone()
+                )
+            elif isinstance(value, int | float):
+                found[f"state {name}"] = torch.tensor(value)
+        if self.training.precision.scales_loss:
+            found["scale"] = torch.tensor(self.training.loss_scale())
+        return found | {f"probe {name}": one.detach().reshape(-1)[at].cpu().clone() for name, one, at in self.probes}
+
+    def after(self, result: Any) -> Slices:
+        gradients = [(name, one.grad.reshape(-1)[at]) for name, one, at in self.probes if one.grad is not None]
+        return {
+            **super().after(result),
+            **self.before(),
+            **{f"gradient {name}": probe.cpu().clone() for name, probe in gradients},
+        }
+
+    def check(self, kept: Kept) -> None:
+        before, after = kept.before, kept.after
+        gradient = after.get("gradient")
+        if "scale" in after and bool(after["scale"] < before["scale"]):
+            return  # its gradients overflowed, and the step was skipped
+        where = f"{self.size} weights of {self.name} in {kept.words}"
+        if self.is_known and gradient is not None:
+            for name, (exact, bound) in self._stepped(before, after).items():
+                self_name = f"{name} of {self.name}"
+                check_within(after[name], exact, bound, self_name, kept.words, self._place_of, "AdamW in float64")
+        for name, one, _ in self.probes:
+            weights, found = before[f"probe {name}"], after.get(f"gradient {name}")
+            is_moved = not weights.equal(after[f"probe {name}"])
+            # By the learning rate and the gradient its weights could not have stayed for being rounded.
+            rate = self.rates[id(one)]
+            is_due = found is not None and bool((rate * found.abs() > PROBE_ROUNDINGS * weights.abs()).any())
+            if is_due and not is_moved:
+                raise IncorrectError(f"the step leaves {len(weights)} weights of {name} as they were, in {kept.words}.")
+        state = [name for name in after if name.startswith("state ")]
+        if state and all(name in before and before[name].equal(after[name]) for name in state):
+            raise IncorrectError(f"the step leaves the optimizer's state of {where} as it was.")
+
+    def _stepped(self, before: Slices, after: Slices) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return weights and moments by Loshchilov and Hutter's algorithm 2, each with a bound of its roundings.
+
+        A moment takes 4 roundings of its terms, an update 16, and a bias correction c errs by u / c where it is made
+        in float32. The gradient is that of after the clipping.
+        """
+        u = torch.finfo(torch.float32).eps / 2
+        (beta_1, beta_2), decay, eps = self.group["betas"], float(self.group["weight_decay"]), self.group["eps"]
+        rate, step = float(self.group["lr"]), float(before["state step"]) + 1
+        weights, gradient, mean, square = (
+            {**after, **before}[name].double() for name in ("weights", "gradient", "state exp_avg", "state exp_avg_sq")
+        )
+        mean_bound = 4 * u * (mean.abs() + (1 - beta_1) * gradient.abs()) + torch.finfo(torch.float32).tiny
+        mean = beta_1 * mean + (1 - beta_1) * gradient
+        square = beta_2 * square + (1 - beta_2) * gradient**2
+        square_bound = 5 * u * square + torch.finfo(torch.float32).tiny
+        bias_1, bias_2 = 1 - beta_1**step, 1 - beta_2**step
+        factor = rate / bias_1 / ((square / bias_2).sqrt() + eps)
+        update = factor * mean
+        bound = factor * mean_bound + (16 + 1 / bias_1 + 1 / bias_2) * u * update.abs() + 4 * u * weights.abs()
+        return {
+            "state exp_avg": (mean, mean_bound),
+            "state exp_avg_sq": (square, square_bound),
+            "weights": (weights * (1 - rate * decay) - update, bound),
+        }
+
+
+# The rounds of a case: which are kept, and what is said of them.
+
+
+LONG_ROUND_SECONDS = 0.03
+"""Seconds from which only one of two kept rounds is run again, or checking would take over a tenth of the case."""
+
+
+MOST_AGAIN = 3
+"""More rounds where two on equal inputs differ."""
+
+
+@dataclass
+class CheckedRounds:
+    """Call `begin` before each round, its set-up included, `end` after its clock, and `finish` when all is timed."""
+
+    rounds: "Rounds"
+    device: Device
+    draws: Draws | None
+    """None where inputs stay as they are."""
+    _seen: int = 0
+    _now: Kept | None = None
+    _kept: dict[int, Kept] = field(default_factory=dict)
+    """The two rounds that are kept, by parity: code that is wrong in every other call is wrong in one of them."""
+
+    def begin(self, position: int, *, is_measured: bool) -> None:
+        """Write new values. A measured round is kept by chance, 1 over those of its parity so far: each as likely."""
+        self._now = None
+        if self.draws is None:
+            return
+        if self.rounds.renew is not None:
+            self.rounds.renew(self.draws.generator(position))
+        self._seen += is_measured
+        if is_measured and self.rounds.check is not None and _chance.randrange((self._seen + 1) // 2) == 0:
+            self._now = Kept(self._seen, position, self.rounds.check.before(), self._random_state())
+
+    @property
+    def keeps_this(self) -> bool:
+        return self._now is not None
+
+    def end(self) -> None:
+        if self._now is not None and self.rounds.check is not None:
+            self._now.after = self.rounds.check.after(self.rounds.result)
+            self._kept[self._now.number % 2] = self._now
+        self._now = None
+
+    def finish(self, round_seconds: float) -> Json | None:
+        """Check the kept rounds; returns what was checked, None where there is nothing to check.
+
+        Raises IncorrectError, and AssertionError where the last round left what is not finite.
+        """
+        check, kept = self.rounds.check, list(self._kept.values())
+        if check is None or not kept:
+            return None
+        check.check_finite(self.rounds.result)
+        unchecked, same = check.unchecked, None
+        try:
+            if len(kept) == 2:
+                check.check_pair(kept)
+            _chance.shuffle(kept)
+            for one in kept:
+                is_last = one is kept[-1]
+                if self.rounds.renew is not None and self.draws is not None and check.repeats:
+                    self.rounds.renew(self.draws.generator(one.position))
+                check.check(one)
+                if is_last and isinstance(check, AttentionCheck) and check.is_exact:
+                    check.check_columns(one)
+                # The last one is, so that the result is of the inputs as they are then.
+                if check.repeats and (is_last or round_seconds < LONG_ROUND_SECONDS):
+                    is_same, reason = self._run_again(check, one)
+                    same, unchecked = is_same and same is not False, reason or unchecked
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            unchecked = "memory ran out while it was checked"
+        return {
+            "rounds": sorted(one.number for one in kept),
+            "what": check.about,
+            "unchecked": unchecked,
+            "same_again": same,
+        }
+
+    def _run_again(self, check: Check, kept: Kept) -> tuple[bool, str | None]:
+        """Return whether rounds on equal inputs are equal, bit for bit, and what could not be checked for it.
+
+        Where the round is another than the timed one, more of them tell which of the two is the odd one.
+        """
+        again = [self._slices_again(check, kept)]
+        if _equal(again[0], kept.after):
+            return True, None
+        refusal: IncorrectError | None = None
+        for _ in range(MOST_AGAIN):
+            again.append(self._slices_again(check, kept))
+            try:
+                check.check_again(replace(kept, after=again[-1]), again[-2])
+            except IncorrectError:
+                continue  # every round may be random, or every other one wrong
+            try:
+                check.check_again(kept, again[-1])
+            except IncorrectError as error:
+                refusal = error
+            break
+        else:
+            return False, f"{check.about}: rounds on equal inputs differ, as state that is kept makes them"
+        if refusal is not None:
+            raise refusal
+        return all(_equal(again[0], other) for other in again), None
+
+    def _random_state(self, state: Sequence[Tensor] = ()) -> Sequence[Tensor]:
+        """Set the state where there is one; returns what it is."""
+        cuda = [self.device.torch_device] if self.device.torch_device.type == "cuda" else []
+        for found, device in zip(state[1:], cuda, strict=False):
+            torch.cuda.set_rng_state(found, device)
+        if state:
+            torch.set_rng_state(state[0])
+        return torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)
+
+    def _slices_again(self, check: Check, kept: Kept) -> Slices:
+        self._random_state(kept.random_state)
+        self.rounds.prepare()
+        self.rounds.run()
+        self.device.synchronize()
+        return check.after(self.rounds.result)
+
+
+def _equal(one: Slices, other: Slices) -> bool:
+    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)

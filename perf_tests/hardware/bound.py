@@ -1,0 +1,231 @@
+"""Clocks and judges as they were before any code of the user's ran, what that code has replaced since, and whether it
+still works once the clock is read.
+
+Code that goes around Python, by ctypes or by writing into this process's memory, is out of this module's reach: only a
+sandbox could refuse it."""
+
+import builtins
+import os
+import sys
+import threading
+import time as _time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# CPU time of all threads, to the nanosecond.
+
+
+class ProcessClock:
+    """CPU seconds of every thread of this process, those that have ended included.
+
+    The kernel brings the process's own clock up to date for the calling thread alone (kernel/sched/cputime.c,
+    thread_group_cputime): of a thread that runs on another processor it misses what that has used since its last tick,
+    up to 4 or 10 ms. Reading the clock of a thread brings that thread up to date, so each is read first; the process's
+    clock then misses nothing, and a thread that ended between two readings stays in its sum.
+    """
+
+    def __init__(self) -> None:
+        self._stat, self._list, self._read, self._sum = os.stat, os.listdir, _time.clock_gettime, _time.process_time
+        self._links = -1
+        self._clocks: list[int] = []
+
+    def __call__(self) -> float:
+        """Some microseconds; as coarse as `time.process_time` where there is no /proc."""
+        with suppress(OSError):
+            # The folder of threads has a link for each. One that took an ended one's place has another number.
+            if (links := self._stat("/proc/self/task").st_nlink) != self._links or not self._bring_up_to_date():
+                # The kernel's clock of another thread: its number inverted, and 6 for its scheduler's time
+                # (include/linux/posix-timers_types.h).
+                self._clocks = [(~int(thread) << 3) | 6 for thread in self._list("/proc/self/task")]
+                self._links = links
+                self._bring_up_to_date()
+        return self._sum()
+
+    def _bring_up_to_date(self) -> bool:
+        """Return whether every thread is still there."""
+        are_there = True
+        for clock in self._clocks:
+            try:
+                self._read(clock)
+            except OSError:
+                are_there = False
+        return are_there
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What the suite reads in place of the module `time`, whose functions any code of this process can replace."""
+
+    perf_counter: Callable[[], float]
+    monotonic: Callable[[], float]
+    process_time: Callable[[], float]
+    raw: Callable[[], float]
+    """A second clock, which no time server corrects: by at most .05 % of the first, as Linux bounds corrections."""
+    sleep: Callable[[float], None]
+
+
+def _raw_clock() -> Callable[[], float]:
+    read, clock = _time.clock_gettime, getattr(_time, "CLOCK_MONOTONIC_RAW", _time.CLOCK_MONOTONIC)
+    return lambda: read(clock)
+
+
+time = Clocks(_time.perf_counter, _time.monotonic, ProcessClock(), _raw_clock(), _time.sleep)
+
+
+# Clocks and judges that are compared by identity: by the words that name their owner in a sentence.
+
+
+_JUDGES: tuple[tuple[str, Any, str], ...] = (
+    ("time", _time, "perf_counter perf_counter_ns process_time process_time_ns monotonic monotonic_ns thread_time "
+                    "thread_time_ns clock_gettime clock_gettime_ns sleep"),
+    ("builtins", builtins, "abs all any bool float len max min round sorted sum"),
+    ("torch", torch, "all allclose any equal isclose isfinite isnan"),
+    ("torch.Tensor", Tensor, "abs all allclose any backward clone double equal isclose isfinite isnan item"),
+    ("torch.autograd", torch.autograd, "backward grad"),
+    ("torch.testing", torch.testing, "assert_close"),
+    ("torch.cuda", torch.cuda, "Event current_stream synchronize"),
+    ("torch.cuda.Event", torch.cuda.Event, "elapsed_time query record synchronize"),
+)  # fmt: skip
+
+_OWN = ("perf_tests", "model", "pytest_benchmark")
+"""Packages whose functions and classes are compared, each as far as it is loaded."""
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """One thing as it was."""
+
+    name: str
+    owner: Any
+    attribute: str
+    value: Any
+    code: Any = None
+    """The code of a function where it is defined, since its code can be replaced inside it."""
+
+    @property
+    def is_replaced(self) -> bool:
+        # A tensor inherits its operators.
+        now = vars(self.owner).get(self.attribute) or getattr(self.owner, self.attribute, None)
+        return now is not self.value or (self.code is not None and now.__code__ is not self.code)
+
+    def put_back(self) -> None:
+        with suppress(AttributeError, TypeError):
+            setattr(self.owner, self.attribute, self.value)
+            if self.code is not None:
+                self.value.__code__ = self.code
+
+
+def _one(name: str, owner: Any, attribute: str) -> _Bound:
+    value = vars(owner).get(attribute) or getattr(owner, attribute)
+    is_defined_here = name.startswith(f"{getattr(value, '__module__', None)}.")
+    return _Bound(name, owner, attribute, value, getattr(value, "__code__", None) if is_defined_here else None)
+
+
+def _of_the_suite() -> Iterator[_Bound]:
+    """Yield functions and classes of the loaded modules, and what each class defines."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in _OWN or module is None:
+            continue
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, FunctionType | BuiltinFunctionType | type | ModuleType | Clocks):
+                yield _one(f"{name}.{attribute}", module, attribute)
+            if isinstance(value, type) and value.__module__ == name:
+                for inner, member in list(vars(value).items()):
+                    if isinstance(member, FunctionType | property | classmethod | staticmethod):
+                        yield _one(f"{name}.{attribute}.{inner}", value, inner)
+
+
+_bound: list[_Bound] = []
+_modules: dict[str, ModuleType] = {}
+_threads: frozenset[int] = frozenset()
+
+
+def bind() -> None:
+    """Take everything for genuine as it is now; call it before code of the user's may run."""
+    global _bound, _modules, _threads
+    judges = (_one(f"{words}.{name}", owner, name) for words, owner, names in _JUDGES for name in names.split())
+    _bound = [*judges, *_of_the_suite()]
+    _modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in _OWN}
+    _threads = frozenset(sys._current_frames())
+
+
+def put_back() -> list[str]:
+    """Return the names of what was replaced since `bind`, sorted, and put each back as it was."""
+    replaced = [one for one in _bound if one.is_replaced]
+    for one in replaced:
+        one.put_back()
+    others = [name for name, module in _modules.items() if sys.modules.get(name) is not module]
+    sys.modules.update({name: _modules[name] for name in others})
+    return sorted({*(one.name for one in replaced), *others})
+
+
+# What goes on once the clock is read.
+
+
+WATCHED_SECONDS = 0.02
+AT_WORK_SHARE = 0.2
+"""A thread that waits, as those of compilers and monitors do, uses much less."""
+_SAMPLE = 2**16
+"""Elements of an output that are looked at twice."""
+
+
+def late_work(output: object) -> list[str]:
+    """Return a clause for each sign that the round which made `output` goes on after the clock was read.
+
+    Threads of Python that started since `bind` are watched; those of C++, which spin for a while after each region in
+    the suite's own code too, show by what they write.
+    """
+    found = []
+    tensor = output if isinstance(output, Tensor) else None
+    if tensor is not None and type(tensor) not in (Tensor, nn.Parameter) and type(tensor).__module__[:6] != "torch.":
+        found.append(f"its output is a {type(tensor).__name__}, a subclass of torch.Tensor that may compute it later")
+        tensor = None
+    before = None if tensor is None or tensor.layout != torch.strided else _sample(tensor)
+    clocks = _clocks_of_started()
+    used = {clock: -_seconds(clock) for clock in clocks}
+    time.sleep(WATCHED_SECONDS)
+    for clock, name in clocks.items():
+        if used[clock] + _seconds(clock) > AT_WORK_SHARE * WATCHED_SECONDS:
+            found.append(f"the thread {name!r}, which it started, works between the rounds")
+    if tensor is not None and before is not None and not torch.equal(before, _sample(tensor)):
+        found.append("its output is written after the clock was read")
+    return found
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Return bytes of some elements, which compare where numbers are NaN."""
+    flat = tensor.detach().flatten()
+    return flat[:: max(1, flat.numel() // _SAMPLE)].clone().view(torch.uint8)
+
+
+def _clocks_of_started() -> dict[int, str]:
+    """Return the CPU clock of each thread of Python that started since `bind`, with its name."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # a thread that ended in between would have no clock, and asking for it may crash
+    try:
+        started = [ident for ident in sys._current_frames() if ident not in _threads]
+        return {_time.pthread_getcpuclockid(ident): names.get(ident, "without a name") for ident in started}
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _seconds(clock: int) -> float:
+    """Return 0 once the thread has ended."""
+    with suppress(OSError):
+        return _time.clock_gettime(clock)
+    return 0.0
+
+
+def shares_memory(output: object, inputs: Sequence[Tensor]) -> bool:
+    """Whether the output lies in the memory of an input."""
+    if not isinstance(output, Tensor) or output.layout != torch.strided:
+        return False
+    places = {one.untyped_storage().data_ptr() for one in inputs}
+    return output.untyped_storage().data_ptr() in places

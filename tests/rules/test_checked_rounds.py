@@ -1,0 +1,230 @@
+"""Values are new in each round, timed rounds are held to what they must compute, and only cheats are refused."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count, cycle
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from model.attention import naive_attention
+from model.precision import PRECISIONS
+from model.training import Training
+from perf_tests.bench import checked_rounds as module
+from perf_tests.bench.checked_rounds import AttentionCheck, CheckedRounds, Draws, Kept, LogitsCheck, StepCheck
+from perf_tests.bench.loop import Rounds
+from perf_tests.bench.models import AttentionInputs, Batch
+from perf_tests.hardware.device import CpuDevice
+from perf_tests.user_code.attention import Arithmetic, IncorrectError, exact_and_bounds, sums_and_bounds
+from tests.support.cheats import CHEATS, CLOCKS, FAMILIES, HERE, in_a_fork, refusal, refusal_of_cheat, warm_up
+from tests.support.example_cases import CPU, build
+from tests.support.honest_code import honest, kind_of
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    warm_up()
+    yield
+    torch.set_num_threads(threads)
+
+
+SEEN = {name: cheat for name, cheat in CHEATS.items() if cheat.refused != CLOCKS}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_cheat_is_refused(name: str, warm: None) -> None:
+    when, sentence = in_a_fork(lambda: refusal_of_cheat(name))
+    assert when == CHEATS[name].refused, sentence
+    assert sentence.endswith("."), sentence
+
+
+def test_the_catalogue_has_each_family_and_each_of_its_files() -> None:
+    assert {cheat.family for cheat in CHEATS.values()} == set(range(1, len(FAMILIES) + 1))
+    assert {path.stem for path in HERE.glob("[a-z]*.py")} == set(CHEATS)
+
+
+DRAWN = random.Random(0).sample(sorted(honest()), 12)  # the same in every worker of pytest-xdist
+"""All of them, over 20 seeds and two precisions, are the claim's."""
+
+
+@pytest.mark.parametrize(
+    ("named", "phase"), DRAWN, ids=[f"{named.rpartition(':')[2]}-{phase}" for named, phase in DRAWN]
+)
+def test_honest_code_is_measured(named: str, phase: str, warm: None) -> None:
+    assert in_a_fork(lambda: refusal(named, phase, kind=kind_of(named, phase))) is None
+
+
+# Values.
+
+
+def drawn(position: int, seed: int = 1, case: str = "case", pair: int = 0) -> list[float]:
+    leaf = torch.zeros(1, 4, 2)
+    module.fill_normal(leaf, Draws(seed, case, pair).generator(position))
+    return leaf.flatten().tolist()
+
+
+def test_values_are_a_function_of_seed_case_launch_pair_and_position_alone() -> None:
+    assert drawn(3) == drawn(3)
+    others = [drawn(4), drawn(3, seed=2), drawn(3, case="other"), drawn(3, pair=1), drawn(-3)]
+    assert all(other != drawn(3) for other in others)
+
+
+def test_new_values_are_written_into_the_same_tensors_and_counted_by_their_version() -> None:
+    inputs = AttentionInputs(*(torch.zeros(2, 96, 8, requires_grad=letter != "g") for letter in "qkvg"))
+    places, versions = [x.data_ptr() for x in inputs.all], [x._version for x in inputs.all]
+    inputs.renew(Draws(1, "case").generator(0))
+    assert [x.data_ptr() for x in inputs.all] == places
+    assert all(x._version > before for x, before in zip(inputs.all, versions, strict=True))
+    values = torch.stack([x.detach() for x in inputs.all])
+    assert abs(float(values.mean())) < 0.2
+    assert abs(float(values.var()) - 1) < 0.2
+    assert len(values.flatten().unique()) == values.numel()
+    batch = Batch.drawn(lambda generator: torch.randint(50, (2, 9), generator=generator), 0, CPU)
+    place, before = batch.tokens_BT.data_ptr(), batch.tokens_BT.clone()
+    batch.renew(Draws(1, "case").generator(0))
+    assert batch.tokens_BT.data_ptr() == place
+    assert not batch.tokens_BT.equal(before)
+    assert batch.tokens_BT[:, 1:].equal(batch.targets_BT[:, :-1]), "the tokens and what follows are of one text"
+
+
+# Which rounds are kept, and what is said of them.
+
+
+def test_an_even_and_an_odd_round_are_kept_each_as_likely_as_the_others() -> None:
+    kept: list[int] = []
+    for _ in range(400):
+        checked = CheckedRounds(Rounds(lambda: None, check=Nothing()), CpuDevice(CPU), Draws(1, "case"))
+        for number in range(8):
+            checked.begin(number, is_measured=True)
+            checked.end()
+        found = checked.finish(1.0)
+        assert found is not None
+        assert len({number % 2 for number in found["rounds"]}) == 2
+        kept += found["rounds"]
+    counts = [kept.count(number) for number in range(1, 9)]
+    assert min(counts) > 60, counts  # 100 each; 60 is 4.6 deviations below
+
+
+class Nothing(module.Check):
+    about, repeats = "nothing", False
+
+    def after(self, result: Any) -> module.Slices:
+        return {}
+
+
+def test_sums_of_gradients_are_those_of_all_tokens_and_their_bounds_hold_the_bounds_of_each() -> None:
+    q, k, v, do = (torch.randn(2, 24, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
+    for dtype in (torch.float32, torch.bfloat16):
+        arithmetic = Arithmetic.of(dtype)
+        exact, allowed = exact_and_bounds(q, k, v, do, arithmetic)
+        sums, bounds = sums_and_bounds(q, k, v, do, arithmetic)
+        torch.testing.assert_close(exact.dk.sum(-2), sums.dk, rtol=0, atol=1e-12)
+        torch.testing.assert_close(exact.dv.sum(-2), sums.dv)
+        for whole, each in ((bounds.dk, allowed.dk), (bounds.dv, allowed.dv)):
+            assert bool((whole >= each.sum(-2)).all())
+        assert float((bounds.dv / do.abs().sum(-2)).max()) < (1e-3 if dtype == torch.float32 else 1)
+
+
+def test_rows_alone_are_those_of_the_whole_and_add_up_to_its_gradients_and_bounds() -> None:
+    q, k, v, do = (torch.randn(24, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
+    whole = exact_and_bounds(q, k, v, do, Arithmetic.of(torch.float32))
+    parts = [
+        exact_and_bounds(q[at], k, v, do[at], Arithmetic.of(torch.float32), positions_R=at)
+        for at in torch.arange(24).split(7)
+    ]
+    for number, (exact, bound) in enumerate(zip(*whole, strict=True)):
+        sides = [[part[side][number] for part in parts] for side in (0, 1)]
+        found = [torch.cat(side) if number < 2 else torch.stack(side).sum(0) for side in sides]
+        torch.testing.assert_close(found[0], exact)
+        assert bool((found[1] >= bound * (1 - 1e-12)).all())
+        assert bool((found[1] <= bound * 1.5).all())
+
+
+def kept_step(**options: Any) -> tuple[StepCheck, Kept]:
+    """A step of AdamW, kept as a measured round."""
+    training = Training(build(), PRECISIONS["fp32"], CPU, **options)
+    training.create_optimizer_state()
+    check, tokens = StepCheck(training), torch.randint(37, (2, 9))
+    training.step(tokens[:, :-1], tokens[:, 1:])
+    kept = Kept(1, 0, check.before())
+    training.step(tokens[:, :-1], tokens[:, 1:])
+    kept.after = check.after(None)
+    return check, kept
+
+
+@pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
+def test_a_step_is_adamws_formula_in_every_implementation(optimizer: str) -> None:
+    check, kept = kept_step(optimizer=optimizer)
+    check.check(kept)
+    for name in ("weights", "state exp_avg", "state exp_avg_sq"):
+        off = replace(kept, after={**kept.after, name: kept.after[name] * (1 + 1e-4) + 1e-9})
+        with pytest.raises(IncorrectError, match=f"of {name} of .*AdamW in float64"):
+            check.check(off)
+
+
+def test_a_step_that_the_scaler_skips_may_leave_all_as_it_was() -> None:
+    check, kept = kept_step()
+    stays = {**kept.before, "gradient": kept.after["gradient"]}
+    with pytest.raises(IncorrectError):
+        check.check(replace(kept, after=stays))
+    scales = {"scale": torch.tensor(8.0)}, {"scale": torch.tensor(4.0)}
+    check.check(replace(kept, before=kept.before | scales[0], after=stays | scales[1]))
+
+
+def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = lambda check: None) -> dict[str, Any]:
+    """What is said of two rounds of a model, of which each adds an error to what its tokens make."""
+    batch = Batch.drawn(lambda generator: torch.randint(50, (2, 9), generator=generator), 0, CPU)
+    of_logits = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"])
+    check(of_logits)
+    target = lambda: batch.tokens_BT[..., None].float().repeat(1, 1, 4) + error()  # noqa: E731
+    rounds = Rounds(target, renew=batch.renew, check=of_logits)
+    checked = CheckedRounds(rounds, CpuDevice(CPU), Draws(1, "case"))
+    for position in range(2):
+        checked.begin(position, is_measured=True)
+        rounds.prepare()
+        rounds.run()
+        checked.end()
+    found = checked.finish(1.0)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "same", "is_unchecked"),
+    [
+        (lambda: 0, True, False),
+        (lambda: torch.rand(1), True, False),
+        (partial(next, cycle([0.0, 1e-5, 2e-5])), False, False),
+        (partial(next, count(1)), False, True),
+    ],
+    ids=["nothing", "dropout, which is drawn again", "another order of additions", "state"],
+)
+def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(
+    error: Callable[[], Any], same: bool, is_unchecked: bool
+) -> None:
+    found = played(error)
+    assert (found["same_again"], found["unchecked"] is not None) == (same, is_unchecked)
+
+
+def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None:
+    """A wrong gradient of one key, outside of the rows that are looked at, shows there alone."""
+    inputs = AttentionInputs(*(torch.randn(1, 64, 8, requires_grad=letter != "g") for letter in "qkvg"))
+    check = AttentionCheck(inputs.all, PRECISIONS["fp32"], has_backward=True)
+    naive_attention(*inputs.all[:3]).backward(inputs.gradient_BTK)
+    kept = Kept(1, 0, {}, after=check.after(None))
+    check.check_columns(kept)
+    kept.after["the gradient of k"][17, 3] += 0.1
+    kept.after["the gradient of k"][18, 3] -= 0.1
+    check.check(kept)
+    with pytest.raises(IncorrectError, match=r"at \(0, 1[78], 3\) of the gradient of k, .* in measured round 1: "):
+        check.check_columns(kept)
+
+
+def test_a_check_for_which_memory_runs_out_costs_the_case_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = played(lambda: 0, lambda check: monkeypatch.setattr(check, "check", Mock(side_effect=MemoryError)))
+    assert found["unchecked"] == "memory ran out while it was checked"

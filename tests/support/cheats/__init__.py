@@ -1,0 +1,196 @@
+"""Code that is recorded as fast and is wrong: one cheat in a file, as its user would give it, and what refuses each.
+
+A file has `attend`, or `build` of a model or an optimizer. `refusal` judges one as a run does: the check before
+timing, then timed rounds of the benchmark itself at a small shape.
+"""
+
+import gc
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.attention import naive_attention
+from model.precision import PRECISIONS
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests import test_attention, test_backward, test_forward, test_full_step
+from perf_tests.bench.checked_rounds import Draws, drawn_seed
+from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.models import AttentionInputs, Batch
+from perf_tests.hardware.clock import Clock
+from perf_tests.hardware.device import CpuDevice
+from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
+from perf_tests.user_code.guard import UserCodeError
+from perf_tests.user_code.model import UserModel, check_values_of
+from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
+from tests.support.example_cases import CPU, TOY, attention_case, language_model_case
+from tests.support.fake_device import LoopBenchmark
+
+HERE = Path(__file__).parent
+ROUNDS, WARMUP_ROUNDS, BATCH = 6, 3, 8
+
+BEFORE, ROUNDS_CHECK, CLOCKS = "before timing", "in timed rounds", "by clocks and judges bound before the import"
+"""What refuses a file. The last is no part of what `refusal` plays."""
+
+FAMILIES = (
+    "replay", "right when checked", "the clock", "the judge", "work not done yet", "less work", "state",
+    "optimizers and models",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """`family` is the number of its kind in FAMILIES, from 1."""
+
+    family: int
+    phase: str = "attention_forward"
+    refused: str = ROUNDS_CHECK
+    tokens: int = 256
+    precisions: tuple[str, ...] = ("fp32", "bf16")
+    """Precisions in which the bound can see it."""
+
+
+CHEATS = {
+    "output_by_address": Cheat(1),
+    "output_by_identity": Cheat(1, precisions=("fp32",)),  # under autocast each call gets new objects
+    "output_by_shape": Cheat(1),
+    "output_by_checksum": Cheat(1),
+    "softmax_by_address": Cheat(1),
+    "gradients_by_shape": Cheat(1, "attention_backward"),
+    "window_after_three_calls": Cheat(2),
+    "wrong_in_large_batches": Cheat(2),
+    "wrong_when_long": Cheat(2, tokens=1040),
+    "wrong_without_a_check_above": Cheat(2),
+    "wrong_in_a_test": Cheat(2),
+    "wrong_every_other_call": Cheat(2),
+    "clock_at_a_third": Cheat(3, refused=CLOCKS),
+    "clock_every": Cheat(3, refused=CLOCKS),
+    "clock_of_the_device": Cheat(3, refused=CLOCKS),
+    "judge_allclose": Cheat(4),
+    "judge_of_the_suite": Cheat(4),
+    "judge_gradients": Cheat(4, "attention_backward", BEFORE),
+    "lazy_tensor": Cheat(5),
+    "thread_that_works_later": Cheat(5),
+    "backward_that_does_nothing": Cheat(5, "attention_backward"),
+    "half_sums": Cheat(6, refused=BEFORE, precisions=("fp32",)),
+    "half_sums_when_timed": Cheat(6, precisions=("fp32",)),
+    "mask_of_another_length": Cheat(6),
+    "skips_small_blocks": Cheat(6),
+    "inputs_changed_in_place": Cheat(7, precisions=("fp32",)),  # in 16 bits it gets copies
+    "gradients_added_up": Cheat(7, "attention_backward"),
+    "model_logits_by_shape": Cheat(8, "forward"),
+    "model_every_other_call": Cheat(8, "inference"),
+    "model_without_a_graph": Cheat(8, "inference"),
+    "model_gradients_kept": Cheat(8, "backward"),
+    "optimizer_every_other_step": Cheat(8, "full_step"),
+    "optimizer_that_freezes": Cheat(8, "optimizer"),
+    "optimizer_without_moments": Cheat(8, "full_step"),
+    "optimizer_of_one_tensor": Cheat(8, "optimizer"),
+}
+"""Cheats by the name of their file; one attention needs no kind, the others begin with theirs."""
+
+
+def refusal_of_cheat(name: str, precision: str = "fp32") -> tuple[str, str] | None:
+    """Return when the file is refused and why, as `refusal`; it is imported, and may replace what it likes."""
+    cheat = CHEATS[name]
+    kind = name.partition("_")[0]
+    function = "build" if kind in ("model", "optimizer") else "attend"
+    return refusal(f"{HERE / name}.py:{function}", cheat.phase, precision, cheat.tokens, kind)
+
+
+def refusal(
+    named: str, phase: str, precision: str = "fp32", tokens: int = 256, kind: str = ""
+) -> tuple[str, str] | None:
+    """Return (BEFORE or ROUNDS_CHECK, the sentence), None where the code is measured, with its row's `checked`."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    try:
+        play = _prepared(named, phase, precision, tokens, kind)
+    except (IncorrectError, UserCodeError) as error:
+        return BEFORE, str(error)
+    os.environ["PYTEST_CURRENT_TEST"] = "a case"  # as pytest has it once a test runs
+    try:
+        play()
+    except IncorrectError as error:
+        return ROUNDS_CHECK, str(error)
+    return None
+
+
+def measure_of(case: Any) -> TimedMeasure:
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    benchmark.stats = {"median": 1e-3, "data": [1e-3] * ROUNDS}
+    return TimedMeasure(
+        benchmark, Clock(device), device, ROUNDS, WARMUP_ROUNDS, Row(case), draws=Draws(drawn_seed(), "case")
+    )
+
+
+def _prepared(named: str, phase: str, precision: str, tokens: int, kind: str) -> Callable[[], object]:
+    """Check the code as a run does before its first case; returns the benchmark at this shape."""
+    if kind not in ("model", "optimizer"):
+        case = attention_case(phase=phase, attention=named, precision=precision, sequence_length=tokens)
+        function = attention_named(named).build()
+        use = Use(case.head_dim, False, PRECISIONS[precision], CPU)
+        check_attention(function, named, use, [min(tokens, 1024)], [(BATCH,)])
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            with PRECISIONS[precision].autocast(CPU):
+                return function(q, k, v)
+
+        inputs = AttentionInputs(*(torch.randn(case.query_shape, requires_grad=letter != "g") for letter in "qkvg"))
+        benchmark = getattr(test_attention, f"test_{phase}")
+        return lambda: benchmark(case, attend, inputs, measure_of(case))
+    config = TOY
+    if kind == "model":
+        model = UserModel(named).build(config)
+        check_values_of(named, model, config, CPU)
+    else:
+        check_a_step(UserOptimizer(named), TransformerLM(config, naive_attention), CPU)
+        model = TransformerLM(config, naive_attention)
+    training = Training(model, PRECISIONS[precision], CPU)
+    if kind == "optimizer":
+        UserOptimizer(named).put_into(training, model)
+    of_model = language_model_case(config, phase=phase, optimizer="loop", precision=precision, batch_size=BATCH)
+    batch = Batch.drawn(
+        lambda generator: torch.randint(config.vocab_size, (BATCH, config.context_length + 1), generator=generator),
+        0,
+        CPU,
+    )
+    files = (test_forward, test_backward, test_full_step)
+    benchmark = next(found for file in files if (found := getattr(file, f"test_{phase}", None)))
+    marks = {"clock": Clock(CpuDevice(CPU))} if phase in ("forward_backward", "full_step") else {}
+    return lambda: benchmark(of_model, training, batch, measure_of(of_model), **marks)
+
+
+def warm_up() -> None:
+    """Import and run what every fork would otherwise import and run again."""
+    torch.set_num_threads(1)
+    for kind, phase in (("", "attention_backward"), ("model", "full_step")):
+        assert refusal(f"{HERE.parent}/honest_code.py:{kind or 'fused'}", phase, kind=kind) is None
+
+
+def in_a_fork(work: Callable[[], Any]) -> Any:
+    """Return what the work returns, run in a fork of this process, which keeps nothing of it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)  # a fork takes no threads along
+            warnings.simplefilter("ignore")
+            gc.freeze()  # or each collection would walk all that was imported
+            answer = pickle.dumps(work())
+        except BaseException as error:
+            answer = pickle.dumps(("it failed", repr(error)))
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(answer)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return pickle.loads(answer)
