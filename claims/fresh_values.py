@@ -29,10 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def clocked(work: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(work)
-        def with_clock(*given: Any) -> Any:
+        def with_clock(*given: Any, **named: Any) -> Any:
             start = time.process_time()
             try:
-                return work(*given)
+                return work(*given, **named)
             finally:
                 spent.append(time.process_time() - start)
 
@@ -44,8 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
         if os.environ.get("FIXED_IN_TURNS") and rounds.renew is not None:
             rounds.check, renew, numbers = None, rounds.renew, iter(range(-measure.warmup_rounds, 10**9))
             rounds.renew = lambda generator: renew(generator) if next(numbers) % 4 in (1, 2) else None
-        elif rounds.renew is not None:
-            rounds.renew = clocked(rounds.renew)
         spent.clear()
         start = time.process_time()
         real(measure, rounds)

@@ -174,18 +174,19 @@ def test_a_failure_stops_a_process_whose_device_is_lost(when: str, passed: bool,
 
 
 @pytest.mark.parametrize(
-    "when, passed, extra_pass, timings, passes, outcomes",
+    "when, ended, extra_pass, timings, passes, outcomes",
     [
-        ("setup", True, None, 0, [], []),
-        ("call", True, None, 1, [], []),
-        ("call", True, "kernels", 0, [{"launches": 60}], []),
-        ("setup", False, None, 0, [], [[]]),
-        ("call", False, "kernels", 0, [], [[1.0, 2.0]]),
-        ("teardown", False, None, 0, [], []),
+        ("setup", "", None, 0, [], []),
+        ("call", "", None, 1, [], []),
+        ("call", "", "kernels", 0, [{"launches": 60}], []),
+        ("setup", "error", None, 0, [], [[]]),
+        ("call", "error", "kernels", 0, [], [[1.0, 2.0]]),
+        ("call", "incorrect", None, 0, [], [[]]),  # what computed something else took no time of its own
+        ("teardown", "error", None, 0, [], []),
     ],
 )
 def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journal(
-    when: str, passed: bool, extra_pass: str | None, timings: int, passes: Any, outcomes: Any,
+    when: str, ended: str, extra_pass: str | None, timings: int, passes: Any, outcomes: Any,
     measuring: MeasuringSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     item, workbench = benchmark(language_model_case(), extra_pass, FORWARD), Mock(session=measuring)
@@ -193,8 +194,8 @@ def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journ
     item.config, item.funcargs = Mock(stash=stash_of(workbench=workbench)), {"benchmark": Mock(stats=stats)}
     if when == "setup":
         item.funcargs = {}
-    noted(item).values, noted(item).outcome = {"launches": 60}, Outcome("error", "why")
-    note_report(item, Mock(when=when, passed=passed, sections=[]))
+    noted(item).values, noted(item).outcome = {"launches": 60}, Outcome(ended or "error", "why")
+    note_report(item, Mock(when=when, passed=not ended, sections=[]))
     contents = read_journal(measuring.journal.path)
     assert contents is not None
     assert len(contents.benchmarks) == timings

@@ -103,7 +103,6 @@ def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> No
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"replaced": list("abcd")}, "It replaced a, b, c and 1 more, by which it is measured and checked;"),
         ({"raw_seconds": times(3.0)}, "took 9.988 s by one clock and 29.96 s by a second one of the system"),
         ({"cpu_seconds": times(2.5), **around(PROCESSORS)}, "in which 2 processors have at most 19.98 s"),
         ({"over_roofline": 1.27}, "its kernels need 1.27 x the time that it took"),
@@ -116,6 +115,11 @@ def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement
     assert words in said
     busy = {**around(PROCESSORS), "other_cores": 1.2}
     assert ours.accusations(ours.RowFacts(rounds_seconds=HONEST, **busy)) == [], "a flag of the machine accuses nobody"
+
+
+def test_what_was_replaced_is_named_up_to_three() -> None:
+    assert "It replaced a, b, c and 1 more, by which it is measured and checked;" in ours.why_replaced(list("abcd"))
+    assert "It replaced a, by which" in ours.why_replaced(["a"])
 
 
 SERIES = 500

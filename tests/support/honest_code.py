@@ -158,14 +158,6 @@ def model_with_noise(config: Any) -> nn.Module:
     return _Sums(config, lambda sums: sums * (1 + 1e-7 * torch.randn_like(sums)))
 
 
-def model_of_batch_statistics(config: Any) -> nn.Module:
-    class Norm(nn.BatchNorm1d):
-        def forward(self, sums: Tensor) -> Tensor:
-            return super().forward(sums.mT).mT
-
-    return _Sums(config, Norm(16))
-
-
 def model_that_counts_its_calls(config: Any) -> nn.Module:
     calls: list[int] = []
 

@@ -21,9 +21,12 @@ from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests import test_attention, test_backward, test_forward, test_full_step
+from perf_tests.audit.rounds import why_replaced
 from perf_tests.bench.checked_rounds import Draws, drawn_seed
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.models import AttentionInputs, Batch
+from perf_tests.bench.outcomes import SuspiciousError
+from perf_tests.hardware.bound import bind, put_back
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
@@ -37,7 +40,7 @@ HERE = Path(__file__).parent
 ROUNDS, WARMUP_ROUNDS, BATCH = 6, 3, 8
 
 BEFORE, ROUNDS_CHECK, CLOCKS = "before timing", "in timed rounds", "by clocks and judges bound before the import"
-"""What refuses a file. The last is no part of what `refusal` plays."""
+"""What refuses a file."""
 
 FAMILIES = (
     "replay", "right when checked", "the clock", "the judge", "work not done yet", "less work", "state",
@@ -73,8 +76,8 @@ CHEATS = {
     "clock_at_a_third": Cheat(3, refused=CLOCKS),
     "clock_every": Cheat(3, refused=CLOCKS),
     "clock_of_the_device": Cheat(3, refused=CLOCKS),
-    "judge_allclose": Cheat(4),
-    "judge_of_the_suite": Cheat(4),
+    "judge_allclose": Cheat(4, refused=CLOCKS),
+    "judge_of_the_suite": Cheat(4, refused=CLOCKS),
     "judge_gradients": Cheat(4, "attention_backward", BEFORE),
     "lazy_tensor": Cheat(5),
     "thread_that_works_later": Cheat(5),
@@ -108,17 +111,22 @@ def refusal_of_cheat(name: str, precision: str = "fp32") -> tuple[str, str] | No
 def refusal(
     named: str, phase: str, precision: str = "fp32", tokens: int = 256, kind: str = ""
 ) -> tuple[str, str] | None:
-    """Return (BEFORE or ROUNDS_CHECK, the sentence), None where the code is measured, with its row's `checked`."""
+    """Return what refuses it and the sentence; None where the code is measured, with its row's `checked`."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+    bind()
     try:
         play = _prepared(named, phase, precision, tokens, kind)
     except (IncorrectError, UserCodeError) as error:
         return BEFORE, str(error)
+    if replaced := put_back():  # by its import
+        return CLOCKS, why_replaced(replaced)
     os.environ["PYTEST_CURRENT_TEST"] = "a case"  # as pytest has it once a test runs
     try:
         play()
     except IncorrectError as error:
         return ROUNDS_CHECK, str(error)
+    except SuspiciousError as error:
+        return CLOCKS, str(error)
     return None
 
 
