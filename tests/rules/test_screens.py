@@ -119,7 +119,7 @@ def test_a_record_without_a_timing_has_no_empty_table() -> None:
 def test_the_shares_of_a_runs_time_add_up() -> None:
     known = {"total": 10.0, "rounds": 5.0, "compiling": 1.0, "building": 0.5, "counting": 0.4}
     line = time_line({**known, "passes": 0.3, "communication": 2.0})
-    for said in ("10 s: 50% in warm-up and measured rounds", "10% of all in first calls", "5% building models",
+    for said in ("10 s: 50% in warm-up and measured rounds", "first calls that compile: 1 s", "5% building models",
                  "4% counting and ceilings", "3% in extra passes", "20% in rounds that show what communication costs",
                  "18% start, checks"):  # fmt: skip
         assert said in line
