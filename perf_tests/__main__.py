@@ -33,7 +33,7 @@ EXAMPLES = {
     "bisect": ("bisect v1 main --case ID", 'bisect v1 main --case ID --options "--head-dim 32" --gate-minutes 5'),
     "audit": ("audit TIMES.csv", "audit TIMES.csv --gpu H100 --all"),
     "predict": ("predict --size 2.7B --context 1024 --gpu A100-80GB", "predict --model hf:CONFIG.json --gpu H100"),
-    "writeup": ("writeup -o writeup.md", "writeup --all -o everything.html"),
+    "writeup": ("writeup -o writeup.md", "writeup --all -o everything.md"),
     "report": ("report", "report 0004 0005 -o report.html"),
     "history": ("history", "history --case full_step"),
     "tables": ("tables --format csv", "tables --columns id,median_seconds --sort=-median_seconds"),

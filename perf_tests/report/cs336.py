@@ -1,7 +1,7 @@
-"""The course's questions answered: one page as Markdown, as HTML and as data; the same from the same files.
+"""The course's problems answered: a short page, every table, and data; the same from the same files.
 
 The questions are data, in `cs336.toml`: what is asked, the command that measures it, one sentence why, and which
-figures of ours and of five public write-ups stand beside each other. No script is in the HTML, which opens from disk.
+figures of ours and of five public write-ups stand beside each other.
 """
 
 import re
@@ -242,24 +242,6 @@ def short_page(sources: Sources) -> str:
         notes = f"*Write.* {problem.write}", f"*Goes wrong.* {problem.wrong}"
         lines += [f"{fill(note, 120, break_long_words=False, break_on_hyphens=False)}\n" for note in notes]
     return "\n".join(lines)
-
-
-def html_page(sources: Sources) -> str:
-    """Return the page in the report page's style, with its tables and its escaping."""
-    from perf_tests.report.blocks import Rows
-    from perf_tests.report.page import environment, style  # late: no other output takes the report's page
-
-    found, sections = entries(sources), []
-    for title, of in groupby(found, lambda entry: entry.question.section):
-        anchor = title.lower().replace(" ", "-")  # in links and in the names of its CSV files
-        numbered = enumerate(of, start=1)
-        tables = [(one, Rows.of(one.table, f"{anchor}-{place}") if one.table else None) for place, one in numbered]
-        sections.append((title, anchor, tables))
-    page = environment().get_template("cs336.html.jinja").render(
-        title=TITLE, style=style(), introduction=_introduction(found), unknown=UNKNOWN, sections=sections,
-        whose=Rows.of(_whose_figures(sources), "where"),
-    )  # fmt: skip
-    return f"{page}\n"
 
 
 def _records(sources: Sources) -> str:
