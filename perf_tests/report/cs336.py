@@ -23,20 +23,6 @@ from perf_tests.report.cs336_sources import SIZES, Figure, Sources
 TITLE = "Write-up"
 QUESTIONS = Path(__file__).with_suffix(".toml")
 NOT_RECORDED = "not recorded"
-SHORT_HEAD = """# The course CS336, assignment 2
-
-Each problem of the assignment in its order: the command that measures it, our figure, what others published, what to
-write and what goes wrong. {answered} of {of} problems have a figure of this suite here; the others have the command.
-
-Both editions are here: 2025, and 2026 with checkpointing, FSDP and a training step as its leaderboard. The figures
-headed *here* are of the newest records of one machine, of exact counters, or of predictions. Run a command on your GPU,
-copy the record into a folder of yours below `.benchmarks`, and let `perf-tests writeup -o FILE` write this page with
-your figures; `--all` adds every table, and figures of five public write-ups beside yours. *published* is the range over
-sources that print the same quantity for the same row; [published](../published/README.md) names them. They ran on GPUs,
-so compare their shape with ours, never their size.
-
-{machines}
-"""
 UNKNOWN = "Not recorded on this machine; the command records it."
 READERS = {**OURS, **THEIRS}
 
@@ -235,7 +221,7 @@ def short_page(sources: Sources) -> str:
         for problem in problems()
     }
     answered = sum(map(bool, rows.values()))
-    lines = [SHORT_HEAD.format(answered=answered, of=len(rows), machines=_records(sources))]
+    lines = [_asked()["head"].format(answered=answered, of=len(rows), machines=_records(sources))]
     for number, (problem, found) in enumerate(rows.items(), 1):
         lines += [f"## {number}. {problem.name}\n", f"    {problem.command}\n"]
         lines += [_markdown_table(Table("", "", ("figure", "here", "published"), 1, tuple(found), ()))] if found else []

@@ -1,4 +1,8 @@
-"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them."""
+"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them.
+
+perf-tests report
+perf-tests report 0004 0005 -o report.html
+"""
 
 import argparse
 import json

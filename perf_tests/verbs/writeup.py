@@ -1,4 +1,8 @@
-"""`writeup`: answer the course's problems from records, counters and published figures: one page."""
+"""`writeup`: answer the course's problems from records, counters and published figures: one page.
+
+perf-tests writeup -o writeup.md
+perf-tests writeup --all -o everything.md
+"""
 
 import argparse
 import json
