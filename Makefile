@@ -58,9 +58,9 @@ pages: $(INSTALLED)  ## write docs/reference.md and docs/cs336.md again, and pri
 	$(BIN)/python -m perf_tests writeup > docs/cs336.md
 	$(BIN)/python -m tests.pages.words
 
-writeup: $(INSTALLED)  ## the course's problems with the figures of your records: writeup.md; every table: writeup.html
+writeup: $(INSTALLED)  ## the course's problems with the figures of your records: writeup.md, every table in writeup-all.md
 	$(BIN)/python -m perf_tests writeup -o writeup.md
-	$(BIN)/python -m perf_tests writeup --all -o writeup.html
+	$(BIN)/python -m perf_tests writeup --all -o writeup-all.md
 
 # Captures the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds costlier traces:
 #   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"

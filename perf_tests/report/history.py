@@ -1,6 +1,9 @@
 """`history [RUN ...]`: say what changed since which commit, over all recorded runs or the named ones.
 
 Also the figures of a history in words, for the page, and its exports for dashboards.
+
+    perf-tests history
+    perf-tests history --case full_step
 """
 
 import argparse

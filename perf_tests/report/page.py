@@ -1,4 +1,8 @@
-"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them."""
+"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them.
+
+perf-tests report
+perf-tests report 0004 0005 -o report.html
+"""
 
 import argparse
 import json
@@ -49,7 +53,7 @@ MOST_IN_FULL = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
-    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="report.html")
+    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="default: report.html")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 

@@ -1,6 +1,9 @@
 """`scaling RECORD ...`: say how well more ranks help, over records of one machine.
 
 Also what a run of several ranks adds to its record: their efficiency, and the links between them.
+
+    perf-tests scaling RECORD.json
+    perf-tests scaling RECORD.json RECORD.json --json
 """
 
 import argparse

@@ -1,4 +1,8 @@
-"""`bisect GOOD BAD --case ID`: name the first commit that made a case slower, by `git bisect` and the gate."""
+"""`bisect GOOD BAD --case ID`: name the first commit that made a case slower, by `git bisect` and the gate.
+
+perf-tests bisect v1 main --case ID
+perf-tests bisect v1 main --case ID --options "--head-dim 32" --gate-minutes 5
+"""
 
 import argparse
 import json

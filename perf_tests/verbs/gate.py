@@ -1,4 +1,8 @@
-"""`gate BASE HEAD`: give verdicts between two sets of recorded launches, each a folder or a commit."""
+"""`gate BASE HEAD`: give verdicts between two sets of recorded launches, each a folder or a commit.
+
+perf-tests gate BASE_FOLDER HEAD_FOLDER
+perf-tests gate 3adf61e 9e03909 --summary verdicts.md
+"""
 
 import argparse
 from pathlib import Path
