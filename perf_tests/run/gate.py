@@ -14,6 +14,7 @@ from perf_tests.interleaved.measuring import UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, other_python, run_gate
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.records.columns import case_name
+from perf_tests.records.format import painted
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
     base_revision,
@@ -197,4 +198,4 @@ class GatePlugin:
             self.run.notes.append(f"Samples: {path}. Judge them again with `python -m perf_tests replay {path}`.")
         terminalreporter.section("gate", sep="-")
         for line in (*lines, *self.run.notes):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))

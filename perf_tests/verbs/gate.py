@@ -1,12 +1,15 @@
 """`gate BASE HEAD`: verdicts between two sets of recorded launches, each a folder or a commit in the storage."""
 
 import argparse
+import re
 from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
+from perf_tests.history.commits import machines_of, moment
 from perf_tests.phases import RefusalError
-from perf_tests.records.record import code_of
+from perf_tests.records.columns import machine_line
+from perf_tests.records.record import code_of, how_many, machine_differences
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, record_files, record_name
 from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries
 from perf_tests.verbs.replay import show
@@ -21,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        base, head = (records_of(arguments.storage, word) for word in (arguments.base, arguments.head))
+        found = [records_of(arguments.storage, word) for word in (arguments.base, arguments.head)]
+        base, head, others = of_newest_machine(*found)
         reason = why_incomparable(base, head)
         if reason:
             raise ValueError(reason)
@@ -30,11 +34,35 @@ def run(arguments: argparse.Namespace) -> int:
         result = conclude_recorded(base, head, RULES, accepted)
     except ValueError as error:
         raise RefusalError(error) from error
+    if others and not arguments.json:
+        print(f"Left out: {'; '.join(others)}. Judge them alone by --storage with their folder.")
     code = show(arguments, result, {}, RULES)
     limits = limits_to_accept(result, base_name)
     if limits and not (arguments.json or result.contaminated):
-        print(offer_entries(limits, offer_among(arguments.storage, base_name)))
+        print(offer_entries(limits, offer_among(arguments.storage, base_name), arguments.storage / FILE_NAME))
     return code
+
+
+def of_newest_machine(
+    base: list[StoredRecord], head: list[StoredRecord]
+) -> tuple[list[StoredRecord], list[StoredRecord], list[str]]:
+    """Both sides as the newest machine has them that has both, and what the others have; all where none has both."""
+    machines = {id(side): machines_of(side) for side in (base, head)}
+    both = [
+        (one, other)
+        for other in machines[id(head)] for one in machines[id(base)]
+        if not machine_differences(one.record["machine_info"], other.record["machine_info"])
+    ]  # fmt: skip
+    if not both:
+        return base, head, []
+    chosen = max(both, key=lambda pair: max(moment(launch.written) for launch in pair[1].launches))
+    paths = {launch.path for machine in chosen for launch in machine.launches}
+    others = [
+        f"{how_many(len(machine.launches), 'launch')} of {side} by {machine_line(machine.record)}"
+        for side, records in (("base", base), ("head", head))
+        for machine in machines[id(records)] if machine not in chosen
+    ]  # fmt: skip
+    return [one for one in base if one.path in paths], [one for one in head if one.path in paths], others
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
@@ -42,7 +70,9 @@ def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     if Path(asked).is_dir():
         paths = record_files(Path(asked), "*")
     else:
-        found = [path for path in record_files(storage) if path.name.partition("_")[2].startswith(asked)]
+        stored = record_files(storage) or record_files(storage, "*")  # a machine's folder
+        start = asked[:12] if re.fullmatch("[0-9a-f]{40}", asked) else asked  # a record's name has the start of a hash
+        found = [path for path in stored if path.name.partition("_")[2].startswith(start)]
         # Runs of a commit with uncommitted changes are of other code: taken where they are named, or alone.
         paths = [path for path in found if not record_name(path).endswith(DIRTY) or asked.endswith(DIRTY)] or found
     if not paths:
