@@ -254,8 +254,8 @@ class Moved:
 
     change: Change
     start: Code
-    is_new: bool
-    """Whether the pair shows it; else it is open since an older code."""
+    opened: OpenItem | None
+    """What is open since an older code, where it is not the pair that shows it."""
 
 
 def moved(era: Era, pair: Pair) -> list[Moved]:
@@ -263,7 +263,7 @@ def moved(era: Era, pair: Pair) -> list[Moved]:
     opened = {item.series.case: item for item in still_open(era)}
     head = era.codes[pair.head]
     found = {
-        row.case: Moved(row, opened[row.case].code if row.case in opened else head, True)
+        row.case: Moved(row, opened[row.case].code if row.case in opened else head, None)
         for row in pair.changes if row.kind != Kind.OTHER
         # A slowdown that base has too is shown as that against the code before both.
         if row.case not in opened or era.codes.index(opened[row.case].code) > pair.base
@@ -271,7 +271,7 @@ def moved(era: Era, pair: Pair) -> list[Moved]:
     known = {row.case: row for row in pair.changes}
     for case, item in opened.items():
         if case not in found:
-            found[case] = Moved(_opened(item, known.get(case)), item.code, False)
+            found[case] = Moved(_opened(item, known.get(case)), item.code, item)
     order_of = {row.case: place for place, row in enumerate(_sorted(one.change for one in found.values()))}
     return sorted(found.values(), key=lambda one: order_of[one.change.case])
 
@@ -311,21 +311,6 @@ def headline(era: Era, pair: Pair, found: Sequence[Moved]) -> str:
     if not parts:
         parts = [f"{how_many(len(found), 'case')} of {len(cases)} faster, none slower"]
     return f"{'; '.join(parts)}."
-
-
-def still_open_line(era: Era, found: Sequence[Moved]) -> str:
-    """What older commits than the newest have left, by commit."""
-    groups: dict[tuple[str, str], int] = {}
-    places = {code.name: place for place, code in enumerate(era.codes)}
-    for one in found:
-        if not one.is_new:
-            what = "slower" if one.change.kind == Kind.SLOWER else one.change.verdict.lower()
-            groups[what, one.start.name] = groups.get((what, one.start.name), 0) + 1
-    said = []
-    for (what, name), count in groups.items():
-        ago = len(era.codes) - 1 - places[name]
-        said.append(f"{count} {what} since {name} ({how_many(ago, 'commit')} ago)")
-    return f"Still open: {', '.join(said)}." if said else ""
 
 
 def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> str:

@@ -37,7 +37,7 @@ from perf_tests.report.blocks import (
     tags_of,
 )
 from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
-from perf_tests.report.history import chosen_machines
+from perf_tests.report.history import chosen_machines, still_open_line
 from perf_tests.report.plots import RecordedRun
 from perf_tests.report.tables import milliseconds
 
@@ -191,7 +191,8 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
             yield _furthest(newest)
     else:
         found = changes.moved(era, pair)
-        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), changes.still_open_line(era, found)]
+        opened = [one.opened for one in found if one.opened is not None]
+        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
         for place, line in enumerate(filter(None, lines)):
             yield Said(line, "" if place else "answer")
         moved = changes.counts_of(found)

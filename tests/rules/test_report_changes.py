@@ -155,7 +155,7 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
     assert said[2].endswith("no change was found in any of 29 cases.")
     assert said[3] == (
         f"Still open: 1 gone since {made[COUNTED]} (2 commits ago), "
-        f"1 no longer fits since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
+        f"1 out of memory since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
     )
     assert page.counts == ["2", "0", "2", "0"]
     assert page.column("worst", "Case") == [GONE, FULL, *SLOWER], "what did not move has one line"
