@@ -132,8 +132,8 @@ def why_no_step(era: Era) -> str:
 def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
     """What older commits have left, by commit; empty without any."""
     places = {id(code): place for place, code in enumerate(era.codes)}
-    words: dict[str | None, str] = {"": "slower", None: "gone", **OUTCOMES}
-    counts = Counter((words[item.outcome], places[id(item.code)]) for item in items)
+    words = {"slower": "slower", "gone": "gone", **OUTCOMES}
+    counts = Counter((words[item.what], places[id(item.code)]) for item in items)
     said = [
         f"{count} {what} since {era.codes[place].name} ({how_many(len(places) - 1 - place, 'commit')} ago)"
         for (what, place), count in counts.items()
@@ -268,8 +268,7 @@ def series_json(era: Era) -> dict[str, object]:
         ],
         "least_shown": era.least_shown,
         "still_open": [
-            {"case": item.series.case, "outcome": item.outcome, "since": item.code.name,
-             "effect": item.effect if item.outcome == "" else None}
+            {"case": item.series.case, "what": item.what, "since": item.code.name, "effect": item.effect}
             for item in still_open(era)
         ],
     }  # fmt: skip

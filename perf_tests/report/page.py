@@ -3,6 +3,7 @@
 import argparse
 import json
 import lzma
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -192,10 +193,10 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
     else:
         found = changes.moved(era, pair)
         opened = [one.opened for one in found if one.opened is not None]
-        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
+        lines = [changes.headline(pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
         for place, line in enumerate(filter(None, lines)):
             yield Said(line, "" if place else "answer")
-        moved = changes.counts_of(found)
+        moved = Counter(one.change.kind for one in found)
         counts = [
             (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
              TILES[kind] if moved[kind] else "")
@@ -237,9 +238,9 @@ def _furthest(one: RecordedRun) -> Rows:
             told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
         rows.append(Row([Link(case_name(cell.id), to[cell.id]), *told]))
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
-    return changes.worst_rows(
-        header, rows, ": without a time, flagged, or furthest above the least time (trend: rounds)"
-    )
+    title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
+    why = "without a time, flagged, or furthest above the least time (trend: rounds)"
+    return Rows("worst", f"{title}: {why}", header, 1, rows)
 
 
 def _in_form(name: str, form: str) -> Callable[[Cell], str]:

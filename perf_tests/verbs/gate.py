@@ -6,10 +6,9 @@ from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
-from perf_tests.history.commits import machines_of, moment
+from perf_tests.history.commits import Machine, machines_of, moment
 from perf_tests.phases import RefusalError
-from perf_tests.records.columns import machine_line
-from perf_tests.records.record import code_of, how_many, machine_differences
+from perf_tests.records.record import code_of, some_of
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, record_files, record_name
 from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries
 from perf_tests.verbs.replay import show
@@ -35,7 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise RefusalError(error) from error
     if others and not arguments.json:
-        print(f"Left out: {'; '.join(others)}. Judge them alone by --storage with their folder.")
+        print(
+            f"Left out: {some_of(others)}, of another machine, build or setting; --storage with its folder judges it."
+        )
     code = show(arguments, result, {}, RULES)
     limits = limits_to_accept(result, base_name)
     if limits and not (arguments.json or result.contaminated):
@@ -46,23 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
 def of_newest_machine(
     base: list[StoredRecord], head: list[StoredRecord]
 ) -> tuple[list[StoredRecord], list[StoredRecord], list[str]]:
-    """Both sides as the newest machine has them that has both, and what the others have; all where none has both."""
-    machines = {id(side): machines_of(side) for side in (base, head)}
-    both = [
-        (one, other)
-        for other in machines[id(head)] for one in machines[id(base)]
-        if not machine_differences(one.record["machine_info"], other.record["machine_info"])
-    ]  # fmt: skip
-    if not both:
-        return base, head, []
-    chosen = max(both, key=lambda pair: max(moment(launch.written) for launch in pair[1].launches))
-    paths = {launch.path for machine in chosen for launch in machine.launches}
-    others = [
-        f"{how_many(len(machine.launches), 'launch')} of {side} by {machine_line(machine.record)}"
-        for side, records in (("base", base), ("head", head))
-        for machine in machines[id(records)] if machine not in chosen
-    ]  # fmt: skip
-    return [one for one in base if one.path in paths], [one for one in head if one.path in paths], others
+    """Both sides as the newest machine has them that has both, and names of the others; all where none has both."""
+    sides = [{record.path for record in side} for side in (base, head)]
+    paths = [
+        {launch.path for launch in machine.launches} for machine in sorted(machines_of([*base, *head]), key=_newest)
+    ]
+    both = [of_machine for of_machine in paths if all(of_machine & side for side in sides)]
+    kept = both[-1] if both else sides[0] | sides[1]
+    others = [record.name for record in (*base, *head) if record.path not in kept]
+    return [one for one in base if one.path in kept], [one for one in head if one.path in kept], others
+
+
+def _newest(machine: Machine) -> float:
+    return max(moment(launch.written) for launch in machine.launches)
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:

@@ -151,7 +151,7 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
     made, page = eight
     said = [line for line in page.texts["answer"].splitlines() if line]
     since = f"since {made[SLOWED]} (Cast attention scores to float32 before the mask)"
-    assert said[1] == f"2 of 30 cases are slower: {SLOWER[0]}, +12.5%, {since}; 2 gone or failed."
+    assert said[1] == f"2 of 30 cases are slower: {SLOWER[0]}, +12.5%, {since}; 2 of 30 cases gone or failed."
     assert said[2].endswith("no change was found in any of 29 cases.")
     assert said[3] == (
         f"Still open: 1 gone since {made[COUNTED]} (2 commits ago), "
