@@ -34,7 +34,7 @@ def test_attention_forward(
     output_BTK = measure(
         lambda: attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK),
         renew=inputs.renew,
-        check=AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=False),
+        check=lambda: AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=False),
     )
     check_attention_output(output_BTK, inputs.v_BTK)
 
@@ -54,6 +54,6 @@ def test_attention_backward(
         lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK),
         setup=forward,
         renew=inputs.renew,
-        check=AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=True),
+        check=lambda: AttentionCheck(inputs.all, PRECISIONS[case.precision], has_backward=True),
     )
     check_attention_gradients(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)

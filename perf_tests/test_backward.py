@@ -19,7 +19,7 @@ def test_backward(case: LanguageModelCase, training: Training, batch: Batch, mea
         training.clear_gradients()
         return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
 
-    measure(training.backward, setup=forward_and_loss, renew=batch.renew, check=GradientCheck(training))
+    measure(training.backward, setup=forward_and_loss, renew=batch.renew, check=lambda: GradientCheck(training))
     check_gradients(training)
     check_tokens(batch.tokens_BT, batch.targets_BT)
 
@@ -38,6 +38,6 @@ def test_forward_backward(
         training.backward(loss)
         clock.mark("backward")
 
-    measure(forward_backward, setup=training.clear_gradients, renew=batch.renew, check=GradientCheck(training))
+    measure(forward_backward, setup=training.clear_gradients, renew=batch.renew, check=lambda: GradientCheck(training))
     check_gradients(training)
     check_tokens(batch.tokens_BT, batch.targets_BT)

@@ -24,7 +24,7 @@ def test_optimizer(case: LanguageModelCase, training: Training, batch: Batch, me
         setup=forward_and_backward,
         loss_scale=training.loss_scale,
         renew=batch.renew,
-        check=StepCheck(training),
+        check=lambda: StepCheck(training),
     )
     check_update(training)
     check_tokens(batch.tokens_BT, batch.targets_BT)
@@ -42,7 +42,7 @@ def test_full_step(case: LanguageModelCase, training: Training, batch: Batch, me
         lambda: training.step(batch.tokens_BT, batch.targets_BT, clock.mark),
         loss_scale=training.loss_scale,
         renew=batch.renew,
-        check=StepCheck(training) if case.updates else None,
+        check=(lambda: StepCheck(training)) if case.updates else None,
     )
     require(loss.isfinite(), f"the loss after the last round is {loss.item()}")
     check_tokens(batch.tokens_BT, batch.targets_BT)

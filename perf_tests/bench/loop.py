@@ -57,8 +57,8 @@ class Rounds:
     """Frees what a round leaves beside its result and the next must not find."""
     renew: Callable[[torch.Generator], None] | None = None
     """A function that writes new values into the inputs, in place; passes leave those that were drawn first."""
-    check: Check | None = None
-    """What two of the timed rounds are held to."""
+    check: Callable[[], Check] | None = None
+    """A maker of what two of the timed rounds are held to."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
@@ -102,7 +102,7 @@ class Measure(ABC):
         loss_scale: Callable[[], float] | None = None,
         forget_more: Callable[[], None] | None = None,
         renew: Callable[[torch.Generator], None] | None = None,
-        check: Check | None = None,
+        check: Callable[[], Check] | None = None,
     ) -> Any:
         """Return the result of the last round of `target(*setup())`; see `Rounds`."""
         rounds = Rounds(target, setup, loss_scale, forget_more, renew, check)

@@ -95,7 +95,7 @@ def test_new_values_are_written_into_the_same_tensors_and_counted_by_their_versi
 def test_an_even_and_an_odd_round_are_kept_each_as_likely_as_the_others() -> None:
     kept: list[int] = []
     for _ in range(400):
-        checked = CheckedRounds(Rounds(lambda: None, check=Nothing()), CpuDevice(CPU), Draws(1, "case"))
+        checked = CheckedRounds(Rounds(lambda: None, check=Nothing), CpuDevice(CPU), Draws(1, "case"))
         for number in range(8):
             checked.begin(number, is_measured=True)
             checked.end()
@@ -179,7 +179,7 @@ def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = la
     of_logits = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"])
     check(of_logits)
     target = lambda: batch.tokens_BT[..., None].float().repeat(1, 1, 4) + error()  # noqa: E731
-    rounds = Rounds(target, renew=batch.renew, check=of_logits)
+    rounds = Rounds(target, renew=batch.renew, check=lambda: of_logits)
     checked = CheckedRounds(rounds, CpuDevice(CPU), Draws(1, "case"))
     for position in range(2):
         checked.begin(position, is_measured=True)

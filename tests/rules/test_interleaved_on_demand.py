@@ -128,7 +128,7 @@ def test_both_sides_get_the_same_new_values_however_long_each_warms_up_and_what_
         measure = RoundsOnDemand(serve, Clock(device), device, warmup_rounds, draws=Draws(7, "0", 2))
         measure(lambda: None, renew=renew)
         with pytest.raises(IncorrectError, match=r"nothing is right in measured round [123]"):
-            measure(lambda: None, check=Wrong())
+            measure(lambda: None, check=Wrong)
     assert served[0] == served[2]
     assert len(set(served[0])) == 3
 

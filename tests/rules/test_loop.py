@@ -187,7 +187,7 @@ def test_new_values_are_written_before_the_set_up_and_the_flush_and_slices_are_k
 
     info = timed(
         target, 2, 1, device=device, flush=Mock(side_effect=lambda: did.append("flush"), bytes=0),
-        draws=Draws(3, "case"), row=Row(language_model_case(), values_seed=3), check=Kept(),
+        draws=Draws(3, "case"), row=Row(language_model_case(), values_seed=3), check=Kept,
         setup=lambda: did.append("set-up"), renew=lambda generator: did.append("write"),
     )  # fmt: skip
     of_round = did[did.index("before") - 1 :][:8]

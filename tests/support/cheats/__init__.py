@@ -26,7 +26,7 @@ from perf_tests.bench.checked_rounds import Draws, drawn_seed
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.models import AttentionInputs, Batch
 from perf_tests.bench.outcomes import SuspiciousError
-from perf_tests.hardware.bound import bind, put_back
+from perf_tests.hardware.bound import bind, put_back, unbind
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
@@ -114,20 +114,21 @@ def refusal(
 ) -> tuple[str, str] | None:
     """Return what refuses it and the sentence; None where the code is measured, with its row's `checked`."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+    refused = BEFORE
     bind()
     try:
         play = _prepared(named, phase, precision, tokens, kind)
-    except (IncorrectError, UserCodeError) as error:
-        return BEFORE, str(error)
-    if replaced := put_back():  # by its import
-        return CLOCKS, why_replaced(replaced)
-    os.environ["PYTEST_CURRENT_TEST"] = "a case"  # as pytest has it once a test runs
-    try:
+        if replaced := put_back():  # by its import
+            return CLOCKS, why_replaced(replaced)
+        os.environ["PYTEST_CURRENT_TEST"] = "a case"  # as pytest has it once a test runs
+        refused = ROUNDS_CHECK
         play()
-    except IncorrectError as error:
-        return ROUNDS_CHECK, str(error)
+    except (IncorrectError, UserCodeError) as error:
+        return refused, str(error)
     except SuspiciousError as error:
         return CLOCKS, str(error)
+    finally:
+        unbind()
     return None
 
 
