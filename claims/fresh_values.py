@@ -19,7 +19,7 @@ from tests.support.launches import launch_suite
 
 TURNS = 120
 ALLOWED_SHARE, ALLOWED_SECONDS = 0.1, 0.2
-"""The share of a case's time, and seconds at least: what new values and checks may take."""
+"""Share of a case's time, and the least: what new values and checks may take."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -262,7 +262,7 @@ PEAK_ERROR = 0.001
 
 
 def predicted_peaks(found: Found) -> tuple[str, bool]:
-    """Compare peaks by what was asked of the allocator; its blocks are said beside."""
+    """Judge by what was asked of the allocator, and say its blocks beside."""
     fields = ("peak_requested_bytes", "peak_allocated_bytes", "predicted_peak_bytes")
     rows = [row["extra_info"] for row in known(found.timed("main"), *fields)]
     asked, blocks = ([row[name] / row["predicted_peak_bytes"] - 1 for row in rows] for name in fields[:2])

@@ -57,7 +57,7 @@ class Draws:
     seed: int
     case: str
     launch_pair: int = 0
-    """The launch pair of a gate, whose sides get the same values in their rounds of one position."""
+    """The gate's pair, whose sides get the same values in their rounds of one position."""
 
     def generator(self, position: int) -> torch.Generator:
         key = f"{self.seed}/{self.case}/{self.launch_pair}/{position}"
@@ -84,7 +84,7 @@ def fill_normal(leaf_BTK: Tensor, generator: torch.Generator) -> None:
 
 
 Slices = dict[str, Tensor]
-"""Tensors on the host, so that none of the device's memory is taken while rounds are measured."""
+"""Slices on the host, so that none of the device's memory is taken while rounds are measured."""
 
 ROWS = 64
 """Rows of an output, drawn for each case."""
@@ -108,7 +108,7 @@ class Kept:
     position: int
     before: Slices
     random_state: Sequence[Tensor] = ()
-    """The state of torch's generators before the set-up, with which dropout draws the same again."""
+    """State of torch's generators before the set-up, with which dropout draws the same again."""
     after: Slices = field(default_factory=dict)
 
     @property
@@ -120,7 +120,7 @@ class Kept:
 
 
 class Check(ABC):
-    """A check of one case; drawn places differ from case to case."""
+    """The check of one case; drawn places differ from case to case."""
 
     repeats: bool = True
     """Whether a round can be run again on equal inputs."""
@@ -467,7 +467,7 @@ class StepCheck(_ParameterCheck):
 
 
 LONG_ROUND_SECONDS = 0.03
-"""Seconds from which only one of two kept rounds is run again, or checking would take over a tenth of the case."""
+"""Seconds of a round of which only one is run again, or checking would take over a tenth of the case."""
 
 
 MOST_AGAIN = 3
@@ -485,7 +485,7 @@ class CheckedRounds:
     _seen: int = 0
     _now: Kept | None = None
     _kept: dict[int, Kept] = field(default_factory=dict)
-    """The two rounds that are kept, by parity: code that is wrong in every other call is wrong in one of them."""
+    """The kept rounds by parity: code that is wrong in every other call is wrong in one of them."""
 
     def begin(self, position: int, *, is_measured: bool) -> None:
         """Write new values. A measured round is kept by chance, 1 over those of its parity so far: each as likely."""

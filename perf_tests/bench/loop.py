@@ -49,7 +49,7 @@ class Rounds:
     forget_more: Callable[[], None] | None = None
     """Frees what a round leaves beside its result and the next must not find."""
     renew: Callable[[torch.Generator], None] | None = None
-    """A writer of new values into the inputs, in place; passes leave those that were drawn first."""
+    """A function that writes new values into the inputs, in place; passes leave those that were drawn first."""
     check: Check | None = None
     """What two of the timed rounds are held to."""
     result: Any = None
@@ -148,7 +148,7 @@ class TimedMeasure(Measure):
     inputs: Sequence[Tensor] = ()
     """Tensors that the output of the target may not lie in."""
     draws: Draws | None = None
-    """Draws of the inputs in each round; None where they stay, and nothing is checked."""
+    """The draws of the inputs in each round; None where they stay, and nothing is checked."""
     timing: "Timing | None" = None
     _checked: CheckedRounds = field(init=False)
     _loss_scales: list[float] = field(default_factory=list)
@@ -375,7 +375,7 @@ class Timing:
     sentinel_seconds: list[float] = field(default_factory=list)
     """Seconds of a product that no change of the code affects, before the first round and after the last."""
     raw_seconds: list[float] = field(default_factory=list)
-    """Seconds of the same rounds by a second clock."""
+    """The same rounds by a second clock."""
     replaced: list[str] = field(default_factory=list)
     """Clocks, judges and functions of the suite that were found replaced after the rounds."""
     late_work: list[str] = field(default_factory=list)
@@ -427,7 +427,7 @@ class Row:
     least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
     """Takes the case's sentinels; returns the least of the run so far."""
     values_seed: int | None = None
-    """Draws of the inputs in each round; None where they stay the same."""
+    """The seed of the inputs in each round; None where they stay the same."""
 
     def refuse_the_impossible(self, timing: Timing) -> None:
         """Hold the rounds against physics; raises ImpossibleError for a time below this machine's minimum."""

@@ -90,9 +90,7 @@ class Workbench:
 
     @cached_property
     def empty_round_seconds(self) -> float | None:
-        """Seconds of a round that does nothing on this device, measured once; None on a CPU, whose rounds hold nothing
-        but their work.
-        """
+        """Measure a round without work on this device, once; None on a CPU, whose rounds hold their work alone."""
         return roofline.empty_round_seconds(Clock(self.device), self.device)
 
     @property

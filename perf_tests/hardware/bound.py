@@ -106,7 +106,7 @@ class _Bound:
     attribute: str
     value: Any
     code: Any = None
-    """The code of a function where it is defined, since its code can be replaced inside it."""
+    """The code of a function where it is defined: it can be replaced inside it."""
 
     @property
     def is_replaced(self) -> bool:

@@ -156,10 +156,7 @@ class RunsBeside:
     PREFIX = "perf-tests-run-"
 
     def __init__(self, device: str, where: str) -> None:
-        """Say that a run measures here, whose figures go to `where`. Raises nothing.
-
-        Without such a folder no run sees this one.
-        """
+        """Enter this run; without such a folder no run sees this one. `where` is what its figures go to."""
         self.seen: dict[int, str] = {}
         """What those found so far write to, by process."""
         self._device, self._file = device, None
@@ -352,7 +349,7 @@ class RoundHealth:
     throttled_rounds: list[int] = field(default_factory=list)
     """Measured rounds, counted from 1, at whose end power or heat held the clocks down."""
     throttle_reasons: Counter[str] = field(default_factory=Counter)
-    """Counts of those in which each reason held."""
+    """The number of them in which each reason held."""
     _sm_clocks_mhz: list[float] = field(default_factory=list)
     _rounds: int = 0
     _start_joules: float | None = None

@@ -60,7 +60,7 @@ class RoundsOnDemand(Measure):
     """The same on both sides; None where inputs stay, and nothing is checked."""
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Check the rounds; raises IncorrectError, once the gate has enough, for what a checked round computed."""
+        """Serve rounds; raises IncorrectError, once the gate has enough, for what a checked round computed."""
         spins = self.device.torch_device.type == "cuda"
         checked, positions = CheckedRounds(rounds, self.device, self.draws), count(-1, -1)
 
@@ -105,7 +105,7 @@ class GatePlugin(WorkerPlugin):
     channel: Channel
     was_ready: bool = False
     _draws: dict[str, Draws] = field(default_factory=dict)
-    """Cases by node id, which base and head may write differently: of both it is the place in the gate's order."""
+    """The draws by node id, which base and head may write differently: of both it is the place in the gate's order."""
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
     _cases: dict[str, Case] = field(default_factory=dict)
     _compiled_before: Counter[str] = field(default_factory=Counter)

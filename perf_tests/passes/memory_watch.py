@@ -91,7 +91,7 @@ class RoundMemory:
     allocated_before_bytes: int = 0
     """Held before the first of `events`."""
     peak_requested_bytes: int | None = None
-    """Bytes without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are as asked for."""
+    """The peak without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are exact."""
 
 
 def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:

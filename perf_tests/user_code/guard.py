@@ -78,7 +78,7 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
 
 
 def _place_of(error: Exception) -> str:
-    """The place where an error without words was raised: `muon.py:41, in step`."""
+    """Return where an error without words was raised: `muon.py:41, in step`."""
     frame = extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
@@ -159,8 +159,7 @@ def _folder_kept() -> Iterator[None]:
 
 
 _came_back: tuple[int, int] | None = None
-"""The processes of the case at hand: its process, and the pipe by which a process that it forked says that it came
-back."""
+"""The case at hand: its process, and the pipe by which a process that it forked says that it came back."""
 
 
 def end_if_forked() -> None:

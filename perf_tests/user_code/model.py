@@ -357,8 +357,7 @@ SMALL_PARAMETERS = 100_000_000
 """A model of at most so many is built and run for the check; a larger one when its first case borrows it."""
 
 EARLIER_MOVE = 1e-4
-"""The share of the largest logit by which those of earlier tokens may move with the last token: rounding alone is far
-less."""
+"""The share of the largest logit by which those of earlier tokens may move with the last: rounding is far less."""
 
 SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""

@@ -154,7 +154,7 @@ def model_with_dropout(config: Any) -> nn.Module:
 
 
 def model_with_noise(config: Any) -> nn.Module:
-    """Add as atomic additions leave it, in another order each time."""
+    """Noise as atomic additions leave it, in another order each time."""
     return _Sums(config, lambda sums: sums * (1 + 1e-7 * torch.randn_like(sums)))
 
 
@@ -206,7 +206,7 @@ def model_checkpointed(config: Any) -> nn.Module:
 
 
 class _Static(_Sums):
-    """Return one buffer in each call without a graph, as a replayed CUDA graph does."""
+    """A model that returns one buffer in each call without a graph, as a replayed CUDA graph does."""
 
     logits: dict[torch.Size, Tensor]
 
@@ -277,5 +277,5 @@ def honest() -> Iterator[tuple[str, str]]:
 
 
 def kind_of(named: str, phase: str) -> str:
-    """Return the kind of `refusal`."""
+    """The kind that `refusal` takes."""
     return {"attention": "", "optimizer": "optimizer", "full": "optimizer"}.get(phase.partition("_")[0], "model")

@@ -113,7 +113,7 @@ class EndsTheProcessAt16(Healthy):
 
 
 class EndsFromCAt16(Healthy):
-    """End past Python, whose `os._exit` the suite holds."""
+    """End the process past Python, whose `os._exit` the suite holds."""
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and self.calls == 2:

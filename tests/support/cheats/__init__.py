@@ -57,7 +57,7 @@ class Cheat:
     refused: str = ROUNDS_CHECK
     tokens: int = 256
     precisions: tuple[str, ...] = ("fp32", "bf16")
-    """Precisions in which the bound can see it."""
+    """The precisions in which the bound can see it."""
 
 
 CHEATS = {
@@ -97,7 +97,7 @@ CHEATS = {
     "optimizer_without_moments": Cheat(8, "full_step"),
     "optimizer_of_one_tensor": Cheat(8, "optimizer"),
 }
-"""Cheats by the name of their file; one attention needs no kind, the others begin with theirs."""
+"""Cheats by the name of the file; one attention needs no kind, the others begin with theirs."""
 
 
 def refusal_of_cheat(name: str, precision: str = "fp32") -> tuple[str, str] | None:
