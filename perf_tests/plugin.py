@@ -19,7 +19,7 @@ from perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmar
 from perf_tests.cases.options import PASSES, add_options
 from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
 from perf_tests.cases.settings import asks_for_ranks, read_settings
-from perf_tests.hardware.bound import bind, put_back
+from perf_tests.hardware.bound import bind, bind_again, put_back, unbind
 from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import FAILURES, Json
@@ -27,7 +27,7 @@ from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
-from perf_tests.user_code.named import UNDER_TEST, repository_of
+from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of
 
 LEDGER_TEST = "test_counters.py"
 
@@ -43,9 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Termination(), NAME)
-    bind()
+    typed = {name: config.getoption(name) for name in UNDER_TEST}
+    if names_code(typed.values()):
+        bind()
     try:
-        typed = {name: config.getoption(name) for name in UNDER_TEST}
         repository = repository_of(typed, config.invocation_params.dir)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
@@ -64,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     # The imported modules stay; without this every full garbage collection of the run walks them.
     gc.freeze()
-    bind()  # once more, because other plugins may have changed the suite as they were configured
+    bind_again()  # other plugins may have changed the suite as they were configured
     suite = session_of(session.config)
     with _agreed(suite, "settings"):
         suite.settings = read_settings(session.config)
@@ -310,6 +311,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     uncap_address_space()  # the budget is for the cases; the record is written whatever they left of it
     if not _is_late(session.config):
         after.finish(session)
+
+
+def pytest_unconfigure() -> None:
+    unbind()
 
 
 @pytest.hookimpl(trylast=True)

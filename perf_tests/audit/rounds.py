@@ -69,6 +69,8 @@ class RowFacts:
     """CPU time of all threads of this process, in each round; None where one of them waits for a device."""
     raw_seconds: Sequence[float] = ()
     """The rounds by a second clock of the system; empty where they are not timed by this process alone."""
+    rate_of_clocks: float = 1.0
+    """Seconds of the first in one of the second; asked for where they disagree."""
     replaced: Sequence[str] = ()
     """Clocks, judges and functions of the suite that are no longer those of before."""
     late_work: Sequence[str] = ()
@@ -168,8 +170,9 @@ CPU_SHARE, CPU_SECONDS_PER_ROUND = 1.05, 2e-4
 """A reading of the CPU clocks lies outside of the round, and takes some microseconds for each thread."""
 
 
-def _clocks_disagree(facts: RowFacts) -> bool:
-    first, second = sum(facts.rounds_seconds), sum(facts.raw_seconds)
+def clocks_disagree(facts: RowFacts) -> bool:
+    """Whether the rounds differ from those of the second clock, at the rate at which the system runs both."""
+    first, second = sum(facts.rounds_seconds), facts.rate_of_clocks * sum(facts.raw_seconds)
     allowed = CLOCKS_AGREE_SHARE * second + CLOCKS_AGREE_SECONDS
     return len(facts.raw_seconds) == len(facts.rounds_seconds) and abs(first - second) > allowed
 
@@ -260,7 +263,7 @@ FLAGS = {
         "workspaces"),
     "replaced": Flag(lambda facts: bool(facts.replaced),
         "a clock, a check or a function of the suite was replaced while it ran, so nothing vouches for its times"),
-    "clocks_disagree": Flag(_clocks_disagree,
+    "clocks_disagree": Flag(clocks_disagree,
         "a second clock of the system disagrees with its times by more than .1 % and 1 ms",
         lambda facts: f"Its rounds took {duration(sum(facts.rounds_seconds))} by one clock and "
             f"{duration(sum(facts.raw_seconds))} by a second one of the system (CLOCK_MONOTONIC_RAW): the first was "

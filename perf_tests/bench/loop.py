@@ -18,11 +18,18 @@ import torch
 from torch import Tensor
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.audit.rounds import RowFacts, accusations, raised, suggested_warmup_rounds, why_replaced
+from perf_tests.audit.rounds import (
+    RowFacts,
+    accusations,
+    clocks_disagree,
+    raised,
+    suggested_warmup_rounds,
+    why_replaced,
+)
 from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
 from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
 from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import late_work, put_back, shares_memory, time
+from perf_tests.hardware.bound import late_work, put_back, rate_of_clocks, shares_memory, time
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
 from perf_tests.hardware.limits import Ceilings
@@ -173,10 +180,6 @@ class TimedMeasure(Measure):
         self._checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
         self.timing = self._time(rounds)
-        if self.row.case.user_code:  # at once, while late work is still under way
-            result = rounds.result
-            late, aliases = late_work(result), shares_memory(result, self.inputs)
-            self.timing = replace(self.timing, late_work=late, shares_memory=aliases)
         sentinels = [*before, *self._sentinel_seconds()]
         self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
         if self.row.case.user_code and self.timing.replaced:  # before its results are judged
@@ -209,6 +212,8 @@ class TimedMeasure(Measure):
             self.others.mark()
         self._measure(rounds)
         peaks = self._highest_peaks()
+        # At once, while late work is still under way; but its copies belong to no peak.
+        late = late_work(rounds.result) if self.row is not None and self.row.case.user_code else []
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
         rounds_seconds = time.perf_counter() - start
@@ -222,6 +227,8 @@ class TimedMeasure(Measure):
             device_seconds=self.clock.device_seconds[-self.rounds :],
             cpu_seconds=self.clock.cpu_seconds[-self.rounds :],
             raw_seconds=self.clock.raw_seconds[-self.rounds :],
+            late_work=late,
+            shares_memory=shares_memory(rounds.result, self.inputs),
             all_part_seconds=self.clock.part_seconds,
             warmup_rounds_run=warmup_rounds_run,
             rounds_seconds=rounds_seconds,
@@ -403,6 +410,17 @@ class Timing:
         return sum(later < earlier for earlier, later in pairwise(self.loss_scales))
 
 
+def at_rate_of_clocks(facts: RowFacts) -> RowFacts:
+    """Ask at which rate the system runs the clocks, if they disagree."""
+    return replace(facts, rate_of_clocks=rate_of_clocks()) if clocks_disagree(facts) else facts
+
+
+def refuse_the_suspicious(facts: RowFacts) -> None:
+    """Refuse code of the user's whose facts no honest measurement shows; raises SuspiciousError."""
+    if accused := accusations(facts):
+        raise SuspiciousError(" ".join(accused))
+
+
 @dataclass(frozen=True)
 class Row:
     """What is known of a case before its rounds; `of` adds their timing."""
@@ -488,8 +506,9 @@ class Row:
             over_roofline=self._over_roofline(timing.median_seconds),
             same_again=(timing.checked or {}).get("same_again"),
         )
-        if case.user_code and (accused := accusations(facts)):
-            raise SuspiciousError(" ".join(accused))
+        facts = at_rate_of_clocks(facts)
+        if case.user_code:
+            refuse_the_suspicious(facts)
         info["flags"] = raised(facts)
         info["allocated_before_bytes"] = timing.allocated_before_bytes
         info["values_seed"], info["checked"] = self.values_seed, timing.checked

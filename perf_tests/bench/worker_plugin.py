@@ -17,10 +17,11 @@ from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.options import EXECUTIONS, SHAPE
 from perf_tests.cases.settings import Settings
+from perf_tests.hardware.bound import bind
 from perf_tests.records.record import Json
 from perf_tests.user_code.attention import is_user_function
 from perf_tests.user_code.model import is_configuration
-from perf_tests.user_code.named import absolute, check_name, why_not_there
+from perf_tests.user_code.named import absolute, check_name, names_code, why_not_there
 
 # A run's settings as plain JSON, sent to a worker and received there.
 
@@ -111,6 +112,9 @@ class WorkerPlugin(ABC):
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         suite = session_of(session.config)
         suite.settings, suite.other_measure = self.settings, self.measure
+        of_attention = (*self.settings.attentions, *self.settings.attention_alone_implementations)
+        if names_code((self.settings.model, self.settings.optimizer, *of_attention)):
+            bind()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:

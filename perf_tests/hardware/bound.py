@@ -66,7 +66,8 @@ class Clocks:
     monotonic: Callable[[], float]
     process_time: Callable[[], float]
     raw: Callable[[], float]
-    """A second clock, which no time server corrects: by at most .05 % of the first, as Linux bounds corrections."""
+    """A second clock, which no time server corrects; the first is corrected by .05 % at most, or see `rate_of_clocks`.
+    """
     sleep: Callable[[float], None]
 
 
@@ -77,6 +78,20 @@ def _raw_clock() -> Callable[[], float]:
 
 time = Clocks(_time.perf_counter, _time.monotonic, ProcessClock(), _raw_clock(), _time.sleep)
 
+
+def rate_of_clocks() -> float:
+    """Return seconds of the first clock in one of the second, now.
+
+    A program that sets the time, such as chrony, may let the first run faster or slower by up to 10 % for a while
+    (adjtimex(2), tick). 1 where they differ by more, which no such program explains.
+    """
+    first, second = time.perf_counter(), time.raw()
+    time.sleep(WATCHED_SECONDS)
+    rate = (time.perf_counter() - first) / (time.raw() - second)
+    return rate if abs(rate - 1) <= MOST_CORRECTION else 1.0
+
+
+MOST_CORRECTION = 0.1
 
 # Clocks and judges that are compared by identity: by the words that name their owner in a sentence.
 
@@ -147,7 +162,7 @@ _threads: frozenset[int] = frozenset()
 
 
 def bind() -> None:
-    """Take everything for genuine as it is now; call it before code of the user's may run."""
+    """Take everything for genuine as it is now, where code of the user's is measured; call it before that may run."""
     global _bound, _modules, _threads
     judges = (_one(f"{words}.{name}", owner, name) for words, owner, names in _JUDGES for name in names.split())
     _bound = [*judges, *_of_the_suite()]
@@ -155,8 +170,20 @@ def bind() -> None:
     _threads = frozenset(sys._current_frames())
 
 
+def bind_again() -> None:
+    """Do so once more where it was done."""
+    if _bound:
+        bind()
+
+
+def unbind() -> None:
+    """Compare nothing any more: the process goes on to other things, as tests do, which replace what they like."""
+    _bound.clear()
+    _modules.clear()
+
+
 def put_back() -> list[str]:
-    """Return the names of what was replaced since `bind`, sorted, and put each back as it was."""
+    """Return the names of what was replaced since `bind`, sorted, and put each back as it was; nothing without it."""
     replaced = [one for one in _bound if one.is_replaced]
     for one in replaced:
         one.put_back()

@@ -10,16 +10,19 @@ from itertools import count
 
 import pytest
 
+from perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests.bench.checked_rounds import CheckedRounds, Draws
-from perf_tests.bench.loop import Measure, Rounds, warm_up
+from perf_tests.bench.loop import Measure, Rounds, at_rate_of_clocks, refuse_the_suspicious, warm_up
+from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import time
+from perf_tests.hardware.bound import late_work, put_back, time
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
+from perf_tests.hardware.machine import conditions
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler
 from perf_tests.predict.counters import counters_or_reason
 from perf_tests.records.record import COUNTERS, Json
@@ -58,9 +61,14 @@ class RoundsOnDemand(Measure):
     """A function that is called before each round, outside of its time."""
     draws: Draws | None = None
     """The same on both sides; None where inputs stay, and nothing is checked."""
+    is_user_code: bool = False
 
     def run_rounds(self, rounds: Rounds) -> None:
-        """Serve rounds; raises IncorrectError, once the gate has enough, for what a checked round computed."""
+        """Serve rounds; raises IncorrectError, once the gate has enough, for what a checked round computed.
+
+        Raises SuspiciousError for code of the user's, as a timing does; a round has no row to carry a flag.
+        """
+        started_under = conditions()
         spins = self.device.torch_device.type == "cuda"
         checked, positions = CheckedRounds(rounds, self.device, self.draws), count(-1, -1)
 
@@ -95,6 +103,17 @@ class RoundsOnDemand(Measure):
         # Each side warms up for as long as it needs; from here on both have the same values.
         positions = count()
         self.serve(one_round, warmup_seconds)
+        if self.is_user_code:
+            facts = RowFacts(
+                rounds_seconds=self.clock.wall_seconds,
+                raw_seconds=self.clock.raw_seconds,
+                before=started_under,
+                after=conditions(),
+                late_work=late_work(rounds.result),
+            )
+            if replaced := put_back():  # before its results are judged
+                raise SuspiciousError(why_replaced(replaced))
+            refuse_the_suspicious(at_rate_of_clocks(facts))
         checked.finish(min(warmup_seconds))
 
 
@@ -126,6 +145,7 @@ class GatePlugin(WorkerPlugin):
             case.fewest_warmup_rounds,
             workbench.cache_flush(case),
             self._draws.get(item.nodeid),
+            bool(case.user_code),
         )
 
     def stopped(self, reason: str) -> None:

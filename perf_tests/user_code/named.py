@@ -116,6 +116,11 @@ def is_installed(path: Path) -> bool:
     return bool(folders.intersection(path.parts)) or any(path.is_relative_to(folder) for folder in INSTALLED)
 
 
+def names_code(texts: Iterable[str | None]) -> bool:
+    """Whether any of these values of options names code of the user's."""
+    return any(":" in text and not text.startswith("hf:") for text in texts if text is not None)
+
+
 def check_name(option: str, text: str) -> None:
     """Refuse, by ValueError with one sentence, a name unless `text` has one of the forms and its module or file is
     there.

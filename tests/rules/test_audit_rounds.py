@@ -86,6 +86,7 @@ FACTS: list[tuple[str, Json]] = [
     ("", {"over_roofline": 1.24}), ("clocks_disagree", {"raw_seconds": times(3.0)}),
     ("clocks_disagree", {"raw_seconds": times(1.0013)}), ("", {"raw_seconds": times(1.001)}),
     ("", {"rounds_seconds": times(1e-6), "raw_seconds": times(9e-5)}), ("", {"raw_seconds": []}),
+    ("", {"raw_seconds": times(1.08), "rate_of_clocks": 1 / 1.08}),
     ("more_cpu_than_wall", {"cpu_seconds": times(2.2), **around(PROCESSORS)}),
     ("", {"cpu_seconds": [*times(1.8)[:9], 4.0], **around(PROCESSORS)}), ("", {"cpu_seconds": times(2.2)}),
     ("conditions_changed", around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high")),
@@ -111,6 +112,7 @@ def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> No
     ],
 )  # fmt: skip
 def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement_shows(facts: Json, words: str) -> None:
+    assert "It replaced a, b, c and 1 more, by which it is measured" in ours.why_replaced(list("abcd"))
     (said,) = ours.accusations(ours.RowFacts(**{"rounds_seconds": HONEST, **facts}))
     assert words in said
     busy = {**around(PROCESSORS), "other_cores": 1.2}

@@ -19,7 +19,7 @@ from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
 from perf_tests.hardware import bound
-from perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory
+from perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory, unbind
 from perf_tests.hardware.clock import Clock
 from tests.support.example_cases import CPU, attention_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
@@ -30,6 +30,7 @@ def genuine() -> Iterator[None]:
     bind()
     yield
     assert put_back() == []
+    unbind()
 
 
 def change_code() -> None:
@@ -252,6 +253,7 @@ def rounds_of(target: Callable[[], object], case: object, data: float = 1.0) -> 
             return [str(error)]
         finally:
             put_back()
+            unbind()
             torch.set_float32_matmul_precision("highest")
     return list(benchmark.extra_info["flags"])
 
@@ -280,8 +282,17 @@ def test_what_is_a_flag_of_the_suites_own_row_refuses_code_of_the_users(
     (said,) = rounds_of(target, USERS) or [""]
     assert said.startswith(words)
     assert bool(said) == bool(words)
-    watched = flag in ("conditions_changed", "replaced")  # the rest is looked at in code of the user's alone
+    watched = flag in ("conditions_changed", "replaced", "shares_memory")  # no thread of the suite's own is looked at
     assert rounds_of(target, attention_case()) == ([flag] if watched else [])
+
+
+def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output))
+    monkeypatch.setattr(QueueDevice, "peak_allocated_bytes", lambda device: 100 + 1000 * len(looked))
+    device, benchmark = QueueDevice(), LoopBenchmark()
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(USERS))(lambda: "output")
+    assert (looked, benchmark.extra_info["peak_allocated_bytes"]) == (["output"], 100)
 
 
 def test_times_that_a_second_clock_contradicts_are_refused() -> None:
@@ -297,3 +308,17 @@ def test_a_function_that_replaces_things_on_import_is_not_measured_and_the_suite
     assert refusal is not None
     assert (refusal.outcome, "It replaced time.perf_counter" in refusal.reason) == ("suspicious", True)
     assert workbench.why_not(attention_case()) is None
+
+
+@pytest.mark.parametrize("rate, excused", [(1.0, 1.0), (0.92, 0.92), (1.08, 1.08), (0.5, 1.0), (3.0, 1.0)])
+def test_a_time_servers_correction_of_the_first_clock_is_known_and_a_slower_clock_is_none(
+    rate: float, excused: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clocks = Mock(perf_counter=lambda: rate * now[0], raw=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(bound, "time", clocks)
+    assert bound.rate_of_clocks() == pytest.approx(excused)

@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from perf_tests.bench.checked_rounds import Check, Draws, Kept
+from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.workers import Channel
 from perf_tests.hardware import clock as clock_module
@@ -211,5 +213,22 @@ def test_the_sentinels_run_without_tf32_whatever_the_case_runs_with_and_leave_th
     try:
         product()
         assert (modes, torch.get_float32_matmul_precision()) == (["highest"], "high")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("is_user_code", [False, True])
+def test_code_of_the_users_that_changes_the_conditions_of_its_rounds_has_none(
+    is_user_code: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's own has no row that could carry a flag, and is held to that in a timing."""
+    device = QueueDevice()
+    for used in (clock_module, module):
+        monkeypatch.setattr(used, "time", device)
+    measure = RoundsOnDemand(Mock(), Clock(device), device, 1, is_user_code=is_user_code)
+    accused = pytest.raises(SuspiciousError, match="float32_matmul_precision from highest to high")
+    try:
+        with accused if is_user_code else nullcontext():
+            measure(lambda: torch.set_float32_matmul_precision("high"))
     finally:
         torch.set_float32_matmul_precision("highest")

@@ -181,7 +181,7 @@ def test_a_kernel_that_is_wrong_in_its_timed_rounds_is_a_row_without_a_time_and_
 ) -> None:
     ended = launch(
         tmp_path, "--attention=naive,tests/support/cheats/output_by_shape.py:attend", "--sequence-length=256",
-        "--rounds=4", "--seed=7", "-k=attention_forward",
+        "--rounds=4", "--warmup-rounds=4", "--seed=7", "-k=attention_forward",  # its first four calls are right
     )  # fmt: skip
     assert ended.exit_code == 1, ended.output + ended.errors
     ((_, right),), ((_, wrong),) = ended.measured.items(), ended.outcomes.items()
