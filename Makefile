@@ -41,26 +41,28 @@ report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
 
 CHROMIUM := chromium
-RECORD := .benchmarks/epyc-2core/0001_9e03909d2d18.json
-SHOWN := \#answer, \#run1-roofline
+LEFT_OUT := section:not(\#answer, \#since1), \#since1 > :not(\#table-since1-counters), \#since1 > h2, nav, form, .below, .csv, .modebar
 
-pictures: $(INSTALLED)  ## draw the README's picture, the page over one committed record; needs Chromium and cwebp
-	$(BIN)/python -m perf_tests report $(RECORD) -o .picture.html
-	sed -i 's|</head>|<style>section:not($(SHOWN)), nav, \#filters { display: none; }</style></head>|' .picture.html
-	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1330 \
+pictures: $(INSTALLED)  ## draw the README's picture, the page over an invented history; needs Chromium and cwebp
+	rm -rf .picture && mkdir .picture
+	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import eight_commits; \
+	    eight_commits(Path('.picture'), with_losses=False)"
+	$(BIN)/python -m perf_tests report --storage .picture/.benchmarks -o .picture.html
+	sed -i 's|</head>|<style>$(LEFT_OUT) { display: none !important; }</style></head>|' .picture.html
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1160 \
 	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
 	    --screenshot=.picture.png "file://$(CURDIR)/.picture.html"
 	cwebp -quiet -lossless -z 9 .picture.png -o pictures/page.webp
-	rm .picture.html .picture.png
+	rm -rf .picture .picture.html .picture.png
 
 pages: $(INSTALLED)  ## write docs/reference.md and docs/cs336.md again, and print how long each page is
 	$(BIN)/python -m tests.pages.reference
 	$(BIN)/python -m perf_tests writeup > docs/cs336.md
 	$(BIN)/python -m tests.pages.words
 
-writeup: $(INSTALLED)  ## the course's problems with the figures of your records: writeup.md; every table: writeup.html
+writeup: $(INSTALLED)  ## the course's problems with the figures of your records: writeup.md, every table in writeup-all.md
 	$(BIN)/python -m perf_tests writeup -o writeup.md
-	$(BIN)/python -m perf_tests writeup --all -o writeup.html
+	$(BIN)/python -m perf_tests writeup --all -o writeup-all.md
 
 # Captures the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds costlier traces:
 #   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"

@@ -100,11 +100,24 @@ def ddp_flat(model: nn.Module, ranks: Ranks, train: Train) -> Training:
 def ddp(model: nn.Module, ranks: Ranks, train: Train) -> Training:
     """All-reduce buckets of gradients while the backward pass still computes the next.
 
-    Li et al., "PyTorch Distributed", 2020 (arXiv:2006.15704). Buffers are tables here, equal on all ranks.
+    Li et al., "PyTorch Distributed", 2020 (arXiv:2006.15704). Buffers are tables here, equal on all ranks. The first
+    backward pass raises ValueError for parameters without a gradient, for whose bucket the next one would wait.
     """
-    return train(
+    training = train(
         DistributedDataParallel(model, process_group=ranks.group, bucket_cap_mb=ranks.bucket_mb, **KEEPS_BUFFERS)
     )
+
+    def check_once() -> None:
+        training.after_backward = ignore_backward
+        unused = [name for name, one in model.named_parameters() if one.requires_grad and one.grad is None]
+        if unused:
+            raise ValueError(
+                f"{', '.join(unused)} got no gradient, and DDP waits for those of all parameters: use it in the "
+                "forward pass, freeze it by requires_grad_(False), remove it, or choose --parallel fsdp2."
+            )
+
+    training.after_backward = check_once
+    return training
 
 
 def zero1(model: nn.Module, ranks: Ranks, train: Train) -> Training:

@@ -1,6 +1,7 @@
 """Measure PyTorch training steps, gate changes of them, read records; also `python -m perf_tests`."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,23 +26,6 @@ GROUPS = {
 VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
 """The module of each verb, with `add_arguments` and `run`: it lies where what the verb shows is made."""
 
-EXAMPLES = {
-    "merge": ("merge 0004 0005", "merge .benchmarks/shards -o whole.json"),
-    "compare": ("compare BEFORE.json NOW.json", "compare BEFORE.json NOW.json --json"),
-    "gate": ("gate BASE_FOLDER HEAD_FOLDER", "gate 3adf61e 9e03909 --summary verdicts.md"),
-    "replay": ("replay .benchmarks/gate/SAMPLES.jsonl", "replay SAMPLES.jsonl --json"),
-    "bisect": ("bisect v1 main --case ID", 'bisect v1 main --case ID --options "--head-dim 32" --gate-minutes 5'),
-    "audit": ("audit TIMES.csv", "audit TIMES.csv --gpu H100 --all"),
-    "predict": ("predict --size 2.7B --context 1024 --gpu A100-80GB", "predict --model hf:CONFIG.json --gpu H100"),
-    "writeup": ("writeup -o writeup.md", "writeup --all -o everything.html"),
-    "report": ("report", "report 0004 0005 -o report.html"),
-    "history": ("history", "history --case full_step"),
-    "tables": ("tables --format csv", "tables --columns id,median_seconds --sort=-median_seconds"),
-    "kernels": ("kernels RECORD.json --case backward", "kernels CAPTURE.sqlite --range softmax"),
-    "scaling": ("scaling RECORD.json", "scaling RECORD.json RECORD.json --json"),
-}
-"""Two of each verb, for its help; `run` has a help of its own."""
-
 
 def main(words: Sequence[str] | None = None) -> int:
     try:
@@ -61,13 +45,12 @@ def _run(words: Sequence[str] | None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", prog="perf-tests", help=argparse.SUPPRESS)
     module = None
     for name, place in VERBS.items():
-        examples = "".join(f"\n  perf-tests {words}" for words in EXAMPLES.get(name, ()))
         sentence = sentence_of(place)
-        said = f"{sentence[:1].upper()}{sentence[1:]}"
-        verb = verbs.add_parser(name, description=said, epilog=f"examples:{examples}", formatter_class=raw)
+        verb = verbs.add_parser(name, description=f"{sentence[:1].upper()}{sentence[1:]}", formatter_class=raw)
         if name in words[:1]:
             # The others stay unloaded: some take seconds.
             module = import_module(place)
+            verb.epilog = "\n  ".join(["examples:", *re.findall(r"^ *(perf-tests .+)$", module.__doc__ or "", re.M)])
             verb.add_argument("--json", action="store_true", help="print JSON")
             module.add_arguments(verb)
     arguments = parser.parse_args(words, argparse.Namespace(of_pytest=of_pytest))

@@ -36,7 +36,7 @@ from perf_tests.interleaved.sides import (
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, printable, table
 from perf_tests.records.record import Json, how_many
-from perf_tests.user_code.named import SUITE
+from perf_tests.user_code.named import SUITE, Repository
 
 State = Literal["slower", "not slower", "undecided", "absent", "stopped"]
 
@@ -137,6 +137,10 @@ class Task:
     minutes: float
     gate: Sequence[str]
     """The command that runs pytest."""
+    suite: str = ""
+    """The suite's folder where the commits are of another repository, whose clone holds no benchmarks."""
+    start: str = ""
+    """The folder below `clone` in which pytest starts."""
 
     @property
     def steps(self) -> Path:
@@ -152,8 +156,11 @@ class Task:
         return [Judged(**json.loads(line)) for line in self.steps.read_text().splitlines()]
 
 
-def search(root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate: Sequence[str] = PYTEST) -> Found:
-    """Find the first commit after GOOD that is slower than GOOD.
+def search(
+    root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate: Sequence[str] = PYTEST,
+    theirs: Repository | None = None,
+) -> Found:  # fmt: skip
+    """Find the first commit after GOOD that is slower than GOOD, in the suite's folder or another repository, `theirs`.
 
     Raises RevisionsError, TreeError for what is no revision, BesideAnotherError, SearchError and OSError.
     """
@@ -166,6 +173,10 @@ def search(root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate:
         between = git(clone, "rev-list", f"{good.full_hash}..{bad.full_hash}").splitlines()
         tell(f"{len(between)} commits after {good.typed}: {bad.typed} first, then at most {len(between).bit_length()}.")
         task = Task(folder, str(root), str(clone), good.full_hash, asked.case, asked.options, asked.minutes, gate)
+        if theirs is not None:
+            # A path in their repository is that of each commit in the clone.
+            options = [word.replace(f"{root}{os.sep}", f"{clone}{os.sep}") for word in asked.options]
+            task = replace(task, options=options, suite=str(SUITE), start=str(theirs.folder_in(root).relative_to(root)))
         Path(folder, "task.json").write_text(json.dumps(asdict(task)))
         task.steps.touch()
         step = (sys.executable, "-P", "-m", "perf_tests.bisect", folder)
@@ -273,7 +284,8 @@ def _judged(task: Task, commit: str) -> Judged:
     clone = Path(task.clone)
     subject = git(clone, "log", "-1", "--format=%s", commit)
     is_ours = not any(word.startswith("--model") for word in task.options)
-    passed_over = [f":(exclude){name}" for name in (*MEASURING_CODE, *(LEFT_OUT if is_ours else ()))]
+    left_out = () if task.suite else (*MEASURING_CODE, *(LEFT_OUT if is_ours else ()))
+    passed_over = [f":(exclude){name}" for name in left_out]
     for known in (Judged(task.good, "", "not slower"), *task.judged):
         # A commit that differs in nothing that a benchmark runs has the verdict of the other.
         if not run_git(clone, "diff", "--quiet", known.commit, commit, "--", ".", *passed_over).returncode:
@@ -283,7 +295,8 @@ def _judged(task: Task, commit: str) -> Judged:
     git(clone, "checkout", "--quiet", "--force", "--detach", commit)
     git(Path(git(clone, "rev-parse", "--show-toplevel")), "clean", "--quiet", "-ffdx")
     clone.mkdir(parents=True, exist_ok=True)
-    copy_measuring_code(Path(task.root), clone)
+    if not task.suite:
+        copy_measuring_code(Path(task.root), clone)
     shutil.rmtree(clone / ".benchmarks", ignore_errors=True)
     found = _by_the_gate(task, commit, task.minutes)
     if found.state == "undecided":
@@ -314,9 +327,13 @@ def _by_the_gate(task: Task, commit: str, minutes: float) -> Judged:
 
 
 def _pytest(task: Task, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [*task.gate, task.case, *task.options, f"--against={task.good}", "-p", "no:cacheprovider", *more]
+    suite = Path(task.suite)
+    case = [task.case] if not task.suite else ["--config-file", str(suite / "pyproject.toml"), str(suite / task.case)]
+    command = [*task.gate, *case, *task.options, f"--against={task.good}", "-p", "no:cacheprovider", *more]
+    start = Path(task.clone, task.start)
     return subprocess.run(
-        command, cwd=task.clone, env=environment_without_the_suite(), stdin=subprocess.DEVNULL,
+        command, cwd=start if start.is_dir() else task.clone, env=environment_without_the_suite(),
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip
 

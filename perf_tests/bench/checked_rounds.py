@@ -150,17 +150,21 @@ class Check(ABC):
         """Raise IncorrectError where rounds on other inputs left the same."""
 
 
-def _places(rows: int, batch: int, tokens: int) -> Tensor:
+Places = list[list[int]]
+"""Tokens of each sequence, as numbers: a tensor would count as memory of the case in a pass that looks at that."""
+
+
+def _places(rows: int, batch: int, tokens: int) -> Places:
     """Return distinct random tokens of each sequence in order, (B, R): `rows` in all, at least one of a sequence."""
     of_each = min(tokens, max(1, rows // batch))
     generator = torch.Generator().manual_seed(drawn_seed())
-    return torch.stack([torch.randperm(tokens, generator=generator)[:of_each].sort().values for _ in range(batch)])
+    return [torch.randperm(tokens, generator=generator)[:of_each].sort().values.tolist() for _ in range(batch)]
 
 
-def _rows(whole: Tensor, places_BR: Tensor) -> Tensor:
+def _rows(whole: Tensor, places: Places) -> Tensor:
     """Return a copy of these tokens' rows, (B, R, ...)."""
-    batch = torch.arange(len(places_BR), device=whole.device)[:, None]
-    return whole.detach()[batch, places_BR.to(whole.device)].to("cpu", copy=True)
+    batch = torch.arange(len(places), device=whole.device)[:, None]
+    return whole.detach()[batch, torch.tensor(places, device=whole.device)].to("cpu", copy=True)
 
 
 class AttentionCheck(Check):
@@ -171,10 +175,10 @@ class AttentionCheck(Check):
         self.dtype = precision.autocast_dtype or torch.float32
         self.arithmetic = Arithmetic.of(self.dtype, precision.float32_matmul_precision != "highest")
         batch, tokens, _ = inputs[0].shape
-        self.places_BR = _places(ROWS, batch, tokens)
+        self.places = _places(ROWS, batch, tokens)
         self.sequence = _chance.randrange(batch)
         self.is_exact = has_backward and tokens <= LONGEST_EXACT_BACKWARD
-        rows = f"at {self.places_BR.numel()} rows"
+        rows = f"at {len(self.places) * len(self.places[0])} rows"
         columns = f", dk and dv of sequence {self.sequence}" if self.is_exact else ""
         self.about = f"dq {rows}{columns}, the sums of dk and dv" if has_backward else f"the output {rows}"
 
@@ -185,11 +189,11 @@ class AttentionCheck(Check):
                 raise IncorrectError(f"it returns a {kind}, whose work may not be done yet, instead of a plain tensor.")
             if result.shape != self.inputs[0].shape:
                 raise IncorrectError(f"it returns {tuple(result.shape)}, not {tuple(self.inputs[0].shape)}.")
-            return {NAMES[0]: _rows(result, self.places_BR), **self._inputs()}
+            return {NAMES[0]: _rows(result, self.places), **self._inputs()}
         dq, dk, dv = gradients = [leaf.grad for leaf in self.inputs[:3]]
         if dq is None or dk is None or dv is None:
             raise IncorrectError(f"it gives {'qkv'[gradients.index(None)]} no gradient.")
-        slices = {NAMES[1]: _rows(dq, self.places_BR)}
+        slices = {NAMES[1]: _rows(dq, self.places)}
         for name, whole in zip(NAMES[2:], (dk, dv), strict=True):
             slices[f"the sum of {name}"] = whole.sum(-2, dtype=torch.float64).cpu()
             if self.is_exact:
@@ -197,7 +201,7 @@ class AttentionCheck(Check):
         return slices | self._inputs()
 
     def _inputs(self) -> Slices:
-        return {f"input {name}": _rows(x, self.places_BR) for name, x in zip("qkv", self.inputs, strict=False)}
+        return {f"input {name}": _rows(x, self.places) for name, x in zip("qkv", self.inputs, strict=False)}
 
     def check_finite(self, result: Any) -> None:
         if self.has_backward:
@@ -211,14 +215,14 @@ class AttentionCheck(Check):
                 raise IncorrectError(f"it changes {name.removeprefix('input ')} in place, in {kept.words}.")
         q, k, v, do = (x.detach().to(self.dtype) for x in self.inputs)
         row_name, rows_BRK = next(iter(kept.after.items()))
-        for sequence, places_R in enumerate(self.places_BR):
-            at, of_sequence = places_R.to(q.device), (k[sequence], v[sequence])
+        for sequence, places in enumerate(self.places):
+            at, of_sequence = torch.tensor(places, device=q.device), (k[sequence], v[sequence])
             exact, allowed = exact_and_bounds(
                 q[sequence, at], *of_sequence, do[sequence, at], self.arithmetic, at, (row_name,)
             )
 
-            def place_of(place: tuple[int, ...], b: int = sequence, at: Tensor = places_R) -> tuple[int, ...]:
-                return b, int(at[place[0]]), place[1]
+            def place_of(place: tuple[int, ...], b: int = sequence, at: list[int] = places) -> tuple[int, ...]:
+                return b, at[place[0]], place[1]
 
             which = NAMES.index(row_name)
             self._within(kept, row_name, rows_BRK[sequence], exact[which], allowed[which], place_of)
@@ -268,17 +272,17 @@ class LogitsCheck(Check):
 
     def __init__(self, tokens_BT: Tensor, precision: Precision) -> None:
         self.tokens_BT, self.share = tokens_BT, _half_the_digits(precision)
-        self.places_BR = _places(ROWS, *tokens_BT.shape)
-        self.about = f"the logits at {self.places_BR.numel()} tokens"
+        self.places = _places(ROWS, *tokens_BT.shape)
+        self.about = f"the logits at {len(self.places) * len(self.places[0])} tokens"
 
     def before(self) -> Slices:
-        return {"tokens": _rows(self.tokens_BT.cpu(), self.places_BR)}
+        return {"tokens": _rows(self.tokens_BT.cpu(), self.places)}
 
     def after(self, result: Any) -> Slices:
         if result.shape[:2] != self.tokens_BT.shape:
             wanted = tuple(self.tokens_BT.shape)
             raise IncorrectError(f"its logits have the shape {tuple(result.shape)}, for tokens of shape {wanted}.")
-        return {"logits": _rows(result, self.places_BR)}
+        return {"logits": _rows(result, self.places)}
 
     def check_finite(self, result: Any) -> None:
         check_finite(result, "logits")
@@ -306,7 +310,7 @@ class LogitsCheck(Check):
 
     def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
         sequence, row, *rest = place
-        return sequence, int(self.places_BR[sequence, row]), *rest
+        return sequence, self.places[sequence][row], *rest
 
 
 class _ParameterCheck(Check):

@@ -149,6 +149,10 @@ class Batch:
         tokens = draw(torch.Generator().manual_seed(seed)).to(device)
         return cls(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), draw)
 
+    @property
+    def all(self) -> tuple[Tensor, Tensor]:
+        return self.tokens_BT, self.targets_BT
+
     def renew(self, generator: torch.Generator) -> None:
         """Draw other tokens, into the same tensors."""
         if self.draw is not None:

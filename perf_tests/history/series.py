@@ -113,9 +113,9 @@ class OpenItem:
     series: Series
     code: Code
     """The first code that has it."""
-    outcome: str | None
-    """Why there is no time, None where the case is gone; empty for a slowdown."""
-    effect: float = 0.0
+    what: str
+    """`slower`, `gone`, or the outcome that it has instead of a time."""
+    effect: float | None = None
     """The slowdown against the code before, later steps included."""
 
 
@@ -132,12 +132,12 @@ def still_open(era: Era) -> list[OpenItem]:
             levels = [prod(1 + step.effect for step in one.steps[at:]) for at in range(len(one.steps))]
             if levels and max(levels) > 1 + SMALLEST_STEP:
                 start = one.steps[levels.index(max(levels))]
-                found.append(OpenItem(one, one.code_of(start), "", max(levels) - 1))
+                found.append(OpenItem(one, one.code_of(start), "slower", max(levels) - 1))
         elif has(one):
-            outcomes = [launch.outcomes[one.case] for launch in newest.launches if one.case in launch.outcomes]
+            outcomes = ["gone", *(launch.outcomes.get(one.case, "gone") for launch in newest.launches)]
             after = next(place for place in era.timed_places if place > places[id(last)])
-            found.append(OpenItem(one, era.codes[after], outcomes[-1] if outcomes else None))
-    return sorted(found, key=lambda item: (item.outcome == "", -item.effect))
+            found.append(OpenItem(one, era.codes[after], outcomes[-1]))
+    return sorted(found, key=lambda item: (item.what == "slower", -(item.effect or 0.0)))
 
 
 def should_have(code: Code) -> Callable[[Series], bool]:

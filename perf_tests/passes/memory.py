@@ -372,7 +372,7 @@ def _examine(task: Json) -> Json:
 
     def of_fixtures(made: Mapping[str, Any]) -> Standing:
         training = made.get("training")
-        return standing(training, tuple(vars(made["inputs" if training is None else "batch"]).values()))
+        return standing(training, made["inputs" if training is None else "batch"].all)
 
     def measure(item: Any, workbench: Workbench) -> MemoryMeasure:
         device = workbench.device.torch_device

@@ -6,7 +6,7 @@ steps that the history finds. Two machines have ratios without a verdict.
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -152,7 +152,7 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
         )
         for row in result.cases
     ]  # fmt: skip
-    return Pair(base, head, _sorted(changes), notes, True, True)
+    return Pair(base, head, sorted(changes, key=_order), notes, True, True)
 
 
 def _records(code: Code, unreadable: list[str]) -> list[StoredRecord]:
@@ -201,7 +201,7 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
     can_tell = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
-    return Pair(base, head, _sorted(kept), notes, False, can_tell)
+    return Pair(base, head, sorted(kept, key=_order), notes, False, can_tell)
 
 
 def _why_no_verdict(era: Era, base: int, head: int) -> str:
@@ -225,8 +225,8 @@ def _lost_words(outcome: str | None) -> tuple[str, str]:
     return LOST[outcome], f"head {OUTCOMES[outcome]}"
 
 
-def _sorted(changes: Iterable[Change]) -> list[Change]:
-    return sorted(changes, key=lambda row: (list(Kind).index(row.kind), -(row.ratio or 0.0), row.case))
+def _order(row: Change) -> tuple[int, float, str]:
+    return list(Kind).index(row.kind), -(row.ratio or 0.0), row.case
 
 
 # What the page shows of two commits.
@@ -254,78 +254,49 @@ class Moved:
 
     change: Change
     start: Code
-    is_new: bool
-    """Whether the pair shows it; else it is open since an older code."""
+    opened: OpenItem | None
+    """What is open since an older code, where it is not the pair that shows it."""
 
 
 def moved(era: Era, pair: Pair) -> list[Moved]:
     """What the pair shows and what is still open, in the order of a table."""
     opened = {item.series.case: item for item in still_open(era)}
-    head = era.codes[pair.head]
-    found = {
-        row.case: Moved(row, opened[row.case].code if row.case in opened else head, True)
-        for row in pair.changes if row.kind != Kind.OTHER
-        # A slowdown that base has too is shown as that against the code before both.
-        if row.case not in opened or era.codes.index(opened[row.case].code) > pair.base
-    }  # fmt: skip
     known = {row.case: row for row in pair.changes}
-    for case, item in opened.items():
-        if case not in found:
-            found[case] = Moved(_opened(item, known.get(case)), item.code, False)
-    order_of = {row.case: place for place, row in enumerate(_sorted(one.change for one in found.values()))}
-    return sorted(found.values(), key=lambda one: order_of[one.change.case])
+    found = []
+    for case in dict.fromkeys((*known, *opened)):
+        row, item = known.get(case), opened.get(case)
+        is_of_pair = row is not None and row.kind != Kind.OTHER
+        # A slowdown that base has too is shown as that against the code before both.
+        if row is not None and is_of_pair and (item is None or era.codes.index(item.code) > pair.base):
+            found.append(Moved(row, item.code if item else era.codes[pair.head], None))
+        elif item is not None:
+            found.append(Moved(_opened(item), item.code, item))
+    return sorted(found, key=lambda one: _order(one.change))
 
 
-def _opened(item: OpenItem, row: Change | None) -> Change:
+def _opened(item: OpenItem) -> Change:
     """An open item as a change since the code before it."""
-    if item.outcome == "":
-        now = item.series.points[-1].seconds
-        step = next(step for step in item.series.steps if item.series.code_of(step) is item.code)
-        ratio = 1 + item.effect
-        return Change(item.series.case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=since(item.series, step))
-    verdict, why = _lost_words(item.outcome)
-    return Change(item.series.case, Kind.LOST, verdict, why=row.why if row and row.why else why)
+    if item.effect is None:
+        verdict, why = _lost_words(None if item.what == "gone" else item.what)
+        return Change(item.series.case, Kind.LOST, verdict, why=why)
+    step = next(step for step in item.series.steps if item.series.code_of(step) is item.code)
+    now, ratio = item.series.points[-1].seconds, 1 + item.effect
+    return Change(item.series.case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=since(item.series, step))
 
 
-def counts_of(found: Iterable[Moved]) -> Counter[Kind]:
-    return Counter(one.change.kind for one in found)
-
-
-def headline(era: Era, pair: Pair, found: Sequence[Moved]) -> str:
+def headline(pair: Pair, found: Sequence[Moved]) -> str:
     """The finding of the first screen: how many cases are slower, the worst of them, since when; then what is lost."""
-    cases = {row.case for row in pair.changes} | {one.change.case for one in found}
-    slower = [one for one in found if one.change.kind == Kind.SLOWER]
-    lost = sum(one.change.kind == Kind.LOST for one in found)
-    if not found:
-        return ""
-    parts = []
-    if slower:
-        worst, effect = slower[0], (slower[0].change.ratio or 1.0) - 1
+    of = f"of {how_many(len({row.case for row in (*pair.changes, *(one.change for one in found))}), 'case')}"
+    counts = Counter(one.change.kind for one in found)
+    said = [f"{counts[kind]} {of} {words}" for kind, words in COUNTED.items() if counts[kind] and kind != Kind.SLOWER]
+    for worst in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
         subject = f" ({short_subject(worst.start)})" if worst.start.subject else ""
-        parts.append(
-            f"{len(slower)} of {how_many(len(cases), 'case')} {'is' if len(slower) == 1 else 'are'} slower: "
-            f"{case_name(worst.change.case)}, {effect:+.1%}, since {worst.start.name}{subject}"
+        are = "is" if counts[Kind.SLOWER] == 1 else "are"
+        by = (
+            f"{case_name(worst.change.case)}, {(worst.change.ratio or 1.0) - 1:+.1%}, since {worst.start.name}{subject}"
         )
-    if lost:
-        parts.append(f"{lost} gone or failed" if slower else f"{lost} of {how_many(len(cases), 'case')} gone or failed")
-    if not parts:
-        parts = [f"{how_many(len(found), 'case')} of {len(cases)} faster, none slower"]
-    return f"{'; '.join(parts)}."
-
-
-def still_open_line(era: Era, found: Sequence[Moved]) -> str:
-    """What older commits than the newest have left, by commit."""
-    groups: dict[tuple[str, str], int] = {}
-    places = {code.name: place for place, code in enumerate(era.codes)}
-    for one in found:
-        if not one.is_new:
-            what = "slower" if one.change.kind == Kind.SLOWER else one.change.verdict.lower()
-            groups[what, one.start.name] = groups.get((what, one.start.name), 0) + 1
-    said = []
-    for (what, name), count in groups.items():
-        ago = len(era.codes) - 1 - places[name]
-        said.append(f"{count} {what} since {name} ({how_many(ago, 'commit')} ago)")
-    return f"Still open: {', '.join(said)}." if said else ""
+        said.insert(0, f"{counts[Kind.SLOWER]} {of} {are} slower: {by}")
+    return f"{'; '.join(said)}." if said else ""
 
 
 def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> str:
@@ -344,14 +315,14 @@ def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> s
 
 def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
     """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
+    series = {one.case: one for one in reversed(era.series)}
     for one in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
-        place = next(at for at, code in enumerate(era.codes) if code is one.start)
-        series = next(series for series in era.series if series.case == one.change.case)
-        before = [point.code for point in series.points if era.codes.index(point.code) < place]
-        if before and before[-1].commit and one.start.commit:
-            yield Said(f"python -m perf_tests gate {before[-1].name} {one.start.name}", "command")
-            case = shlex.quote(case_name(one.change.case))
-            yield Said(f"python -m perf_tests bisect {before[-1].name} {one.start.name} --case {case}", "command")
+        codes = [point.code for point in series[one.change.case].points]
+        good = codes[max(codes.index(one.start) - 1, 0)]
+        if good is not one.start and good.commit and one.start.commit:
+            pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
+            yield Said(f"python -m perf_tests gate {pair}", "command")
+            yield Said(f"python -m perf_tests bisect {pair} --case {case}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:
@@ -386,24 +357,13 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator
     if rows:
         yield Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
     yield Said(unchanged_line(era, pair, found, max(0, len(shown) - WORST)), "note")
-    drawn = [place for place, one in enumerate(era.series) if found and one.case == _first_timed(found, series)]
-    if drawn:
-        title = f"{case_name(era.series[drawn[0]].case)} over the commits, {_drift_words(era)}"
+    # The slowest case, else the first that has times over the commits.
+    timed = [one.change for one in found if one.change.case in series]
+    for row in sorted(timed, key=lambda row: row.kind != Kind.SLOWER)[:1]:
+        title = f"{case_name(row.case)} over the commits, {_drift_words(era)}"
+        place = next(place for place, one in enumerate(era.series) if one is series[row.case])
         note = f"{POINT_NOTE}; dotted: steps"
-        yield Figures([Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=drawn[0])])
-
-
-def _first_timed(found: Sequence[Moved], series: Mapping[str, Series]) -> str:
-    """The slowest case that moved, else the first of those with times over the commits."""
-    timed = [one for one in found if one.change.case in series]
-    slower = [one for one in timed if one.change.kind == Kind.SLOWER]
-    return (slower or timed)[0].change.case if timed else ""
-
-
-def worst_rows(header: Sequence[str], rows: Sequence[Row], said: str = "") -> Rows:
-    """The table of the first screen of one commit."""
-    title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
-    return Rows("worst", f"{title}{said}", header, 1, rows)
+        yield Figures([Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=place)])
 
 
 def short_subject(code: Code) -> str:

@@ -1,6 +1,9 @@
 """`compare BEFORE NOW`: compare two records of one machine, case by case, without a verdict.
 
 Also the screen of a run beside its baseline: lost cases first, then the largest differences, then the rest.
+
+    perf-tests compare BEFORE.json NOW.json
+    perf-tests compare BEFORE.json NOW.json --json
 """
 
 import argparse

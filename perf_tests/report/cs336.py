@@ -1,7 +1,7 @@
-"""The course's questions answered: one page as Markdown, as HTML and as data; the same from the same files.
+"""The course's problems answered: a short page, every table, and data; the same from the same files.
 
 The questions are data, in `cs336.toml`: what is asked, the command that measures it, one sentence why, and which
-figures of ours and of five public write-ups stand beside each other. No script is in the HTML, which opens from disk.
+figures of ours and of five public write-ups stand beside each other.
 """
 
 import re
@@ -23,20 +23,6 @@ from perf_tests.report.cs336_sources import SIZES, Figure, Sources
 TITLE = "Write-up"
 QUESTIONS = Path(__file__).with_suffix(".toml")
 NOT_RECORDED = "not recorded"
-SHORT_HEAD = """# The course CS336, assignment 2
-
-Each problem of the assignment in its order: the command that measures it, our figure, what others published, what to
-write and what goes wrong. {answered} of {of} problems have a figure of this suite here; the others have the command.
-
-Both editions are here: 2025, and 2026 with checkpointing, FSDP and a training step as its leaderboard. The figures
-headed *here* are of the newest records of one machine, of exact counters, or of predictions. Run a command on your GPU,
-copy the record into a folder of yours below `.benchmarks`, and let `perf-tests writeup -o FILE` write this page with
-your figures; `--all` adds every table, and figures of five public write-ups beside yours. *published* is the range over
-sources that print the same quantity for the same row; [published](../published/README.md) names them. They ran on GPUs,
-so compare their shape with ours, never their size.
-
-{machines}
-"""
 UNKNOWN = "Not recorded on this machine; the command records it."
 READERS = {**OURS, **THEIRS}
 
@@ -235,31 +221,13 @@ def short_page(sources: Sources) -> str:
         for problem in problems()
     }
     answered = sum(map(bool, rows.values()))
-    lines = [SHORT_HEAD.format(answered=answered, of=len(rows), machines=_records(sources))]
+    lines = [_asked()["head"].format(answered=answered, of=len(rows), machines=_records(sources))]
     for number, (problem, found) in enumerate(rows.items(), 1):
         lines += [f"## {number}. {problem.name}\n", f"    {problem.command}\n"]
         lines += [_markdown_table(Table("", "", ("figure", "here", "published"), 1, tuple(found), ()))] if found else []
         notes = f"*Write.* {problem.write}", f"*Goes wrong.* {problem.wrong}"
         lines += [f"{fill(note, 120, break_long_words=False, break_on_hyphens=False)}\n" for note in notes]
     return "\n".join(lines)
-
-
-def html_page(sources: Sources) -> str:
-    """Return the page in the report page's style, with its tables and its escaping."""
-    from perf_tests.report.blocks import Rows
-    from perf_tests.report.page import environment, style  # late: no other output takes the report's page
-
-    found, sections = entries(sources), []
-    for title, of in groupby(found, lambda entry: entry.question.section):
-        anchor = title.lower().replace(" ", "-")  # in links and in the names of its CSV files
-        numbered = enumerate(of, start=1)
-        tables = [(one, Rows.of(one.table, f"{anchor}-{place}") if one.table else None) for place, one in numbered]
-        sections.append((title, anchor, tables))
-    page = environment().get_template("cs336.html.jinja").render(
-        title=TITLE, style=style(), introduction=_introduction(found), unknown=UNKNOWN, sections=sections,
-        whose=Rows.of(_whose_figures(sources), "where"),
-    )  # fmt: skip
-    return f"{page}\n"
 
 
 def _records(sources: Sources) -> str:

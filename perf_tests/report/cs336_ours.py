@@ -12,19 +12,18 @@ from operator import attrgetter
 from statistics import fmean, median, stdev
 from typing import Any
 
+from model.sizes import ModelConfig
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.records.columns import PASSES, SHORT_OUTCOMES, Cell, inside, rows_in, seconds_of, without_phase
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_sources import (
     ATTENTION_BATCH,
-    E2E,
     LEDGER,
     MEMORY,
     SIZES,
     Figure,
     Fits,
-    Shape,
     Sources,
     in_unit,
     kernel_name,
@@ -425,10 +424,10 @@ def closed_forms(
     for (name, shape), context in product(sources.shapes.items(), CONTEXTS if "Context" in labels else (0,)):
         for column, form in columns.items() if name in size else ():
             text = CLOSED_FORMS[form](shape, context)
-            yield Figure((name, str(context))[: len(labels)], column, text, f"published/{E2E}")
+            yield Figure((name, str(context))[: len(labels)], column, text, "model/sizes.py")
 
 
-def crossover(shape: Shape) -> float:
+def crossover(shape: ModelConfig) -> float:
     """The context at which one layer's scores are as large as its feed-forward tensor."""
     return shape.d_ff / shape.num_heads
 
@@ -438,7 +437,7 @@ def _mib(numbers: int, batch: int = 4) -> float:
     return batch * numbers * FLOAT32_BYTES / MIB
 
 
-CLOSED_FORMS: dict[str, Callable[[Shape, int], str]] = {
+CLOSED_FORMS: dict[str, Callable[[ModelConfig, int], str]] = {
     "layers": lambda shape, _: str(shape.num_layers),
     "residual_stream": lambda shape, context: f"{_mib(context * shape.d_model):g}",
     "scores": lambda shape, context: f"{_mib(shape.num_heads * context**2):g}",

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
+from model.sizes import SIZES as KNOWN_SIZES
+from model.sizes import ModelConfig
 from perf_tests.records.columns import Cell, cells_of, collectives_of, machine_line, pairs_along, pass_cells
 from perf_tests.records.format import GIB, MIB, finite, significant
 from perf_tests.records.ledger import LedgerKey, read_ledger
@@ -65,14 +67,6 @@ class Found:
 
     cell: Cell
     file: str
-
-
-@dataclass(frozen=True)
-class Shape:
-    d_model: int
-    d_ff: int
-    num_layers: int
-    num_heads: int
 
 
 Fits = Callable[[Cell], object]
@@ -156,15 +150,10 @@ class Sources:
         """Return the rows of `published/NAME`."""
         return _rows(name, self.root / "published")
 
-    @cached_property
-    def shapes(self) -> dict[str, Shape]:
-        """The course's sizes, smallest first, from a published table."""
-        found: dict[str, Shape] = {}
-        names = ("d_model", "d_ff", "n_layers", "n_heads")
-        for row in self.published(E2E):
-            if row["size"] in SIZES and row["edition"] == "2025" and all(row[name].isdigit() for name in names):
-                found.setdefault(row["size"], Shape(*(int(row[name]) for name in names)))
-        return {size: found[size] for size in SIZES if size in found}
+    @property
+    def shapes(self) -> dict[str, ModelConfig]:
+        """Return the course's sizes of the 2025 edition, smallest first."""
+        return {size: KNOWN_SIZES[size] for size in SIZES}
 
 
 _rows = cache(published_rows)

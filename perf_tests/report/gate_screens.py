@@ -284,6 +284,9 @@ def verdict_sentence(result: Result) -> str:
     counted += ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     exact = sum(row.is_failure for row in result.exact)
     counted += f", {exact} counters rose" if exact else ""
+    rows: list[CaseResult | ExactResult] = [*result.cases, *result.exact]
+    accepted = sum(row.accepted is not None for row in rows)
+    counted += f"; {accepted} accepted" if accepted else ""
     return f"gate: {result.verdict}{f': {result.reason}' if result.reason else ''} ({counted or 'no cases'})"
 
 
@@ -372,15 +375,18 @@ def offer_among(storage: Path, base_name: str) -> Path:
     return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
 
 
-def offer_entries(limits: Sequence[Acceptance], path: Path) -> str:
-    """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not."""
-    text = f"# Move what is intended to .benchmarks/{FILE_NAME}, with its reason.\n{toml_entries(limits)}\n"
+def offer_entries(limits: Sequence[Acceptance], path: Path, accepted: Path = Path(".benchmarks", FILE_NAME)) -> str:
+    """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not.
+
+    `accepted` is the file that the gate will read.
+    """
+    text = f"# Move what is intended to {accepted}, with its reason.\n{toml_entries(limits)}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
     except OSError as error:
         return f"Entries that accept this cannot be written to {path}: {error}."
-    return f"To accept what is intended: write the reasons in {path}, and move its entries to .benchmarks/{FILE_NAME}."
+    return f"To accept what is intended: write the reasons in {path}, and move its entries to {accepted}."
 
 
 def toml_entries(limits: Sequence[Acceptance]) -> str:

@@ -1,6 +1,9 @@
 """`history [RUN ...]`: say what changed since which commit, over all recorded runs or the named ones.
 
 Also the figures of a history in words, for the page, and its exports for dashboards.
+
+    perf-tests history
+    perf-tests history --case full_step
 """
 
 import argparse
@@ -8,12 +11,22 @@ import csv
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_log
-from perf_tests.history.series import CounterChange, Era, Point, Series, new_slowdowns, newest_first
+from perf_tests.history.series import (
+    CounterChange,
+    Era,
+    OpenItem,
+    Point,
+    Series,
+    new_slowdowns,
+    newest_first,
+    still_open,
+)
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests.records.columns import case_name, machine_line
@@ -28,7 +41,7 @@ from perf_tests.records.format import (
     painted,
     printable,
 )
-from perf_tests.records.record import how_many
+from perf_tests.records.record import OUTCOMES, how_many
 from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
 
 
@@ -100,6 +113,7 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
     lines += column_table(STEP_COLUMNS, steps) if steps else [why_no_step(era)]
     changes = counter_changes_in(era)
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
+    lines += filter(None, [still_open_line(era, still_open(era))])
     for one in era.series:
         if named is not None and named in case_name(one.case):
             starts = {step.start for step in one.steps}
@@ -116,6 +130,18 @@ def why_no_step(era: Era) -> str:
     if era.least_shown is None:
         return f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
     return f"no step in any case; in {how_many(count, 'commit')} one of about {era.least_shown:.1%} would be shown"
+
+
+def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
+    """What older commits have left, by commit; empty without any."""
+    places = {id(code): place for place, code in enumerate(era.codes)}
+    words = {"slower": "slower", "gone": "gone", **OUTCOMES}
+    counts = Counter((words[item.what], places[id(item.code)]) for item in items)
+    said = [
+        f"{count} {what} since {era.codes[place].name} ({how_many(len(places) - 1 - place, 'commit')} ago)"
+        for (what, place), count in counts.items()
+    ]
+    return f"Still open: {', '.join(said)}." if said else ""
 
 
 def steps_in(era: Era) -> list[tuple[Series, Step]]:
@@ -244,6 +270,10 @@ def series_json(era: Era) -> dict[str, object]:
             for one in era.series
         ],
         "least_shown": era.least_shown,
+        "still_open": [
+            {"case": item.series.case, "what": item.what, "since": item.code.name, "effect": item.effect}
+            for item in still_open(era)
+        ],
     }  # fmt: skip
 
 

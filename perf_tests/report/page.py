@@ -1,8 +1,13 @@
-"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them."""
+"""`report [RUN ...]`: write one page of recorded runs that opens from disk; without RUN, of all of them.
+
+perf-tests report
+perf-tests report 0004 0005 -o report.html
+"""
 
 import argparse
 import json
 import lzma
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -37,7 +42,7 @@ from perf_tests.report.blocks import (
     tags_of,
 )
 from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
-from perf_tests.report.history import chosen_machines
+from perf_tests.report.history import chosen_machines, still_open_line
 from perf_tests.report.plots import RecordedRun
 from perf_tests.report.tables import milliseconds
 
@@ -49,7 +54,7 @@ MOST_IN_FULL = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
-    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="report.html")
+    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="default: report.html")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 
@@ -191,10 +196,11 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
             yield _furthest(newest)
     else:
         found = changes.moved(era, pair)
-        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), changes.still_open_line(era, found)]
+        opened = [one.opened for one in found if one.opened is not None]
+        lines = [changes.headline(pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
         for place, line in enumerate(filter(None, lines)):
             yield Said(line, "" if place else "answer")
-        moved = changes.counts_of(found)
+        moved = Counter(one.change.kind for one in found)
         counts = [
             (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
              TILES[kind] if moved[kind] else "")
@@ -236,9 +242,9 @@ def _furthest(one: RecordedRun) -> Rows:
             told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
         rows.append(Row([Link(case_name(cell.id), to[cell.id]), *told]))
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
-    return changes.worst_rows(
-        header, rows, ": without a time, flagged, or furthest above the least time (trend: rounds)"
-    )
+    title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
+    why = "without a time, flagged, or furthest above the least time (trend: rounds)"
+    return Rows("worst", f"{title}: {why}", header, 1, rows)
 
 
 def _in_form(name: str, form: str) -> Callable[[Cell], str]:

@@ -1,6 +1,9 @@
 """`scaling RECORD ...`: say how well more ranks help, over records of one machine.
 
 Also what a run of several ranks adds to its record: their efficiency, and the links between them.
+
+    perf-tests scaling RECORD.json
+    perf-tests scaling RECORD.json RECORD.json --json
 """
 
 import argparse
@@ -101,6 +104,14 @@ RANKS_NOTE = (
 )
 
 
+NOISE, MOST_EFFICIENT = " (!)", 1.05
+"""The mark of a figure that only noise can explain; ranks may be a little faster where caches hold their shares."""
+NOISE_NOTE = (
+    "(!) noise, no figure: a part of a round is not longer than the round, and a rank does not do more than the one "
+    "it is relative to; measure again on a quiet machine"
+)
+
+
 @dataclass(frozen=True)
 class Scaling:
     """What more ranks bring one row."""
@@ -162,16 +173,17 @@ def rank_lines(rows: Sequence[Json]) -> list[str]:
         "case": lambda row: case_name(row["fullname"]),
         "median": lambda row: duration(row["stats"]["median"]),
         "slowest": _slowest,
-        "exposed": lambda row: _exposed(row["extra_info"]),
+        "exposed": _exposed,
         "sent": lambda row: (
             DASH if (count := row["extra_info"].get("sent_bytes")) is None else f"{count / 1e6:,.4g} MB"
         ),
-        "efficiency": lambda row: f"{found[row['fullname']].efficiency:.1%}" if row["fullname"] in found else DASH,
+        "efficiency": lambda row: _efficiency(found[row["fullname"]]) if row["fullname"] in found else DASH,
         "relative to": lambda row: case_name(found[row["fullname"]].relative_to) if row["fullname"] in found else DASH,
     }
     if any(row["extra_info"].get("rank_peak_allocated_bytes") for row in shared):
         columns["peaks"] = lambda row: _peaks(row["extra_info"])
-    return [*column_table(columns, shared), RANKS_NOTE]
+    lines = [*column_table(columns, shared), RANKS_NOTE]
+    return [*lines, NOISE_NOTE] if any(NOISE in line for line in lines) else lines
 
 
 def _slowest(row: Json) -> str:
@@ -182,11 +194,18 @@ def _slowest(row: Json) -> str:
     return f"rank {medians.index(max(medians))}, {max(medians) / median(medians) - 1:+.1%}"
 
 
-def _exposed(info: Json) -> str:
+def _efficiency(scaling: Scaling) -> str:
+    return f"{scaling.efficiency:.1%}{NOISE if scaling.efficiency > MOST_EFFICIENT else ''}"
+
+
+def _exposed(row: Json) -> str:
+    """What the exchange adds, marked where it would be longer than the round that it is a part of."""
+    info = row["extra_info"]
     seconds = info.get("exposed_communication_seconds")
     if seconds is None:
         return DASH
     said = duration(seconds) if seconds > 0 else "0 s"
+    said += NOISE if seconds > row["stats"]["median"] else ""
     interval = info.get("exposed_communication_interval")
     if interval is None:
         return f"{said} (few rounds)"

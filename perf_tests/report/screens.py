@@ -118,7 +118,7 @@ def time_line(seconds: dict[str, float]) -> str:
     extra += f"{sharing / total:.0%} in rounds that show what communication costs, " if sharing else ""
     return (
         f"{total:.0f} s: {seconds['rounds'] / total:.0%} in warm-up and measured rounds with their set-up "
-        f"({seconds['compiling'] / total:.0%} of all in first calls that compile), "
+        f"(first calls that compile: {seconds['compiling']:.0f} s), "
         f"{seconds['building'] / total:.0%} building models, {counting / total:.0%} counting and ceilings, {extra}"
         f"{rest / total:.0%} start, checks and clean-up"
     )

@@ -21,6 +21,7 @@ from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, Pair
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.predict.machine import kept_ceilings
 from perf_tests.records.columns import case_name
+from perf_tests.records.format import painted
 from perf_tests.records.record import how_many
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
@@ -234,4 +235,4 @@ class GatePlugin:
             self.run.notes.append(f"Samples: {path}. Judge them again with `perf-tests replay {typed}`.")
         terminalreporter.section("gate", sep="-")
         for line in (*lines, *self.run.notes):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))

@@ -1,4 +1,8 @@
-"""`audit FILE`: say which figures of a table or benchmark file are impossible or inconsistent, and why."""
+"""`audit FILE`: say which figures of a table or benchmark file are impossible or inconsistent, and why.
+
+perf-tests audit TIMES.csv
+perf-tests audit TIMES.csv --gpu H100 --all
+"""
 
 import argparse
 import json

@@ -1,12 +1,18 @@
-"""`gate BASE HEAD`: give verdicts between two sets of recorded launches, each a folder or a commit."""
+"""`gate BASE HEAD`: give verdicts between two sets of recorded launches, each a folder or a commit.
+
+perf-tests gate BASE_FOLDER HEAD_FOLDER
+perf-tests gate 3adf61e 9e03909 --summary verdicts.md
+"""
 
 import argparse
+import re
 from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
+from perf_tests.history.commits import Machine, machines_of, moment
 from perf_tests.phases import RefusalError
-from perf_tests.records.record import code_of
+from perf_tests.records.record import code_of, some_of
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, record_files, record_name
 from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries
 from perf_tests.verbs.replay import show
@@ -21,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        base, head = (records_of(arguments.storage, word) for word in (arguments.base, arguments.head))
+        found = [records_of(arguments.storage, word) for word in (arguments.base, arguments.head)]
+        base, head, others = of_newest_machine(*found)
         reason = why_incomparable(base, head)
         if reason:
             raise ValueError(reason)
@@ -30,11 +37,33 @@ def run(arguments: argparse.Namespace) -> int:
         result = conclude_recorded(base, head, RULES, accepted)
     except ValueError as error:
         raise RefusalError(error) from error
+    if others and not arguments.json:
+        print(
+            f"Left out: {some_of(others)}, of another machine, build or setting; --storage with its folder judges it."
+        )
     code = show(arguments, result, {}, RULES)
     limits = limits_to_accept(result, base_name)
     if limits and not (arguments.json or result.contaminated):
-        print(offer_entries(limits, offer_among(arguments.storage, base_name)))
+        print(offer_entries(limits, offer_among(arguments.storage, base_name), arguments.storage / FILE_NAME))
     return code
+
+
+def of_newest_machine(
+    base: list[StoredRecord], head: list[StoredRecord]
+) -> tuple[list[StoredRecord], list[StoredRecord], list[str]]:
+    """Both sides as the newest machine has them that has both, and names of the others; all where none has both."""
+    sides = [{record.path for record in side} for side in (base, head)]
+    paths = [
+        {launch.path for launch in machine.launches} for machine in sorted(machines_of([*base, *head]), key=_newest)
+    ]
+    both = [of_machine for of_machine in paths if all(of_machine & side for side in sides)]
+    kept = both[-1] if both else sides[0] | sides[1]
+    others = [record.name for record in (*base, *head) if record.path not in kept]
+    return [one for one in base if one.path in kept], [one for one in head if one.path in kept], others
+
+
+def _newest(machine: Machine) -> float:
+    return max(moment(launch.written) for launch in machine.launches)
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
@@ -42,7 +71,9 @@ def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     if Path(asked).is_dir():
         paths = record_files(Path(asked), "*")
     else:
-        found = [path for path in record_files(storage) if path.name.partition("_")[2].startswith(asked)]
+        stored = record_files(storage) or record_files(storage, "*")  # a machine's folder
+        start = asked[:12] if re.fullmatch("[0-9a-f]{40}", asked) else asked  # a record's name has the start of a hash
+        found = [path for path in stored if path.name.partition("_")[2].startswith(start)]
         # Runs of a commit with uncommitted changes are of other code: taken where they are named, or alone.
         paths = [path for path in found if not record_name(path).endswith(DIRTY) or asked.endswith(DIRTY)] or found
     if not paths:

@@ -1,4 +1,8 @@
-"""`kernels FILE`: show where the time of a capture goes: Nsight Systems', torch.profiler's, or a record's."""
+"""`kernels FILE`: show where the time of a capture goes: Nsight Systems', torch.profiler's, or a record's.
+
+perf-tests kernels RECORD.json --case backward
+perf-tests kernels CAPTURE.sqlite --range softmax
+"""
 
 import argparse
 import json

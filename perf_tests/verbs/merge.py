@@ -1,4 +1,8 @@
-"""`merge RECORD RECORD ...`: join the shards of one grid, measured on like machines, into one record."""
+"""`merge RECORD RECORD ...`: join the shards of one grid, measured on like machines, into one record.
+
+perf-tests merge 0004 0005
+perf-tests merge .benchmarks/shards -o whole.json
+"""
 
 import argparse
 import json

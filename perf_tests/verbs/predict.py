@@ -1,4 +1,8 @@
-"""`predict --size 2.7B --gpu A100-80GB`: say whether a step or attention fits on a machine, and how long it takes."""
+"""`predict --size 2.7B --gpu A100-80GB`: say whether a step or attention fits on a machine, and how long it takes.
+
+perf-tests predict --size 2.7B --context 1024 --gpu A100-80GB
+perf-tests predict --model hf:CONFIG.json --gpu H100
+"""
 
 import argparse
 import gc

@@ -1,4 +1,8 @@
-"""`replay SAMPLES`: judge the raw samples of a gate run again, with the same verdicts and figures."""
+"""`replay SAMPLES`: judge the raw samples of a gate run again, with the same verdicts and figures.
+
+perf-tests replay .benchmarks/gate/SAMPLES.jsonl
+perf-tests replay SAMPLES.jsonl --json
+"""
 
 import argparse
 from pathlib import Path

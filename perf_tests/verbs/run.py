@@ -1,4 +1,12 @@
-"""`run [OPTIONS]`: measure, or gate with --against, from any folder; pytest on the suite's benchmarks."""
+"""`run [OPTIONS]`: measure, or gate with --against, from any folder; pytest on the suite's benchmarks.
+
+Lists take commas; `all` is every value. Every option of pytest and of pytest-benchmark follows: -k, -x,
+--benchmark-compare, --benchmark-save and more. `perf-tests run --help-all` prints them too.
+
+examples:
+  perf-tests run --size small --context 128,512 --kernels --memory
+  perf-tests run --model examples/averaging.py:build --against main
+"""
 
 import argparse
 import os
@@ -9,16 +17,6 @@ from perf_tests.phases import FINE, UsageError
 from perf_tests.user_code.named import SUITE
 
 CONFIGURATION = SUITE / "pyproject.toml"
-
-_SENTENCE = "Measure the default grid, or what these options choose; with --against, gate it."
-_EPILOG = """\
-Lists take commas; `all` is every value. Every option of pytest and of pytest-benchmark follows: -k, -x,
---benchmark-compare, --benchmark-save and more. `perf-tests run --help-all` prints them too.
-
-examples:
-  perf-tests run --size small --context 128,512 --kernels --memory
-  perf-tests run --model examples/averaging.py:build --against main
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +40,7 @@ def _help() -> str:
     from perf_tests.cases.options import GROUPS, words_of  # late: it loads torch, which pytest loads in its own process
 
     parser = argparse.ArgumentParser(
-        "perf-tests run", "perf-tests run [OPTION ...]", _SENTENCE, _EPILOG, add_help=False,
+        "perf-tests run", "perf-tests run [OPTION ...]", epilog=(__doc__ or "").partition("\n\n")[2], add_help=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     for title, options in GROUPS.items():

@@ -1,4 +1,8 @@
-"""`tables [RUN ...]`: write a record's figures as tables for a paper or a program; without RUN, the newest."""
+"""`tables [RUN ...]`: write a record's figures as tables for a paper or a program; without RUN, the newest.
+
+perf-tests tables --format csv
+perf-tests tables --columns id,median_seconds --sort=-median_seconds
+"""
 
 import argparse
 import csv

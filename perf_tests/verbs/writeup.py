@@ -1,4 +1,8 @@
-"""`writeup`: answer the course's problems from records, counters and published figures: one page."""
+"""`writeup`: answer the course's problems from records, counters and published figures: one page.
+
+perf-tests writeup -o writeup.md
+perf-tests writeup --all -o everything.md
+"""
 
 import argparse
 import json
@@ -7,24 +11,21 @@ from pathlib import Path
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.record import without_path
 from perf_tests.records.store import check_folder, tell_left_out, write_named
-from perf_tests.report.cs336 import as_data, html_page, markdown_page, short_page
+from perf_tests.report.cs336 import as_data, markdown_page, short_page
 from perf_tests.report.cs336_counted import counted_figures
 from perf_tests.report.cs336_sources import ROOT, Sources
 
-SUFFIXES = (".md", ".html")
 TRACKED = "docs/cs336.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", help="write FILE.md or FILE.html instead of printing")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write this file, Markdown, instead of printing")
     parser.add_argument("--all", action="store_true", help="every table of every question, with the published columns")
     parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
 
 
 def run(arguments: argparse.Namespace) -> int:
     output, root = arguments.output, arguments.root
-    if output is not None and not arguments.json and Path(output).suffix not in SUFFIXES:
-        raise UsageError(f"{output}: the page is Markdown or HTML; name a file that ends in .md or .html.")
     if output is not None:
         check_folder(output)
         if Path(output).resolve() == (root / TRACKED).resolve():
@@ -36,8 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             text = json.dumps(as_data(sources), indent=1) + "\n"
         else:
-            page = html_page if (output or "").endswith(".html") else markdown_page if arguments.all else short_page
-            text = page(sources)
+            text = (markdown_page if arguments.all else short_page)(sources)
     except (OSError, ValueError, IndexError, KeyError) as error:
         raise RefusalError(f"The files below {root} do not hold what the answers need: {_said(error)}.") from error
     tell_left_out(sources.left_out, ())

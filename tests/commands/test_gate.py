@@ -8,9 +8,12 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import Rules
 from perf_tests.records.record import Json
+from perf_tests.verbs import bisect
+from tests.support.launches_over_commits import SLOWED, eight_commits
 from tests.support.recorded_launches import launches
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
+AXES = "small-ctx128-fp32-naive"
 RULES = Rules(screen_pairs=5, confirm_looks=(8, 12), look_shares=(0.4, 0.6))
 CASES = [SimulatedCase(f"t.py::test_x[{place}]", slowdown=0.08 if place == 6 else 0.0) for place in range(7)]
 
@@ -69,6 +72,44 @@ def test_recorded_launches_are_those_of_a_folder_or_of_a_commit_without_uncommit
     for words, why in ((("abc", "nothing"), "nothing is not a folder with records"), (("abc", moved), "CONTAMINATED")):
         code, said = gate(*words)
         assert (code, why in said) == (3, True)
+
+
+def test_of_two_machines_the_newest_is_judged_and_what_is_accepted_is_read_where_the_message_sends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage, commits = tmp_path / ".benchmarks", eight_commits(tmp_path)
+
+    def gate(base: int, head: int, *words: str, folder: str = "") -> tuple[int, str]:
+        code = main(["gate", commits[base][:12], commits[head], "--storage", str(storage / folder), *words])
+        return code, "".join(capsys.readouterr())
+
+    code, said = gate(5, 7)
+    assert code == 1
+    assert said.startswith("Left out: xeon-8core/0001_")
+    assert said.endswith("gate: FAILED (28 OK, 1 NO LONGER FITS)\n")
+    code, said = gate(5, 7, folder="epyc-2core")
+    assert (code, "Left out" in said) == (1, False)
+    code, said = gate(5, 7, "--json", folder="xeon-8core")
+    assert (code, {row["verdict"] for row in json.loads(said)["cases"]}) == (1, {"UNDECIDED", "NO LONGER FITS"})
+    code, said = gate(SLOWED - 1, SLOWED)
+    (offered,) = (storage / "gate").glob("*.toml")
+    assert said.endswith(f"move its entries to {storage / 'accepted.toml'}.\n")
+    offered.rename(storage / "accepted.toml")
+    code, said = gate(SLOWED - 1, SLOWED)
+    assert (code, said.splitlines()[-1]) == (0, "gate: PASSED (2 SLOWER, 28 OK; 2 accepted)")
+
+
+@pytest.mark.parametrize(
+    "typed, case",
+    [
+        (f"forward {AXES}", f"perf_tests/test_forward.py::test_forward[{AXES}]"),
+        ("test_attention_backward[d64]", "perf_tests/test_attention.py::test_attention_backward[d64]"),
+        ("perf_tests/test_new.py::test_new[a]", "perf_tests/test_new.py::test_new[a]"),
+        ("nothing small", None),
+    ],
+)
+def test_a_case_is_named_for_a_search_as_pytest_the_page_or_a_screen_does(typed: str, case: str | None) -> None:
+    assert bisect._case_id(typed) == case
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ REFUSED = {
     "tables none": 3,
     "tables {file} --columns none": 2,
     "tables {file} -o ./run.jsonl": 2,
-    "writeup -o ./none.txt": 2,
+    "writeup -o ./no/none.md": 2,
 }
 """What each verb was given, and its exit code: 2 for a choice or an output, 3 for what cannot be read."""
 

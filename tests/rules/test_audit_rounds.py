@@ -119,6 +119,11 @@ def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement
     assert ours.accusations(ours.RowFacts(rounds_seconds=HONEST, **busy)) == [], "a flag of the machine accuses nobody"
 
 
+def test_what_was_replaced_is_named_up_to_three() -> None:
+    assert "It replaced a, b, c and 1 more, by which it is measured and checked;" in ours.why_replaced(list("abcd"))
+    assert "It replaced a, by which" in ours.why_replaced(["a"])
+
+
 SERIES = 500
 
 

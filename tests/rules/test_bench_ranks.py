@@ -12,8 +12,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # public, made in C++
 
+from model.parallel import Ranks, ddp
+from model.precision import PRECISIONS
+from model.training import Training
 from perf_tests import conftest
 from perf_tests.bench.ranks import (
     FINISHED,
@@ -39,6 +43,36 @@ from perf_tests.run.termination import NAME, Termination
 from tests.rules.test_against import settings
 from tests.support.example_cases import CPU, SETTINGS, language_model_case
 from tests.support.items import benchmark, stash_of
+
+
+class WithExtra(nn.Module):
+    """Has a parameter that no forward pass uses."""
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        self.used, self.extra = nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(not frozen)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.used(rows)
+        return result
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_parameter_that_no_pass_uses_is_named_with_what_to_do(frozen: bool) -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        assert dist.group.WORLD is not None
+        device, fp32 = torch.device("cpu"), PRECISIONS["fp32"]
+        alone = Ranks(dist.group.WORLD, device)
+        training = ddp(WithExtra(frozen), alone, lambda shared: Training(shared, fp32, device))
+        refused = nullcontext() if frozen else pytest.raises(ValueError, match=r"extra\.weight, extra\.bias got no gra")
+        with refused as said:
+            for _ in range(2):
+                training.backward(training.model(torch.ones(2, 4)).sum())
+        assert said is None or "choose --parallel fsdp2" in str(said.value)
+    finally:
+        dist.destroy_process_group()
+
 
 ON_TWO = language_model_case(sharing=Sharing("ddp", 2))
 

@@ -151,11 +151,11 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
     made, page = eight
     said = [line for line in page.texts["answer"].splitlines() if line]
     since = f"since {made[SLOWED]} (Cast attention scores to float32 before the mask)"
-    assert said[1] == f"2 of 30 cases are slower: {SLOWER[0]}, +12.5%, {since}; 2 gone or failed."
+    assert said[1] == f"2 of 30 cases are slower: {SLOWER[0]}, +12.5%, {since}; 2 of 30 cases gone or failed."
     assert said[2].endswith("no change was found in any of 29 cases.")
     assert said[3] == (
         f"Still open: 1 gone since {made[COUNTED]} (2 commits ago), "
-        f"1 no longer fits since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
+        f"1 out of memory since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
     )
     assert page.counts == ["2", "0", "2", "0"]
     assert page.column("worst", "Case") == [GONE, FULL, *SLOWER], "what did not move has one line"

@@ -41,10 +41,11 @@ def test_a_row_is_relative_to_its_way_on_one_rank_else_a_device_else_its_way_on_
         assert found["four"].efficiency == pytest.approx(efficiency)
 
 
-EXPOSED = {"exposed_communication_seconds": 0.1, "exposed_communication_interval": [-0.05, 0.15]}
+EXPOSED: Json = {"exposed_communication_seconds": 0.1, "exposed_communication_interval": [-0.05, 0.15]}
 TOLD: dict[str, tuple[Json, str]] = {
     "the slowest": ({"rank_seconds": [[1.0, 1.1], [1.2, 1.4], [1.0, 1.1]]}, "rank 1, +23.8%"),
     "what is exposed": (EXPOSED, "100 ms (0 to 150 ms)"),
+    "more exposed than a round takes": ({"exposed_communication_seconds": 2.0}, "2 s (!) (few rounds)"),
     "nothing exposed in few rounds": ({"exposed_communication_seconds": -0.1}, "0 s (few rounds)"),
     "what is sent": ({"sent_bytes": 12_345_678}, "12.35 MB"),
     "peaks": ({"rank_peak_allocated_bytes": [2**21, 3 * 2**20]}, "2 to 3 MiB"),
@@ -59,6 +60,13 @@ def test_a_row_of_several_ranks_tells(what: str) -> None:
     assert words in told
     assert "66.7%" in told
     assert rank_lines([DEVICE]) == []
+
+
+def test_an_efficiency_above_one_and_a_part_longer_than_its_round_are_marked_as_noise() -> None:
+    lines = rank_lines([row("two", 40.0, 2, exposed_communication_seconds=2.0), DEVICE])
+    assert "166.7% (!)" in lines[1]
+    assert lines[-1].startswith("(!) noise")
+    assert "(!)" not in "".join(rank_lines([row("two", 16.0, 2, **EXPOSED), DEVICE]))
 
 
 def test_each_part_of_a_step_tells_what_it_sends_beside_its_prediction() -> None:

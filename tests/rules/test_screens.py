@@ -76,10 +76,10 @@ def test_the_results_fit_the_terminal_and_a_reason_that_cases_share_stands_once(
 
 
 def test_a_run_ends_with_what_failed_is_slower_flagged_or_was_not_measured() -> None:
-    rows = [timed("a", flags=["trend", "outlier"]), timed("b"), timed("c", flags=["trend"])]
+    rows = [timed("a", flags=["trend", "outlier"]), timed("b"), timed("c")]
     data = record(rows, [untimed("d"), untimed("e", "error"), untimed("f", "incorrect")])
-    assert tally_line(data, None) == "3 cases measured, 2 failed, 2 flagged, 1 not measured"
-    assert tally_line(data, 1) == "3 cases measured, 2 failed, 1 slower, 2 flagged, 1 not measured"
+    assert tally_line(data, None) == "3 cases measured, 2 failed, 1 flagged, 1 not measured"
+    assert tally_line(data, 1) == "3 cases measured, 2 failed, 1 slower, 1 flagged, 1 not measured"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -107,8 +107,8 @@ def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> Non
 
 def test_a_case_without_a_bound_says_why_once_for_each_reason() -> None:
     rows = [timed(case, counters_reason=why) for case, why in ((FORWARD, "compiled"), (BACKWARD, "compiled"))]
-    said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if line.startswith("no bound")]
-    assert said == [f"no bound and roofline: {case_name(FORWARD)} and 1 more: compiled"]
+    said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if "no bound" in line]
+    assert said == [f"{case_name(FORWARD)}, {case_name(BACKWARD)}: no bound and roofline: compiled"]
 
 
 def test_a_record_without_a_timing_has_no_empty_table() -> None:
@@ -119,7 +119,7 @@ def test_a_record_without_a_timing_has_no_empty_table() -> None:
 def test_the_shares_of_a_runs_time_add_up() -> None:
     known = {"total": 10.0, "rounds": 5.0, "compiling": 1.0, "building": 0.5, "counting": 0.4}
     line = time_line({**known, "passes": 0.3, "communication": 2.0})
-    for said in ("10 s: 50% in warm-up and measured rounds", "10% of all in first calls", "5% building models",
+    for said in ("10 s: 50% in warm-up and measured rounds", "first calls that compile: 1 s", "5% building models",
                  "4% counting and ceilings", "3% in extra passes", "20% in rounds that show what communication costs",
                  "18% start, checks"):  # fmt: skip
         assert said in line

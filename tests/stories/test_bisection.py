@@ -16,6 +16,7 @@ from perf_tests.bisect import FOLDERS, Asked, Found, RevisionsError, SearchError
 from perf_tests.gate.samples import Rules
 from perf_tests.interleaved.sides import TreeError
 from perf_tests.records.record import Json
+from perf_tests.verbs import bisect
 from perf_tests.verbs.bisect import exit_code
 from tests.support import fake_gate
 from tests.support.fake_sides import snapshot, workers_in
@@ -117,6 +118,26 @@ def test_the_first_slower_commit_is_found_by_the_benchmarks_of_the_working_tree_
     for run in asked_of_the_gate(repository):
         assert run["by"] == "of the working tree"
         assert asked <= {*run["words"]}
+
+
+def test_a_model_of_another_repository_is_searched_in_its_commits_by_the_suites_benchmarks(
+    repository: Path,
+) -> None:
+    """A path of the model is that of each commit; a folder of theirs named as ours stays theirs."""
+    (repository / "model/lm.py").touch()
+    add(repository, FAST, "second")
+    culprit = add(repository, SLOW, "slow")
+    options = (f"--model={repository}/model/lm.py:make",)
+    theirs = bisect._repository(options)
+    assert theirs.root == repository
+    asked = Asked("good", "main", CASE, options, 3)
+    found = search(repository, asked, lambda news: None, fake_gate.COMMAND, theirs)
+    assert found.suspects == [culprit]
+    for run in asked_of_the_gate(repository):
+        assert run["by"] == "of an old commit"
+        assert str(ROOT / CASE) in run["words"]
+        (model,) = (word for word in run["words"] if word.startswith("--model="))
+        assert (FOLDERS in model, model.endswith("/clone/model/lm.py:make")) == (True, True)
 
 
 def test_commits_that_cannot_be_judged_leave_several_suspects_and_those_without_code_are_not_measured(

@@ -27,6 +27,9 @@ from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
 from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines
 from perf_tests.report.screens import result_lines
+from perf_tests.run import ends
+from perf_tests.user_code import guard
+from perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
 from tests.support.documents import (
     EVIDENCE,
     OMITTED,
@@ -97,6 +100,22 @@ def figures_of(name: str) -> list[str]:
     """Sentences of a page, with the numbers that the program takes."""
     if name == "measuring":
         return [f"elsewhere {physics.MEASURED_CEILING_MARGIN:g} x the best square product"]
+    if name == "tutorial":
+        return [f"a slowdown of {Rules().matters:.0%} is excluded"]
+    if name == "machines":
+        minutes = ends.LEAST_SECONDS / 60
+        return [
+            f"times out after {ends.TIMES_THE_PREDICTION} times its prediction, and at least {minutes:.0f} minutes",
+            f"within another {'minute' if ends.GRACE_SECONDS == 60 else ''}, the process ends with exit code 2",
+        ]
+    if name == "your-own":
+        short = ", ".join(map(str, LENGTHS))
+        return [
+            f"for at most {guard.LONGEST_SECONDS} s of CPU time a call",
+            f"at {short} and {MANY_KEYS} tokens",
+            f"longer than {IN_WORDS[LONGEST_CHECK_SECONDS / 60]} minutes",
+            f"need over {physics.MEASURED_CEILING_MARGIN:g} x its time",
+        ]
     if name == "audit":
         by_part = "{forward} forward, {backward} backward"
         return [
@@ -136,7 +155,7 @@ def figures_of(name: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["measuring", "audit", "gate", "predict"])
+@pytest.mark.parametrize("name", ["measuring", "audit", "gate", "predict", "tutorial", "machines", "your-own"])
 def test_a_page_states_the_figures_that_the_program_takes(name: str) -> None:
     text = " ".join(page("predict" if name == "audit" else name).split())
     assert [words for words in figures_of(name) if words.replace("%", " %") not in text] == []

@@ -65,10 +65,11 @@ SLOWER = tuple(f"attention_{way} d64-seq1024-fp32-naive" for way in ("forward", 
 GONE, FULL = "attention_backward d16-seq256-fp32-compiled", "full_step small-ctx256-fp32-naive"
 
 
-def eight_commits(folder: Path) -> list[str]:
+def eight_commits(folder: Path, with_losses: bool = True) -> list[str]:
     """Make a repository with records of two machines in `folder`; the commits. Launches scatter by 1 %, days by 1.5 %.
 
-    The second machine has one launch of the last three commits.
+    The second machine has one launch of the last three commits. Without losses there are no such machine, no lost case
+    and a single slowdown.
     """
     git(folder, "init", "-q", "-b", "main")
     made = []
@@ -80,16 +81,18 @@ def eight_commits(folder: Path) -> list[str]:
     for place, commit in enumerate(made):
         day = float(np.exp(random.normal(0, 0.015)))
         for number in range(5):
-            data = _launch_of_thirty(random, place, commit, day, number)
+            data = _launch_of_thirty(random, place, commit, day, number, with_losses)
             write_record(folder / f".benchmarks/epyc-2core/{5 * place + number + 1:04}_{commit[:12]}.json", data)
-        if place >= 5:
-            data = _launch_of_thirty(random, place, commit, 1.4 * day, -1)
+        if place >= 5 and with_losses:
+            data = _launch_of_thirty(random, place, commit, 1.4 * day, -1, with_losses)
             data["machine_info"] = machine(brand_raw="Another CPU", threads=8)
             write_record(folder / f".benchmarks/xeon-8core/{place - 4:04}_{commit[:12]}.json", data)
     return made
 
 
-def _launch_of_thirty(random: np.random.Generator, place: int, commit: str, day: float, hour: int) -> Json:
+def _launch_of_thirty(
+    random: np.random.Generator, place: int, commit: str, day: float, hour: int, with_losses: bool
+) -> Json:  # fmt: skip
     models = [(phase, "small", context) for phase in ("forward", "backward", "full_step") for context in (128, 256)]
     alone = product(("forward", "backward"), (16, 64), (256, 1024), ("naive", "compiled", "sdpa"))
     cases: list[tuple[str, str, Json]] = [
@@ -109,11 +112,11 @@ def _launch_of_thirty(random: np.random.Generator, place: int, commit: str, day:
     sentinel = 1e-3 * day * float(np.exp(random.normal(0, 0.004)))
     for number, ((test, axes, facts), scatter) in enumerate(zip(cases, launch_seconds, strict=True)):
         case_id = f"perf_tests/{test}[{axes}]"
-        slower = 1.12 if place >= SLOWED and case_name(case_id) in SLOWER else 1.0
+        slower = 1.12 if place >= SLOWED and case_name(case_id) in SLOWER[: 1 + with_losses] else 1.0
         seconds = 0.03 * 1.1**number * day * slower * scatter * np.exp(random.normal(0, 0.005, 10))
-        if place >= COUNTED and case_name(case_id) == GONE:
+        if with_losses and place >= COUNTED and case_name(case_id) == GONE:
             continue
-        if place >= LOST and case_name(case_id) == FULL:
+        if with_losses and place >= LOST and case_name(case_id) == FULL:
             reason = "3.1 GiB asked, 0.6 GiB left"
             lost.append(untimed(case_id, reason=reason, **{key: facts[key] for key in identity() if key in facts}))
             continue
