@@ -20,6 +20,7 @@ from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.hardware import device as heap
+from perf_tests.hardware.bound import put_back
 from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
 from perf_tests.phases import LANGUAGE_MODEL
 from perf_tests.user_code.attention import IncorrectError, Sizes, Use, attention_named, check_attention, function_of
@@ -206,14 +207,19 @@ MOST_HEADS = 1024
 """Heads of all sequences together that are checked, at a short length: they take about as long as LONGEST_CONTEXT."""
 
 
-def load_attentions(cases: Iterable[Case]) -> None:
-    """Import the functions of the cases. Raises UserCodeError for one that cannot be imported.
+def load_attentions(cases: Iterable[Case]) -> dict[str, list[str]]:
+    """Import the functions of the cases; raises UserCodeError for one that cannot be imported.
+
+    Return what each file or module replaced of clocks, judges and the suite, which is put back: it blames no other.
 
     Called before anything runs on tensors without content, of which a module imported meanwhile would keep some.
     """
+    replaced: dict[str, list[str]] = defaultdict(list)
     for name in {case.user_attention for case in cases}:
         if name is not None:
             function_of(name)
+            replaced[name.rpartition(":")[0]] += put_back()
+    return replaced
 
 
 def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:

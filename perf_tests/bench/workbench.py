@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,8 +62,10 @@ class Workbench:
     groups: "Groups | None" = None
     """Process groups of the ranks; None where there is one process."""
     refused_attentions: Refusals = field(default_factory=dict)
+    replaced_by: dict[str, list[str]] = field(default_factory=dict)
+    """What the import of each file or module replaced of clocks, judges and the suite; it is put back."""
     replaced: list[str] = field(default_factory=list)
-    """What the import of the user's code, or a check of it, replaced of clocks, judges and the suite."""
+    """The same of any other code of the user's, or of a check of it."""
     known_to_fit: frozenset[Case] = frozenset()
     """Cases that an earlier process measured: their memory is not counted again."""
     values_seed: int = field(default_factory=drawn_seed)
@@ -105,8 +108,9 @@ class Workbench:
         gpus = 0 if self.groups is None else self.groups.peers.gpus
         if reason := case.why_unsupported(device) or case.why_unsupported_on_ranks(gpus):
             return Outcome("unsupported", reason)
-        if self.replaced and case.user_code:
-            return Outcome("suspicious", why_replaced(self.replaced))
+        of_its_own = (self.replaced_by.get(code.rpartition(":")[0], []) for code in case.user_code)
+        if case.user_code and (replaced := [*self.replaced, *chain.from_iterable(of_its_own)]):
+            return Outcome("suspicious", why_replaced(replaced))
         if (refusal := refusal_of(case, self.refused_attentions, device)) or case in self.known_to_fit:
             return refusal
         with self.spending("counting"):

@@ -82,7 +82,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         config.pluginmanager.register(timeout, "case timeout")
     suite.workbench = workbench = set_up(settings, peers)
     workbench.replaced += suite.replaced
-    load_attentions(cases)
+    workbench.replaced_by = load_attentions(cases)
     if not is_in_worker:  # a worker's run was checked where it began
         check_user_code(cases, workbench.device.torch_device)
         workbench.check_attentions(() if is_gate else cases)  # the gate checks each side

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from perf_tests.bench import outcomes
 from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.models import load_attentions
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
 from perf_tests.hardware import bound
@@ -284,6 +285,27 @@ def test_what_is_a_flag_of_the_suites_own_row_refuses_code_of_the_users(
     assert bool(said) == bool(words)
     watched = flag in ("conditions_changed", "replaced", "shares_memory")  # no thread of the suite's own is looked at
     assert rounds_of(target, attention_case()) == ([flag] if watched else [])
+
+
+def test_a_file_that_replaces_things_on_import_blames_no_other(tmp_path: Path) -> None:
+    lines = "def attend(q, k, v): return v\nanother = attend\n"
+    (tmp_path / "honest.py").write_text(lines)
+    (tmp_path / "cheat.py").write_text(f"import time\ntime.perf_counter = lambda: 0.0\n{lines}")
+    cases = {
+        name: attention_case(attention=f"{tmp_path}/{name}")
+        for name in ("honest.py:attend", "cheat.py:attend", "cheat.py:another")
+    }
+    bind()
+    try:
+        replaced_by = load_attentions(cases.values())
+        assert put_back() == []
+    finally:
+        put_back()
+        unbind()
+    workbench = Workbench(Mock(), Mock(torch_device=CPU), Mock(), 2**40, replaced_by=replaced_by)
+    found = {name: workbench.why_not(case) for name, case in cases.items()}
+    assert found.pop("honest.py:attend") is None
+    assert [refusal and refusal.outcome for refusal in found.values()] == ["suspicious"] * 2
 
 
 def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
