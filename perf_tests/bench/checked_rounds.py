@@ -95,6 +95,8 @@ SLICE_ELEMENTS, PROBE_ELEMENTS = 4096, 16
 """Elements of one parameter, its gradient and its state; and of each, to see it move."""
 BY_CHANCE = 4
 """Fewer rows of logits, or gradients that are not 0, may be equal in two rounds by chance."""
+KEPT_SHARE = 2.0**-12
+"""Share of the highest by which all may differ from what is kept, of which a cheat may hide that it is the same."""
 PROBE_ROUNDINGS = 64 * 2.0**-24
 """A smaller step might be lost in a weight's rounding."""
 
@@ -291,7 +293,9 @@ class LogitsCheck(Check):
     def check_pair(self, kept: Sequence[Kept]) -> None:
         one, other = kept
         are_other = one.before["tokens"] != other.before["tokens"]
-        same = (one.after["logits"] == other.after["logits"]).all(-1) & are_other
+        logits = one.after["logits"]
+        differences = (logits - other.after["logits"]).abs()
+        same = (differences <= KEPT_SHARE * logits.abs().amax(-1, keepdim=True)).all(-1) & are_other
         of_sequences = zip(same.sum(-1).tolist(), are_other.sum(-1).tolist(), strict=True)
         # A few may agree by chance: a sum of two tokens is that of the same two in another order.
         is_kept = 2 * int(same.sum()) > int(are_other.sum()) or any(
@@ -300,8 +304,8 @@ class LogitsCheck(Check):
         if is_kept and int(same.sum()) >= BY_CHANCE:
             place = tuple(int(number) for number in same.nonzero()[0])
             raise IncorrectError(
-                f"the logits of {int(same.sum())} tokens in {one.words}, the first at {self._place_of(place)}, are bit "
-                f"for bit those of {other.words}, which had other tokens: it returns what it has kept."
+                f"the logits of {int(same.sum())} tokens in {one.words}, the first at {self._place_of(place)}, are "
+                f"those of {other.words}, which had other tokens: it returns what it has kept."
             )
 
     def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -335,10 +339,10 @@ class _ParameterCheck(Check):
         one, other = (of_round.after.get("gradient") for of_round in kept)
         if one is None or other is None or int(one.count_nonzero()) < BY_CHANCE or not one.isfinite().all():
             return
-        if one.equal(other):
+        if bool(((one - other).abs() <= KEPT_SHARE * one.abs().max()).all()):
             raise IncorrectError(
-                f"{self.size} gradients of {self.name} in {kept[0].words} are bit for bit those of {kept[1].words}, "
-                "which had other tokens: it returns what it has kept."
+                f"{self.size} gradients of {self.name} in {kept[0].words} are those of {kept[1].words}, which had "
+                "other tokens: it returns what it has kept."
             )
 
     def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -523,25 +527,25 @@ class CheckedRounds:
             return None
         check.check_finite(self.rounds.result)
         unchecked, same = check.unchecked, None
-        try:
-            if len(kept) == 2:
-                check.check_pair(kept)
-            _chance.shuffle(kept)
-            for one in kept:
-                is_last = one is kept[-1]
-                if self.rounds.renew is not None and self.draws is not None and check.repeats:
-                    self.rounds.renew(self.draws.generator(one.position))
+        if len(kept) == 2:
+            check.check_pair(kept)
+        _chance.shuffle(kept)
+        for one in kept:
+            is_last = one is kept[-1]
+            if self.rounds.renew is not None and self.draws is not None and check.repeats:
+                self.rounds.renew(self.draws.generator(one.position))
+            try:
                 check.check(one)
                 if is_last and isinstance(check, AttentionCheck) and check.is_exact:
                     check.check_columns(one)
-                # The last one is, so that the result is of the inputs as they are then.
-                if check.repeats and (is_last or round_seconds < LONG_ROUND_SECONDS):
-                    is_same, reason = self._run_again(check, one)
-                    same, unchecked = is_same and same is not False, reason or unchecked
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            unchecked = "memory ran out while it was checked"
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                unchecked = "memory ran out while it was checked"
+            # The last one is, so that the result is of the inputs as they are then.
+            if check.repeats and (is_last or round_seconds < LONG_ROUND_SECONDS):
+                is_same, reason = self._run_again(check, one)
+                same, unchecked = is_same and same is not False, reason or unchecked
         return {
             "rounds": sorted(one.number for one in kept),
             "what": check.about,

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -90,6 +91,7 @@ CHEATS = {
     "inputs_changed_in_place": Cheat(7, precisions=("fp32",)),  # in 16 bits it gets copies
     "gradients_added_up": Cheat(7, "attention_backward"),
     "model_logits_by_shape": Cheat(8, "forward"),
+    "model_logits_with_noise": Cheat(1, "forward"),
     "model_every_other_call": Cheat(8, "inference"),
     "model_without_a_graph": Cheat(8, "inference"),
     "model_gradients_kept": Cheat(8, "backward"),
@@ -132,11 +134,30 @@ def refusal(
     return None
 
 
+class TimedBenchmark(LoopBenchmark):
+    """Times its rounds, as pytest-benchmark does."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def pedantic(
+        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, warmup_rounds: int = 0
+    ) -> None:
+        seconds = []
+        for _ in range(warmup_rounds + rounds):
+            setup()
+            start = self.clock()
+            target()
+            seconds.append(self.clock() - start)
+        self.stats = {"median": median(seconds[warmup_rounds:]), "data": seconds[warmup_rounds:]}
+
+
 def measure_of(case: Any) -> TimedMeasure:
-    device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    benchmark.stats = {"median": 1e-3, "data": [1e-3] * ROUNDS}
+    device = CpuDevice(CPU)
+    clock = Clock(device)
     return TimedMeasure(
-        benchmark, Clock(device), device, ROUNDS, WARMUP_ROUNDS, Row(case), draws=Draws(drawn_seed(), "case")
+        TimedBenchmark(clock), clock, device, ROUNDS, WARMUP_ROUNDS, Row(case), draws=Draws(drawn_seed(), "case")
     )
 
 
