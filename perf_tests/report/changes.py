@@ -313,6 +313,13 @@ def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> s
     return ", ".join(said)
 
 
+COLLECTING = {
+    "size": "--size", "context_length": "--context", "head_dim": "--head-dim", "sequence_length": "--sequence-length",
+    "precision": "--precision", "attention": "--attention",
+}  # fmt: skip
+"""Options that collect a case by its identity: without them the gate takes smaller ones."""
+
+
 def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
     """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
     series = {one.case: one for one in reversed(era.series)}
@@ -322,7 +329,12 @@ def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
         if good is not one.start and good.commit and one.start.commit:
             pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
             yield Said(f"python -m perf_tests gate {pair}", "command")
-            yield Said(f"python -m perf_tests bisect {pair} --case {case}", "command")
+            of = dict(series[one.change.case].identity)
+            options = " ".join(
+                f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None
+            )
+            line = f"python -m perf_tests bisect {pair} --case {case} --options {shlex.quote(options)}"
+            yield Said(line, "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:

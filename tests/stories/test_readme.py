@@ -45,6 +45,7 @@ from tests.support.documents import (
     page,
 )
 from tests.support.launch import launch_all
+from tests.support.launches_over_commits import eight_commits
 
 TEXTS = [EVIDENCE, *(path.read_text() for path in PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
@@ -265,15 +266,12 @@ def test_the_readme_fits_a_screen() -> None:
     assert [line for line in lines if len(line) > 120 and not line.startswith("    ")] == []
 
 
-def test_the_picture_is_of_sections_that_the_page_of_its_record_has(tmp_path: Path) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    (record,) = re.findall(r"^RECORD := (\S+)$", makefile, re.MULTILINE)
-    (shown,) = re.findall(r"^SHOWN := (.+)$", makefile, re.MULTILINE)
-    assert main(["report", str(ROOT / record), f"--output={tmp_path / 'page.html'}"]) == 0
-    sections = re.findall(r'<section id="([^"]+)"', (tmp_path / "page.html").read_text())
-    anchors = re.findall(r"#([\w-]+)", shown)
-    assert set(anchors) <= set(sections)
-    assert len(anchors) == 2
+def test_the_picture_is_of_sections_that_the_page_of_its_history_has(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^LEFT_OUT := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    eight_commits(tmp_path, with_losses=False)
+    assert main(["report", f"--storage={tmp_path}/.benchmarks", f"--output={tmp_path / 'page.html'}"]) == 0
+    parts = re.findall(r'<(?:section|div class="scroll") id="([^"]+)"', (tmp_path / "page.html").read_text())
+    assert {"answer", "since1", "table-since1-counters"} == set(re.findall(r"#([\w-]+)", shown)) <= set(parts)
 
 
 def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
