@@ -42,7 +42,6 @@ def kill_matrix() -> dict[str, float]:
         others = [judged(partial(by, name)) for by in (by_pytest_benchmark, by_torch) if is_attention]
         for precision in cheat.precisions if is_attention else ("fp32",):
             found = runs(partial(refusal_of_cheat, name, precision))
-            # Under the clocks of a run these are refused where they replace them; what is played here has none.
             recorded += found.count("recorded")
             here = ", ".join(sorted(set(found)))
             print(line(name, FAMILIES[cheat.family - 1], precision, here, *others), flush=True)
