@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count, cycle
@@ -222,6 +223,23 @@ def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
     for same, sequences in ((5, 2), (8, 1)):
         with pytest.raises(IncorrectError, match=r"logits of \d+ tokens in measured round 1, the first at \(0, 0\), "):
             check.check_pair([kept(1, same=8), kept(2, same=same, sequences=sequences)])
+
+
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_a_model_that_hardly_tells_tokens_apart_keeps_nothing(is_deep: bool) -> None:
+    """As dozens of layers without training; what differs from token to token and not from round to round is kept."""
+    batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
+    check = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"])
+    size = 1e-8 if is_deep else 1.0
+    kept = []
+    for position in range(2):
+        batch.renew(torch.Generator().manual_seed(position + 1))
+        of_tokens = (
+            size * torch.arange(2.0 * 8)[:, None].view(2, 8, 1) if not is_deep else size * batch.tokens_BT[..., None]
+        )
+        kept.append(Kept(position + 1, position, check.before(), after=check.after(1 + of_tokens.repeat(1, 1, 4))))
+    with nullcontext() if is_deep else pytest.raises(IncorrectError, match="it returns what it has kept"):
+        check.check_pair(kept)
 
 
 def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None:
