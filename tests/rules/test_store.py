@@ -100,7 +100,8 @@ def test_each_row_of_a_record_has_a_line_of_its_own_in_committed_ones_too() -> N
     rows = [json.loads(line.removesuffix(",")) for line in lines if line.startswith("{") and line != "{"]
     assert rows == [*data["benchmarks"], *data["outcomes"]]
     assert len(lines) == 2 + len(data) + len(rows) + 2, "braces, parts, rows, and the ends of two lists"
-    committed = record_files(ROOT / ".benchmarks")
+    # Records of whoever runs this lie in a folder of their machine beside it.
+    committed = [path for path in record_files(ROOT / ".benchmarks") if path.parent.name == "epyc-2core"]
     assert [path.name[:4] for path in committed] == [f"{number:04}" for number in range(1, len(committed) + 1)]
     for path in committed:
         data, opened = read_record(path).data, lzma.open if path.suffix == ".xz" else open
