@@ -17,7 +17,7 @@ def test_inference(case: LanguageModelCase, training: Training, batch: Batch, me
         logits_BTV = measure(
             lambda: training.forward(batch.tokens_BT),
             renew=batch.renew,
-            check=lambda: LogitsCheck(batch.tokens_BT, training.precision),
+            check=lambda: LogitsCheck(batch.tokens_BT, training.precision, training.forward),
         )
     check_logits(logits_BTV, case)
     check_tokens(batch.tokens_BT, batch.targets_BT)
@@ -30,7 +30,7 @@ def test_forward(case: LanguageModelCase, training: Training, batch: Batch, meas
     logits_BTV = measure(
         lambda: training.forward(batch.tokens_BT),
         renew=batch.renew,
-        check=lambda: LogitsCheck(batch.tokens_BT, training.precision),
+        check=lambda: LogitsCheck(batch.tokens_BT, training.precision, training.forward),
     )
     check_logits(logits_BTV, case)
     check_tokens(batch.tokens_BT, batch.targets_BT)

@@ -92,6 +92,7 @@ def rate_of_clocks() -> float:
 
 
 MOST_CORRECTION = 0.1
+"""The share by which a program that sets the time may change the rate of the first clock."""
 
 # Clocks and judges that are compared by identity: by the words that name their owner in a sentence.
 

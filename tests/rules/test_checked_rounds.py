@@ -177,7 +177,7 @@ def test_a_step_that_the_scaler_skips_may_leave_all_as_it_was() -> None:
 def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = lambda check: None) -> dict[str, Any]:
     """What is said of two rounds of a model, of which each adds an error to what its tokens make."""
     batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
-    of_logits = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"])
+    of_logits = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"], Mock())
     check(of_logits)
     target = lambda: batch.tokens_BT[..., None].float().repeat(1, 1, 4) + error()  # noqa: E731
     rounds = Rounds(target, renew=batch.renew, check=lambda: of_logits)
@@ -212,7 +212,7 @@ def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(
 def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
     """A few rows of logits may be equal by chance; those of all tokens, or of a whole sequence, are a kept result."""
     tokens = torch.arange(2 * 8).view(2, 8)
-    check, logits = LogitsCheck(tokens, PRECISIONS["fp32"]), torch.randn(2, 8, 5)
+    check, logits = LogitsCheck(tokens, PRECISIONS["fp32"], Mock()), torch.randn(2, 8, 5)
 
     def kept(number: int, same: int, sequences: int = 2) -> Kept:
         other = torch.randn(2, 8, 5)
@@ -225,20 +225,25 @@ def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
             check.check_pair([kept(1, same=8), kept(2, same=same, sequences=sequences)])
 
 
-@pytest.mark.parametrize("is_deep", [True, False])
-def test_a_model_that_hardly_tells_tokens_apart_keeps_nothing(is_deep: bool) -> None:
-    """As dozens of layers without training; what differs from token to token and not from round to round is kept."""
+@pytest.mark.parametrize(
+    ("in_rounds", "alone", "is_refused"),
+    [(1e-8, 1e-8, False), (1e-8, 1.0, True), (0.0, 1.0, True)],
+    ids=["a deep model without training", "alike where it is timed alone", "constant where it is timed"],
+)
+def test_a_model_that_never_tells_tokens_apart_is_accused_of_keeping_nothing(
+    in_rounds: float, alone: float, is_refused: bool
+) -> None:
+    """Of logits 1 and, times some size, their token."""
     batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
-    check = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"])
-    size = 1e-8 if is_deep else 1.0
-    kept = []
+
+    def logits_of(tokens_BT: torch.Tensor) -> torch.Tensor:
+        return 1 + (alone if len(tokens_BT) == 1 else in_rounds) * tokens_BT[..., None].repeat(1, 1, 4)
+
+    check, kept = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"], logits_of), []
     for position in range(2):
         batch.renew(torch.Generator().manual_seed(position + 1))
-        of_tokens = (
-            size * torch.arange(2.0 * 8)[:, None].view(2, 8, 1) if not is_deep else size * batch.tokens_BT[..., None]
-        )
-        kept.append(Kept(position + 1, position, check.before(), after=check.after(1 + of_tokens.repeat(1, 1, 4))))
-    with nullcontext() if is_deep else pytest.raises(IncorrectError, match="it returns what it has kept"):
+        kept.append(Kept(position + 1, position, check.before(), after=check.after(logits_of(batch.tokens_BT))))
+    with pytest.raises(IncorrectError, match="it returns what it has kept") if is_refused else nullcontext():
         check.check_pair(kept)
 
 

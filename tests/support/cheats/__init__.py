@@ -91,6 +91,7 @@ CHEATS = {
     "inputs_changed_in_place": Cheat(7, precisions=("fp32",)),  # in 16 bits it gets copies
     "gradients_added_up": Cheat(7, "attention_backward"),
     "model_logits_by_shape": Cheat(8, "forward"),
+    "model_constant_in_batches": Cheat(8, "inference"),
     "model_logits_with_noise": Cheat(1, "forward"),
     "model_every_other_call": Cheat(8, "inference"),
     "model_without_a_graph": Cheat(8, "inference"),
