@@ -301,10 +301,12 @@ def headline(pair: Pair, found: Sequence[Moved]) -> str:
 
 def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> str:
     """The rows that the first screen leaves out, and what is known of them."""
+    from perf_tests.gate.recorded import RULES  # loads scipy
+
     named = {one.change.case for one in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in named)
     words = {
-        Verdict.OK: "unchanged (a slowdown of 5% is excluded)",
+        Verdict.OK: f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)",
         "no step": "without a step"
         + (f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""),
     }
