@@ -47,7 +47,7 @@ def kill_matrix() -> dict[str, float]:
             print(line(name, FAMILIES[cheat.family - 1], precision, here, *others), flush=True)
     codes = list(honest())
     for named, phase in codes:
-        for precision in ("fp32", "bf16"):
+        for precision in ("fp32", "bf16", "fp16"):
             found = runs(partial(refusal, named, phase, precision, kind=kind_of(named, phase)))
             refused += SEEDS - found.count("recorded")
             if set(found) != {"recorded"}:

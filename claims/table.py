@@ -120,7 +120,7 @@ CLAIMS = {
     "cheats": Claim(
         "of a catalogue of cheats none is recorded that timed rounds can show, and of honest code none is refused",
         {"cheats that are recorded": NONE, "honest code that is refused": NONE, "files": at_least(24)},
-        cheats.kill_matrix, 45, needs_quiet_clock=False,
+        cheats.kill_matrix, 70, needs_quiet_clock=False,
     ),
     "fresh": Claim(
         "new values in each round change no figure",
