@@ -112,7 +112,8 @@ def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str],
         words.append("needed")  # launch pairs, or launches, that would decide
         for cells, row in zip(rows, ordered, strict=True):
             needed = "> 1000" if row.launches_needed is None else str(row.launches_needed)
-            cells.append(DASH if row.verdict != Verdict.UNDECIDED or row.effect is None else needed)
+            is_open = row.verdict == Verdict.UNDECIDED and row.effect is not None and not row.explanation
+            cells.append(needed if is_open else DASH)
     return words, rows
 
 
