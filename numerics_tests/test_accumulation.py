@@ -19,16 +19,15 @@ from numerics_tests.harness.exercises import (
     thousand_additions,
 )
 from numerics_tests.harness.strategies import low_dtypes
+from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import BF16, FORMAT_OF, FP16, FP32, Format
 from numerics_tests.machine.sums import running_sums
 
 
 @pytest.mark.parametrize("accumulator, addend, total", LOOPS.values(), ids=LOOPS)
-def test_thousand_additions_of_a_hundredth(
-    accumulator: torch.dtype, addend: Tensor, total: float, device: torch.device
-) -> None:
+def test_thousand_additions_of_a_hundredth(accumulator: torch.dtype, addend: Tensor, total: float) -> None:
     """The published totals, to the last bit: IEEE 754 leaves no freedom in a sequence of additions."""
-    assert thousand_additions(accumulator, addend, device) == total
+    assert thousand_additions(accumulator, addend, device()) == total
 
 
 def test_first_five_partial_sums() -> None:
@@ -100,7 +99,7 @@ def add_at_once(addends: Tensor, count: int, accumulator: torch.dtype) -> Tensor
     share=st.floats(0, 1),
 )
 def test_float32_sums_of_one_16_bit_value_are_exact(
-    running_sum: RunningSum, bits: list[int], dtype: torch.dtype, share: float, device: torch.device
+    running_sum: RunningSum, bits: list[int], dtype: torch.dtype, share: float
 ) -> None:
     """n copies of a p-bit number are exact in 24 bits while n <= 2^(24 - p): every partial sum is m x 2^e, m < 2^24.
 
@@ -111,15 +110,15 @@ def test_float32_sums_of_one_16_bit_value_are_exact(
     limit = min(2 ** (24 - FORMAT_OF[dtype].precision), 2**13)
     count = 1 + round(share * (limit - 1))
     # bfloat16 reaches below what float32 holds without subnormals; multiples of a subnormal are exact too.
-    totals = running_sum(addends.to(device), count, torch.float32)
+    totals = running_sum(addends.to(device()), count, torch.float32)
     assert_same_bits(totals.cpu(), (addends.double() * count).float(), "n m < 2^24")
     assert_true(bool((totals.cpu().double() == addends.double() * count).all()), "the sum was rounded")
 
 
 @pytest.mark.parametrize("a_format", [FP16, BF16], ids=["fp16", "bf16"])
-def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format, device: torch.device) -> None:
+def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format) -> None:
     """The largest significand 2^p - 1 fits 2^(24 - p) times into 2^24, and a few times more does not."""
-    largest = torch.tensor([2.0**a_format.precision - 1], dtype=a_format.dtype, device=device)
+    largest = torch.tensor([2.0**a_format.precision - 1], dtype=a_format.dtype, device=device())
     limit = 2 ** (24 - a_format.precision)
     assert add_at_once(largest, limit, torch.float32).item() == limit * largest.item()
     # Odd and beyond 2^24, where float32 holds even numbers only.
@@ -130,7 +129,7 @@ def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format,
 
 
 @claim("running_sum", {"loop": add_one_by_one}, cost=4, mantissas=st.lists(st.floats(1, 1.999), min_size=4, max_size=8))
-def test_sums_in_the_format_stop_growing(running_sum: RunningSum, mantissas: list[float], device: torch.device) -> None:
+def test_sums_in_the_format_stop_growing(running_sum: RunningSum, mantissas: list[float]) -> None:
     """A running sum of x > 0 in precision p stands still at the first 2^e with x <= 2^(e - p), and stays there.
 
     From round to nearest alone; so 0.01 stops at 32 in float16 and at 4 in bfloat16, and ones at 2048 and 256.
@@ -139,7 +138,7 @@ def test_sums_in_the_format_stop_growing(running_sum: RunningSum, mantissas: lis
         scaled = torch.tensor([0.01, 1.0, *(m * 2.0**-9 for m in mantissas)], dtype=a_format.dtype)
         expected = torch.tensor([stops_at(x, a_format.precision) for x in scaled.tolist()], dtype=a_format.dtype)
         enough = 2 * a_format.consecutive_integers_to
-        totals = running_sum(scaled.to(device), enough, a_format.dtype)
+        totals = running_sum(scaled.to(device()), enough, a_format.dtype)
         assert_same_bits(totals.cpu(), expected, "round to nearest, ties to even")
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from numerics_tests.harness.exercises import cross_entropy, toy_dtypes
 from numerics_tests.machine.autocast import Version, torch_version
+from numerics_tests.machine.environment import device
 
 RULES_WITH_RMS_NORM_IN_FLOAT32 = (2, 12)
 
@@ -54,10 +55,10 @@ def norm_dtype(norm: str, rules: str, low: torch.dtype, version: Version) -> tor
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("loss", FLOAT32_INSIDE, ids=lambda loss: loss.__name__)
 def test_toy_model_has_the_known_dtypes(
-    loss: Callable[[Tensor], Tensor], norm: str, low: torch.dtype, rules: str, device: torch.device
+    loss: Callable[[Tensor], Tensor], norm: str, low: torch.dtype, rules: str
 ) -> None:
     """Parameters and gradients float32, products in 16 bits, the norm by device, the loss by function and place."""
-    seen = toy_dtypes(loss, norm, low, device)
+    seen = toy_dtypes(loss, norm, low, device())
     of_norm = norm_dtype(norm, rules, low, torch_version())
     assert (seen["fc1"], seen["norm"], seen["logits"]) == (low, of_norm, low)
     assert seen["loss"] == (torch.float32 if rules in FLOAT32_INSIDE[loss] else low)

@@ -45,11 +45,11 @@ def sum_with_a_hidden_float32(addends: Tensor, count: int, accumulator: torch.dt
     return add_one_by_one(addends, count, torch.float32).to(accumulator)
 
 
-def probe_of_the_reversed_vector(total: Total, length: int, dtype: torch.dtype, device: torch.device) -> Tree:
-    return tree_of(lambda x: total(x.flip(0)), length, dtype, device)
+def probe_of_the_reversed_vector(total: Total, length: int, dtype: torch.dtype) -> Tree:
+    return tree_of(lambda x: total(x.flip(0)), length, dtype)
 
 
-def probe_that_guesses(total: Total, length: int, dtype: torch.dtype, device: torch.device) -> Tree:
+def probe_that_guesses(total: Total, length: int, dtype: torch.dtype) -> Tree:
     return running(list(range(length)))
 
 

@@ -144,24 +144,24 @@ class FreshNoise(Training):
 
 def built(
     change: Callable[[TransformerLM], object], attention: AttentionFunction | None = None
-) -> Callable[[torch.device, int], TransformerLM]:
+) -> Callable[[int], TransformerLM]:
     """A model builder with one change to the finished model."""
 
-    def build(device: torch.device, seed: int) -> TransformerLM:
-        model = tiny.model(device, seed, attention) if attention else tiny.model(device, seed)
+    def build(seed: int) -> TransformerLM:
+        model = tiny.model(seed, attention) if attention else tiny.model(seed)
         change(model)
         return model
 
     return build
 
 
-def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[torch.device, int], TransformerLM]:
+def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[int], TransformerLM]:
     """A model builder that applies `change` to the output of the submodule `name`."""
     return built(lambda model: model.get_submodule(name).register_forward_hook(lambda _, __, output: change(output)))
 
 
-def noisy_model(device: torch.device) -> tuple[nn.Module, int]:
-    model, longest = wide_model(device)
+def noisy_model() -> tuple[nn.Module, int]:
+    model, longest = wide_model()
     model.get_submodule("norm").register_forward_hook(lambda _, __, output: F.dropout(output, 0.1))
     return model, longest
 
