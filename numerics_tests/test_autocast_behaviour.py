@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from numerics_tests.harness.checks import Watching, assert_same_bits, assert_true
@@ -171,11 +171,3 @@ def test_cross_entropy_in_a_region_is_that_of_float32_logits(loss: Any, recipe: 
     with torch.autocast(device().type, dtype=recipe.dtype):
         inside = loss(logits, targets)
     assert_same_bits(inside, F.cross_entropy(logits.float(), targets), "amp.html, ops that autocast to float32")
-
-
-def test_module_parameters_keep_their_dtype() -> None:
-    """Autocast casts what an op reads, never what a module owns."""
-    layer = nn.Linear(3, 3).to(device())
-    with torch.autocast(device().type, dtype=torch.bfloat16):
-        layer(torch.ones(2, 3, device=device()))
-    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float32}

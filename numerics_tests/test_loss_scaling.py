@@ -60,11 +60,13 @@ Backward = Callable[[Tensor, Tensor, float], Tensor]
 """(x, weight, dL/dy) to dL/dweight as float32, through a product in float16."""
 
 
-def scaled_backward(x: Tensor, weight: Tensor, upstream: float, scale: float = 2.0**15) -> Tensor:
+def scaled_backward(
+    x: Tensor, weight: Tensor, upstream: float, scale: float = 2.0**15, low: torch.dtype = torch.float16
+) -> Tensor:
     leaf = weight.clone().requires_grad_()
     scaler = torch.amp.GradScaler(x.device.type, init_scale=scale)
     optimizer = torch.optim.SGD([leaf], lr=0.0)
-    with torch.autocast(x.device.type, dtype=torch.float16):
+    with torch.autocast(x.device.type, dtype=low):
         y = x @ leaf
     scaler.scale(y.float().sum() * upstream).backward()
     scaler.unscale_(optimizer)
@@ -78,6 +80,14 @@ def test_scaling_saves_gradients_that_float16_would_lose(backward: Backward, pow
     x, weight = torch.eye(4, device=device()), torch.ones(4, 4, device=device())
     expected = torch.full((4, 4), 2.0**-power, device=device())
     assert_same_bits(backward(x, weight, 2.0**-power), expected, "2^(15 - k) >= 2^-24")
+
+
+def test_gradients_below_the_smallest_number_of_float16_vanish_without_scaling() -> None:
+    """2^-24 survives and 2^-25 does not, although W.grad is float32; bfloat16 has the range of float32."""
+    one = torch.ones(1, 1, device=device())
+    for power, low, is_lost in ((24, torch.float16, False), (25, torch.float16, True), (34, torch.bfloat16, False)):
+        found = scaled_backward(one, one, 2.0**-power, scale=1.0, low=low)
+        assert found.item() == (0 if is_lost else 2.0**-power)
 
 
 def test_scale_of_the_default_does_not_fit_float16() -> None:

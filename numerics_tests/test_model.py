@@ -16,7 +16,7 @@ from model.precision import PRECISIONS
 from model.regions import region, regions_opened_by
 from model.sizes import SIZES, ModelConfig
 from model.training import OPTIMIZERS, Training, optimizer_that_runs
-from model.transformer import RotaryEmbedding, TransformerLM, blocks_per_checkpoint
+from model.transformer import TransformerLM, blocks_per_checkpoint
 from numerics_tests.harness import oracles, tiny
 from numerics_tests.harness.checks import operators_of
 from numerics_tests.machine import environment
@@ -138,13 +138,6 @@ def test_tokens_and_lengths_beyond_the_shape_are_refused() -> None:
         model(torch.full((1, 2), tiny.CONFIG.vocab_size))
     with pytest.raises(RuntimeError, match="must match the size"):
         model(torch.zeros(1, tiny.CONFIG.context_length + 1, dtype=torch.int64))
-
-
-def test_positions_begin_at_0_whatever_the_length() -> None:
-    """The first token is turned by no angle, and later ones as in a longer sequence."""
-    rotary, x = RotaryEmbedding(8, 64), torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(rotary(x[..., :4, :]), rotary(x)[..., :4, :])
-    assert torch.equal(rotary(x[..., :1, :]), x[..., :1, :])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -255,18 +255,6 @@ def test_clipping_float16_gradients_loses_them_all() -> None:
     assert (wide[0] > 0.49).all()
 
 
-def test_optimizer_state_is_float32() -> None:
-    """Moments follow their parameter's dtype, so float32 parameters keep float32 moments under autocast."""
-    layer = nn.Linear(3, 3).to(device())
-    training = Training(layer, PRECISIONS["bf16"], device())
-    with torch.autocast(device().type, dtype=torch.bfloat16):
-        layer(torch.ones(2, 3, device=device())).float().sum().backward()
-    training.update()
-    moments = [state[name] for state in training.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    assert len(moments) == 4
-    assert {moment.dtype for moment in moments} == {torch.float32}
-
-
 @claim("make", TRAININGS)
 def test_training_takes_torchs_defaults(make: Callable[..., Training]) -> None:
     """The constants above are what the bounds assume; if torch's defaults change, this test fails first.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -62,11 +62,8 @@ def test_logits_err_at_most_twice_the_plain_formula(build: Build, seed: int) -> 
 
 
 def check_logits(made: TransformerLM, tokens: Tensor) -> None:
-    state = {name: parameter.detach() for name, parameter in made.named_parameters()}
-    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *tiny.SHAPE).detach()
-    plain = oracles.transformer_logits(state, tokens, *tiny.SHAPE)
-    floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
-    assert_at_most_twice(made(tokens).detach(), plain, exact, floor)
+    (exact, _), (plain, _) = (tiny.by_the_formula(made, tokens, dtype) for dtype in (torch.float64, torch.float32))
+    assert_at_most_twice(made(tokens).detach(), plain, exact, roundings=tiny.CONFIG.d_model)
 
 
 @claim("linear", {"model": Linear}, out_width=st.integers(100, 400), in_width=st.integers(100, 400))
@@ -99,47 +96,13 @@ def test_gradients_err_at_most_twice_the_plain_formula(build: Build, seed: int) 
     """Every parameter's gradient against float64, by the same rule; the floor is n u32 of the largest gradient."""
     made, tokens = build(seed), tiny.tokens(seed)
     mine = tiny.filled_gradients(Training(made, PRECISIONS["fp32"], device()), tokens)
-    states = tiny.in_float64(made), {n: p.detach().clone().requires_grad_() for n, p in made.named_parameters()}
-    for state in states:
-        oracles.transformer_loss(state, tokens, tiny.targets_of(tokens), *tiny.SHAPE).backward()
+    (_, exact), (_, plain) = (tiny.by_the_formula(made, tokens, dtype) for dtype in (torch.float64, torch.float32))
     for name, gradient in mine.items():
-        exact, plain = (state[name].grad for state in states)
-        assert exact is not None
-        assert plain is not None
-        floor = tokens.numel() * U32 * float(exact.abs().max())
-        assert_at_most_twice(gradient, plain, exact, floor)
+        assert_at_most_twice(gradient, plain[name], exact[name], roundings=tokens.numel())
 
 
 LOSS_SCALE = 2.0**10
 """Far from overflow in a tiny model, where the scaler's own start may skip the first step."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """A forward and a backward pass of `of` in float64, and by the plain formula under `precision`."""
-
-    exact_logits: Tensor
-    plain_logits: Tensor
-    exact: dict[str, Tensor]
-    """Gradients by parameter."""
-    plain: dict[str, Tensor]
-
-
-def expected_of(of: Training, tokens: Tensor) -> Expected:
-    weights = tiny.in_float64(of.model)
-    leaves = {name: weight.detach().float().requires_grad_() for name, weight in weights.items()}
-    exact_logits = oracles.transformer_logits(weights, tokens, *tiny.SHAPE)
-    with of.precision.autocast(of.device):
-        plain_logits = oracles.transformer_logits(leaves, tokens, *tiny.SHAPE)
-    oracles.token_losses(exact_logits, tiny.targets_of(tokens)).mean().backward()
-    scale = LOSS_SCALE if of.precision.scales_loss else 1.0
-    (oracles.token_losses(plain_logits, tiny.targets_of(tokens), torch.float32).mean() * scale).backward()
-    exact, plain = (
-        {name: leaf.grad for name, leaf in state.items() if leaf.grad is not None} for state in (weights, leaves)
-    )
-    return Expected(
-        exact_logits.detach(), plain_logits.detach(), exact, {name: value / scale for name, value in plain.items()}
-    )
 
 
 def in_training(make: Callable[..., Training], seed: int, precision: str, *how: str) -> Training:
@@ -158,20 +121,21 @@ def test_autocast_errs_at_most_twice_the_plain_formula(make: tiny.MakeTraining, 
     mean, because the largest of so few errors moves by more than the step from float16 to bfloat16 from seed to seed.
     """
     training, tokens = in_training(make, seed, precision), tiny.tokens(seed)
-    expected = expected_of(training, tokens)
+    exact_logits, exact = tiny.by_the_formula(training.model, tokens)
+    with training.precision.autocast(device()):
+        plain_logits, plain = tiny.by_the_formula(training.model, tokens, torch.float32, training.loss_scale())
     logits = training.forward(tokens)
     training.backward(training.loss(logits, tiny.targets_of(tokens)))
     scale = training.loss_scale()
     mine = {name: gradient / scale for name, gradient in tiny.gradients(training.model).items()}
-    of_logits = [rms(of.detach().double() - expected.exact_logits) for of in (logits, expected.plain_logits)]
+    of_logits = [rms(of.detach().double() - exact_logits) for of in (logits, plain_logits)]
     of_gradients = [
-        sum((rms(of[name].double() - exact) / rms(exact)) ** 2 for name, exact in expected.exact.items()) ** 0.5
-        for of in (mine, expected.plain)
+        sum((rms(of[name].double() - gradient) / rms(gradient)) ** 2 for name, gradient in exact.items()) ** 0.5
+        for of in (mine, plain)
     ]
-    for what, (error, plain) in (("logits", of_logits), ("gradients", of_gradients)):
-        assert_true(
-            error <= 2 * plain, f"{what} err by {error:.3g}, {error / plain:.3g} x the plain formula in {precision}"
-        )
+    for what, (error, of_plain) in (("logits", of_logits), ("gradients", of_gradients)):
+        times = error / of_plain
+        assert_true(times <= 2, f"{what} err by {error:.3g}, {times:.3g} x the plain formula in {precision}")
 
 
 def rms(x: Tensor) -> float:
@@ -194,22 +158,24 @@ def test_first_step_is_that_of_float64(
     if zero_grad == "before-step" and precision == "fp16":
         precision = "fp16-unscaled"  # torch's scaler refuses to step without gradients
     training, tokens = in_training(make, seed, precision, optimizer, zero_grad), tiny.tokens(seed)
-    expected = expected_of(training, tokens)
+    exact_logits, exact_gradients = tiny.by_the_formula(training.model, tokens)
+    with training.precision.autocast(device()):
+        _, plain = tiny.by_the_formula(training.model, tokens, torch.float32, training.loss_scale())
     before = tiny.in_float64(training.model)
     loss = training.step(tokens, tiny.targets_of(tokens))
-    exact_loss = oracles.token_losses(expected.exact_logits, tiny.targets_of(tokens)).mean()
+    exact_loss = oracles.token_losses(exact_logits, tiny.targets_of(tokens)).mean()
     u = training.precision.autocast_dtype or torch.float32
     assert_true(bool((loss - exact_loss).abs() <= 64 * bounds.rounding(u)[0]), f"the loss is {loss}, not {exact_loss}")
-    norm = torch.cat([gradient.flatten() for gradient in expected.exact.values()]).norm()
+    norm = torch.cat([gradient.flatten() for gradient in exact_gradients.values()]).norm()
     clipped = float((1 / (norm + 1e-6)).clamp(max=1.0))
     for name, parameter in training.model.named_parameters():
         start = before[name].detach()
         if zero_grad == "before-step":
             assert_same_bits(parameter.detach(), start.float(), "no gradient, no update")
             continue
-        gradient = clipped * expected.exact[name]
+        gradient = clipped * exact_gradients[name]
         floor = tokens.numel() * U32 * float(gradient.abs().max())
-        error = 2 * float((clipped * expected.plain[name].double() - gradient).abs().max()) + floor
+        error = 2 * float((clipped * plain[name].double() - gradient).abs().max()) + floor
         slope = RATE * EPS * error / (gradient.abs() - error).square()
         allowed = torch.where(gradient.abs() <= 2 * error, 2 * RATE, slope) + bounds.adamw(start, 1, RATE)
         exact = oracles.adamw(start, [gradient], RATE, BETAS, EPS, DECAY)
@@ -229,17 +195,12 @@ def test_gradient_is_the_slope_in_a_random_direction(build: Build, seed: int) ->
     generator = torch.Generator().manual_seed(seed)
     direction = {n: torch.randn(w.shape, generator=generator, dtype=w.dtype).to(device()) for n, w in weights.items()}
 
+    def loss_at(h: float) -> Tensor:
+        moved = {name: weight + h * direction[name] for name, weight in weights.items()}
+        return oracles.token_losses(tiny.exact_logits(made, moved, tokens), tiny.targets_of(tokens)).mean()
+
     def slope(h: float) -> Tensor:
-        ahead, behind = (
-            oracles.transformer_loss(
-                {n: w + sign * h * direction[n] for n, w in weights.items()},
-                tokens,
-                tiny.targets_of(tokens),
-                *tiny.SHAPE,
-            )
-            for sign in (1, -1)
-        )
-        return (ahead - behind) / (2 * h)
+        return (loss_at(h) - loss_at(-h)) / (2 * h)
 
     coarse, fine = slope(2.0**-14), slope(2.0**-15)
     products = torch.cat([(gradients[name].double() * direction[name]).flatten() for name in weights])
@@ -270,10 +231,9 @@ def test_logits_do_not_depend_on_later_tokens(build: Build, seed: int, cut: int)
 def test_sequence_alone_is_as_exact_as_in_a_batch(build: Build, seed: int) -> None:
     """The rule of at most twice, not bits, since kernels add in another order at another size."""
     made, tokens = build(seed), tiny.tokens(seed)
-    exact = tiny.exact_logits(made, tiny.in_float64(made), tokens[:1]).detach()
-    floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
+    exact, _ = tiny.by_the_formula(made, tokens[:1])
     together, alone = made(tokens)[:1].detach(), made(tokens[:1]).detach()
-    assert_at_most_twice(together, alone, exact, floor)
+    assert_at_most_twice(together, alone, exact, roundings=tiny.CONFIG.d_model)
 
 
 @pytest.mark.filterwarnings(
@@ -284,9 +244,8 @@ def test_every_attention_gives_the_same_model(attention: AttentionFunction) -> N
     """Logits of each implementation inside the model, by the rule of at most twice the naive one's error."""
     tokens = tiny.tokens()
     made = tiny.model(attention=attention)
-    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *tiny.SHAPE).detach()
-    floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
-    assert_at_most_twice(made(tokens).detach(), tiny.model()(tokens).detach(), exact, floor)
+    exact, _ = tiny.by_the_formula(made, tokens)
+    assert_at_most_twice(made(tokens).detach(), tiny.model()(tokens).detach(), exact, roundings=tiny.CONFIG.d_model)
 
 
 @claim(
@@ -372,13 +331,9 @@ def test_microbatches_accumulate_to_the_whole_batch(accumulate: Accumulate, seed
     split = Training(tiny.model(seed), PRECISIONS["fp32"], device())
     accumulate(split, [tokens[:first], tokens[first:]])
     whole = tiny.filled_gradients(Training(tiny.model(seed), PRECISIONS["fp32"], device()), tokens)
-    state = tiny.in_float64(split.model)
-    oracles.token_losses(tiny.exact_logits(split.model, state, tokens), tiny.targets_of(tokens)).mean().backward()
+    _, exact = tiny.by_the_formula(split.model, tokens)
     for name, gradient in tiny.gradients(split.model).items():
-        exact = state[name].grad
-        assert exact is not None
-        floor = tokens.numel() * U32 * float(exact.abs().max())
-        assert_at_most_twice(gradient, whole[name], exact, floor)
+        assert_at_most_twice(gradient, whole[name], exact[name], roundings=tokens.numel())
 
 
 def losses_of(make: tiny.MakeTraining, precision: str, steps: int = 32) -> list[float]:

@@ -127,6 +127,18 @@ def exact_logits(of: nn.Module, state: Mapping[str, Tensor], tokens_BT: Tensor) 
     return logits
 
 
+def by_the_formula(
+    of: nn.Module, tokens_BT: Tensor, dtype: torch.dtype = torch.float64, scale: float = 1.0
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits by the oracle with parameters of `dtype`, and their gradients by name, over `scale`, of as much loss."""
+    state = {name: parameter.detach().to(dtype).requires_grad_() for name, parameter in of.named_parameters()}
+    logits = exact_logits(of, state, tokens_BT)
+    with torch.autocast(device().type, enabled=False):  # where the caller's region is one of a forward pass
+        loss = oracles.token_losses(logits, targets_of(tokens_BT), dtype).mean() * scale
+        found = torch.autograd.grad(loss, list(state.values()))
+    return logits.detach(), {name: gradient / scale for name, gradient in zip(state, found, strict=True)}
+
+
 def in_float64(of: nn.Module) -> dict[str, Tensor]:
     """Its parameters as float64 leaves, for the oracles."""
     return {name: parameter.detach().double().requires_grad_() for name, parameter in of.named_parameters()}
