@@ -27,7 +27,9 @@ MOST_REASONS = 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", type=Path, help="a CSV of timings, memory or kernels (.gz, .xz) or a pytest-benchmark JSON"
+        "file",
+        type=Path,
+        help="a CSV (.gz, .xz) or Markdown table of timings, memory or kernels, or a pytest-benchmark JSON",
     )
     parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
     parser.add_argument(
