@@ -20,7 +20,6 @@ from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
 from perf_tests.run.before import (
-    balanced,
     cases_left,
     check_cold_cache,
     choose_baseline,
@@ -36,6 +35,7 @@ from perf_tests.run.before import (
 from perf_tests.run.ends import predicted_seconds
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, TOY, attention_case, language_model_case
+from tests.support.git_repository import git
 from tests.support.items import benchmark, stash_of
 from tests.support.launch import ROOT
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, identity, machine, record, timed
@@ -61,9 +61,7 @@ def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of
     assert shares > 2 or seconds[0] == pytest.approx(sum(seconds) / shares, rel=0.2), "balanced by predicted time"
 
 
-def test_the_longest_goes_first_and_to_the_share_with_the_least_and_more_shares_than_models_are_refused() -> None:
-    assert balanced({"a": 2, "b": 3, "c": 4, "d": 5}, 2) == [["d", "a"], ["c", "b"]]
-    assert balanced({"a": 1, "b": 1, "c": 1}, 2) == [["a", "c"], ["b"]], "of two alike the first in the grid"
+def test_more_shares_than_models_are_refused() -> None:
     with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
         places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
 
@@ -269,15 +267,23 @@ def test_a_row_whose_phase_is_no_word_is_outside_of_any_run() -> None:
     assert is_inside(identity(batch_size=1) | {"phase": ["forward"]}, SETTINGS) is False
 
 
-@pytest.mark.parametrize("files", [(), (Path("new.py"),)])
 def test_the_commit_is_that_of_what_is_under_test_and_a_file_that_git_does_not_track_is_a_change(
-    tmp_path: Path, files: tuple[Path, ...]
+    tmp_path: Path,
 ) -> None:
     """Wherever pytest was started."""
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"of {Path.cwd()}", "dirty": False})
-    info = commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
-    assert (info["id"], info["dirty"]) == (f"of {tmp_path}", bool(files))
-    assert Path.cwd() != tmp_path
+    (tmp_path / "new.py").touch()
+
+    def is_dirty(*files: Path) -> bool:
+        info = commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
+        assert info["id"] == f"of {tmp_path}" != f"of {Path.cwd()}"
+        return bool(info["dirty"])
+
+    assert (is_dirty(), is_dirty(Path("new.py"))) == (False, True), "no repository at all"
+    git(tmp_path, "init", "-q")
+    assert is_dirty(Path("new.py"))
+    git(tmp_path, "add", "new.py")
+    assert not is_dirty(Path("new.py"))
 
 
 def test_what_drifts_is_no_part_of_the_machine() -> None:
