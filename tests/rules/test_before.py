@@ -15,7 +15,6 @@ from perf_tests.bench.options import SavingOptions, regressions, show_beside_bas
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.session import Run, noted, session_of
-from perf_tests.cases.selected import is_inside
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
@@ -38,7 +37,7 @@ from tests.support.example_cases import SETTINGS, TOY, attention_case, language_
 from tests.support.git_repository import git
 from tests.support.items import benchmark, stash_of
 from tests.support.launch import ROOT
-from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, identity, machine, record, timed
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, record, timed
 
 MODELS = [TOY, *(replace(TOY, num_layers=layers) for layers in (4, 40, 400))]
 GRID = [
@@ -221,14 +220,6 @@ def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs
     assert all(words in str(refusal.value) for words in ("here: 999", "here: '0.4.1'"))
 
 
-@pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
-def test_a_record_of_a_run_that_no_file_can_be_named_after_is_a_baseline(run: str, tmp_path: Path) -> None:
-    path = save_record({**BOTH, "suite": {**BOTH["suite"], "run": run}}, own_folder(tmp_path), "run")
-    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(ONE))
-    assert found is not None
-    assert found.path == path
-
-
 def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
     slower = Mock(fails=lambda current, compared: "slower" if current["median"] > compared["median"] else None)
     before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
@@ -259,12 +250,6 @@ def test_the_table_is_shown_where_it_is_asked_for_and_has_the_valid_rows_with_a_
     session_of(asked).run = None
     prepare_table(asked, rows := [timed(BACKWARD)])
     assert len(rows) == 1
-
-
-def test_a_row_whose_phase_is_no_word_is_outside_of_any_run() -> None:
-    assert is_inside(identity(), SETTINGS) is False, "of a batch of 4"
-    assert is_inside(identity(batch_size=1), SETTINGS) is True
-    assert is_inside(identity(batch_size=1) | {"phase": ["forward"]}, SETTINGS) is False
 
 
 def test_the_commit_is_that_of_what_is_under_test_and_a_file_that_git_does_not_track_is_a_change(

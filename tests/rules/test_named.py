@@ -107,6 +107,14 @@ def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
     assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere:{tmp_path}"
 
 
+def test_workers_keep_out_the_plugins_that_the_run_keeps_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--exitfirst")
+    environment = inherited_environment()
+    assert environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+    assert "PYTEST_ADDOPTS" not in environment
+
+
 def test_a_file_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def attend(q, k, v): return v\n")
