@@ -7,7 +7,7 @@ steps that the history finds. Two machines have ratios without a verdict.
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 from math import prod
@@ -99,10 +99,6 @@ class Pair:
     can_tell: bool
     """Whether there are launches enough for any verdict or step."""
 
-    @property
-    def counts(self) -> Counter[Kind]:
-        return Counter(row.kind for row in self.changes)
-
 
 def pairs_of(era: Era, unreadable: list[str]) -> list[Pair]:
     """The pair to show first, and all others that the gate judges; empty where a single commit timed anything.
@@ -131,16 +127,22 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
     from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable  # loads scipy
     from perf_tests.report.gate_screens import condition_lines, verdict_sentence
 
-    before, now = (_records(era.codes[place], unreadable) for place in (base, head))
+    other = _by_steps(era, base, head)
+    before, now = (
+        # Read again the newest records, because the rounds of hundreds of launches are too many to keep.
+        [
+            StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)})
+            for record in each_readable((launch.path for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]), unreadable)
+        ]
+        for code in (era.codes[base], era.codes[head])
+    )
     reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
     if reason:
-        other = _by_steps(era, base, head)
-        return Pair(base, head, other.changes, [f"No verdict: {reason}", *other.notes], False, other.can_tell)
+        return replace(other, notes=[f"No verdict: {reason}", *other.notes])
     result = conclude_recorded(before, now, RULES)
     notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
     if result.contaminated:
-        other = _by_steps(era, base, head)
-        return Pair(base, head, other.changes, [*notes, *other.notes], False, False)
+        return replace(other, notes=[*notes, *other.notes], can_tell=False)
     kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
     seconds = {(one.case, id(point.code)): point.seconds for one in reversed(era.series) for point in one.points}
     changes = [
@@ -153,14 +155,6 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
         for row in result.cases
     ]  # fmt: skip
     return Pair(base, head, sorted(changes, key=_order), notes, True, True)
-
-
-def _records(code: Code, unreadable: list[str]) -> list[StoredRecord]:
-    """Read the newest records again, because the rounds of hundreds of launches are too many to keep."""
-    return [
-        StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)})
-        for record in each_readable((launch.path for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]), unreadable)
-    ]
 
 
 def _by_steps(era: Era, base: int, head: int) -> Pair:
@@ -196,26 +190,21 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     kept = [row for row in found if counts[row.case] == 1 or (row.base_seconds and row.head_seconds)]
     twins = counts.keys() - {row.case for row in kept}
     kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
-    notes = [_why_no_verdict(era, base, head)]
+    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
+    notes = [
+        "Shown are the steps that the history finds between the two commits, which need "
+        f"{LEAST_LAUNCHES} launches on either side."
+    ]
+    if of_base < FEWEST_BASE_LAUNCHES or of_head < FEWEST_HEAD_LAUNCHES:
+        notes[0] = (
+            f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it "
+            f"needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {notes[0]}"
+        )
     if outside:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
     can_tell = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
     return Pair(base, head, sorted(kept, key=_order), notes, False, can_tell)
-
-
-def _why_no_verdict(era: Era, base: int, head: int) -> str:
-    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
-    shown = (
-        "Shown are the steps that the history finds between the two commits, which need "
-        f"{LEAST_LAUNCHES} launches on either side."
-    )
-    if of_base >= FEWEST_BASE_LAUNCHES and of_head >= FEWEST_HEAD_LAUNCHES:
-        return shown
-    return (
-        f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it needs "
-        f"at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {shown}"
-    )
 
 
 def _lost_words(outcome: str | None) -> tuple[str, str]:
@@ -269,19 +258,16 @@ def moved(era: Era, pair: Pair) -> list[Moved]:
         # A slowdown that base has too is shown as that against the code before both.
         if row is not None and is_of_pair and (item is None or era.codes.index(item.code) > pair.base):
             found.append(Moved(row, item.code if item else era.codes[pair.head], None))
-        elif item is not None:
-            found.append(Moved(_opened(item), item.code, item))
+        elif item is not None and item.effect is None:
+            verdict, why = _lost_words(None if item.what == "gone" else item.what)
+            found.append(Moved(Change(case, Kind.LOST, verdict, why=why), item.code, item))
+        elif item is not None and item.effect is not None:
+            one, ratio = item.series, 1 + item.effect
+            why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
+            now = one.points[-1].seconds
+            slower = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
+            found.append(Moved(slower, item.code, item))
     return sorted(found, key=lambda one: _order(one.change))
-
-
-def _opened(item: OpenItem) -> Change:
-    """An open item as a change since the code before it."""
-    if item.effect is None:
-        verdict, why = _lost_words(None if item.what == "gone" else item.what)
-        return Change(item.series.case, Kind.LOST, verdict, why=why)
-    step = next(step for step in item.series.steps if item.series.code_of(step) is item.code)
-    now, ratio = item.series.points[-1].seconds, 1 + item.effect
-    return Change(item.series.case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=since(item.series, step))
 
 
 def headline(pair: Pair, found: Sequence[Moved]) -> str:
@@ -297,22 +283,6 @@ def headline(pair: Pair, found: Sequence[Moved]) -> str:
         )
         said.insert(0, f"{counts[Kind.SLOWER]} {of} {are} slower: {by}")
     return f"{'; '.join(said)}." if said else ""
-
-
-def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> str:
-    """The rows that the first screen leaves out, and what is known of them."""
-    from perf_tests.gate.recorded import RULES  # loads scipy
-
-    named = {one.change.case for one in found}
-    rest = Counter(row.verdict for row in pair.changes if row.case not in named)
-    words = {
-        Verdict.OK: f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)",
-        "no step": "without a step"
-        + (f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""),
-    }
-    said = [f"{more} more that moved, below"] if more else []
-    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
-    return ", ".join(said)
 
 
 COLLECTING = {
@@ -332,16 +302,14 @@ def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
             pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
             yield Said(f"python -m perf_tests gate {pair}", "command")
             of = dict(series[one.change.case].identity)
-            options = " ".join(
-                f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None
-            )
-            line = f"python -m perf_tests bisect {pair} --case {case} --options {shlex.quote(options)}"
-            yield Said(line, "command")
+            options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
+            said = shlex.quote(" ".join(options))
+            yield Said(f"python -m perf_tests bisect {pair} --case {case} --options {said}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:
     """What the first screen says of two commits."""
-    counts = pair.counts
+    counts = Counter(row.kind for row in pair.changes)
     head, base = (_commit_words(era, place) for place in (pair.head, pair.base))
     of = f"of {how_many(len(pair.changes), 'case')}"
     if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
@@ -356,7 +324,12 @@ def sentence(era: Era, pair: Pair) -> str:
 
 
 def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[Block]:
-    """What moved, each with how its time went over all commits, and the figure of one; all where none can tell."""
+    """What moved, each with how its time went over all commits, what did not, and the figure of one case.
+
+    All cases where none can tell.
+    """
+    from perf_tests.gate.recorded import RULES  # loads scipy
+
     named, series = _case_links(era, number), {one.case: one for one in reversed(era.series)}
     shown = [(one.change, one.start.name) for one in found]
     if not pair.can_tell and not found:
@@ -370,7 +343,16 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator
     ]  # fmt: skip
     if rows:
         yield Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
-    yield Said(unchanged_line(era, pair, found, max(0, len(shown) - WORST)), "note")
+    listed = {one.change.case for one in found}
+    rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
+    least = f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""
+    words = {
+        Verdict.OK: f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)",
+        "no step": f"without a step{least}",
+    }
+    said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []
+    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
+    yield Said(", ".join(said), "note")
     # The slowest case, else the first that has times over the commits.
     timed = [one.change for one in found if one.change.case in series]
     for row in sorted(timed, key=lambda row: row.kind != Kind.SLOWER)[:1]:

@@ -162,7 +162,8 @@ def part(
     """A subsection of a run: figures, tables of its cases, tables of what the pass `passed` found."""
 
     def blocks(_: Report, one: RecordedRun) -> Iterator[Block]:
-        yield from _drawn(figure for of in figures for figure in of(one))
+        if drawn := [figure for of in figures for figure in of(one)]:
+            yield Figures(drawn)
         # The reasons for cases without a timing, of which there may be thousands, stand below the run's first table.
         said = frozenset(lost_lines(one.cells))
         for builders, cells, without in (
@@ -188,7 +189,17 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
     newest = next((one for one in reversed(runs) if one.cells), runs[-1])
     flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged", ""
     if pair is None:
-        yield Said(_one_commit(era, newest), "answer")
+        said = "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
+        if newest.cells:
+            launched = (one for one in era.codes if any(launch.name == newest.name for launch in one.launches))
+            code = next(launched, era.codes[-1])
+            timed = sum(cell.is_timed for cell in newest.cells)
+            said = (
+                f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time at "
+                f"{code.name}, in {how_many(sum(launch.has_cases for launch in code.launches), 'launch')}; "
+                "no other commit has times on this machine, so nothing can be slower or faster yet."
+            )
+        yield Said(said, "answer")
         lost = sum(bool(cell.outcome) for cell in newest.cells)
         failed = str(lost), "without timing", "lost" if lost else ""
         yield Numbers([(DASH, COUNTED[Kind.SLOWER], ""), (DASH, COUNTED[Kind.FASTER], ""), failed, flagged])
@@ -214,20 +225,6 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
     if others:
         where += f" Shown apart below: {how_many(others, 'other machine')}, by build and settings."
     yield from (Said(line, "note") for line in (*_flag_sentences(newest), where))
-
-
-def _one_commit(era: Era, newest: RecordedRun) -> str:
-    if not newest.cells:
-        return "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
-    launched = (one for one in era.codes if any(launch.name == newest.name for launch in one.launches))
-    code = next(launched, era.codes[-1])
-    timed = sum(cell.is_timed for cell in newest.cells)
-    launches = how_many(sum(launch.has_cases for launch in code.launches), "launch")
-    return (
-        f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time at {code.name}, "
-        f"in {launches}; "
-        "no other commit has times on this machine, so nothing can be slower or faster yet."
-    )
 
 
 def _furthest(one: RecordedRun) -> Rows:
@@ -286,7 +283,8 @@ LIMIT_NOTE = (
 
 def limits(_: Report, one: RecordedRun) -> Iterator[Block]:
     """The roofline, and a table of the cases whose record knows a limit."""
-    yield from _drawn(plots.roofline(one))
+    if drawn := plots.roofline(one):
+        yield Figures(drawn)
     known = [
         cell for cell in one.cells if cell.is_timed and any(cell.number(name) is not None for name in KNOWN_LIMITS)
     ]
@@ -360,11 +358,6 @@ def what_ran(report: Report, _: Report) -> Iterator[Block]:
     yield from (Said(f"Left out: {line}", "warning") for line in report.left_out)
 
 
-def _drawn(figures: Iterable[Figure]) -> list[Block]:
-    found = list(figures)
-    return [Figures(found)] if found else []
-
-
 SECTIONS = (
     Section("answer", "Is anything slower?", whole_page, answer),
     Section("changed{number}", "What changed: {name}", each_era,
@@ -414,8 +407,9 @@ def page_of(report: Report) -> str:
         for n, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
         if pairs
     ]
-    document: str = macros().document(
-        title=TITLE, choices=choices_of(cells), style=style(),
+    template: Any = environment().get_template("page.html.jinja").module
+    document: str = template.document(
+        title=TITLE, choices=choices_of(cells), style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         sections=[(folded, list(some)) for folded, some in groupby(sections, key=lambda section: section["folded"])],
         data=without_nan({**stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
         drawing=Markup(plotly()) if figures or eras else "",
@@ -424,20 +418,9 @@ def page_of(report: Report) -> str:
     return str(document)
 
 
-def style() -> Markup:
-    """The page's CSS, as it stands in a `style` element."""
-    return Markup((HERE / "page.css").read_text(encoding="utf-8"))
-
-
 def plotly() -> str:
     """The smallest of Plotly's published bundles that draws every figure: it knows scatter, bar and pie."""
     return lzma.decompress((HERE / "plotly" / "plotly-basic.min.js.xz").read_bytes()).decode()
-
-
-@cache
-def macros() -> Any:
-    """The macros of `page.html.jinja`."""
-    return environment().get_template("page.html.jinja").module
 
 
 @cache
