@@ -22,20 +22,6 @@ from perf_tests.records.format import DASH, Columns, T, order, shown, significan
 from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
 from perf_tests.records.store import Status, StoredRecord, compare, each_readable
 from perf_tests.report import blocks
-from perf_tests.report.blocks import (
-    Block,
-    CellOfRow,
-    Figure,
-    Figures,
-    Link,
-    Mark,
-    Point,
-    Row,
-    Rows,
-    Said,
-    rounded,
-    tags_of,
-)
 from perf_tests.report.comparison import why_without_ratio
 from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
 from perf_tests.report.plots import RecordedRun, pass_name
@@ -223,7 +209,7 @@ def _order(row: Change) -> tuple[int, float, str]:
 HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "95 % interval", "why")
 
 
-def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[Block]:
+def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[blocks.Block]:
     """Two choices of a commit, and the table of the first pair, the one to show before a reader chooses."""
     options = [
         (place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
@@ -232,9 +218,11 @@ def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[Block]:
     for pair in pairs[:1]:
         yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
         named = _case_links(era, number)
-        rows = [Row([named(row.case), Mark.of(row.verdict, TONES), *_cells(row)[1:]]) for row in pair.changes]
+        rows = [
+            blocks.Row([named(row.case), blocks.Mark.of(row.verdict, TONES), *_cells(row)[1:]]) for row in pair.changes
+        ]
         title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
-        yield Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+        yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
 
 
 @dataclass(frozen=True)
@@ -292,7 +280,7 @@ COLLECTING = {
 """Options that collect a case by its identity: without them the gate takes smaller ones."""
 
 
-def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
+def commands(era: Era, found: Sequence[Moved]) -> Iterator[blocks.Said]:
     """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
     series = {one.case: one for one in reversed(era.series)}
     for one in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
@@ -300,11 +288,11 @@ def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
         good = codes[max(codes.index(one.start) - 1, 0)]
         if good is not one.start and good.commit and one.start.commit:
             pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
-            yield Said(f"python -m perf_tests gate {pair}", "command")
+            yield blocks.Said(f"python -m perf_tests gate {pair}", "command")
             of = dict(series[one.change.case].identity)
             options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
             said = shlex.quote(" ".join(options))
-            yield Said(f"python -m perf_tests bisect {pair} --case {case} --options {said}", "command")
+            yield blocks.Said(f"python -m perf_tests bisect {pair} --case {case} --options {said}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:
@@ -323,7 +311,7 @@ def sentence(era: Era, pair: Pair) -> str:
     return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
 
 
-def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[Block]:
+def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[blocks.Block]:
     """What moved, each with how its time went over all commits, what did not, and the figure of one case.
 
     All cases where none can tell.
@@ -335,14 +323,15 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator
     if not pair.can_tell and not found:
         shown = [(row, "") for row in pair.changes]
     rows = [
-        Row([
-            named(row.case), Mark.of(row.verdict, TONES), "" if row.ratio is None else f"{row.ratio - 1:+.1%}", start,
+        blocks.Row([
+            named(row.case), blocks.Mark.of(row.verdict, TONES),
+            "" if row.ratio is None else f"{row.ratio - 1:+.1%}", start,
             _spark(series[row.case]) if row.case in series else "", row.why,
         ])
         for row, start in shown[:WORST]
     ]  # fmt: skip
     if rows:
-        yield Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
+        yield blocks.Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
     listed = {one.change.case for one in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
     least = f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""
@@ -352,14 +341,16 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator
     }
     said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []
     said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
-    yield Said(", ".join(said), "note")
+    yield blocks.Said(", ".join(said), "note")
     # The slowest case, else the first that has times over the commits.
     timed = [one.change for one in found if one.change.case in series]
     for row in sorted(timed, key=lambda row: row.kind != Kind.SLOWER)[:1]:
         title = f"{case_name(row.case)} over the commits, {_drift_words(era)}"
         place = next(place for place, one in enumerate(era.series) if one is series[row.case])
         note = f"{POINT_NOTE}; dotted: steps"
-        yield Figures([Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=place)])
+        yield blocks.Figures(
+            [blocks.Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=place)]
+        )
 
 
 def short_subject(code: Code) -> str:
@@ -378,10 +369,10 @@ def _cells(row: Change) -> tuple[str, ...]:
     return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", interval, row.why)
 
 
-def _case_links(era: Era, number: int) -> Callable[[str], str | Link]:
+def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.Link]:
     """What names a case, with a link to its row in the history; of two identities, to that of the newest code."""
     to = {one.case: f"since{number}-c{place}" for place, one in reversed(list(enumerate(era.series)))}
-    return lambda case: Link(case_name(case), to[case]) if case in to else case_name(case)
+    return lambda case: blocks.Link(case_name(case), to[case]) if case in to else case_name(case)
 
 
 # What it shows of each case over the commits: steps, exact counters, and how its time went.
@@ -393,7 +384,7 @@ TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)"
          "95 % interval (ms)", "newest / first")  # fmt: skip
 
 
-def over_commits(era: Era, number: int) -> Iterator[Block]:
+def over_commits(era: Era, number: int) -> Iterator[blocks.Block]:
     """Steps, counters that changed, a figure that the page's program draws from `era_data`, and all trends.
 
     Nothing where one commit is all there is.
@@ -406,22 +397,22 @@ def over_commits(era: Era, number: int) -> Iterator[Block]:
     if steps:
         yield _found(f"{anchor}-steps", "Steps: commits at which a time moved", STEP_COLUMNS, steps, to)
     else:
-        yield Said("No step was found in any case.")
+        yield blocks.Said("No step was found in any case.")
     if counters:
         title = "Exact counters: commits at which one changed"
         yield _found(f"{anchor}-counters", title, COUNTER_COLUMNS, counters, to)
     title, note = "Time over commits, one case at a time", f"{POINT_NOTE}; dotted: steps"
-    yield Figures([Figure(anchor, title, "", "", (), [note], over_commits=anchor)])
+    yield blocks.Figures([blocks.Figure(anchor, title, "", "", (), [note], over_commits=anchor)])
     rows = []
     for one in sorted(era.series, key=lambda one: -one.points[-1].seconds / one.points[0].seconds):
         seconds, last = [point.seconds for point in one.points], one.points[-1]
         figures = (seconds[0], min(seconds), max(seconds), seconds[-1])
         interval = " to ".join(significant(end * 1e3) for end in last.interval) if last.interval else DASH
-        cells: list[CellOfRow] = [Link(case_name(one.case), to[id(one)]), _spark(one), str(len(seconds))]
+        cells: list[blocks.CellOfRow] = [blocks.Link(case_name(one.case), to[id(one)]), _spark(one), str(len(seconds))]
         cells += [significant(value * 1e3) for value in figures]
-        rows.append(Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
+        rows.append(blocks.Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
     notes = [*conditions(era), POINT_NOTE]
-    yield Rows(f"{anchor}-cases", f"Every case over the commits, {_drift_words(era)}", TREND, 1, rows, notes)
+    yield blocks.Rows(f"{anchor}-cases", f"Every case over the commits, {_drift_words(era)}", TREND, 1, rows, notes)
 
 
 def _drift_words(era: Era) -> str:
@@ -430,15 +421,15 @@ def _drift_words(era: Era) -> str:
 
 def _found(
     name: str, title: str, columns: Columns[tuple[Series, T]], found: Sequence[tuple[Series, T]], to: Mapping[int, str]
-) -> Rows:
+) -> blocks.Rows:
     """The columns of the screen, each case a link to its figure."""
     header = tuple({"case": "Case", "counter": "Case", "name": "counter"}.get(column, column) for column in columns)
     named, *others = columns.values()
-    rows = [Row([Link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
-    return Rows(name, title, header, 1, rows)
+    rows = [blocks.Row([blocks.Link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
+    return blocks.Rows(name, title, header, 1, rows)
 
 
-def _spark(one: Series) -> CellOfRow:
+def _spark(one: Series) -> blocks.CellOfRow:
     values = [point.seconds for point in one.points]
     first, last = (significant(value * 1e3) for value in (values[0], values[-1]))
     words = f"{how_many(len(values), 'commit')}, from {first} to {last} ms"
@@ -451,13 +442,15 @@ def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
     cases = []
     for one in era.series:
         at = [places[id(point.code)] for point in one.points]
-        intervals = {n: list(map(rounded, point.interval)) for n, point in enumerate(one.points) if point.interval}
+        intervals = {
+            n: list(map(blocks.rounded, point.interval)) for n, point in enumerate(one.points) if point.interval
+        }
         cases.append({
             "name": case_name(one.case),
             "at": None if at == list(range(len(places))) else at,
-            "seconds": [rounded(point.seconds) for point in one.points],
+            "seconds": [blocks.rounded(point.seconds) for point in one.points],
             "intervals": intervals,
-            "steps": [[step.start, rounded(step.effect), since(one, step)] for step in one.steps],
+            "steps": [[step.start, blocks.rounded(step.effect), since(one, step)] for step in one.steps],
         })  # fmt: skip
     lost = [
         (place, case_name(case), *_lost_words(outcome))
@@ -483,7 +476,7 @@ def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
 NO_VERDICT = "two machines, builds or settings: ratios without a verdict"
 
 
-def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
+def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.Block]:
     """Every case of either run, the slowest first: both medians and the ratio, or why it has none; devices may differ.
 
     Nothing where no case has a ratio.
@@ -495,11 +488,11 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
     for row in rows:
         milliseconds = [s and s * 1e3 for s in (row.before_seconds, row.now_seconds)]
         if row.ratio is not None:
-            point = Point(milliseconds[0] or 0.0, row.ratio, case_name(row.id), tags_of(cells[row.id]))
+            point = blocks.Point(milliseconds[0] or 0.0, row.ratio, case_name(row.id), blocks.tags_of(cells[row.id]))
             points.append((pass_name(cells[row.id]), point))
         times = (DASH if ms is None else significant(ms) for ms in milliseconds)
         why = why_without_ratio(row) if row.ratio is None else ""
-        texts.append(Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
+        texts.append(blocks.Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
     if not points:
         return
     points.sort(key=lambda named: (named[0], order(named[1].x)))
@@ -507,13 +500,13 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
         f"run{before.number}-run{now.number}",
         f"run {now.number}, {now.name} over run {before.number}, {before.name}",
     )
-    yield Figures([Figure(
+    yield blocks.Figures([blocks.Figure(
         name, title, f"run {before.number} (ms)", "ratio", blocks.markers(points), [NO_VERDICT, now.conditions],
         x_log=True, line_at=(1.0, "parity"),
     )])  # fmt: skip
     header = ("Case", f"run {before.number}, median (ms)", f"run {now.number}, median (ms)", "ratio", "why")
     notes = [NO_VERDICT, *(f"run {one.number}: {one.conditions}" for one in (before, now))]
-    yield Rows(name, title, header, 1, texts, notes)
+    yield blocks.Rows(name, title, header, 1, texts, notes)
 
 
 def _as_record(one: RecordedRun) -> Json:

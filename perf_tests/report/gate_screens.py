@@ -107,26 +107,20 @@ def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str],
         cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
     )
     words = [*HEADER, "launch pairs" if header else "launches of head"]
-    rows = [[*case_row(row)] for row in ordered]
+    rows = []
+    for row in ordered:
+        clock = DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}"
+        found = [DASH] * 3
+        if effect := row.effect:
+            found = [f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs)]
+        seconds = duration(row.base_seconds), duration(row.head_seconds)
+        rows.append([case_name(row.id), _verdict(row), clock, *seconds, *found])
     if any(row.verdict == Verdict.UNDECIDED for row in cases):
         words.append("needed")  # launch pairs, or launches, that would decide
         for cells, row in zip(rows, ordered, strict=True):
             needed = "> 1000" if row.launches_needed is None else str(row.launches_needed)
             cells.append(DASH if row.verdict != Verdict.UNDECIDED or row.effect is None else needed)
     return words, rows
-
-
-def case_row(row: CaseResult) -> tuple[str, ...]:
-    """The cells of a case below `HEADER` and its number of launches."""
-    effect = row.effect
-    return (
-        case_name(row.id),
-        _verdict(row),
-        DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}",
-        duration(row.base_seconds),
-        duration(row.head_seconds),
-        *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs))),
-    )
 
 
 def _verdict(row: CaseResult | ExactResult) -> str:
@@ -313,29 +307,27 @@ def rise_sentences(rows: Sequence[ExactResult]) -> list[str]:
     for row in rows:
         if row.verdict == Verdict.MORE:
             risen.setdefault(row.id, []).append(row)
+    if len(risen) > MOST_CASES:
+        rose = [row for of_case in risen.values() for row in of_case]
+        by_name: dict[str, list[ExactResult]] = {}
+        for row in rose:
+            by_name.setdefault(row.counter, []).append(row)
+        most = {name: max(of, key=lambda row: row.new / row.old if row.old else 0) for name, of in by_name.items()}
+        counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
+        accepted = sum(row.accepted is not None for row in rose)
+        said = f", {accepted} of {how_many(len(rose), 'counter')} accepted" if accepted else ""
+        why = WHY if accepted < len(rose) else ""
+        return [f"{Verdict.MORE}: exact counters of {how_many(len(risen), 'case')} rose: {counters}{said}{why}."]
     sentences = []
     for case, of_case in risen.items():
         rises = []
         for row in of_case:
             share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-            accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
-            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}")
+            because = "" if row.accepted is None else f" (accepted: {row.accepted})"
+            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{because}")
         why = WHY if any(row.is_failure for row in of_case) else ""
         sentences.append(f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}{why}.")
-    return sentences if len(risen) <= MOST_CASES else [_rises_together(risen)]
-
-
-def _rises_together(risen: dict[str, list[ExactResult]]) -> str:
-    rows = [row for of_case in risen.values() for row in of_case]
-    most = {
-        name: max((row for row in rows if row.counter == name), key=lambda row: row.new / row.old if row.old else 0)
-        for name in dict.fromkeys(row.counter for row in rows)
-    }
-    counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
-    accepted = sum(row.accepted is not None for row in rows)
-    said = f", {accepted} of {how_many(len(rows), 'counter')} accepted" if accepted else ""
-    why = WHY if accepted < len(rows) else ""
-    return f"{Verdict.MORE}: exact counters of {how_many(len(risen), 'case')} rose: {counters}{said}{why}."
+    return sentences
 
 
 def _moved_by(row: ExactResult) -> str:

@@ -24,15 +24,7 @@ from perf_tests.bisect import (
     search,
 )
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError
-from perf_tests.phases import (  # fmt: skip
-    FINDINGS,
-    FINE,
-    UNREADABLE,
-    USAGE,
-    InterruptedByUserError,
-    RefusalError,
-    UsageError,
-)
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE, InterruptedByUserError, RefusalError, UsageError
 from perf_tests.user_code.named import SUITE, UNDER_TEST, Repository, repository_of
 
 
