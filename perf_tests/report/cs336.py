@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, grouped
 from perf_tests.report.cs336_ours import HERE, OURS
 from perf_tests.report.cs336_sources import SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 
@@ -216,13 +217,12 @@ def short_page(sources: Sources) -> str:
         ]
         for problem in problems()
     }
-    records: dict[str, list[str]] = {}
-    for line in reversed(sources.machines):
-        file, machine = line.split(": ", 1)
-        records.setdefault(machine, []).append(f"`{file}`")
+    records = grouped((line.split(": ", 1) for line in reversed(sources.machines)), itemgetter(1))
     machines = "\n".join(
-        fill(f"* {machine}: {', '.join(of)}", 120, subsequent_indent="  ", break_long_words=False)
-        for machine, of in records.items()
+        fill(
+            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120, subsequent_indent="  ", break_long_words=False
+        )
+        for name, of in records.items()
     )
     lines = [_asked()["head"].format(answered=sum(map(bool, rows.values())), of=len(rows), machines=machines)]
     for number, (problem, found) in enumerate(rows.items(), 1):

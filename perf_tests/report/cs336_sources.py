@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import groupby, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ from perf_tests.records.columns import Cell, cells_of, collectives_of, machine_l
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, grouped
 from perf_tests.records.store import StoredRecord, each_readable, record_files
 
 ROOT = Path(__file__).parents[2]
@@ -353,10 +353,7 @@ def _ms(row: Printed) -> float:
 
 def median_ratios(sources: Sources, labels: Labels, **options: Any) -> Iterator[Figure]:
     """Return the median over every source that has both, and how many those are."""
-    groups: dict[tuple[str, ...], list[Figure]] = {}
-    for figure in ratios(sources, labels, column="", **options):
-        groups.setdefault(figure.row, []).append(figure)
-    for row, of in groups.items():
+    for row, of in grouped(ratios(sources, labels, column="", **options), attrgetter("row")).items():
         middle = median(float(figure.text) for figure in of)
         yield Figure(row, "published: median", significant(middle, 3), of[0].file)
         yield Figure(row, "published: sources", str(len(of)), of[0].file)
@@ -451,10 +448,8 @@ def _same_kernel(here: Sequence[Figure], _: Sequence[Figure]) -> str:
 
 def _gain_rises(_: Sequence[Figure], published: Sequence[Figure]) -> str:
     """Count columns with more than one size at a context in which the largest gains most."""
-    columns: dict[tuple[str, str], list[float]] = {}
-    for figure in published:
-        columns.setdefault((figure.column, figure.row[1]), []).append(float(figure.text))
-    series = [values for values in columns.values() if len(values) > 1]
+    columns = grouped(published, lambda figure: (figure.column, figure.row[1])).values()
+    series = [[float(figure.text) for figure in of] for of in columns if len(of) > 1]
     rising = sum(values[-1] == max(values) for values in series)
     said = f"The largest size gains most in {rising} of the {len(series)} published series at one context."
     return said if series else ""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from perf_tests.gate.recorded import RecordedResult
@@ -31,7 +32,7 @@ from perf_tests.gate.verdicts import (
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
-from perf_tests.records.record import Json, how_many, some_of, without_nan
+from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
 from perf_tests.records.store import write_whole
 
 Result = GateResult | RecordedResult
@@ -184,10 +185,10 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
 
 def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
     """One for each verdict and its reason."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
-    return [f"{verdict}: {some_of(cases)}: {explanation}." for (verdict, explanation), cases in names.items()]
+    return [
+        f"{verdict}: {some_of([case_name(row.id) for row in of])}: {explanation}."
+        for (verdict, explanation), of in grouped(rows, attrgetter("verdict", "explanation")).items()
+    ]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
@@ -303,15 +304,10 @@ def counter_lines(rows: Sequence[ExactResult]) -> list[str]:
 
 def rise_sentences(rows: Sequence[ExactResult]) -> list[str]:
     """One for each case whose counters rose; of many cases one for all."""
-    risen: dict[str, list[ExactResult]] = {}
-    for row in rows:
-        if row.verdict == Verdict.MORE:
-            risen.setdefault(row.id, []).append(row)
+    rose = [row for row in rows if row.verdict == Verdict.MORE]
+    risen = grouped(rose, attrgetter("id"))
     if len(risen) > MOST_CASES:
-        rose = [row for of_case in risen.values() for row in of_case]
-        by_name: dict[str, list[ExactResult]] = {}
-        for row in rose:
-            by_name.setdefault(row.counter, []).append(row)
+        by_name = grouped(rose, attrgetter("counter"))
         most = {name: max(of, key=lambda row: row.new / row.old if row.old else 0) for name, of in by_name.items()}
         counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
         accepted = sum(row.accepted is not None for row in rose)

@@ -86,11 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
 def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:
     """The machines of the named runs, or of all that are stored, and a sentence for each file that cannot be read."""
     left_out: list[str] = []
-    try:
-        paths = announced(chosen_paths(arguments.storage, arguments.runs))
-        return machines_of(each_readable(paths, left_out)), left_out
-    except ValueError as error:
-        raise RefusalError(error) from error
+    with RefusalError.instead_of(ValueError):
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
+    return machines, left_out
 
 
 # The history in words: conditions, then what changed since which commit, then the counters.
@@ -175,7 +173,7 @@ def conditions(era: Era) -> list[str]:
 def since(one: Series, step: Step) -> str:
     """`+19.4% (+18.4% to +20.5%) since 0e0e0e0e0e0e (2030-01-01), 10 launches against 14: subject`."""
     code = one.code_of(step)
-    interval = f"{step.interval[0]:+.1%} to {step.interval[1]:+.1%}"
+    interval = STEP_COLUMNS["95 % interval"]((one, step))
     launches = f"{how_many(step.launches_after, 'launch')} against {step.launches_before}"
     subject = f": {code.subject[:SUBJECT_WIDTH]}" if code.subject else ""
     return f"{step.effect:+.1%} ({interval}) since {code.name} ({code.date[:10]}), {launches}{subject}"

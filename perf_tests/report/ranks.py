@@ -64,10 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with RefusalError.instead_of(ValueError):
         records = [read_record(path) for path in arguments.records]
-    except ValueError as error:
-        raise RefusalError(error) from error
     for record in records:
         for row in record.data["benchmarks"]:
             info = row["extra_info"]

@@ -26,11 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with RefusalError.instead_of(ValueError):
         records = [store.read_record(path) for path in store.chosen_paths(arguments.storage, arguments.records)]
         record = merged(records)
-    except ValueError as error:
-        raise RefusalError(error) from error
     if arguments.output is not None:
         path = Path(arguments.output)
         if path.exists():

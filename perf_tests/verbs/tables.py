@@ -67,12 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     choice = choice_of(arguments)
     left_out: list[str] = []
-    try:
+    with RefusalError.instead_of(ValueError):
         readable = store.each_readable(store.announced(store.chosen_paths(arguments.storage, arguments.runs)), left_out)
         latest = None if arguments.runs else store.newest(readable)
         records = list(readable) if arguments.runs else [latest] if latest else []
-    except ValueError as error:
-        raise RefusalError(error) from error
     store.tell_left_out(left_out, arguments.runs)
     if not records:
         return UNREADABLE
