@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from perf_tests.gate.recorded import RecordedResult
@@ -31,7 +32,7 @@ from perf_tests.gate.verdicts import (
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
-from perf_tests.records.record import Json, how_many, some_of, without_nan
+from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
 from perf_tests.records.store import write_whole
 
 Result = GateResult | RecordedResult
@@ -107,7 +108,14 @@ def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str],
         cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
     )
     words = [*HEADER, "launch pairs" if header else "launches of head"]
-    rows = [[*case_row(row)] for row in ordered]
+    rows = []
+    for row in ordered:
+        clock = DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}"
+        found = [DASH] * 3
+        if effect := row.effect:
+            found = [f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs)]
+        seconds = duration(row.base_seconds), duration(row.head_seconds)
+        rows.append([case_name(row.id), _verdict(row), clock, *seconds, *found])
     if any(row.verdict == Verdict.UNDECIDED for row in cases):
         words.append("needed")  # launch pairs, or launches, that would decide
         for cells, row in zip(rows, ordered, strict=True):
@@ -115,19 +123,6 @@ def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str],
             is_open = row.verdict == Verdict.UNDECIDED and row.effect is not None and not row.explanation
             cells.append(needed if is_open else DASH)
     return words, rows
-
-
-def case_row(row: CaseResult) -> tuple[str, ...]:
-    """The cells of a case below `HEADER` and its number of launches."""
-    effect = row.effect
-    return (
-        case_name(row.id),
-        _verdict(row),
-        DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}",
-        duration(row.base_seconds),
-        duration(row.head_seconds),
-        *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs))),
-    )
 
 
 def _verdict(row: CaseResult | ExactResult) -> str:
@@ -191,10 +186,10 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
 
 def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
     """One for each verdict and its reason."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
-    return [f"{verdict}: {some_of(cases)}: {explanation}." for (verdict, explanation), cases in names.items()]
+    return [
+        f"{verdict}: {some_of([case_name(row.id) for row in of])}: {explanation}."
+        for (verdict, explanation), of in grouped(rows, attrgetter("verdict", "explanation")).items()
+    ]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
@@ -310,33 +305,26 @@ def counter_lines(rows: Sequence[ExactResult]) -> list[str]:
 
 def rise_sentences(rows: Sequence[ExactResult]) -> list[str]:
     """One for each case whose counters rose; of many cases one for all."""
-    risen: dict[str, list[ExactResult]] = {}
-    for row in rows:
-        if row.verdict == Verdict.MORE:
-            risen.setdefault(row.id, []).append(row)
+    rose = [row for row in rows if row.verdict == Verdict.MORE]
+    risen = grouped(rose, attrgetter("id"))
+    if len(risen) > MOST_CASES:
+        by_name = grouped(rose, attrgetter("counter"))
+        most = {name: max(of, key=lambda row: row.new / row.old if row.old else 0) for name, of in by_name.items()}
+        counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
+        accepted = sum(row.accepted is not None for row in rose)
+        said = f", {accepted} of {how_many(len(rose), 'counter')} accepted" if accepted else ""
+        why = WHY if accepted < len(rose) else ""
+        return [f"{Verdict.MORE}: exact counters of {how_many(len(risen), 'case')} rose: {counters}{said}{why}."]
     sentences = []
     for case, of_case in risen.items():
         rises = []
         for row in of_case:
             share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-            accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
-            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}")
+            because = "" if row.accepted is None else f" (accepted: {row.accepted})"
+            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{because}")
         why = WHY if any(row.is_failure for row in of_case) else ""
         sentences.append(f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}{why}.")
-    return sentences if len(risen) <= MOST_CASES else [_rises_together(risen)]
-
-
-def _rises_together(risen: dict[str, list[ExactResult]]) -> str:
-    rows = [row for of_case in risen.values() for row in of_case]
-    most = {
-        name: max((row for row in rows if row.counter == name), key=lambda row: row.new / row.old if row.old else 0)
-        for name in dict.fromkeys(row.counter for row in rows)
-    }
-    counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
-    accepted = sum(row.accepted is not None for row in rows)
-    said = f", {accepted} of {how_many(len(rows), 'counter')} accepted" if accepted else ""
-    why = WHY if accepted < len(rows) else ""
-    return f"{Verdict.MORE}: exact counters of {how_many(len(risen), 'case')} rose: {counters}{said}{why}."
+    return sentences
 
 
 def _moved_by(row: ExactResult) -> str:

@@ -65,7 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):
         raise UsageError(f"--case {arguments.case}: no recorded case has this in its name.")
     if arguments.export:
-        return _export(eras, arguments.export, arguments.output)
+        text = EXPORTS[arguments.export](eras[0])  # alone: a dashboard would join what cannot be compared
+        if len(eras) > 1:
+            print("Only the newest machine is exported; name its folder for another.", file=sys.stderr)
+        if arguments.output is not None:
+            write_named(arguments.output, text.encode())
+        print(text if arguments.output is None else f"{arguments.output}\n", end="")
+        return FINE
     new = new_slowdowns(eras[0], log)
     if arguments.json:
         shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
@@ -80,24 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
 def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:
     """The machines of the named runs, or of all that are stored, and a sentence for each file that cannot be read."""
     left_out: list[str] = []
-    try:
-        paths = announced(chosen_paths(arguments.storage, arguments.runs))
-        return machines_of(each_readable(paths, left_out)), left_out
-    except ValueError as error:
-        raise RefusalError(error) from error
-
-
-def _export(eras: Sequence[Era], name: str, output: str | None) -> int:
-    """Print or write the newest machine alone: a dashboard would join what cannot be compared."""
-    text = EXPORTS[name](eras[0])
-    if len(eras) > 1:
-        print("Only the newest machine is exported; name its folder for another.", file=sys.stderr)
-    if output is None:
-        print(text, end="")
-        return FINE
-    write_named(output, text.encode())
-    print(output)
-    return FINE
+    with RefusalError.instead_of(ValueError):
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
+    return machines, left_out
 
 
 # The history in words: conditions, then what changed since which commit, then the counters.
@@ -109,8 +100,14 @@ SUBJECT_WIDTH = 50
 def history_lines(era: Era, named: str | None = None) -> list[str]:
     """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
     lines = conditions(era)
+    count, least = len(era.timed_places), era.least_shown
+    said = f"no step in any case; in {how_many(count, 'commit')} one of about {least or 0:.1%} would be shown"
+    if count < 2:
+        said = "nothing to compare yet; the next run of another commit will say"
+    elif least is None:
+        said = f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
     steps = steps_in(era)
-    lines += column_table(STEP_COLUMNS, steps) if steps else [why_no_step(era)]
+    lines += column_table(STEP_COLUMNS, steps) if steps else [said]
     changes = counter_changes_in(era)
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
     lines += filter(None, [still_open_line(era, still_open(era))])
@@ -120,16 +117,6 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
             points = [(point, place in starts) for place, point in enumerate(one.points)]
             lines += [case_name(one.case), *column_table(POINT_COLUMNS, points)]
     return [printable(line).rstrip() for line in lines]
-
-
-def why_no_step(era: Era) -> str:
-    """What so many commits could have shown."""
-    count = len(era.timed_places)
-    if count < 2:
-        return "nothing to compare yet; the next run of another commit will say"
-    if era.least_shown is None:
-        return f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
-    return f"no step in any case; in {how_many(count, 'commit')} one of about {era.least_shown:.1%} would be shown"
 
 
 def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
@@ -186,7 +173,7 @@ def conditions(era: Era) -> list[str]:
 def since(one: Series, step: Step) -> str:
     """`+19.4% (+18.4% to +20.5%) since 0e0e0e0e0e0e (2030-01-01), 10 launches against 14: subject`."""
     code = one.code_of(step)
-    interval = f"{step.interval[0]:+.1%} to {step.interval[1]:+.1%}"
+    interval = STEP_COLUMNS["95 % interval"]((one, step))
     launches = f"{how_many(step.launches_after, 'launch')} against {step.launches_before}"
     subject = f": {code.subject[:SUBJECT_WIDTH]}" if code.subject else ""
     return f"{step.effect:+.1%} ({interval}) since {code.name} ({code.date[:10]}), {launches}{subject}"

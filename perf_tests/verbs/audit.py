@@ -47,7 +47,7 @@ def _gpu(text: str) -> object:
 def run(arguments: argparse.Namespace) -> int:
     tally, before = Tally(), '{\n "findings": [\n'
     not_judged: list[NotJudged] = []
-    try:
+    with RefusalError.instead_of(ValueError):
         for file in announced([arguments.file]):
             for part in audits_of(file, arguments.gpu):
                 tally.add(part)
@@ -59,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
                 elif arguments.all:
                     for finding in part.findings:
                         print(_fitted(finding.sentence()))
-    except ValueError as error:
-        raise RefusalError(error) from error
     if arguments.json:
         rest = {
             "kind": tally.kind,
