@@ -2,14 +2,18 @@
 
 import math
 from collections import Counter
-from functools import partial
+from functools import partial, reduce
+from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
+from claims.gate import KEPT, trials_under
+from perf_tests.gate.samples import rules_from_settings
+from perf_tests.gate.stages import screening_of
 from perf_tests.history.commits import Figure, Launch, Log
 from perf_tests.history.commits import Machine as RecordedMachine
-from perf_tests.history.relative import EXACT, GateRun, ratios_of, relative_of
+from perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, Ratio, ratios_of, relative_of
 from perf_tests.history.series import Era, eras_of
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import Machine, judged, looked_early
@@ -156,7 +160,8 @@ def relative_figures(histories: int = 10) -> dict[str, float]:
             planted = set(np.flatnonzero(of_case).tolist())
             counts.update(planted=len(planted), found=len(planted & places), false=len(places - planted))
             for since in (0, RUNS // 2, RUNS - 10):
-                low, high = curve.level_since(since).interval
+                links = [point.link.chained for point in curve.points if point.link.base >= since]
+                low, high = reduce(Ratio.__add__, links).interval
                 counts["covered"] += low <= math.expm1(of_case[since:].sum()) <= high
                 counts["intervals"] += 1
     commits = histories * RUNS * RUN_CASES
@@ -164,4 +169,17 @@ def relative_figures(histories: int = 10) -> dict[str, float]:
         "found of 5%": counts["found"] / counts["planted"],
         "false steps in 1000 commits and cases": 1000 * counts["false"] / commits,
         "the chain's interval covers": counts["covered"] / counts["intervals"],
+        "a run of equal code is off by at most": most_bias(),
     }
+
+
+def most_bias() -> float:
+    """The upper end, at 95 %, of what stage 1 of the kept trials of equal code is off by on average."""
+    trials = [
+        one.samples for one in trials_under(KEPT)["false-alarms"] if one.samples.header.get("engine", 1) >= FIRST_ENGINE
+    ]
+    logs = [
+        float(np.nanmean(screening_of(one, rules_from_settings(one.header["settings"])).screened.estimate.mean))
+        for one in trials
+    ]
+    return abs(fmean(logs)) + 1.96 * stdev(logs) / len(logs) ** 0.5

@@ -148,6 +148,7 @@ CLAIMS = {
             "found of 5%": at_least(0.95),
             "false steps in 1000 commits and cases": at_most(1),
             "the chain's interval covers": at_least(0.95),
+            "a run of equal code is off by at most": at_most(0.0005),
         },
         histories.relative_figures, 2, needs_quiet_clock=False,
     ),

@@ -23,15 +23,15 @@ from perf_tests.gate.samples import SIDES, read_samples, rules_from_settings
 from perf_tests.gate.stages import replay_stages
 from perf_tests.gate.statistics import Floats, estimate, fit_prior, moderated
 from perf_tests.gate.verdicts import ExactResult, RunVerdict, Verdict, conclude
-from perf_tests.history.commits import Log
+from perf_tests.history.commits import Code, Log
 from perf_tests.history.steps import FALSE_RATE, FINEST, SMALLEST_STEP
 from perf_tests.records.columns import case_name, machine_name
-from perf_tests.records.format import DASH, Columns, column_table, printable
+from perf_tests.records.format import DASH, Columns, T, column_table, printable
 from perf_tests.records.record import Json, how_many
 
 FIRST_ENGINE = 3
-"""Engines before it favoured head by .16 % a run in trials of equal code, which 100 runs make 16 %; later ones by
-.003 % with a standard error of .02 %."""
+"""Engines before it favoured head by .16 % a run in trials of equal code, which 100 runs make 16 %; the claim
+`relative-history` has what later ones do."""
 FEWEST_NEIGHBOURS = 12
 """Measured pairs of commits from which a case shows how far its runs differ beyond what their launches do."""
 DISAGREE = 0.01
@@ -75,6 +75,10 @@ class Ratio:
         half = self.exceeds(0.05)
         return math.expm1(self.log - half), math.expm1(self.log + half)
 
+    @property
+    def in_words(self) -> tuple[str, str]:
+        return f"{self.effect:+.1%}", "{:+.1%} to {:+.1%}".format(*self.interval)
+
 
 EXACT = Ratio(0.0)
 
@@ -87,7 +91,7 @@ class GateRun:
     head: str
     machine: str
     cases: dict[Key, tuple[Ratio, Ratio]]
-    """Of each case that was timed or is the same program, the ratio of stage 1 and that of both stages."""
+    """The ratio of stage 1 and that of both stages, for each case that was timed or is the same program."""
     counters: list[ExactResult]
 
 
@@ -185,113 +189,80 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A place of the line as its chain says: the place where that begins, the ratio to it, and the last link."""
+class Point:
+    """A place of the line as a chain says: the place where that begins, the ratio to it, and the last link."""
 
     origin: int
     ratio: Ratio
-    link: Link | None
+    link: Link
 
 
-def chained(links: Iterable[Link]) -> dict[int, Reached]:
-    """Every place that a link begins or ends at, by the longest chain to it, of several the most certain."""
-    reached: dict[int, Reached] = {}
+def chains_of(links: Iterable[Link]) -> list[list[Point]]:
+    """The unbroken chains, the oldest first; of several to one place the longest, of these the most certain."""
+    points: dict[int, Point] = {}
     for link in sorted(links, key=lambda one: (one.head, -one.base)):  # of two that are exact, the shorter first
-        before = reached.setdefault(link.base, Reached(link.base, EXACT, None))
-        found = Reached(before.origin, before.ratio + link.chained, link)
-        known = reached.get(link.head)
+        before, found = points.get(link.base), Point(link.base, link.chained, link)
+        if before is not None:
+            found = Point(before.origin, before.ratio + link.chained, link)
+        known = points.get(link.head)
         if known is None or (found.origin, found.ratio.variance) < (known.origin, known.ratio.variance):
-            reached[link.head] = found
-    return reached
-
-
-def paths_of(reached: dict[int, Reached]) -> list[list[int]]:
-    """The places of each unbroken chain, the oldest chain first; one place alone is none."""
-    ends = {one.origin: place for place, one in sorted(reached.items())}
-    paths = []
-    for end in ends.values():
-        path = [end]
-        while (link := reached[path[-1]].link) is not None:
-            path.append(link.base)
-        paths.append(path[::-1])
-    return sorted(path for path in paths if len(path) > 1)
+            points[link.head] = found
+    chains = []
+    for place in {point.origin: place for place, point in sorted(points.items())}.values():
+        chain = []
+        while place in points:
+            chain.append(points[place])
+            place = chain[-1].link.base
+        chains.append(chain[::-1])
+    return sorted(chains, key=lambda chain: chain[0].origin)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A case over the line."""
+    """A case over the line: the newest unbroken chain, and the steps of every chain, the oldest first."""
 
     case: str
     identity: Json
-    points: list[tuple[int, Ratio, Link]]
-    """Of the newest unbroken chain: place, ratio to its origin, the link before."""
-    origin: int
+    points: list[Point]
     steps: list[Link]
-    """Of every chain, the oldest first."""
 
     @property
-    def level(self) -> Ratio:
-        """The ratio of the newest commit over the first."""
-        return self.points[-1][1]
+    def newest(self) -> Point:
+        return self.points[-1]
 
     @property
-    def has_moved(self) -> bool:
-        """Whether the interval of its level lies on one side of 1."""
-        low, high = self.level.interval
-        return low > 0 or high < 0
-
-    def level_since(self, place: int) -> Ratio:
-        """The ratio of the newest commit over the one at `place`, or over the first one after it that was measured."""
-        links = [link.chained for _, _, link in self.points if link.base >= place]
-        return reduce(Ratio.__add__, links, EXACT)
-
-    @property
-    def measured(self) -> int:
-        """Links of the newest chain that are of two programs."""
-        return sum(link.chained.variance > 0 for _, _, link in self.points)
+    def is_still(self) -> bool:
+        """Whether its level may be 1."""
+        low, high = self.newest.ratio.interval
+        return low <= 0 <= high
 
 
 @dataclass(frozen=True)
 class Relative:
     """The curves of all cases over one line of commits, and what was said on the way."""
 
-    line: Sequence[str]
-    log: Log
+    codes: list[Code]
+    """The commits; places are places in it."""
     machines: set[str]
     runs: int
     aside: Counter[str]
     """Runs that are no link, by why."""
-    gaps: list[tuple[int, int]]
-    """Places that no run joins."""
+    chains: list[list[Point]]
+    """The commits that runs join, whatever the case."""
     curves: list[Curve]
     counters: list[tuple[int, ExactResult]]
-    oldest: int
-    newest: int
-    """The places of the first commit and of the last one that a run has."""
     differing: int
     """Comparisons whose runs differ by more than their launches explain."""
 
     @property
-    def steps(self) -> list[tuple[Curve, Link]]:
-        return [(one, step) for one in self.curves for step in one.steps]
+    def newest(self) -> int:
+        """The place of the last commit that a run has."""
+        return max(chain[-1].link.head for chain in self.chains)
 
     @property
-    def new_slowdowns(self) -> list[Curve]:
-        return [one for one, step in self.steps if step.head == self.newest and step.tested.log > 0]
-
-    def name(self, place: int) -> str:
-        return self.line[place][:12]
-
-    def date(self, place: int) -> str:
-        return self.log.dates.get(self.line[place], DASH)[:10]
-
-    def subject(self, place: int) -> str:
-        return self.log.subjects.get(self.line[place], "")[:50] or DASH
-
-    def since(self, link: Link) -> str:
-        """The commit; of a run over several commits, which may be the one."""
-        between = link.head - link.base - 1
-        return self.name(link.head) + (f" or {how_many(between, 'commit')} before" if between else "")
+    def new_slowdowns(self) -> list[str]:
+        """Cases that the newest commit with a run slows down."""
+        return [one.case for one in self.curves for s in one.steps if s.head == self.newest and s.tested.log > 0]
 
 
 def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, since: int = 0) -> Relative:
@@ -310,9 +281,12 @@ def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, si
         why = ", ".join(f"{count} {why}" for why, count in aside.most_common())
         raise ValueError(f"No gate run joins two commits of this line{why and ': left aside are '}{why}.")
     by_case: dict[Key, dict[tuple[int, int], list[tuple[Ratio, Ratio]]]] = {}
+    counters: dict[tuple[int, str, str], ExactResult] = {}
     for run in counted:
+        base, head = places[run.base], places[run.head]
+        counters |= {(head, row.id, row.counter): row for row in run.counters}
         for key, ratios in run.cases.items():
-            by_case.setdefault(key, {}).setdefault((places[run.base], places[run.head]), []).append(ratios)
+            by_case.setdefault(key, {}).setdefault((base, head), []).append(ratios)
     curves, differing = [], 0
     for (case, identity), pairs in by_case.items():
         links = []
@@ -321,14 +295,10 @@ def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, si
             links.append(Link(base, head, first, both))
             differing += differs
         curves.append(_curve(case, json.loads(identity), links))
-    spans = paths_of(chained(Link(places[run.base], places[run.head], EXACT, EXACT) for run in counted))
-    counters = {(places[run.head], row.id, row.counter): row for run in counted for row in run.counters}
-    return Relative(
-        line, log, {run.machine for run in counted}, len(counted), aside,
-        [(before[-1], after[0]) for before, after in pairwise(spans)],
-        curves, [(place, row) for (place, *_), row in sorted(counters.items(), key=lambda one: one[0])],
-        min(places[run.base] for run in counted), max(places[run.head] for run in counted), differing,
-    )  # fmt: skip
+    codes = [Code(name[:12], name, log.dates.get(name, ""), log.subjects.get(name, ""), (), False) for name in line]
+    chains = chains_of(Link(places[run.base], places[run.head], EXACT, EXACT) for run in counted)
+    changes = [(key[0], counters[key]) for key in sorted(counters)]
+    return Relative(codes, {run.machine for run in counted}, len(counted), aside, chains, curves, changes, differing)
 
 
 def _why_off_line(run: GateRun, places: dict[str, int], log: Log) -> str:
@@ -344,18 +314,13 @@ def _curve(case: str, identity: Json, links: Sequence[Link]) -> Curve:
     """Chain one case's links, with standard errors as large as its runs, the neighbours of each, show them to be."""
     from scipy.stats import t as student
 
-    known = [link for link in links if link.tested.variance]
+    known = [link.tested for link in links if link.tested.variance]
     if len(known) >= FEWEST_NEIGHBOURS:
-        freedoms = np.array([link.tested.freedom for link in known])
-        errors = np.array([link.tested.variance**0.5 for link in known]) * student.isf(0.25, freedoms)
-        factor = max(1.0, median(np.abs([link.tested.log for link in known]) / errors))
+        usual = [abs(one.log) / one.variance**0.5 / float(student.isf(0.25, one.freedom)) for one in known]
+        factor = max(1.0, median(usual))
         links = [Link(one.base, one.head, one.chained.scaled(factor), one.tested.scaled(factor)) for one in links]
-    reached = chained(links)
-    paths = paths_of(reached)
-    joints = [[(place, reached[place]) for place in path[1:]] for path in paths]
-    points = [(place, one.ratio, one.link) for place, one in joints[-1] if one.link]
-    steps = [one.link for path in joints for _, one in path if one.link and one.link.is_step]
-    return Curve(case, identity, points, paths[-1][0], steps)
+    chains = chains_of(links)
+    return Curve(case, identity, chains[-1], [one.link for chain in chains for one in chain if one.link.is_step])
 
 
 # The same in words and as JSON.
@@ -363,73 +328,93 @@ def _curve(case: str, identity: Json, links: Sequence[Link]) -> Curve:
 
 def relative_lines(found: Relative, named: str | None = None) -> list[str]:
     """What was chained and what was not, where cases have got to, steps, counters, every commit of cases so `named`."""
+    codes = found.codes
     level: Columns[Curve] = {
         "case": lambda one: case_name(one.case),
-        "time": lambda one: f"{one.level.effect:+.1%}",
-        "95 % interval": lambda one: "{:+.1%} to {:+.1%}".format(*one.level.interval),
-        "since": lambda one: found.name(one.origin),
-        "until": lambda one: found.name(one.points[-1][0]),
-        "measured": lambda one: f"{one.measured} of {how_many(len(one.points), 'time')}",
+        "time": lambda one: one.newest.ratio.in_words[0],
+        "95 % interval": lambda one: one.newest.ratio.in_words[1],
+        "since": lambda one: codes[one.newest.origin].name,
+        "until": lambda one: codes[one.newest.link.head].name,
+        "measured": lambda one: f"{_measured(one.points)} of {how_many(len(one.points), 'time')}",
     }
     step: Columns[tuple[Curve, Link]] = {
         "step": lambda row: case_name(row[0].case),
-        "change": lambda row: f"{row[1].tested.effect:+.1%}",
-        "95 % interval": lambda row: "{:+.1%} to {:+.1%}".format(*row[1].tested.interval),
-        "since": lambda row: found.since(row[1]),
-        "date": lambda row: found.date(row[1].head),
-        "subject": lambda row: found.subject(row[1].head),
+        "change": lambda row: row[1].tested.in_words[0],
+        "95 % interval": lambda row: row[1].tested.in_words[1],
+        "since": lambda row: since(row[1], codes),
+        **_commit(lambda row: codes[row[1].head]),
     }
     counter: Columns[tuple[int, ExactResult]] = {
         "counter": lambda row: case_name(row[1].id),
         "name": lambda row: row[1].counter,
         "before": lambda row: f"{row[1].old:,}",
         "after": lambda row: f"{row[1].new:,}",
-        "since": lambda row: found.name(row[0]),
-        "date": lambda row: found.date(row[0]),
-        "subject": lambda row: found.subject(row[0]),
+        "since": lambda row: codes[row[0]].name,
+        **_commit(lambda row: codes[row[0]]),
     }
-    point: Columns[tuple[int, Ratio, Link]] = {
-        "commit": lambda row: found.name(row[0]),
-        "date": lambda row: found.date(row[0]),
-        "time": lambda row: f"{row[1].effect:+.1%}",
-        "95 % interval": lambda row: "{:+.1%} to {:+.1%}".format(*row[1].interval),
-        "by itself": lambda row: f"{row[2].chained.effect:+.1%}" if row[2].chained.variance else "SAME",
-        "": lambda row: "step" if row[2].is_step else "",
-        "subject": lambda row: found.subject(row[0]),
+    point: Columns[Point] = {
+        "commit": lambda one: codes[one.link.head].name,
+        "time": lambda one: one.ratio.in_words[0],
+        "95 % interval": lambda one: one.ratio.in_words[1],
+        "by itself": lambda one: one.link.chained.in_words[0] if one.link.chained.variance else "SAME",
+        "": lambda one: "step" if one.link.is_step else "",
+        **_commit(lambda one: codes[one.link.head]),
     }
-    moved = [one for one in found.curves if one.has_moved or one.points[-1][0] < found.newest]
-    still = [one.level.interval[1] for one in found.curves if one not in moved]
-    steps = sorted(found.steps, key=lambda row: -row[1].tested.log)
+    still = [one for one in found.curves if one.is_still and one.newest.link.head == found.newest]
+    moved = [one for one in found.curves if one not in still]
+    steps = sorted(((one, s) for one in found.curves for s in one.steps), key=lambda row: -row[1].tested.log)
     lines = _conditions(found)
-    lines += column_table(level, sorted(moved, key=lambda one: -one.level.log)) if moved else []
-    lines += [f"{how_many(len(still), 'case')} not shown to have moved, by {max(still):.1%} at most"] if still else []
+    lines += column_table(level, sorted(moved, key=lambda one: -one.newest.ratio.log)) if moved else []
+    if still:
+        most = max(one.newest.ratio.interval[1] for one in still)
+        lines.append(f"{how_many(len(still), 'case')} not shown to have moved, by {most:.1%} at most")
     lines += column_table(step, steps) if steps else ["no step in any case"]
     lines += column_table(counter, found.counters) if found.counters else []
     for one in found.curves:
         if named is not None and named in case_name(one.case):
-            lines += [f"{case_name(one.case)} since {found.name(one.origin)}", *column_table(point, one.points)]
+            lines += [f"{case_name(one.case)} since {codes[one.newest.origin].name}", *column_table(point, one.points)]
     new = found.new_slowdowns
     said = f"history: {how_many(len(steps), 'step')}, {how_many(len(found.counters), 'counter change')}; "
     said += f"{how_many(len(new), 'slowdown')} by" if new else "no slowdown is new with"
     return [printable(line).rstrip() for line in (*lines, f"{said} the newest commit")]
 
 
+def since(link: Link, codes: Sequence[Code]) -> str:
+    """The commit; of a run over several commits, which may be the one."""
+    others = link.head - link.base - 1
+    return codes[link.head].name + (f" or {how_many(others, 'commit')} before" if others else "")
+
+
+def _commit(code_of: Callable[[T], Code]) -> Columns[T]:
+    return {
+        "date": lambda row: code_of(row).date[:10] or DASH,
+        "subject": lambda row: code_of(row).subject[:50] or DASH,
+    }
+
+
+def _measured(points: Iterable[Point]) -> int:
+    """How many comparisons are of two programs."""
+    return sum(point.link.chained.variance > 0 for point in points)
+
+
 def _conditions(found: Relative) -> list[str]:
     """The runs, and each reason why one says nothing or a curve breaks off."""
-    comparisons = [link.chained.variance for one in found.curves for _, _, link in one.points]
+    codes, newest = found.codes, found.newest
+    points = [point for one in found.curves for point in one.points]
     lines = [
-        f"{how_many(found.runs, 'gate run')}, {found.date(found.oldest)} to {found.date(found.newest)}, on "
-        f"{how_many(len(found.machines), 'kind')} of machine; {comparisons.count(0.0)} of {len(comparisons)} "
-        "comparisons are of the same program, a ratio of exactly 1"
+        f"{how_many(found.runs, 'gate run')}, {codes[found.chains[0][0].origin].name} to {codes[newest].name}, on "
+        f"{how_many(len(found.machines), 'kind')} of machine; {len(points) - _measured(points)} of {len(points)} "
+        "comparisons are of the same program, a ratio of exactly 1",
+        *(f"left aside: {how_many(count, 'run')} {why}" for why, count in found.aside.most_common()),
     ]
-    lines += [f"left aside: {how_many(count, 'run')} {why}" for why, count in found.aside.most_common()]
-    lines += [
-        f"gap: no run joins {found.name(before)} and {found.name(after)}, where curves begin anew; at "
-        f"{found.name(after)}, `perf-tests run --against {found.name(before)}` closes it"
-        for before, after in found.gaps
-    ]
-    if later := len(found.line) - 1 - found.newest:
-        lines.append(f"without a run: {how_many(later, 'commit')} after {found.name(found.newest)}")
+    for before, after in pairwise(found.chains):
+        base, head = codes[before[-1].link.head].name, codes[after[0].origin].name
+        lines.append(
+            f"gap: no run joins {base} and {head}, where curves begin anew; "
+            f"`perf-tests run --against {base}` at {head} closes it"
+        )
+    if later := len(codes) - 1 - newest:
+        lines.append(f"without a run: {how_many(later, 'commit')} after {codes[newest].name}")
     if found.differing:
         lines.append(
             f"{how_many(found.differing, 'comparison')} that ran several times differ between the runs, as between two "
@@ -440,24 +425,23 @@ def _conditions(found: Relative) -> list[str]:
 
 def relative_json(found: Relative) -> Json:
     """Effects and intervals are shares of the earlier time."""
+    name = [code.commit for code in found.codes]
     return {
         "runs": found.runs,
         "machines": sorted(found.machines),
         "left_aside": dict(found.aside),
-        "gaps": [[found.line[before], found.line[after]] for before, after in found.gaps],
-        "newest": found.line[found.newest],
+        "gaps": [[name[a[-1].link.head], name[b[0].origin]] for a, b in pairwise(found.chains)],
+        "newest": name[found.newest],
         "cases": [
             {
-                "case": one.case,
-                "identity": one.identity,
-                "since": found.line[one.origin],
+                "case": one.case, "identity": one.identity, "since": name[one.newest.origin],
                 "points": [
-                    {"commit": found.line[place], "effect": ratio.effect, "interval": ratio.interval,
-                     "after": found.line[link.base], "is_same": not link.chained.variance}
-                    for place, ratio, link in one.points
+                    {"commit": name[point.link.head], "effect": point.ratio.effect, "interval": point.ratio.interval,
+                     "after": name[point.link.base], "is_same": not point.link.chained.variance}
+                    for point in one.points
                 ],
                 "steps": [
-                    {"since": found.line[step.head], "after": found.line[step.base], "effect": step.tested.effect,
+                    {"since": name[step.head], "after": name[step.base], "effect": step.tested.effect,
                      "interval": step.tested.interval}
                     for step in one.steps
                 ],
@@ -465,8 +449,8 @@ def relative_json(found: Relative) -> Json:
             for one in found.curves
         ],
         "counter_changes": [
-            {"case": row.id, "counter": row.counter, "before": row.old, "after": row.new, "since": found.line[place]}
+            {"case": row.id, "counter": row.counter, "before": row.old, "after": row.new, "since": name[place]}
             for place, row in found.counters
         ],
-        "new_slowdowns": [one.case for one in found.new_slowdowns],
+        "new_slowdowns": found.new_slowdowns,
     }  # fmt: skip
