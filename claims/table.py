@@ -142,6 +142,16 @@ CLAIMS = {
         },
         histories.figures, 10, needs_quiet_clock=False,
     ),
+    "relative-history": Claim(
+        "gate runs of 400 commits on five kinds of CPU, chained, name steps of 5 % and hold the truth",
+        {
+            "found of 5%": at_least(0.95),
+            "false steps in 1000 commits and cases": at_most(1),
+            "the chain's interval covers": at_least(0.95),
+            "a run of equal code is off by at most": at_most(0.0005),
+        },
+        histories.relative_figures, 2, needs_quiet_clock=False,
+    ),
     "collecting": Claim(
         "collecting the whole grid takes little more than importing torch and pytest",
         {"collecting over importing, upper end": at_most(1.5)}, cost.collecting_over_importing, 2,

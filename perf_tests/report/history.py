@@ -4,6 +4,7 @@ Also the figures of a history in words, for the page, and its exports for dashbo
 
     perf-tests history
     perf-tests history --case full_step
+    perf-tests history --relative gate-runs --since v1
 """
 
 import argparse
@@ -16,7 +17,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_log
+from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
+from perf_tests.history.relative import read_run, relative_json, relative_lines, relative_of
 from perf_tests.history.series import (
     CounterChange,
     Era,
@@ -48,6 +50,12 @@ from perf_tests.records.store import announced, chosen_paths, each_readable, tel
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--case", metavar="PART", help="also every commit of the cases whose name has this part")
+    parser.add_argument(
+        "--relative",
+        action="store_true",
+        help="chain gate runs instead: files of samples or folders (.benchmarks/gate)",
+    )
+    parser.add_argument("--since", metavar="REV", help="with --relative: begin at this commit")
     parser.add_argument("--export", choices=list(EXPORTS), help="print the newest machine's history for a dashboard")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the export instead of printing it")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
@@ -56,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.export is None:
         raise UsageError(f"-o {arguments.output} is for an export; name one with --export.")
+    if arguments.relative:
+        return _relative(arguments)
+    if arguments.since is not None:
+        raise UsageError(f"--since {arguments.since} is for gate runs; add --relative.")
     machines, left_out = chosen_machines(arguments)
     tell_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
@@ -81,6 +93,37 @@ def run(arguments: argparse.Namespace) -> int:
         print(painted("\n\n".join(shown_eras), has_colours(), STEPS))
         print(painted(verdict_line(eras, new), has_colours(), STEPS))
     return FINDINGS if new or left_out else FINE
+
+
+def _relative(arguments: argparse.Namespace) -> int:
+    """The same of gate runs, which any machines made."""
+    if arguments.export:
+        raise UsageError("--export writes times of one machine, and --relative has none; choose one of them.")
+    named = [Path(word) for word in arguments.runs or [arguments.storage / "gate"]]
+    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl*")) if one.is_dir() else [one])]
+    left_out: list[str] = []
+    runs = []
+    for path in announced(paths):
+        try:
+            runs.append(read_run(path))
+        except ValueError as error:
+            left_out.append(str(error))
+    tell_left_out(left_out, arguments.runs)
+    if not runs and left_out:
+        return UNREADABLE
+    if not runs:
+        raise RefusalError(f"{named[0]} holds no samples of a gate; `perf-tests run --against REV` writes them.")
+    folder = arguments.storage if arguments.storage.is_dir() else Path()
+    try:
+        line, since = read_line(folder, arguments.since)
+        found = relative_of(runs, line, read_log(folder), since)
+    except ValueError as error:
+        raise RefusalError(error) from error
+    if arguments.case and not any(arguments.case in case_name(one.case) for one in found.curves):
+        raise UsageError(f"--case {arguments.case}: no case of these runs has this in its name.")
+    lines = [json.dumps(relative_json(found), indent=1)] if arguments.json else relative_lines(found, arguments.case)
+    print(painted("\n".join(lines), has_colours() and not arguments.json, STEPS))
+    return FINDINGS if found.new_slowdowns or left_out else FINE
 
 
 def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:
