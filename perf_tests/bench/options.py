@@ -177,6 +177,8 @@ class Against:
     summary: Path | None
     python: str | None = None
     """The interpreter of base, as typed; None for head's own."""
+    measures_same: bool = False
+    """Whether cases are measured whose program is the same on both sides."""
 
     def settings_of_base(self, settings: Settings) -> Settings:
         return settings if self.other_option is None else self.other_option.applied_to(settings)
@@ -193,8 +195,8 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     """
     option = config.option
     if option.against is None and option.against_option is None:
-        for name in ("--against-python", "--gate-minutes", "--gate-undecided", "--gate-summary"):
-            if config.getoption(name) is not None:
+        for name in ("--against-python", "--gate-minutes", "--gate-measure-same", "--gate-undecided", "--gate-summary"):
+            if config.getoption(name):
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None
     asked = {
@@ -221,6 +223,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
         undecided=typed_or(config, "--gate-undecided", "pass"),
         summary=summary,
         python=option.against_python,
+        measures_same=bool(option.gate_measure_same),
     )
 
 

@@ -22,6 +22,7 @@ from perf_tests.gate.stages import Shift
 from perf_tests.gate.verdicts import (
     FILE_NAME,
     LOST,
+    SAME_PROGRAM,
     SUITE,
     Acceptance,
     CaseResult,
@@ -47,6 +48,7 @@ HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 MOST_CASES = 3
 """Cases whose risen counters have a sentence each."""
+QUIET = (Verdict.OK, Verdict.SAME)
 WHY = "; counters are exact, so any increase fails"
 
 
@@ -67,7 +69,7 @@ def markdown(result: Result, header: Json, rules: Rules) -> str:
     if isinstance(result, RecordedResult):
         conditions = [in_markdown(line) for line in condition_lines(result, header, rules)]
         return "\n".join([*parts, "", *everything, "", *conditions]) + "\n"
-    if loud := [row for row in result.cases if row.verdict != Verdict.OK]:
+    if loud := [row for row in result.cases if row.verdict not in QUIET]:
         parts += ["", *pipe_table(*verdict_table(loud, header)), ""]
     if limits := limits_to_accept(result, base_revision(header)):
         entries = toml_entries(limits).strip().splitlines()
@@ -105,7 +107,13 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
 def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str], list[list[str]]]:
     """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
     ordered = sorted(
-        cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
+        cases,
+        key=lambda row: (
+            not row.is_failure,
+            row.verdict == Verdict.SAME,
+            row.verdict == Verdict.OK,
+            row.verdict != Verdict.UNDECIDED,
+        ),
     )
     words = [*HEADER, "launch pairs" if header else "launches of head"]
     rows = []
@@ -181,7 +189,21 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
     if undecided and isinstance(result, GateResult) and result.minutes_needed is not None:
         minutes = math.ceil(result.minutes_needed)
         sentences[-1] += f" Deciding takes a run of about {how_many(minutes, 'minute')}: --gate-minutes {minutes}."
-    return sentences + _sentences_without_figures(others)
+    return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
+
+
+def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:
+    """How many cases were not measured because their program is the same, and why the others were."""
+    same = sum(row.verdict == Verdict.SAME for row in rows)
+    reasons = Counter(row.why_measured for row in rows if row.why_measured)
+    sentences = [
+        f"{Verdict.SAME}: {how_many(same, 'case')} of {len(rows)} not measured, because {SAME_PROGRAM} "
+        "(--gate-measure-same measures all)."
+    ] if same else []  # fmt: skip
+    return sentences + [
+        f"Measured, because not shown to be the same program: {how_many(count, 'case')}: {reason.rstrip('.')}."
+        for reason, count in reasons.items()
+    ]
 
 
 def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
