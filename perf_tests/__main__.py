@@ -17,7 +17,7 @@ GROUPS = {
         "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate", "replay": "perf_tests.verbs.replay",
         "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.verbs.audit",
     },
-    "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.verbs.writeup"},
+    "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
     "look at": {
         "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
         "kernels": "perf_tests.verbs.kernels", "scaling": "perf_tests.report.ranks",

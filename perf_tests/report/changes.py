@@ -246,15 +246,16 @@ def moved(era: Era, pair: Pair) -> list[Moved]:
         # A slowdown that base has too is shown as that against the code before both.
         if row is not None and is_of_pair and (item is None or era.codes.index(item.code) > pair.base):
             found.append(Moved(row, item.code if item else era.codes[pair.head], None))
-        elif item is not None and item.effect is None:
-            verdict, why = _lost_words(None if item.what == "gone" else item.what)
-            found.append(Moved(Change(case, Kind.LOST, verdict, why=why), item.code, item))
-        elif item is not None and item.effect is not None:
-            one, ratio = item.series, 1 + item.effect
-            why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
-            now = one.points[-1].seconds
-            slower = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
-            found.append(Moved(slower, item.code, item))
+        elif item is not None:
+            one = item.series
+            if item.effect is None:
+                verdict, why = _lost_words(None if item.what == "gone" else item.what)
+                change = Change(case, Kind.LOST, verdict, why=why)
+            else:
+                now, ratio = one.points[-1].seconds, 1 + item.effect
+                why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
+                change = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
+            found.append(Moved(change, item.code, item))
     return sorted(found, key=lambda one: _order(one.change))
 
 

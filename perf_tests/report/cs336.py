@@ -1,9 +1,15 @@
-"""The course's problems answered: a short page, every table, and data; the same from the same files.
+"""`writeup`: answer the course's problems from records, counters and published figures: one page.
 
-The questions are data, in `cs336.toml`: what is asked, the command that measures it, one sentence why, and which
-figures of ours and of five public write-ups stand beside each other.
+perf-tests writeup -o writeup.md
+perf-tests writeup --all -o everything.md
+
+A short page, every table, or data; the same from the same files. The questions are data, in `cs336.toml`: what is
+asked, the command that measures it, one sentence why, and which figures of ours and of five public write-ups stand
+beside each other.
 """
 
+import argparse
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,16 +21,52 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
-from perf_tests.records.record import Json, grouped
+from perf_tests.records.record import Json, grouped, without_path
+from perf_tests.records.store import check_folder, tell_left_out, write_named
+from perf_tests.report.cs336_counted import counted_figures
 from perf_tests.report.cs336_ours import HERE, OURS
-from perf_tests.report.cs336_sources import SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
+from perf_tests.report.cs336_sources import ROOT, SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 
 TITLE = "Write-up"
 QUESTIONS = Path(__file__).with_suffix(".toml")
 NOT_RECORDED = "not recorded"
 UNKNOWN = "Not recorded on this machine; the command records it."
 READERS = {**OURS, **THEIRS}
+TRACKED = "docs/cs336.md"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", metavar="FILE", help="write this file, Markdown, instead of printing")
+    parser.add_argument("--all", action="store_true", help="every table of every question, with the published columns")
+    parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    output, root = arguments.output, arguments.root
+    if output is not None:
+        check_folder(output)
+        if Path(output).resolve() == (root / TRACKED).resolve():
+            raise UsageError(f"{output} is the page of the committed records; name another file for yours.")
+    if not (root / "published").is_dir():
+        raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
+    try:
+        sources = Sources(root, counted_figures())
+        if arguments.json:
+            text = json.dumps(as_data(sources), indent=1) + "\n"
+        else:
+            text = (markdown_page if arguments.all else short_page)(sources)
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        named = getattr(error, "filename", None)
+        why = f"{named}: {without_path(error)}" if named else str(error).removesuffix(".")
+        raise RefusalError(f"The files below {root} do not hold what the answers need: {why}.") from error
+    tell_left_out(sources.left_out, ())
+    if output is None:
+        print(text, end="")
+    else:
+        write_named(output, text.encode())
+    return FINDINGS if sources.left_out else FINE
 
 
 @dataclass(frozen=True)

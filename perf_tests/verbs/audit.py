@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{before.removesuffix(',')}],{json.dumps(rest, indent=1).removeprefix('{')}")
     else:
         print("\n".join(map(_fitted, [*([] if arguments.all else tally.shown_groups()), *tally.lines()])))
-    return FINDINGS if tally.accuses else FINE
+    return FINDINGS if any(verdict in ACCUSING for verdict, _, _ in tally.groups) else FINE
 
 
 def _fitted(sentence: str) -> str:
@@ -145,10 +145,6 @@ class Tally:
         groups.sort(key=lambda group: (order.index(group.worst.verdict), -group.worst.excess))
         more = f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
         return [group.sentence() for group in groups[:SHOWN_GROUPS]] + [more] * (len(groups) > SHOWN_GROUPS)
-
-    @property
-    def accuses(self) -> bool:
-        return any(verdict in ACCUSING for verdict, _, _ in self.groups)
 
     def lines(self) -> list[str]:
         """The counts in words."""

@@ -6,11 +6,12 @@ perf-tests gate 3adf61e 9e03909 --summary verdicts.md
 
 import argparse
 import re
+from operator import itemgetter
 from pathlib import Path
 
 from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
-from perf_tests.history.commits import Machine, machines_of, moment
+from perf_tests.history.commits import machines_of, moment
 from perf_tests.phases import RefusalError
 from perf_tests.records.record import code_of, some_of
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, record_files, record_name
@@ -51,17 +52,14 @@ def of_newest_machine(
 ) -> tuple[list[StoredRecord], list[StoredRecord], list[str]]:
     """Both sides as the newest machine has them that has both, and names of the others; all where none has both."""
     sides = [{record.path for record in side} for side in (base, head)]
-    paths = [
-        {launch.path for launch in machine.launches} for machine in sorted(machines_of([*base, *head]), key=_newest)
+    both = [
+        (max(moment(launch.written) for launch in machine.launches), paths)
+        for machine in machines_of([*base, *head])
+        if all((paths := {launch.path for launch in machine.launches}) & side for side in sides)
     ]
-    both = [of_machine for of_machine in paths if all(of_machine & side for side in sides)]
-    kept = both[-1] if both else sides[0] | sides[1]
+    kept = sorted(both, key=itemgetter(0))[-1][1] if both else sides[0] | sides[1]
     others = [record.name for record in (*base, *head) if record.path not in kept]
     return [one for one in base if one.path in kept], [one for one in head if one.path in kept], others
-
-
-def _newest(machine: Machine) -> float:
-    return max(moment(launch.written) for launch in machine.launches)
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:

@@ -267,10 +267,13 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
         return _as_parquet(rows)
     if chosen_format == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in rows).encode()
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(map(no_formula, line) for line in (rows[0], *(row.values() for row in rows)))
-    return text.getvalue().encode("utf-8", "replace")  # lone surrogates become question marks
+    lines = []
+    for cells in (rows[0], *(row.values() for row in rows)):
+        line = io.StringIO()
+        # With another end of a line, a lone carriage return inside of a cell would go without quotes and end the row.
+        csv.writer(line, lineterminator="\r\n").writerow(map(no_formula, cells))
+        lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines).encode("utf-8", "replace")  # lone surrogates become question marks
 
 
 def _as_parquet(rows: Sequence[Row]) -> bytes:

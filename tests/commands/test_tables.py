@@ -1,6 +1,7 @@
 """`tables`: which records it takes, what it writes, and rows and columns chosen from the table of cases."""
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.records.columns import COLUMNS
 from perf_tests.records.record import Json
+from perf_tests.verbs.tables import exported
 from tests.support.synthetic import record, timed, timed_attention, write_record
 
 
@@ -87,6 +89,11 @@ def test_rows_and_columns_are_chosen_and_sorted(tmp_path: Path, capsys: pytest.C
     shown = rows_of(tmp_path, capsys, "--columns=speedup,id", "--against-axis=attention=naive", "--where=size=tiny")
     assert shown == [{"speedup": 1.0, "id": "a"}, {"speedup": pytest.approx(2.0), "id": "b"}]
     assert [*shown[0]] == ["speedup", "id"]
+
+
+def test_a_carriage_return_ends_no_row() -> None:
+    text = exported([{"id": "a\rb", "size": "small"}], "csv").decode()
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [["id", "size"], ["a\rb", "small"]]
 
 
 @pytest.mark.parametrize("chosen_format", ["markdown", "latex", "typst"])

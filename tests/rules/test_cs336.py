@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from numerics_tests.harness import exercises
+from perf_tests.__main__ import VERBS
 from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
 from perf_tests.report.cs336 import (
@@ -74,7 +75,7 @@ def test_commands_have_known_files_options_and_values_and_those_of_several_sizes
         if program == "python":
             parser = argparse.ArgumentParser(exit_on_error=False)
             parser.add_argument("--json", action="store_true")  # of every verb
-            import_module(f"perf_tests.verbs.{words[2]}").add_arguments(parser)
+            import_module(VERBS[words[2]]).add_arguments(parser)
             parser.parse_args(words[3:])
             continue
         files = [word for word in words if word.endswith(".py")]

@@ -118,13 +118,8 @@ def test_what_passes_found_are_tables_of_their_cases() -> None:
         assert head == f"Size | Context | Phase | Precision | Implementation | {columns}"
         assert row == f"tiny | 8 | forward | fp32 | naive | {first}"
     labels = {name: found[name].label_columns - 5 for name in FOUND}
-    assert [name for name, count in labels.items() if count == 1] == [
-        "kernels",
-        "memory_parts",
-        "memory_categories",
-        "saved",
-    ]
-    assert [name for name, count in labels.items() if count == 2] == ["attention_parts", "largest_blocks"]
+    words = {1: ["kernels", "memory_parts", "memory_categories", "saved"], 2: ["attention_parts", "largest_blocks"]}
+    assert {of: [name for name, count in labels.items() if count == of] for of in words} == words
 
 
 def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
