@@ -171,6 +171,9 @@ TABLES: dict[str, tuple[list[Row], set[str]]] = {
     "more than the card holds": ([memory_row(value="90")], {"impossible: card memory"}),
     "a negative amount": ([memory_row(value="-1")], {AMOUNT}),
     "less than the weights": ([peak("9")], {WEIGHTS}),
+    "less than the weights of a size by its name": (
+        [without(peak("9"), "d_model", "n_layers")], {"suspicious: weights"},
+    ),
     "half weights under autocast": ([peak("8", precision="bf16 autocast")], {WEIGHTS}),
     "half weights": ([peak("8", precision="bf16")], set()),
     "no optimizer state": ([memory_row(value="26", unit="GB")], {"suspicious: optimizer state"}),
