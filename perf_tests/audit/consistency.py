@@ -57,7 +57,7 @@ class Table:
         if (finding.verdict, finding.rule) != (IMPOSSIBLE, "arithmetic"):
             return finding
         if (cell := _cell(accused)) not in self._possible:
-            repeats = (one for one in self.cells[cell] if not is_impossible(one))
+            repeats = (one for one in self.cells.get(cell, []) if not is_impossible(one))
             self._possible[cell] = max(repeats, key=_time, default=None)
         if repeat := self._possible[cell]:
             said = f"the same labels stand at {_milliseconds([repeat])} in {repeat.place}"
