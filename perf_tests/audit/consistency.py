@@ -35,13 +35,16 @@ class Table:
 
     def __init__(self, timings: Sequence[Timing]) -> None:
         works: dict[Work | None, Work | None] = {}
-        self._by_place = {
-            one.place: one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
+        timings = [
+            one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
             for one in timings
-        }
-        known = [one for one in self._by_place.values() if one.work and one.seconds and one.seconds > 0]
+        ]
+        self._by_place = {one.place: one for one in timings}
+        known = [one for one in timings if one.work and one.seconds and one.seconds > 0]
         self.cells: dict[Hashable, list[Timing]] = grouped(known, _cell)
         """The timings of each label, steady or not: of one configuration and phase of one repository."""
+        self._possible: dict[Hashable, Timing | None] = {}
+        """Of labels asked for, the slowest timing that is possible by itself."""
         self.timings = list(filter(_is_steady, known))
 
     def findings(self) -> list[Finding]:
@@ -53,10 +56,11 @@ class Table:
         accused = self._by_place[finding.places[0]]
         if (finding.verdict, finding.rule) != (IMPOSSIBLE, "arithmetic"):
             return finding
-        repeats = [one for one in self.cells.get(_cell(accused), []) if not is_impossible(one)]
-        if repeats:
-            slowest = max(repeats, key=_time)
-            said = f"the same labels stand at {_milliseconds([slowest])} in {slowest.place}"
+        if (cell := _cell(accused)) not in self._possible:
+            repeats = (one for one in self.cells.get(cell, []) if not is_impossible(one))
+            self._possible[cell] = max(repeats, key=_time, default=None)
+        if repeat := self._possible[cell]:
+            said = f"the same labels stand at {_milliseconds([repeat])} in {repeat.place}"
             return replace(finding, likely_cause=f"{finding.likely_cause}; {said}")
         if accused.phase != "forward" or accused.precision != "fp32":
             return finding
@@ -116,10 +120,14 @@ class Table:
                 groups.append(flat)
         return groups
 
+    @cached_property
+    def launch_bound_places(self) -> set[str]:
+        """Places of the timings in these groups."""
+        return {timing.place for group in self.launch_bound_groups for timing in group}
+
     def is_compute_bound(self, forward: Timing) -> bool:
         """Whether arithmetic bounds a forward pass: near enough to its peak, and no launches limit its widths."""
-        is_launched = any(forward is timing for group in self.launch_bound_groups for timing in group)
-        return 0.3 < _share_of_fp32_peak(forward) <= 1 and not is_launched
+        return 0.3 < _share_of_fp32_peak(forward) <= 1 and forward.place not in self.launch_bound_places
 
 
 WIDTH, LENGTH = attrgetter("work.config.d_model"), attrgetter("work.sequence_length")

@@ -83,12 +83,11 @@ def rule_out(timing: Timing) -> list[Said]:
     if reason := _why_not_judged(timing, gpu):
         is_unknown = gpu is None and reason == _why_no_gpu(timing) and timing.precision is not None
         is_one = is_unknown and pieces_named(timing.gpu) == 1 and not _SEVERAL.search(timing.gpu.casefold())
-        is_one = is_one and not _is_update(timing)
         beyond = _faster_than_arithmetic(timing, most_seconds, None) if is_one else None
         found_or_not: list[Finding | None] = [beyond]
     else:
-        rules = (_faster_than_update,) if _is_update(timing) else (_faster_than_arithmetic, _faster_than_kernels)
-        found_or_not = [rule(timing, most_seconds, gpu) for rule in (*rules, _larger_than_card)]
+        rules = (_faster_than_arithmetic, _faster_than_traffic, _larger_than_card)
+        found_or_not = [rule(timing, most_seconds, gpu) for rule in rules[_is_update(timing) :]]
     findings = [_of_the_shape(one, timing) for one in found_or_not if one]
     return [NotJudged(timing.place, reason)] if reason and not findings else [*findings]
 
@@ -127,15 +126,15 @@ def _why_no_gpu(row: LabelledFigure) -> str:
 def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
-    row, is_update = phase_named(timing.phase), _is_update(timing)
-    if row is None or (row.forward_multiple is None and not is_update):
+    row = phase_named(timing.phase)
+    if gpu is not None and _is_update(timing):
+        return ""
+    if row is None or row.forward_multiple is None:
         return f"phase {timing.phase!r} has no known arithmetic"
-    if timing.matmul_flops_per_second and not is_update:
+    if timing.matmul_flops_per_second:
         return ""
     if gpu is None:
         return _why_no_gpu(timing)
-    if is_update:
-        return ""
     if timing.precision is None:
         is_stated = timing.precision_label != NO_PRECISION
         return f"precision {timing.precision_label!r} is not certain" if is_stated else NO_PRECISION
@@ -202,16 +201,31 @@ def _likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> 
     return f"{half} of what is stated, or the clock was read without waiting for the device"
 
 
-def _faster_than_kernels(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
-    """Attention op by op in less than its kernels one after the other."""
-    least = least_kernel_seconds(timing, gpu) if timing.is_eager else None
-    if gpu is None or least is None or seconds >= least:
-        return None
-    shown = f"{seconds * 1e3:.4g} ms"
-    limit = f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
+def _faster_than_traffic(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
+    """Attention op by op in less than its kernels one after the other, or an AdamW step in less than its bytes take.
+
+    Of a step the cache keeps at most its size of what came before, and of what is written last.
+    """
+    verdict, rule, least = IMPOSSIBLE, "traffic", least_kernel_seconds(timing, gpu) if timing.is_eager else None
     why = "the scores do not fit into the cache, and products and softmax pass them through memory one after the other"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
-    return found(IMPOSSIBLE, "traffic", [timing], shown, limit, why, cause, least / seconds)
+    if _is_update(timing) and isinstance(timing.work, ModelWork) and gpu is not None and gpu.l2_cache_bytes is not None:
+        rule, parameters = "update", timing.work.config.parameters
+        least = (UPDATE_BYTES * parameters - 2 * gpu.l2_cache_bytes) / gpu.bytes_per_second
+        why = f"AdamW moves {UPDATE_BYTES} bytes of each of {parameters:,} parameters"
+        cause = "the clock was read without waiting for the device, or weights and moments in half precision"
+        if not timing.optimizer:
+            verdict, cause = SUSPICIOUS, f"{cause}, or another optimizer than AdamW"
+    if gpu is None or least is None or seconds >= least:
+        return None
+    limit = f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
+    return found(verdict, rule, [timing], f"{seconds * 1e3:.4g} ms", limit, why, cause, least / seconds)
+
+
+def _is_update(timing: Timing) -> bool:
+    """Whether it is an AdamW step alone, on fp32 weights."""
+    is_model, is_adamw = isinstance(timing.work, ModelWork), timing.optimizer in OF_ADAMW
+    return timing.phase == "optimizer" and is_model and is_adamw and timing.has_fp32_weights
 
 
 def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
@@ -233,31 +247,6 @@ def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
     product = 2 * square * work.head_dim / highest
     products, passes = (sum(map(count.__getitem__, row.main_parts)) for count in (PRODUCTS, SOFTMAX_PASSES))
     return products * max(product, passing) + passes * passing if passing else None
-
-
-def _is_update(timing: Timing) -> bool:
-    """Whether it is an AdamW step alone, on fp32 weights."""
-    is_model, is_adamw = isinstance(timing.work, ModelWork), timing.optimizer in OF_ADAMW
-    return timing.phase == "optimizer" and is_model and is_adamw and timing.has_fp32_weights
-
-
-def _faster_than_update(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
-    """An AdamW step in less than its bytes pass through memory; the cache keeps at most its size of what came before,
-    and of what is written last."""
-    if gpu is None or gpu.l2_cache_bytes is None or not isinstance(timing.work, ModelWork):
-        return None
-    parameters = timing.work.config.parameters
-    least = (UPDATE_BYTES * parameters - 2 * gpu.l2_cache_bytes) / gpu.bytes_per_second
-    if seconds >= least:
-        return None
-    limit = f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
-    why = f"AdamW moves {UPDATE_BYTES} bytes of each of {parameters:,} parameters"
-    cause = "the clock was read without waiting for the device, or weights and moments in half precision"
-    verdict = IMPOSSIBLE if timing.optimizer else SUSPICIOUS
-    cause += "" if timing.optimizer else ", or another optimizer than AdamW"
-    return found(
-        verdict, "update", [timing], f"{(timing.seconds or 0) * 1e3:.4g} ms", limit, why, cause, least / seconds
-    )
 
 
 def _larger_than_card(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
@@ -358,7 +347,9 @@ def _below_weights(memory: Memory) -> Finding | None:
     if most + memory.rounding_bytes < weights:
         why = f"the weights in {'fp32' if per_weight == FLOAT32_BYTES else '16 bits'} are larger"
         cause = "another model, a wrong unit, or half weights"
-        return _found_amount(IMPOSSIBLE, "weights", memory, weights, why, cause)
+        # A name alone may mean another shape than the course's.
+        verdict = SUSPICIOUS if memory.width is None else IMPOSSIBLE
+        return _found_amount(verdict, "weights", memory, weights, why, cause)
     if memory.mode.startswith("full_step_peak") and memory.optimizer in OF_ADAMW and most < 0.98 * trained:
         why = "weights, gradients and AdamW's two moments are larger"
         cause = "no optimizer state was ever made, as when gradients are cleared before the update"

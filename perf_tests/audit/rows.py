@@ -406,11 +406,10 @@ def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], str, L
 
 def _pipe_tables(page: Sequence[str], above: int) -> Iterator[tuple[str, list[str], str, Lines]]:
     """Tables between bars, each under a rule of dashes; `above` is the number of the page's first line."""
+    bare = (line.strip().removeprefix("|").removesuffix("|") if "|" in line else "" for line in page)
     cells = [
-        [re.sub(r"\\(\W)|[*`]", r"\1", cell).strip() for cell in re.split(r"(?<!\\)\|", line)]
-        if (line := text.strip().removeprefix("|").removesuffix("|")) != text.strip()
-        else []
-        for text in page
+        [re.sub(r"\\(\W)|[*`]", r"\1", cell).strip() for cell in re.split(r"(?<!\\)\|", line)] if line else []
+        for line in bare
     ]
     for number, rule in enumerate(cells[1:], 1):
         header = cells[number - 1]

@@ -452,7 +452,7 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[s
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
     narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
     wide = [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]
-    for times, size_is_a_shape in product((narrow, wide), (False, True)):
+    for size_is_a_shape, times in product((False, True), (narrow, wide)):
         kinds = (
             [name for name, columns in lacking(times[0][2], size_is_a_shape).items() if not columns] if times else []
         )

@@ -56,6 +56,7 @@ def of_the_square(ms: str, phase: str = "fwd_bwd") -> Row:
     return attention_row(8192, d_model="16", precision="tf32", phase=phase, mean_ms=ms)
 
 
+NAMED = without(TOO_FAST, "d_model", "d_ff", "n_layers", "batch")
 ADAMW = model_row("2.7B") | {"phase": "optimizer", "optimizer": "AdamW"}
 
 ROWS: list[tuple[Row, set[str]]] = [
@@ -65,7 +66,9 @@ ROWS: list[tuple[Row, set[str]]] = [
     (TOO_FAST | {"gpu": "", "mean_ms": "16.0"}, {ARITHMETIC}),
     (TOO_FAST | {"gpu": "Apple M3", "mean_ms": "16.0"}, {ARITHMETIC}),
     (TOO_FAST | {"gpu": "Apple M3", "mean_ms": "17"}, set()),
-    (without(TOO_FAST, "d_model", "d_ff", "n_layers", "batch"), {"suspicious: arithmetic"}),
+    (NAMED, {"suspicious: arithmetic"}),
+    (without(NAMED, "phase", "mean_ms", "std_ms") | {"forward_ms": "90"}, {"suspicious: arithmetic"}),
+    (NAMED | {"size": "a large one"}, set()),
     # 28 bytes of 3.4 billion parameters, less twice a cache of 40 MiB, at 2.039 TB/s: 46.74 ms
     (ADAMW | {"mean_ms": "46.6"}, {"impossible: update"}),
     (ADAMW | {"mean_ms": "46.8"}, set()),
@@ -171,6 +174,9 @@ TABLES: dict[str, tuple[list[Row], set[str]]] = {
     "more than the card holds": ([memory_row(value="90")], {"impossible: card memory"}),
     "a negative amount": ([memory_row(value="-1")], {AMOUNT}),
     "less than the weights": ([peak("9")], {WEIGHTS}),
+    "less than the weights of a size by its name": (
+        [without(peak("9"), "d_model", "n_layers")], {"suspicious: weights"},
+    ),
     "half weights under autocast": ([peak("8", precision="bf16 autocast")], {WEIGHTS}),
     "half weights": ([peak("8", precision="bf16")], set()),
     "no optimizer state": ([memory_row(value="26", unit="GB")], {"suspicious: optimizer state"}),

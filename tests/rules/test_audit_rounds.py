@@ -115,7 +115,6 @@ def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> No
     ],
 )  # fmt: skip
 def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement_shows(facts: Json, words: str) -> None:
-    assert "It replaced a, b, c and 1 more, by which it is measured" in ours.why_replaced(list("abcd"))
     (said,) = ours.accusations(ours.RowFacts(**{"rounds_seconds": HONEST, **facts}))
     assert words in said
     busy = {**around(PROCESSORS), "other_cores": 1.2}

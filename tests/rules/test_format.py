@@ -164,17 +164,6 @@ def test_a_name_opens_nothing_in_markdown(text: str) -> None:
 
 
 @given(MARKUP)
-def test_a_name_is_no_command_in_latex(text: str) -> None:
-    rows = [line for line in latex([one_row(text)]).splitlines() if line.endswith(r" \\")]
-    assert len(rows) == 3
-    for row in rows:
-        assert row.startswith("{}")
-        known = re.sub(r"\\text[a-z]+\{\}|\$\\pm\$|\\[{}$&#%_]", "", row.removesuffix(r" \\").removeprefix("{}"))
-        assert known.count("&") == 1
-        assert not set(known) & set('\\{}$#%_~^<>|"')
-
-
-@given(MARKUP)
 def test_a_name_stays_one_string_in_typst(text: str) -> None:
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', typst([one_row(text)]))
     assert outside == re.sub(r'"(?:[^"\\]|\\.)*"', '""', typst([one_row("plain")]))

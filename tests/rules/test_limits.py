@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.parallel import PARALLEL
-from model.sizes import SIZES, ModelConfig
+from model.sizes import SIZES
 from perf_tests.hardware.datasheets import GPUS, gpu_named
 from perf_tests.hardware.limits import (
     BACKWARD,
@@ -37,7 +37,6 @@ from perf_tests.hardware.limits import (
     predicted_time,
     saved_bytes,
     sent_bytes,
-    slice_bytes,
     step_messages,
     working_bytes,
 )
@@ -259,13 +258,6 @@ def test_small_sends_what_its_shape_says(world: int, ddp: int, fsdp2: int) -> No
         *messages, last = step_messages("fsdp2", shapes, world, norm_of_each=of_each)
         assert last == norm
         assert sent_bytes(messages, world) == fsdp2
-
-
-def test_a_thousand_ranks_pad_the_smallest_matrices_most() -> None:
-    """One row of 1024 each at the most."""
-    shapes = parameter_shapes(ModelConfig(d_model=20, d_ff=28, num_layers=1, num_heads=2, vocab_size=2000))
-    assert slice_bytes(shapes.rest, 1024) == 4 * (2 * 2 * 20 + 1)
-    assert slice_bytes(shapes.blocks[0], 1024) == 4 * (6 * 20 + 28 + 2)
 
 
 def test_a_bucket_is_sent_once_it_holds_its_size() -> None:

@@ -185,6 +185,8 @@ LINES = Format(lambda content: list(map(json.loads, content.splitlines())),
 CSV = Format(lambda content: list(csv.reader(io.StringIO(content.decode(), newline=""))), _table_written)
 TOML = Format(lambda content: [line.split(" = ", 1) for line in content.decode().splitlines()],
               lambda rows: _lines_written(rows, " = "))  # fmt: skip
+PIPED = Format(lambda content: [line.split(" | ") for line in content.decode().splitlines()],
+               lambda rows: _lines_written(rows, " | "))  # fmt: skip
 SQLITE, TAR = Format(_database_read, _database_written), Format(_archive_read, _archive_written)
 
 

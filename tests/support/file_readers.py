@@ -42,7 +42,7 @@ from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
 from tests.support import simulated_launches, synthetic
-from tests.support.damage import CSV, JSON, LINES, ROOT, SQLITE, TAR, TOML, Reader
+from tests.support.damage import CSV, JSON, LINES, PIPED, ROOT, SQLITE, TAR, TOML, Reader
 from tests.support.synthetic_nsys import one_layer
 from tests.support.synthetic_trace import forward_and_backward
 
@@ -96,6 +96,12 @@ def samples() -> bytes:
 
 def table(name: str, rows: int = 12) -> Callable[[], bytes]:
     return lambda: b"".join(unpacked(PUBLISHED / name, MOST_BYTES).splitlines(keepends=True)[: rows + 1])
+
+
+def piped() -> bytes:
+    """A Markdown page with a table of times."""
+    header, *rows = CSV.read(table("e2e_timing.csv")())
+    return b"# Times\n\n" + PIPED.write([header, ["---"] * len(header), *rows])
 
 
 def accepted() -> bytes:
@@ -272,6 +278,7 @@ READERS: dict[str, Reader] = {
     "samples": Reader("replay {file}", "run.jsonl", samples, LINES),
     "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, LINES, gzip.compress),
     "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), CSV),
+    "md-timing": Reader("audit {file} --all", "t.md", piped, PIPED),
     "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv"), CSV),
     "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), CSV),
     "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), CSV),
