@@ -75,6 +75,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     **{f"{gate}--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured")
        for gate in ("", f"{GATE} ")},
     "--shard=1/9": ("--shard 1/9: N is at most 2",),
+    "--cold-cache -k=test_forward": ("--cold-cache is for timings of attention alone", "add test_attention.py"),
     "--retry": ("--retry is for an interrupted run; add --resume",),
     "--parallel=ddp": ("start them with `torchrun --nproc-per-node 2 -m pytest",),
     "-p no:benchmark": ("-p no:benchmark switched it off",),
