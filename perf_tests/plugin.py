@@ -146,7 +146,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     family = family_of(phase)
     grid = family.grid(session_of(metafunc.config).settings)
-    metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
+    metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid])
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
