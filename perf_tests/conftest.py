@@ -12,7 +12,7 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench.checked_rounds import Draws
 from perf_tests.bench.loop import Measure, Row, TimedMeasure
-from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, axis, free_leftovers
+from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, free_leftovers
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.session import noted, session_of
 from perf_tests.bench.workbench import Workbench
@@ -42,16 +42,6 @@ def model_cache(workbench: Workbench) -> Iterator[ModelCache]:
     cache.reset()
 
 
-model_size = axis("model_size")
-context_length = axis("context_length")
-precision = axis("precision")
-attention = axis("attention")
-execution = axis("execution")
-checkpoint = axis("checkpoint")
-batch_size = axis("batch_size")
-parallel = axis("parallel")
-
-
 @pytest.fixture
 def case(
     request: pytest.FixtureRequest,
@@ -64,7 +54,7 @@ def case(
     batch_size: int | None,
     parallel: str | None,
 ) -> Case:
-    """What the axes describe; the plugin made it from the same values."""
+    """What the axes describe, which the plugin parametrizes; it made the case from the same values."""
     return noted(request.node).case
 
 

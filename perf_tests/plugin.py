@@ -146,7 +146,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     family = family_of(phase)
     grid = family.grid(session_of(metafunc.config).settings)
-    metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
+    metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid])
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -204,7 +204,16 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
             item.stash[NOTED] = Noted(family_of(phase).of(phase, axes, of_item), extra_pass)
     others = [item for item in items if not is_benchmark(item)]
     in_order = sorted(filter(is_benchmark, items), key=suite.collected.__getitem__)
-    benchmarks = before.of_interrupted_run(config, _side_by_side(in_order))
+    # Side by side: timings before extra passes; within each by family and model, then by precision and phase.
+    families, precisions, passes = list(FAMILIES), list(PRECISIONS), [None, *PASSES]
+    alone_last = sorted((noted(item).case for item in in_order), key=lambda case: families.index(case.row.family))
+    models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
+
+    def place_in_run(item: pytest.Item) -> tuple[int, int, int, tuple[bool, int]]:
+        case, extra_pass = noted(item).case, passes.index(noted(item).extra_pass)
+        return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
+
+    benchmarks = before.of_interrupted_run(config, sorted(in_order, key=place_in_run))
     if benchmarks and settings.shard is not None:
         suite.places_in_grid = places = before.places_of_share(benchmarks, settings)
         left_out = set(range(len(benchmarks))).difference(places)
@@ -227,20 +236,6 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
 def _marked(item: Any, name: str) -> str | None:
     marker = item.get_closest_marker(name)
     return None if marker is None else str(marker.args[0])
-
-
-def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Sort timings before extra passes; within each by family and model, then by precision and phase."""
-    families = list(FAMILIES)
-    alone_last = sorted((noted(item).case for item in benchmarks), key=lambda case: families.index(case.row.family))
-    models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
-    precisions, passes = list(PRECISIONS), [None, *PASSES]
-
-    def place(item: pytest.Item) -> tuple[int, int, int, tuple[bool, int]]:
-        case, extra_pass = noted(item).case, passes.index(noted(item).extra_pass)
-        return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
-
-    return sorted(benchmarks, key=place)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,13 +7,10 @@ from model.attention import AttentionFunction
 from model.precision import PRECISIONS
 from perf_tests.bench.checked_rounds import AttentionCheck
 from perf_tests.bench.loop import Measure
-from perf_tests.bench.models import AttentionInputs, axis
+from perf_tests.bench.models import AttentionInputs
 from perf_tests.bench.session import noted
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import check_attention_gradients, check_attention_output
-
-head_dim = axis("head_dim")
-sequence_length = axis("sequence_length")
 
 
 @pytest.fixture

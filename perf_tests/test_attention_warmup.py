@@ -3,7 +3,7 @@
 from perf_tests import test_attention
 from perf_tests.passes.extra_pass import repeated
 
-case, head_dim, sequence_length = test_attention.case, test_attention.head_dim, test_attention.sequence_length
+case = test_attention.case
 
 test_warmup_of_attention_forward = repeated(test_attention.test_attention_forward, "warmup")
 test_warmup_of_attention_backward = repeated(test_attention.test_attention_backward, "warmup")

@@ -5,17 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perf_tests.bench.loop import Measure
-from perf_tests.bench.models import axis
 from perf_tests.bench.session import noted
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import CollectiveCase
 
 if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is loaded
     from perf_tests.bench.ranks import Exchange
-
-collective = axis("collective")
-message_bytes = axis("message_bytes")
-world = axis("world")
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -181,16 +180,6 @@ class AttentionInputs:
         """Draw other values, into the same tensors."""
         for one in self.all:
             fill_normal(one, generator)
-
-
-def axis(name: str) -> Any:
-    """Make a fixture with the value of this axis that the plugin parametrized."""
-
-    @pytest.fixture(name=name)
-    def value(request: pytest.FixtureRequest) -> str | int:
-        return request.param
-
-    return value
 
 
 # Functions of the user's, given with --attention, held to float64 before their cases are timed.

@@ -227,15 +227,10 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     )
 
 
-def _attention(option: str, text: str) -> str:
-    if not is_user_function(text):
-        return one_of(ATTENTION, option, text)
-    check_name(option, text)
-    return text
-
-
 OTHER_VALUES: dict[str, Parse] = {
-    "attention": _attention,
+    "attention": lambda option, text: (
+        check_name(option, text) if is_user_function(text) else one_of(ATTENTION, option, text)
+    ),
     "precision": partial(one_of, PRECISIONS),
     "execution": partial(one_of, EXECUTIONS),
     "checkpoint": lambda option, text: blocks_per_checkpoint(text),

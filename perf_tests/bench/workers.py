@@ -26,10 +26,6 @@ class ClosedError(Exception):
     """The other end has closed the channel."""
 
 
-class SilentError(Exception):
-    """No message came in time; the argument is the wait in seconds."""
-
-
 class Channel:
     """One end, the worker's or its starter's."""
 
@@ -44,12 +40,12 @@ class Channel:
             raise ClosedError from error
 
     def receive(self, patience_seconds: float | None = None) -> Json:
-        """Return the next message, within `patience_seconds` where given; raises ClosedError or SilentError."""
+        """Return the next message, within `patience_seconds` where given; raises ClosedError or TimeoutError."""
         self._end.settimeout(patience_seconds)
         try:
             line = self._received.readline()
-        except TimeoutError as error:
-            raise SilentError(patience_seconds) from error
+        except TimeoutError:  # an OSError too
+            raise
         except OSError as error:
             raise ClosedError from error
         if not line.endswith(b"\n"):
@@ -100,7 +96,7 @@ class WorkerProcess:
         """
         try:
             message = self.channel.receive(patience_seconds)
-        except SilentError as error:
+        except TimeoutError as error:
             raise WorkerEndedError(f"it gave no answer for {patience_seconds:.0f} s", self.side) from error
         except (ClosedError, ValueError) as error:
             raise WorkerEndedError(self._how_it_ended(), self.side) from error

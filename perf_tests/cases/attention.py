@@ -90,8 +90,10 @@ class CollectiveCase(CollectiveIdentity, Case):
 
     @staticmethod
     def id_of(collective: str, message_bytes: int, world: int) -> str:
-        """`all_reduce-1MB-world2`."""
-        return f"{collective}-{in_round_units(message_bytes)}-world{world}"
+        """`all_reduce-1MB-world2`: bytes as `--message-size` takes them, in the largest unit that divides them."""
+        units = (("GB", 10**9), ("GiB", 2**30), ("MB", 10**6), ("MiB", 2**20), ("KB", 10**3), ("KiB", 2**10), ("B", 1))
+        size = next(f"{message_bytes // unit}{name}" for name, unit in units if message_bytes % unit == 0)
+        return f"{collective}-{size}-world{world}"
 
     def identity(self) -> dict[str, Any]:
         return asdict(self)
@@ -125,9 +127,3 @@ class CollectiveCase(CollectiveIdentity, Case):
                 f"--message-size {FLOAT32_BYTES * self.world}B or more."
             )
         return why_too_few(self.world, self.device, gpus)
-
-
-def in_round_units(count: int) -> str:
-    """`1MB`, `64KiB`: bytes as `--message-size` takes them, in the largest unit that divides them."""
-    units = (("GB", 10**9), ("GiB", 2**30), ("MB", 10**6), ("MiB", 2**20), ("KB", 10**3), ("KiB", 2**10))
-    return next((f"{count // unit}{name}" for name, unit in units if count % unit == 0), f"{count}B")

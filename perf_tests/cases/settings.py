@@ -1,6 +1,6 @@
 """The options of one run, read and checked once into a frozen `Settings`."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -82,7 +82,7 @@ class Settings:
         return self.device.partition(":")[0]
 
 
-def read_settings(config: pytest.Config) -> Settings:
+def read_settings(config: pytest.Config) -> Settings:  # one story: what was typed, and what that leaves
     """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
     device = typed_or(config, "--device", None)
     if device.type == "cuda" and is_on_ranks(config):
@@ -111,7 +111,17 @@ def read_settings(config: pytest.Config) -> Settings:
             check_checkpoints(given("--checkpoint", ()), max(shape_named(size).num_layers for size in sizes))
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
-    worlds = given("--world", None) or ((launched() or Launched()).world,)
+    if config.getoption("--nvtx") and passes:
+        others = " or ".join(PASSES[name] for name in passes)
+        raise pytest.UsageError(f"--nvtx is for a run under Nsight Systems and cannot be combined with {others}.")
+    if config.getoption("--nvtx") and (reason := why_no_ranges()):
+        raise pytest.UsageError(reason)
+    worlds, scaling = given("--world", None) or ((launched() or Launched()).world,), given("--scaling", ("strong",))
+    # None at all, and so no model, where only collectives are asked for.
+    ways = given("--parallel", () if is_on_ranks(config) else ("none",))
+    for option in sharing.OF_SOME_WAYS:
+        if is_typed(config, option) and (reason := sharing.why_without_effect(option, ways)):
+            raise pytest.UsageError(reason)
     return Settings(
         device=str(device),
         sizes=tuple(sizes),
@@ -122,10 +132,10 @@ def read_settings(config: pytest.Config) -> Settings:
         model=model,
         passes=passes,
         memory_snapshot=snapshot,
-        nvtx=_nvtx(config, passes),
+        nvtx=bool(config.getoption("--nvtx")),
         cold_cache=bool(config.getoption("--cold-cache")),
         shard=given("--shard", None),
-        parallels=_parallels(config, given, worlds),
+        parallels=sharing.labels(ways, worlds, scaling, given("--bucket-mb", ()), given("--reshard", ("yes",))),
         collectives=tuple(given("--collective", COLLECTIVES if is_typed(config, "--message-size") else ())),
         worlds=worlds,
         threads=given("--threads", None) or cores_of_a_rank(is_on_ranks(config)),
@@ -154,16 +164,6 @@ def asks_for_ranks(config: pytest.Config) -> bool:
     return (launched() or Launched()).world > 1 or is_typed(config, *OF_RANKS)
 
 
-def _parallels(config: pytest.Config, given: Callable[..., Any], worlds: tuple[int, ...]) -> tuple[str | None, ...]:
-    """None at all, and so no model, where only collectives are asked for."""
-    names = given("--parallel", () if is_on_ranks(config) else ("none",))
-    for option in sharing.OF_SOME_WAYS:
-        if is_typed(config, option) and (reason := sharing.why_without_effect(option, names)):
-            raise pytest.UsageError(reason)
-    scaling, reshard = given("--scaling", ("strong",)), given("--reshard", ("yes",))
-    return sharing.labels(names, worlds, scaling, given("--bucket-mb", ()), reshard)
-
-
 def _refuse_with_user_model(config: pytest.Config, model: str | None, alone: bool) -> None:
     """What chooses a part of the suite's model, or an argument without a model. Raises pytest.UsageError."""
     if model is None:
@@ -185,14 +185,3 @@ def cores_of_a_rank(is_shared: bool) -> int:
     """Physical cores of this process; the ranks of a machine divide them."""
     ranks_here = (launched() or Launched()).local_world if is_shared else 1
     return max(1, physical_cores() // ranks_here)
-
-
-def _nvtx(config: pytest.Config, passes: Collection[str]) -> bool:
-    if not config.getoption("--nvtx"):
-        return False
-    if passes:
-        others = " or ".join(PASSES[name] for name in passes)
-        raise pytest.UsageError(f"--nvtx is for a run under Nsight Systems and cannot be combined with {others}.")
-    if reason := why_no_ranges():
-        raise pytest.UsageError(reason)
-    return True

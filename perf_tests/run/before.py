@@ -25,7 +25,6 @@ from perf_tests.bench.recording import (
 )
 from perf_tests.bench.session import Run, Session, noted, session_of
 from perf_tests.bench.workbench import set_up
-from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
@@ -75,8 +74,10 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     is_in_worker = suite.other_measure is not None
     cases = [noted(item).case for item in benchmarks]
     # A worker or a shard may run any part of the selection.
-    if settings.cold_cache and not is_in_worker and settings.shard is None:
-        check_cold_cache(cases)
+    if settings.cold_cache and not is_in_worker and settings.shard is None and not any(case.cache for case in cases):
+        raise pytest.UsageError(
+            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
+        )
     is_recorded = not (is_gate or suite.saving.disabled or settings.nvtx)
     limit, timeout = read_time_limit(config), None
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
@@ -216,13 +217,6 @@ def read_run_options(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
     if read_time_limit(config).minutes < math.inf and (suite.saving.disabled or suite.settings.nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
-
-
-def check_cold_cache(cases: Sequence[Case]) -> None:
-    if not any(case.cache for case in cases):
-        raise pytest.UsageError(
-            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
-        )
 
 
 # Which cases of its axes a run leaves out: by what was typed, by pytest's cache, by another plugin, or as a shard.

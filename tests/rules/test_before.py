@@ -20,7 +20,6 @@ from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
 from perf_tests.run.before import (
     cases_left,
-    check_cold_cache,
     choose_baseline,
     commit_info_of,
     complete_machine_info,
@@ -129,12 +128,6 @@ def test_an_option_or_a_plugin_that_makes_no_sense_in_a_run_is_refused_with_what
         return
     with pytest.raises(pytest.UsageError, match=words):
         read_run_options(asked)
-
-
-def test_a_run_without_attention_alone_has_nothing_to_flush_for() -> None:
-    check_cold_cache([language_model_case(), attention_case(cache="cold")])
-    with pytest.raises(pytest.UsageError, match="--cold-cache is for timings of attention alone, and none is selected"):
-        check_cold_cache([language_model_case(), attention_case()])
 
 
 def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_before(tmp_path: Path) -> None:

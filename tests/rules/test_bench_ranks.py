@@ -32,7 +32,7 @@ from perf_tests.bench.ranks import (
     values_by_part,
 )
 from perf_tests.bench.session import noted, session_of
-from perf_tests.cases.attention import CollectiveCase, in_round_units
+from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.selected import examined_phases, is_inside
 from perf_tests.cases.sharing import Launched, Sharing
 from perf_tests.hardware.limits import COLLECTIVES, Message
@@ -401,7 +401,9 @@ def test_a_message_is_cut_to_what_ranks_can_share_and_refused_below_it() -> None
     assert of_bytes(1_000_000).exchanged_bytes == 999_996
     assert "choose --message-size 12B or more" in str(of_bytes(11).why_unsupported_on_ranks(0))
     sizes = {10**9: "1GB", 64_000: "64KB", 2**20: "1MiB", 2**16: "64KiB", 7: "7B"}
-    assert {count: in_round_units(count) for count in sizes} == sizes
+    assert [CollectiveCase.id_of("all_gather", count, 2) for count in sizes] == [
+        f"all_gather-{words}-world2" for words in sizes.values()
+    ]
 
 
 def test_collectives_run_alone_where_they_are_asked_for_and_no_way_to_share_a_model_is() -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from perf_tests.cases import options
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
-from perf_tests.cases.settings import Settings, read_settings
+from tests.rules.test_against import settings
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.launch import MODELS
 
@@ -77,13 +76,6 @@ def test_what_is_no_value_is_refused_with_what_was_typed(
     assert str(refusal.value).startswith("--option ")
 
 
-def settings_of(**typed: Any) -> Settings:
-    """Those of a command line with these options, on a CPU."""
-    said = {option.name: option.typed_by_default for option in options.OPTIONS}
-    said |= {"--device": "cpu", **{f"--{name.replace('_', '-')}": text for name, text in typed.items()}}
-    return read_settings(cast(pytest.Config, SimpleNamespace(getoption=said.get)))
-
-
 NATIVE = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(CPU) is None)
 
 
@@ -109,7 +101,7 @@ def test_settings_follow_from_what_is_typed(
     typed: dict[str, Any], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perf_tests.cases.settings.physical_cores", lambda: 1)
-    found = settings_of(**typed)
+    found = settings(**typed)
     assert {name: getattr(found, name) for name in wanted} == wanted
 
 
@@ -131,7 +123,7 @@ def test_settings_follow_from_what_is_typed(
 )
 def test_options_that_contradict_each_other_are_refused_in_one_sentence(typed: dict[str, Any], words: str) -> None:
     with pytest.raises(pytest.UsageError, match=words) as refusal:
-        settings_of(**typed)
+        settings(**typed)
     assert ". " not in str(refusal.value)
     options.check_checkpoints(("12",), 12)
 

@@ -20,7 +20,6 @@ SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS: dict[str, tuple[str, ...]] = {
     "--size=smal": ("--size 'smal' is unknown", SIZES),
-    "--seed=99999999999999999999999": ("--seed '99999999999999999999999' is too large", "at most"),
     "--execution=jit": ("--execution 'jit'", "eager, compiled"),
     "--phase=forwards": ("--phase 'forwards'", "inference, forward, backward"),
     "--optimizer=sgd": ("--optimizer 'sgd'", "default, loop, foreach, fused, or name a factory"),
@@ -74,8 +73,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--time-limit=1 --benchmark-disable": ("--time-limit keeps what is measured", "drop one of the two"),
     **{f"{gate}--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured")
        for gate in ("", f"{GATE} ")},
-    "--shard=1/9": ("--shard 1/9: N is at most 2",),
-    "--retry": ("--retry is for an interrupted run; add --resume",),
+    "--cold-cache -k=test_forward": ("--cold-cache is for timings of attention alone", "add test_attention.py"),
     "--parallel=ddp": ("start them with `torchrun --nproc-per-node 2 -m pytest",),
     "-p no:benchmark": ("-p no:benchmark switched it off",),
     "-k=no_such_case": ("5 deselected / 0 selected",),

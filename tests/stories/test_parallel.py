@@ -9,14 +9,10 @@ from model.sizes import SIZES
 from numerics_tests.harness.rank_pool import POOL, Task
 from perf_tests.hardware.limits import GATHERED, float32_bytes, kept_bytes, step_messages, working_bytes
 from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+from tests.rules.test_ranks import WAYS
 from tests.support.documents import ROOT
 
 SHAPES = parameter_shapes(SIZES["tiny"])
-WAYS = [
-    *((variant, None, True) for variant in PARALLEL),
-    *((variant, bucket_mb, True) for variant in ("ddp", "zero1") for bucket_mb in (0.01, 1.0, 4.0)),
-    *((variant, None, False) for variant in ("fsdp2", "fsdp2-bf16")),
-]
 
 
 def on_ranks(function: str, *arguments: object, world: int = 2) -> list[Any]:

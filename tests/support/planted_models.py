@@ -85,9 +85,11 @@ MISBEHAVIOUR: dict[int, Callable[[], object]] = {
 
 
 class MisbehavesByContext(Healthy):
-    """A model that misbehaves from its second pass on, in a way of its own at each context."""
+    """A model that misbehaves from its second pass on, in a way of its own at each context; at 60 from the first."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
+        if tokens_BT.shape[1] == 60:  # where it can neither be checked nor measured
+            raise ValueError("no sixty")
         logits_BTV = super().forward(tokens_BT)
         if self.calls >= 2 and self.config.context_length == 64:
             return logits_BTV * float("nan")
@@ -303,15 +305,6 @@ ReadsAValue = but(lambda tokens_BT, logits_BTV: logits_BTV * (1.0 if tokens_BT.s
 class Unrunnable(Averaging):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         raise TypeError("an attention mask is missing")
-
-
-class UnusableAt16(Averaging):
-    """Can neither be checked nor measured at context 16."""
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        if tokens_BT.shape[1] == 16:
-            raise ValueError("no sixteen")
-        return super().forward(tokens_BT)
 
 
 class IgnoresContext(Averaging):
