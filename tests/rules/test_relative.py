@@ -145,7 +145,7 @@ def write(name: str, base: str, head: str, slowdown: float = 0.0, end: str = "fi
     """Write samples of stage 1, of three cases, of which the first is slower, into `runs`."""
     draw = np.random.default_rng(len(name))
     cases = [SimulatedCase(f"test_forward[{place}]", slowdown=slowdown * (place == 0)) for place in range(3)]
-    told: Json = {**header(cases), "engine": 7, **facts}
+    told: Json = {**header(cases), "engine": 3, **facts}
     told |= {"base": {"revision": base, "label": "base"} | told.pop("of_base", {})}
     told |= {"head": {"revision": head, "label": "head", "changed_files": 0} | told.pop("of_head", {})}
     file = SamplesFile(Path("runs", f"{name}.jsonl"), told)
@@ -179,6 +179,7 @@ def test_steps_are_found_in_files_and_one_of_the_newest_commit_is_a_finding(made
     code, printed, _ = said("--case", "forward 0")
     assert (code, printed.count(f"{made['third'][:12]}")) == (0, 2)
     assert "3 gate runs, " in printed
+    assert printed.endswith("history: 1 step, 0 counter changes; no slowdown is new with the newest commit\n")
     assert "2 cases not shown to have moved" in printed
     git(Path(), "tag", "v1", made["second"])
     shown = json.loads(said("--json", "--since", "v1")[1])
