@@ -266,7 +266,7 @@ def _show_run(
     if run.record is not None:
         rows, notices = run.record["benchmarks"], [notice["sentence"] for notice in run.record["notices"]]
         section("results", [*result_lines(run.record, width()), *notices])
-        sections = {"ranks": rank_lines(rows, width()), "collectives": collective_lines(rows), **pass_lines(run.record)}
+        sections = {"ranks": rank_lines(rows), "collectives": collective_lines(rows), **pass_lines(run.record)}
         for name, lines in sections.items():
             section(name, lines)
     if run.baseline is not None and run.rows:
