@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from functools import partial, reduce
+from functools import partial
 from statistics import fmean, stdev
 
 import numpy as np
@@ -13,7 +13,7 @@ from perf_tests.gate.samples import rules_from_settings
 from perf_tests.gate.stages import screening_of
 from perf_tests.history.commits import Figure, Launch, Log
 from perf_tests.history.commits import Machine as RecordedMachine
-from perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, Ratio, ratios_of, relative_of
+from perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, ratios_of, relative_of
 from perf_tests.history.series import Era, eras_of
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import Machine, judged, looked_early
@@ -154,16 +154,15 @@ def relative_figures(histories: int = 10) -> dict[str, float]:
         for case in range(RUN_CASES):
             at = np.arange(random.integers(APART), RUNS, APART)
             truth[at, case] = random.choice((-1, 1), len(at)) * math.log1p(STEP)
-        found = relative_of(gate_runs(random, truth, same=0.5 * (number % 2)), line, log)
-        for curve in found.curves:
-            of_case, places = truth[:, int(curve.case)], {step.head - 1 for step in curve.steps}
-            planted = set(np.flatnonzero(of_case).tolist())
-            counts.update(planted=len(planted), found=len(planted & places), false=len(places - planted))
-            for since in (0, RUNS // 2, RUNS - 10):
-                links = [point.link.chained for point in curve.points if point.link.base >= since]
-                low, high = reduce(Ratio.__add__, links).interval
+        runs = gate_runs(random, truth, same=0.5 * (number % 2))
+        for since in (0, RUNS // 2, RUNS - 10):
+            for one in relative_of(runs, line, log, since)["cases"]:
+                of_case, (low, high) = truth[:, int(one["case"])], one["interval"]
                 counts["covered"] += low <= math.expm1(of_case[since:].sum()) <= high
                 counts["intervals"] += 1
+                if since == 0:
+                    planted, places = set(np.flatnonzero(of_case)), {int(step["since"]) - 1 for step in one["steps"]}
+                    counts.update(planted=len(planted), found=len(planted & places), false=len(places - planted))
     commits = histories * RUNS * RUN_CASES
     return {
         "found of 5%": counts["found"] / counts["planted"],

@@ -76,39 +76,32 @@ def machines_of(records: Iterable[StoredRecord]) -> list[Machine]:
     merged: set[str] = set()
     identities: dict[Identity, Identity] = {}
     for record in records:
-        merged |= parts_of(record.data)
-        machine = _machine_of(record.data, machines)
-        found.append((machine, _launch_of(record, identities), run_of(record.data)))
+        data = record.data
+        merged |= parts_of(data)
+        info, commit = data["machine_info"], data.get("commit_info") or {}
+        identifier = str(commit.get("id") or "")
+        for machine in machines:
+            facts = machine.record["machine_info"]
+            if facts == info or not machine_differences(info, facts):
+                break
+        else:
+            machine = Machine({name: data.get(name) for name in ("machine_info", "datetime")})
+            machines.append(machine)
+        launch = Launch(
+            record.name, code_of(data), None if identifier in NO_COMMIT else identifier, bool(commit.get("dirty")),
+            str(data.get("datetime") or ""), str(commit.get("time") or ""),
+            {row["fullname"]: _figure_of(row, identities) for row in data["benchmarks"]},
+            {row["id"]: row["outcome"] for row in timing_outcomes(data)}, record.path,
+        )  # fmt: skip
+        found.append((machine, launch, run_of(data)))
     counts = which_count(((launch.name, run) for _, launch, run in found), merged)
     for machine, launch, _ in compress(found, counts):
         machine.launches.append(launch)
     return [machine for machine in machines if machine.launches]
 
 
-def _machine_of(data: Json, machines: list[Machine]) -> Machine:
-    info = data["machine_info"]
-    for machine in machines:
-        facts = machine.record["machine_info"]
-        if facts == info or not machine_differences(info, facts):
-            return machine
-    machines.append(Machine({name: data.get(name) for name in ("machine_info", "datetime")}))
-    return machines[-1]
-
-
-def _launch_of(record: StoredRecord, identities: dict[Identity, Identity]) -> Launch:
-    """Thousands of launches have the same few identities, so `identities` keeps each once."""
-    data = record.data
-    commit = data.get("commit_info") or {}
-    identifier = str(commit.get("id") or "")
-    return Launch(
-        record.name, code_of(data), None if identifier in NO_COMMIT else identifier, bool(commit.get("dirty")),
-        str(data.get("datetime") or ""), str(commit.get("time") or ""),
-        {row["fullname"]: _figure_of(row, identities) for row in data["benchmarks"]},
-        {row["id"]: row["outcome"] for row in timing_outcomes(data)}, record.path,
-    )  # fmt: skip
-
-
 def _figure_of(row: Json, identities: dict[Identity, Identity]) -> Figure:
+    """Thousands of launches have the same few identities, so `identities` keeps each once."""
     info = row["extra_info"]
     identity = tuple(
         (name, value if value is None or isinstance(value, str | int | float) else str(value))  # a list has no hash

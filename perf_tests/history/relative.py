@@ -23,10 +23,10 @@ from perf_tests.gate.samples import SIDES, read_samples, rules_from_settings
 from perf_tests.gate.stages import replay_stages
 from perf_tests.gate.statistics import Floats, estimate, fit_prior, moderated
 from perf_tests.gate.verdicts import ExactResult, RunVerdict, Verdict, conclude
-from perf_tests.history.commits import Code, Log
+from perf_tests.history.commits import Log
 from perf_tests.history.steps import FALSE_RATE, FINEST, SMALLEST_STEP
 from perf_tests.records.columns import case_name, machine_name
-from perf_tests.records.format import DASH, Columns, T, column_table, printable
+from perf_tests.records.format import DASH, Columns, column_table, printable
 from perf_tests.records.record import Json, how_many
 
 FIRST_ENGINE = 3
@@ -66,18 +66,11 @@ class Ratio:
         return float(student.isf(probability / 2, self.freedom)) * self.variance**0.5 if self.variance else 0.0
 
     @property
-    def effect(self) -> float:
-        return math.expm1(self.log)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Both ends at 95 %, as shares of the earlier time."""
+    def shown(self) -> Json:
+        """The effect and its 95 % interval, as shares of the earlier time."""
         half = self.exceeds(0.05)
-        return math.expm1(self.log - half), math.expm1(self.log + half)
-
-    @property
-    def in_words(self) -> tuple[str, str]:
-        return f"{self.effect:+.1%}", "{:+.1%} to {:+.1%}".format(*self.interval)
+        low, middle, high = (math.expm1(log) for log in (self.log - half, self.log, self.log + half))
+        return {"effect": middle, "interval": [low, high]}
 
 
 EXACT = Ratio(0.0)
@@ -217,240 +210,177 @@ def chains_of(links: Iterable[Link]) -> list[list[Point]]:
     return sorted(chains, key=lambda chain: chain[0].origin)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A case over the line: the newest unbroken chain, and the steps of every chain, the oldest first."""
-
-    case: str
-    identity: Json
-    points: list[Point]
-    steps: list[Link]
-
-    @property
-    def newest(self) -> Point:
-        return self.points[-1]
-
-    @property
-    def is_still(self) -> bool:
-        """Whether its level may be 1."""
-        low, high = self.newest.ratio.interval
-        return low <= 0 <= high
-
-
-@dataclass(frozen=True)
-class Relative:
-    """The curves of all cases over one line of commits, and what was said on the way."""
-
-    codes: list[Code]
-    """The commits; places are places in it."""
-    machines: set[str]
-    runs: int
-    aside: Counter[str]
-    """Runs that are no link, by why."""
-    chains: list[list[Point]]
-    """The commits that runs join, whatever the case."""
-    curves: list[Curve]
-    counters: list[tuple[int, ExactResult]]
-    differing: int
-    """Comparisons whose runs differ by more than their launches explain."""
-
-    @property
-    def newest(self) -> int:
-        """The place of the last commit that a run has."""
-        return max(chain[-1].link.head for chain in self.chains)
-
-    @property
-    def new_slowdowns(self) -> list[str]:
-        """Cases that the newest commit with a run slows down."""
-        return [one.case for one in self.curves for s in one.steps if s.head == self.newest and s.tested.log > 0]
-
-
-def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, since: int = 0) -> Relative:
+def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, since: int = 0) -> Json:
     """Chain the runs of commits on the line, from place `since` on; a run that was stored twice counts once.
 
-    Raises ValueError, with why, where no run is left.
+    Effects and intervals are shares of the earlier time. Raises ValueError, with why, where no run is left.
     """
-    places, aside, counted = {commit: place for place, commit in enumerate(line)}, Counter[str](), list[GateRun]()
-    for run in runs:
-        why = run if isinstance(run, str) else "stored twice" if run in counted else _why_off_line(run, places, log)
-        if why:
-            aside[why] += 1
-        elif not isinstance(run, str) and places[run.base] >= since:
-            counted.append(run)
-    if not counted:
-        why = ", ".join(f"{count} {why}" for why, count in aside.most_common())
-        raise ValueError(f"No gate run joins two commits of this line{why and ': left aside are '}{why}.")
+    places = {commit: place for place, commit in enumerate(line)}
+    counted, aside = _on_line(runs, places, log, since)
+
+    def at(place: int) -> Json:
+        commit = line[place]
+        return {"since": commit, "date": log.dates.get(commit, ""), "subject": log.subjects.get(commit, "")}
+
     by_case: dict[Key, dict[tuple[int, int], list[tuple[Ratio, Ratio]]]] = {}
-    counters: dict[tuple[int, str, str], ExactResult] = {}
+    changes: dict[tuple[int, str, str], Json] = {}
     for run in counted:
         base, head = places[run.base], places[run.head]
-        counters |= {(head, row.id, row.counter): row for row in run.counters}
+        for row in run.counters:
+            told = {"case": row.id, "counter": row.counter, "before": row.old, "after": row.new}
+            changes[head, row.id, row.counter] = {**told, **at(head)}
         for key, ratios in run.cases.items():
             by_case.setdefault(key, {}).setdefault((base, head), []).append(ratios)
-    curves, differing = [], 0
+    whole = chains_of(Link(places[run.base], places[run.head], EXACT, EXACT) for run in counted)
+    newest = max(chain[-1].link.head for chain in whole)
+    cases, differing = [], 0
     for (case, identity), pairs in by_case.items():
         links = []
         for (base, head), found in pairs.items():
             (first, differs), (both, _) = (together([ratios[stage] for ratios in found]) for stage in (0, 1))
             links.append(Link(base, head, first, both))
             differing += differs
-        curves.append(_curve(case, json.loads(identity), links))
-    codes = [Code(name[:12], name, log.dates.get(name, ""), log.subjects.get(name, ""), (), False) for name in line]
-    chains = chains_of(Link(places[run.base], places[run.head], EXACT, EXACT) for run in counted)
-    changes = [(key[0], counters[key]) for key in sorted(counters)]
-    return Relative(codes, {run.machine for run in counted}, len(counted), aside, chains, curves, changes, differing)
+        chains = chains_of(_with_neighbours(links))
+        last = chains[-1][-1]
+        points = [
+            {**at(point.link.head), **point.ratio.shown, "by_itself": point.link.chained.shown["effect"],
+             "is_same": not point.link.chained.variance, "is_step": point.link.is_step}
+            for point in chains[-1]
+        ]  # fmt: skip
+        steps = [
+            {"case": case, **at(link.head), **link.tested.shown, "commits": link.head - link.base,
+             "is_newest": link.head == newest}
+            for chain in chains for link in (point.link for point in chain) if link.is_step
+        ]  # fmt: skip
+        cases.append(
+            {"case": case, "identity": json.loads(identity), "since": line[last.origin], "until": line[last.link.head],
+             **last.ratio.shown, "points": points, "steps": steps}
+        )  # fmt: skip
+    return {
+        "runs": len(counted),
+        "machines": sorted({run.machine for run in counted}),
+        "left_aside": dict(aside.most_common()),
+        "gaps": [[line[before[-1].link.head], line[after[0].origin]] for before, after in pairwise(whole)],
+        "differing": differing,
+        "oldest": line[whole[0][0].origin],
+        "newest": line[newest],
+        "later": len(line) - 1 - newest,
+        "cases": cases,
+        "counter_changes": [changes[key] for key in sorted(changes)],
+        "new_slowdowns": [s["case"] for one in cases for s in one["steps"] if s["is_newest"] and s["effect"] > 0],
+    }
 
 
-def _why_off_line(run: GateRun, places: dict[str, int], log: Log) -> str:
-    commits = {run.base, run.head}
-    if commits - log.places.keys():
-        return "of commits that are not in this clone: it is shallow (`git fetch --unshallow`), or they were rewritten"
-    if commits - places.keys():
-        return "of commits off the line of HEAD's first parents: a branch, or a line that was rewritten"
-    return "with a base newer than its head" if places[run.base] > places[run.head] else ""
+def _on_line(
+    runs: Iterable[GateRun | str], places: dict[str, int], log: Log, since: int
+) -> tuple[list[GateRun], Counter[str]]:
+    """The runs that are links of the line, and how many are not, by why."""
+    aside, counted = Counter[str](), list[GateRun]()
+    for run in runs:
+        if isinstance(run, str):
+            why = run
+        elif run in counted:
+            why = "stored twice"
+        elif {run.base, run.head} - log.places.keys():
+            why = "of commits that this clone lacks: it is shallow (`git fetch --unshallow`), or they were rewritten"
+        elif {run.base, run.head} - places.keys():
+            why = "of commits off the line of HEAD's first parents: a branch, or a line that was rewritten"
+        elif places[run.base] > places[run.head]:
+            why = "with a base newer than its head"
+        else:
+            counted += [run] if places[run.base] >= since else []
+            continue
+        aside[why] += 1
+    if not counted:
+        why = ", ".join(f"{count} {why}" for why, count in aside.most_common())
+        raise ValueError(f"No gate run joins two commits of this line{why and ': left aside are '}{why}.")
+    return counted, aside
 
 
-def _curve(case: str, identity: Json, links: Sequence[Link]) -> Curve:
-    """Chain one case's links, with standard errors as large as its runs, the neighbours of each, show them to be."""
+def _with_neighbours(links: list[Link]) -> list[Link]:
+    """The links with standard errors as large as the case's runs, the neighbours of each, show them to be."""
     from scipy.stats import t as student
 
     known = [link.tested for link in links if link.tested.variance]
-    if len(known) >= FEWEST_NEIGHBOURS:
-        usual = [abs(one.log) / one.variance**0.5 / float(student.isf(0.25, one.freedom)) for one in known]
-        factor = max(1.0, median(usual))
-        links = [Link(one.base, one.head, one.chained.scaled(factor), one.tested.scaled(factor)) for one in links]
-    chains = chains_of(links)
-    return Curve(case, identity, chains[-1], [one.link for chain in chains for one in chain if one.link.is_step])
+    if len(known) < FEWEST_NEIGHBOURS:
+        return links
+    usual = [abs(one.log) / one.variance**0.5 / float(student.isf(0.25, one.freedom)) for one in known]
+    factor = max(1.0, median(usual))
+    return [Link(one.base, one.head, one.chained.scaled(factor), one.tested.scaled(factor)) for one in links]
 
 
-# The same in words and as JSON.
+# The same in words.
+
+CHANGE: Columns[Json] = {
+    "change": lambda row: f"{row['effect']:+.1%}",
+    "95 % interval": lambda row: "{:+.1%} to {:+.1%}".format(*row["interval"]),
+}
+COMMIT: Columns[Json] = {
+    # A run over several commits does not say which of them it is.
+    "since": lambda row: row["since"][:12] + (f", or {row['commits'] - 1} before" if row.get("commits", 1) > 1 else ""),
+    "date": lambda row: row["date"][:10] or DASH,
+    "subject": lambda row: row["subject"][:50] or DASH,
+}
+LEVELS: Columns[Json] = {
+    "case": lambda row: case_name(row["case"]),
+    **CHANGE,
+    "since": lambda row: row["since"][:12],
+    "until": lambda row: row["until"][:12],
+    "measured": lambda row: f"{sum(not one['is_same'] for one in row['points'])} of {len(row['points'])} times",
+}
+STEPS: Columns[Json] = {"step": LEVELS["case"], **CHANGE, **COMMIT}
+COUNTERS: Columns[Json] = {
+    "counter": LEVELS["case"],
+    "name": lambda row: row["counter"],
+    "before": lambda row: f"{row['before']:,}",
+    "after": lambda row: f"{row['after']:,}",
+    **COMMIT,
+}
+POINTS: Columns[Json] = {
+    **CHANGE,
+    "by itself": lambda row: "SAME" if row["is_same"] else f"{row['by_itself']:+.1%}",
+    "": lambda row: "step" if row["is_step"] else "",
+    **COMMIT,
+}
 
 
-def relative_lines(found: Relative, named: str | None = None) -> list[str]:
+def relative_lines(found: Json, named: str | None = None) -> list[str]:
     """What was chained and what was not, where cases have got to, steps, counters, every commit of cases so `named`."""
-    codes = found.codes
-    level: Columns[Curve] = {
-        "case": lambda one: case_name(one.case),
-        "time": lambda one: one.newest.ratio.in_words[0],
-        "95 % interval": lambda one: one.newest.ratio.in_words[1],
-        "since": lambda one: codes[one.newest.origin].name,
-        "until": lambda one: codes[one.newest.link.head].name,
-        "measured": lambda one: f"{_measured(one.points)} of {how_many(len(one.points), 'time')}",
-    }
-    step: Columns[tuple[Curve, Link]] = {
-        "step": lambda row: case_name(row[0].case),
-        "change": lambda row: row[1].tested.in_words[0],
-        "95 % interval": lambda row: row[1].tested.in_words[1],
-        "since": lambda row: since(row[1], codes),
-        **_commit(lambda row: codes[row[1].head]),
-    }
-    counter: Columns[tuple[int, ExactResult]] = {
-        "counter": lambda row: case_name(row[1].id),
-        "name": lambda row: row[1].counter,
-        "before": lambda row: f"{row[1].old:,}",
-        "after": lambda row: f"{row[1].new:,}",
-        "since": lambda row: codes[row[0]].name,
-        **_commit(lambda row: codes[row[0]]),
-    }
-    point: Columns[Point] = {
-        "commit": lambda one: codes[one.link.head].name,
-        "time": lambda one: one.ratio.in_words[0],
-        "95 % interval": lambda one: one.ratio.in_words[1],
-        "by itself": lambda one: one.link.chained.in_words[0] if one.link.chained.variance else "SAME",
-        "": lambda one: "step" if one.link.is_step else "",
-        **_commit(lambda one: codes[one.link.head]),
-    }
-    still = [one for one in found.curves if one.is_still and one.newest.link.head == found.newest]
-    moved = [one for one in found.curves if one not in still]
-    steps = sorted(((one, s) for one in found.curves for s in one.steps), key=lambda row: -row[1].tested.log)
-    lines = _conditions(found)
-    lines += column_table(level, sorted(moved, key=lambda one: -one.newest.ratio.log)) if moved else []
-    if still:
-        most = max(one.newest.ratio.interval[1] for one in still)
-        lines.append(f"{how_many(len(still), 'case')} not shown to have moved, by {most:.1%} at most")
-    lines += column_table(step, steps) if steps else ["no step in any case"]
-    lines += column_table(counter, found.counters) if found.counters else []
-    for one in found.curves:
-        if named is not None and named in case_name(one.case):
-            lines += [f"{case_name(one.case)} since {codes[one.newest.origin].name}", *column_table(point, one.points)]
-    new = found.new_slowdowns
-    said = f"history: {how_many(len(steps), 'step')}, {how_many(len(found.counters), 'counter change')}; "
-    said += f"{how_many(len(new), 'slowdown')} by" if new else "no slowdown is new with"
-    return [printable(line).rstrip() for line in (*lines, f"{said} the newest commit")]
-
-
-def since(link: Link, codes: Sequence[Code]) -> str:
-    """The commit; of a run over several commits, which may be the one."""
-    others = link.head - link.base - 1
-    return codes[link.head].name + (f" or {how_many(others, 'commit')} before" if others else "")
-
-
-def _commit(code_of: Callable[[T], Code]) -> Columns[T]:
-    return {
-        "date": lambda row: code_of(row).date[:10] or DASH,
-        "subject": lambda row: code_of(row).subject[:50] or DASH,
-    }
-
-
-def _measured(points: Iterable[Point]) -> int:
-    """How many comparisons are of two programs."""
-    return sum(point.link.chained.variance > 0 for point in points)
-
-
-def _conditions(found: Relative) -> list[str]:
-    """The runs, and each reason why one says nothing or a curve breaks off."""
-    codes, newest = found.codes, found.newest
-    points = [point for one in found.curves for point in one.points]
+    points = [point["is_same"] for one in found["cases"] for point in one["points"]]
     lines = [
-        f"{how_many(found.runs, 'gate run')}, {codes[found.chains[0][0].origin].name} to {codes[newest].name}, on "
-        f"{how_many(len(found.machines), 'kind')} of machine; {len(points) - _measured(points)} of {len(points)} "
-        "comparisons are of the same program, a ratio of exactly 1",
-        *(f"left aside: {how_many(count, 'run')} {why}" for why, count in found.aside.most_common()),
+        f"{how_many(found['runs'], 'gate run')}, {found['oldest'][:12]} to {found['newest'][:12]}, on "
+        f"{how_many(len(found['machines']), 'kind')} of machine; {sum(points)} of {len(points)} comparisons are of the "
+        "same program, a ratio of exactly 1",
+        *(f"left aside: {how_many(count, 'run')} {why}" for why, count in found["left_aside"].items()),
+        *(
+            f"gap: no run joins {base[:12]} and {head[:12]}, where curves begin anew; "
+            f"`perf-tests run --against {base[:12]}` at {head[:12]} closes it"
+            for base, head in found["gaps"]
+        ),
     ]
-    for before, after in pairwise(found.chains):
-        base, head = codes[before[-1].link.head].name, codes[after[0].origin].name
+    if found["later"]:
+        lines.append(f"without a run: {how_many(found['later'], 'commit')} after {found['newest'][:12]}")
+    if found["differing"]:
         lines.append(
-            f"gap: no run joins {base} and {head}, where curves begin anew; "
-            f"`perf-tests run --against {base}` at {head} closes it"
+            "runs of one pair differ by more than their launches explain, as between two CPUs, in "
+            f"{how_many(found['differing'], 'comparison')}: as uncertain as that"
         )
-    if later := len(codes) - 1 - newest:
-        lines.append(f"without a run: {how_many(later, 'commit')} after {codes[newest].name}")
-    if found.differing:
-        lines.append(
-            f"{how_many(found.differing, 'comparison')} that ran several times differ between the runs, as between two "
-            "CPUs, and are as uncertain as that"
-        )
-    return lines
-
-
-def relative_json(found: Relative) -> Json:
-    """Effects and intervals are shares of the earlier time."""
-    name = [code.commit for code in found.codes]
-    return {
-        "runs": found.runs,
-        "machines": sorted(found.machines),
-        "left_aside": dict(found.aside),
-        "gaps": [[name[a[-1].link.head], name[b[0].origin]] for a, b in pairwise(found.chains)],
-        "newest": name[found.newest],
-        "cases": [
-            {
-                "case": one.case, "identity": one.identity, "since": name[one.newest.origin],
-                "points": [
-                    {"commit": name[point.link.head], "effect": point.ratio.effect, "interval": point.ratio.interval,
-                     "after": name[point.link.base], "is_same": not point.link.chained.variance}
-                    for point in one.points
-                ],
-                "steps": [
-                    {"since": name[step.head], "after": name[step.base], "effect": step.tested.effect,
-                     "interval": step.tested.interval}
-                    for step in one.steps
-                ],
-            }
-            for one in found.curves
-        ],
-        "counter_changes": [
-            {"case": row.id, "counter": row.counter, "before": row.old, "after": row.new, "since": name[place]}
-            for place, row in found.counters
-        ],
-        "new_slowdowns": found.new_slowdowns,
-    }  # fmt: skip
+    still, moved = list[Json](), list[Json]()
+    for one in found["cases"]:
+        low, high = one["interval"]
+        (still if low <= 0 <= high and one["until"] == found["newest"] else moved).append(one)
+    lines += column_table(LEVELS, sorted(moved, key=lambda one: -one["effect"])) if moved else []
+    if still:
+        most = max(one["interval"][1] for one in still)
+        lines.append(f"{how_many(len(still), 'case')} not shown to have moved, by {most:.1%} at most")
+    steps = sorted((step for one in found["cases"] for step in one["steps"]), key=lambda step: -step["effect"])
+    lines += column_table(STEPS, steps) if steps else ["no step in any case"]
+    counters, new = found["counter_changes"], found["new_slowdowns"]
+    lines += column_table(COUNTERS, counters) if counters else []
+    for one in found["cases"]:
+        if named is not None and named in case_name(one["case"]):
+            lines += [f"{case_name(one['case'])} since {one['since'][:12]}", *column_table(POINTS, one["points"])]
+    said = f"history: {how_many(len(steps), 'step')}, {how_many(len(counters), 'counter change')}; "
+    said += f"{how_many(len(new), 'slowdown')} by" if new else "no slowdown is new with"
+    lines.append(f"{said} the newest commit")
+    return [printable(line).rstrip() for line in lines]

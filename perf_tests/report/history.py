@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
-from perf_tests.history.relative import read_run, relative_json, relative_lines, relative_of
+from perf_tests.history.relative import read_run, relative_lines, relative_of
 from perf_tests.history.series import (
     CounterChange,
     Era,
@@ -119,11 +119,13 @@ def _relative(arguments: argparse.Namespace) -> int:
         found = relative_of(runs, line, read_log(folder), since)
     except ValueError as error:
         raise RefusalError(error) from error
-    if arguments.case and not any(arguments.case in case_name(one.case) for one in found.curves):
+    if arguments.case and not any(arguments.case in case_name(one["case"]) for one in found["cases"]):
         raise UsageError(f"--case {arguments.case}: no case of these runs has this in its name.")
-    lines = [json.dumps(relative_json(found), indent=1)] if arguments.json else relative_lines(found, arguments.case)
-    print(painted("\n".join(lines), has_colours() and not arguments.json, STEPS))
-    return FINDINGS if found.new_slowdowns or left_out else FINE
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(painted("\n".join(relative_lines(found, arguments.case)), has_colours(), STEPS))
+    return FINDINGS if found["new_slowdowns"] or left_out else FINE
 
 
 def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:

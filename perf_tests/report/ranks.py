@@ -8,6 +8,7 @@ Also what a run of several ranks adds to its record: their efficiency, and the l
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -30,6 +31,7 @@ from perf_tests.records.record import (
     misshapen,
 )
 from perf_tests.records.store import read_record
+from perf_tests.report.comparison import width
 from perf_tests.report.tables import grouped
 
 WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
@@ -84,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([{"id": row["fullname"], **asdict(scaling)} for row, scaling in scalings(rows)], indent=1))
     else:
-        lines = [*rank_lines(rows), *message_lines(rows), *collective_lines(rows)]
+        lines = [*rank_lines(rows, math.inf), *message_lines(rows), *collective_lines(rows)]
         print("\n".join(map(printable, lines)) or "No row is of several ranks; measure some with --parallel.")
     return FINE
 
@@ -158,10 +160,11 @@ def _rate_of_a_rank(row: Json) -> float:
     return float(rate) / (info.get("world") or 1) if isinstance(rate, int | float) else 0.0
 
 
-def rank_lines(rows: Sequence[Json]) -> list[str]:
+def rank_lines(rows: Sequence[Json], most: float | None = None) -> list[str]:
     """The slowest rank of each row, what the exchange adds, how well more ranks help; nothing without several ranks.
 
-    All rows must be of one machine.
+    All rows must be of one machine. The table is at most `most` characters wide while a column can be dropped,
+    as wide as the terminal by default.
     """
     shared = [row for row in rows if row["extra_info"].get("parallel") is not None]
     if not shared:
@@ -193,6 +196,10 @@ def rank_lines(rows: Sequence[Json]) -> list[str]:
             else DASH
         )
     lines = [*column_table(columns, shared), RANKS_NOTE]
+    for name in ("relative to", "sent", "slowest", "peaks", "median", "efficiency"):  # the results have the median
+        if name in columns and len(lines[0]) > (width() if most is None else most):
+            del columns[name]
+            lines = [*column_table(columns, shared), f"{RANKS_NOTE}; `perf-tests scaling` has every column"]
     return [*lines, NOISE_NOTE] if any(NOISE in line for line in lines) else lines
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from claims.histories import KINDS, false_steps, share_found
-from perf_tests.__main__ import main
 from perf_tests.history.commits import machines_of, moment, read_log
 from perf_tests.history.series import Era, new_slowdowns, newest_first
 from perf_tests.history.steps import scatter, steps_of
@@ -15,9 +14,9 @@ from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.report.history import history_lines
 from tests.support.git_repository import git
-from tests.support.invented_history import invented, relabelled
+from tests.support.invented_history import invented
 from tests.support.launches_over_commits import COUNT, NO_LOG, NOISE, START, history, launch, name_of, with_step
-from tests.support.synthetic import record, timed, timed_attention, write_record
+from tests.support.synthetic import record, timed, timed_attention
 
 
 def era_of(records: Sequence[Json]) -> Era:
@@ -129,23 +128,13 @@ def test_git_orders_commits_and_what_it_lacks_stands_by_its_records_date(
         (era,) = history(records, read_log(tmp_path / folder))
         assert [code.subject for code in era.codes] == subjects
         missing = [not subject and folder != "none" for subject in subjects]
+        said = "\n".join(history_lines(era))
+        assert [words for words in ("1 commit not in this clone", "3 commits not in this clone") if words in said] == (
+            {"whole": ["1 commit not in this clone"], "shallow": ["3 commits not in this clone"], "none": []}[folder]
+        )
         assert [code.is_missing for code in era.codes] == missing
         known = [code.commit for code in era.codes if code.commit in made]
         assert known == made
-
-
-def test_a_shallow_clone_says_what_it_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = repository(tmp_path, monkeypatch, 2030, 2031, 2032)
-    for place, commit in enumerate(made):
-        write_record(tmp_path / f"shallow/.benchmarks/machine/000{place}_a.json", launch(place, 1.0, commit))
-    monkeypatch.chdir(tmp_path / "shallow")
-    assert main(["history", "--case", "forward"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("2 commits not in this clone") == 1
-    assert main(["report", "-o", "page.html"]) == 0
-    assert Path("page.html").read_text().count("2 commits not in this clone") == 1
 
 
 def test_code_with_changes_is_not_its_commit_and_as_old_as_its_first_run() -> None:
@@ -252,5 +241,5 @@ def test_a_history_says_what_it_could_show() -> None:
 def test_planted_steps_are_found_and_none_where_none_is() -> None:
     score = invented(np.random.default_rng(7), commits=100, cases=8, planted=6)
     assert (score.all.count, score.false) == (score.all.of, 0) == (6, 0)
-    stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(with_step(0.0))]
-    assert relabelled(machines_of(stored)[0], np.random.default_rng(3), orders=20) == (0, 20 * COUNT)
+    orders = [np.random.default_rng(seed).permutation(NOISE) for seed in range(20)]
+    assert [starts(order.tolist(), [1] * COUNT) for order in orders] == [[]] * 20

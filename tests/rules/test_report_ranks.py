@@ -1,5 +1,6 @@
 """What several ranks bring: efficiency over the row that a row is relative to, the slowest rank, what is sent."""
 
+import math
 from typing import Any
 
 import pytest
@@ -60,6 +61,20 @@ def test_a_row_of_several_ranks_tells(what: str) -> None:
     assert words in told
     assert "66.7%" in told
     assert rank_lines([DEVICE]) == []
+
+
+def test_the_table_drops_columns_until_it_is_as_wide_as_asked_and_says_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [row(f"full_step small-2layers-ctx128-fp32-naive-ddp-world{n}", 16.0, n, **EXPOSED) for n in (2, 4)]
+    whole, narrow = rank_lines(rows, math.inf), rank_lines(rows, 100)
+    assert len(whole[0]) > 100 >= max(len(line) for line in narrow[:3])
+    assert [name in narrow[0] for name in ("median", "exposed", "efficiency", "sent", "relative to")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    assert (narrow[3].endswith("`perf-tests scaling` has every column"), "every column" in whole[3]) == (True, False)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(rank_lines(rows)[0]) <= 80
 
 
 def test_an_efficiency_above_one_and_a_part_longer_than_its_round_are_marked_as_noise() -> None:
