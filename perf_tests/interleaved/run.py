@@ -250,7 +250,7 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
     """Measure pair after pair; why it stopped."""
     plan, start, pair = run.plan, time.monotonic(), 0
     samples = measuring.samples_file.samples
-    while True:
+    while plan.seconds:
         step = next_step(samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
@@ -267,6 +267,7 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
         if pair == 0:
             _leave_out(run, measuring)
         pair += 1
+    return "budget"
 
 
 def _leave_out(run: GateRun, measuring: Measuring) -> None:

@@ -265,7 +265,9 @@ def _why_not_the_same(
     if base.ran != head.ran:
         alone = sorted(set(base.ran) ^ set(head.ran))
         return f"{alone[0]} is imported on one side alone" if alone else "modules are imported in another order"
-    in_reach = [name for name in files if name in base.reach | head.reach]
+    # Of source that was only opened, as for a digest of it, the same holds.
+    opened = {name for name in base.seen.opened | head.seen.opened if name.endswith(".py")}
+    in_reach = [name for name in files if name in base.reach | head.reach | opened]
     words = base.words | head.words | settings
     for name in files:
         if name in in_reach:

@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 HARMLESS = frozenset({
-    "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools",
-    "json", "logging", "math", "operator", "os", "pathlib", "random", "re", "sys", "time", "torch", "torch.nn",
-    "torch.nn.functional", "types", "typing", "warnings",
+    "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "enum", "functools", "importlib",
+    "importlib.util", "itertools", "json", "logging", "math", "operator", "os", "pathlib", "random", "re", "shutil",
+    "sys", "time", "torch", "torch.nn", "torch.nn.functional", "types", "typing", "warnings",
 })  # fmt: skip
 """Modules that torch has loaded before any code of a tree, so that to import them again runs nothing, in any order."""
 OF_TORCH = frozenset({"Tensor", "nn"})
@@ -28,10 +28,11 @@ FOLLOWED = frozenset({
 })  # fmt: skip
 """Packages that open no file, start nothing and load no code but by the names below."""
 
+RUNS_CODE, STARTS = "runs code from a string or a file", "starts another program"
 UNKNOWN = {
     **dict.fromkeys(
         ("exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
-        "runs code from a string or a file",
+        RUNS_CODE,
     ),
     **dict.fromkeys(
         ("import_module", "__import__", "find_spec", "find_module", "find_loader", "spec_from_file_location",
@@ -56,7 +57,7 @@ UNKNOWN = {
     **dict.fromkeys(
         ("system", "popen", "fork", "forkpty", "execv", "execve", "execvp", "execl", "execlp", "spawnv", "spawnl",
          "posix_spawn", "posix_spawnp", "startfile", "Popen", "multiprocessing"),
-        "starts another program",
+        STARTS,
     ),
 }  # fmt: skip
 """What these names do. They count wherever they stand, but for a call whose names of files or modules are known."""
@@ -208,7 +209,9 @@ class Source:
         known = {call.func for call in calls if self._asks_for_known_names(call)}
         for node, name in _names(self._tree):
             is_of_torch = isinstance(node, ast.Attribute) and name in ("compile", "eval", "exec")
-            if name in UNKNOWN and node not in known and not (is_of_torch and _root(node) != "builtins"):
+            if name not in UNKNOWN or (is_of_torch and _root(node) != "builtins"):
+                continue
+            if node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS):
                 yield node.lineno, UNKNOWN[name]
         for call in calls:
             # getattr(os, name), and getattr(os, "listdir"), which is asked by no name of the list above
@@ -278,7 +281,7 @@ class Source:
     def _constants(self) -> set[str]:
         """Names that are bound once, at the top of the module, to the name of a file."""
         bound = Counter(_bound(self._tree))
-        known = {name for name in PATHS if bound[name] <= 1}
+        known = {name for name in PATHS if bound[name] == (name in self._modules)}
         for statement in self._tree.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
@@ -363,8 +366,13 @@ class _Normal(ast.NodeTransformer):
             block = getattr(node, name, None)
             if not isinstance(block, list):
                 continue
-            # A string, or another constant, that stands alone is documentation: the compiler drops it.
-            kept = [each for each in block if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+            # A string, or another constant, that stands alone is documentation: the compiler drops it, as `pass`.
+            kept = [
+                each
+                for each in block
+                if not isinstance(each, ast.Pass)
+                and not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
             if block and not kept and not isinstance(node, ast.Module) and name == "body":
                 kept = [ast.Pass(lineno=block[0].lineno, col_offset=0)]
             setattr(node, name, kept)

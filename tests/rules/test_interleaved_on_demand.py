@@ -17,7 +17,11 @@ from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import on_demand as module
-from perf_tests.interleaved.on_demand import LONG_ROUND_SECONDS, GatePlugin, RoundsOnDemand
+from perf_tests.interleaved.on_demand import (
+    LONG_ROUND_SECONDS,
+    GatePlugin,
+    RoundsOnDemand,
+)
 from perf_tests.user_code.attention import IncorrectError
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_device import QueueDevice
