@@ -161,7 +161,7 @@ class Seen:
     beyond: tuple[str, ...]
     """Lines that did what cannot be followed."""
     digests: Mapping[str, str]
-    """Of the operations of each case that was played, and of all before it, in the order of the run."""
+    """A digest of the operations of each case that was played, and of all before it, in the order of the run."""
     unplayed: Mapping[str, str]
     """Why a case was not."""
 
@@ -227,7 +227,7 @@ class Tree:
     @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
-        found = []
+        found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         tops = {PurePosixPath(name).parts for name in self.ran}
         ours = {part.removesuffix(".py") for parts in tops for part in parts}
         for name in sorted(self.reach):

@@ -28,10 +28,12 @@ FOLLOWED = frozenset({
 })  # fmt: skip
 """Packages that open no file, start nothing and load no code but by the names below."""
 
+NAMES_OF_A_MODULE = "asks a module for a name that is not known"
+ASKERS = ("delattr", "getattr", "setattr", "vars")
 RUNS_CODE, STARTS = "runs code from a string or a file", "starts another program"
 UNKNOWN = {
     **dict.fromkeys(
-        ("exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
+        ("__builtins__", "exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
         RUNS_CODE,
     ),
     **dict.fromkeys(
@@ -176,7 +178,7 @@ class Source:
 
     @cached_property
     def reads_source(self) -> list[str]:
-        """Where it reads its own source, documentation, lines or names of locals."""
+        """Lines that read its own source, documentation, lines or names of locals."""
         found = set()
         for node, name in _names(self._tree):
             inspects = isinstance(node, ast.Attribute) and _root(node.value) == "inspect" and name not in OF_SIGNATURES
@@ -209,17 +211,18 @@ class Source:
         known = {call.func for call in calls if self._asks_for_known_names(call)}
         for node, name in _names(self._tree):
             is_of_torch = isinstance(node, ast.Attribute) and name in ("compile", "eval", "exec")
-            if name not in UNKNOWN or (is_of_torch and _root(node) != "builtins"):
-                continue
-            if node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS):
+            is_unknown = name in UNKNOWN and not (is_of_torch and _root(node) != "builtins")
+            if is_unknown and (node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS)):
                 yield node.lineno, UNKNOWN[name]
+            if name == "__dict__" and _root(node) in self._modules:
+                yield node.lineno, NAMES_OF_A_MODULE
         for call in calls:
-            # getattr(os, name), and getattr(os, "listdir"), which is asked by no name of the list above
-            if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "setattr", "delattr", "attrgetter"):
+            # getattr(os, name), vars(os), and getattr(os, "listdir"), which is asked by no name of the list above
+            asker, module = _root(call.func), _root(call.args[0]) if call.args else ""
+            if asker == "attrgetter" or (asker in ASKERS and module in self._modules):
                 asked = call.args[1] if call.args[1:] else None
-                of_module = call.func.id == "attrgetter" or (call.args and _root(call.args[0]) in self._modules)
-                if of_module and not (isinstance(asked, ast.Constant) and asked.value not in UNKNOWN):
-                    yield call.lineno, "asks a module for a name that is not known"
+                if not isinstance(asked, ast.Constant) or asked.value in UNKNOWN:
+                    yield call.lineno, NAMES_OF_A_MODULE
         yield from self._environment()
 
     def _asks_for_known_names(self, call: ast.Call) -> bool:
@@ -236,7 +239,7 @@ class Source:
         )
 
     def _environment(self) -> Iterator[tuple[int, str]]:
-        """Reads of the environment but those by a literal name that means the same on both sides."""
+        """Yield reads of the environment but those by a literal name that means the same on both sides."""
         named: set[ast.AST] = set()
         for node in ast.walk(self._tree):
             place: ast.AST | None = None

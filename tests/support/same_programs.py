@@ -64,7 +64,7 @@ def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: boo
 
 
 class _Mutation(ast.NodeTransformer):
-    """Does the one edit at `place` among those it knows; counts them where `place` is None."""
+    """One edit, at `place` among those it knows; it counts them where `place` is None."""
 
     def __init__(self, place: int | None, choose: random.Random) -> None:
         self.place, self.count, self.choose = place, 0, choose
