@@ -191,7 +191,7 @@ def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
         code = codes[plan.cases[case].is_compiled]
         digests = [side.seen.digests.get(case) for side in (base, head)]
         unplayed = [side.seen.unplayed[case] for side in (head, base) if case in side.seen.unplayed]
-        otherwise = "" if digests[0] == digests[1] else "it issues other operations"
+        otherwise = "" if digests[0] == digests[1] is not None else "it issues other operations"
         why[case] = code or next(iter(unplayed), otherwise)
     return {case: why[case] for case in plan.cases}
 

@@ -112,9 +112,10 @@ DEPENDENCIES = re.compile(
 )
 COMPILED = frozenset({
     ".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".cubin", ".dll", ".dylib", ".f", ".f90", ".h", ".hip", ".hpp", ".inl",
-    ".metal", ".mm", ".pth", ".ptx", ".pxd", ".pyd", ".pyx", ".rs", ".so", ".a", ".o",
+    ".metal", ".mm", ".pth", ".ptx", ".pxd", ".pyc", ".pyd", ".pyx", ".rs", ".so", ".a", ".o", ".egg", ".whl", ".zip",
 })  # fmt: skip
-"""Sources and objects that are compiled or linked, and `.pth`, which Python runs at its start."""
+"""Sources and objects that are compiled or linked, what Python imports without source, and `.pth`, which it runs at its
+start."""
 POINTER = b"version https://git-lfs"
 PROSE = frozenset({".md", ".rst"})
 """Documents: of these alone a word of a string that is their name without suffix says nothing."""
@@ -274,8 +275,10 @@ def _why_not_the_same(
             why = _why_code_differs(name, base, head, keeps_locals)
         elif name in base.seen.opened | head.seen.opened:
             why = f"{name}, which is opened, differs"
+        elif _is_named(name, words) or _makes_a_package(name, base, head):
+            why = f"{name}, which the code or an option names, differs"
         else:
-            why = f"{name}, which the code or an option names, differs" if _is_named(name, words) else None
+            why = None
         if why is not None:
             return why
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
@@ -310,6 +313,17 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
             return f"{name}, which can be imported, is not in {words}"
     line = head.source(name).line_of_difference(base.source(name), keeps_locals)
     return None if line is None else f"{name}:{line} differs"
+
+
+def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
+    """Whether a folder that only one side has may be imported, which needs no file of Python in it."""
+    alone = [
+        folder.name
+        for folder in PurePosixPath(name).parents
+        if folder.name and (base.tree / folder).is_dir() != (head.tree / folder).is_dir()
+    ]
+    asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
+    return bool(alone) and bool({part for meant in asked for part in meant}.intersection(alone))
 
 
 def _is_named(name: str, words: set[str]) -> bool:

@@ -82,6 +82,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": BRANCH, "rare.py": "slow = float\n"}, {"layers.py": BRANCH, "rare.py": "slow = int\n"},
          "rare.py:1 differs"),
         ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare.py": "slow = int\n"}, "rare.py, which can be imported"),
+        ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare/notes": "a package without a file"}, "rare/notes, which"),
         ({"layers.py": REGISTRY, "registry.py": "TABLE = []\n", "one.py": "import registry\nregistry.TABLE += [int]\n",
           "two.py": "import registry\nregistry.TABLE += [float]\n"},
          {"layers.py": REGISTRY.replace("one, two", "two, one"), "registry.py": "TABLE = []\n",
@@ -109,7 +110,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
     ids=[
         "monkeypatch in another module", "default in a config file", "environment variable read at import",
         "environment written at import", "override by MRO", "decorator of another file", "__getattr__ module",
-        "conditional import", "lazy import", "lazy import of a new file", "registry filled by import order",
+        "conditional import", "lazy import", "lazy import of a new file",
+        "lazy import of a new folder", "registry filled by import order",
         "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
         "code from a string", "a program started", "source that is read", "data of a built name",
         "a module that data names",
@@ -146,7 +148,7 @@ def test_what_a_program_was_seen_to_do_beyond_its_files_is_told_with_its_line(
         ("uv.lock", "dependencies changed"), ("constraints.txt", "dependencies changed"),
         ("setup.py", "dependencies changed"), ("environment.yml", "dependencies changed"),
         ("kernels/attend.cu", "is compiled, linked"), ("a.cpp", "is compiled"), ("_fast.so", "is compiled"),
-        ("paths.pth", "run at the start"), (".gitmodules", ".gitmodules differs"),
+        ("paths.pth", "run at the start"), ("einops.pyc", "is compiled"), (".gitmodules", ".gitmodules differs"),
     ],
 )  # fmt: skip
 def test_dependencies_and_compiled_sources_are_never_shown_to_change_nothing(
