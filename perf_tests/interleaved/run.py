@@ -143,9 +143,8 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
         run.why_measured = _played(plan, trees)
     else:
         run.why_measured = dict.fromkeys(plan.cases, why)
-    same = sum(not why for why in run.why_measured.values())
-    if same:
-        watch.say(f"{same} of {how_many(len(plan.cases), 'case')} are not measured, because {SAME_PROGRAM}.")
+    if same := sum(not why for why in run.why_measured.values()):
+        watch.say(f"Of {how_many(len(plan.cases), 'case')} {same} will not be measured: {SAME_PROGRAM}.")
 
 
 def why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
