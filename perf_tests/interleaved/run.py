@@ -136,7 +136,7 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
         run.notes.append(
             f"The suite itself changed ({some_of(ours)}): not judged, because head's copy of it measures both sides."
         )
-    why = why_all_measured(plan, trees, changed)
+    why = _why_all_measured(plan, trees, changed)
     if why is None and not differing(trees.base, trees.head):
         run.why_measured = dict.fromkeys(plan.cases, "")
     elif why is None:
@@ -147,7 +147,7 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
         watch.say(f"Of {how_many(len(plan.cases), 'case')} {same} will not be measured: {SAME_PROGRAM}.")
 
 
-def why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
+def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
     """Why no case is shown to be the same, of what lies in neither tree."""
     submodules = [name for name, is_submodule in changed.items() if is_submodule]
     if submodules:
