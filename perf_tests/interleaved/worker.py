@@ -19,7 +19,8 @@ def main() -> int:
     channel = channel_of_worker()
     try:
         task = channel.receive()
-        watch = Watch(Path(task["tree"]), (Path(task["tree"], "perf_tests"),)) if task.get("plays") else None
+        tree, where = Path(task["tree"]), task["repository"]
+        watch = Watch(tree, [tree / "perf_tests"] if where["holds_suite"] else ()) if task.get("plays") else None
         reason = _why_not_this_tree(task)
         if reason is None:
             try:

@@ -242,7 +242,7 @@ def test_code_of_the_users_that_changes_the_conditions_of_its_rounds_has_none(
 
 
 def digest_of(*cases: Case) -> str | None:
-    """That of the last of these, played one after the other."""
+    """Return that of the last of these, played one after the other."""
     return [*digests_of_operations({str(place): case for place, case in enumerate(cases)}).values()][-1]["digest"]
 
 
