@@ -120,6 +120,19 @@ def test_a_local_keeps_its_name_where_anything_but_the_functions_own_statements_
 
 
 @pytest.mark.parametrize(
+    "last",
+    ["[a for _ in c]", "lambda: a", "{a: 1 for _ in c}", "[c for _ in c if a]", "(lambda b=a: b)()", "locals()['a']"],
+)
+def test_two_locals_that_change_places_are_seen_through_a_nested_scope(last: str) -> None:
+    """By their order alone both functions would read alike."""
+    one, other = (
+        Source("a.py", f"def f(c):\n    {first} = 1\n    {second} = 2\n    return {last}\n".encode())
+        for first, second in ("ab", "ba")
+    )
+    assert one.line_of_difference(other) is not None
+
+
+@pytest.mark.parametrize(
     ("code", "said"),
     [
         ("exec(x)", "runs code"), ("y = [eval]", "runs code"), ("import builtins\nbuiltins.eval(x)", "runs code"),
