@@ -34,7 +34,7 @@ STARTS = {
 """Python's audit events by which code leaves what can be followed."""
 
 
-class Watch:
+class Observer:
     """Notes what this process uses of `tree` from here on; `finished` says it. Code of `trusted` folders is ours."""
 
     def __init__(self, tree: Path, trusted: Sequence[Path] = ()) -> None:

@@ -173,6 +173,8 @@ def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(rep
     }  # fmt: skip
     assert found.steps[-1].reason == f"the same program as {bad[:12]}"
     assert found.suspects == [culprit]
+    asked = [run["words"] for run in asked_of_the_gate(repository) if run["commit"] == culprit]
+    assert [f"--against={bad}" in words for words in asked] == [True]
     same, said = found_in(repository, bad="first")
     assert (exit_code(same), "the program is the same on both sides; there is nothing to search." in said) == (0, True)
 

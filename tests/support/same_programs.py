@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from perf_tests.interleaved.same import Seen, Tree, Watch, why_not_the_same
+from perf_tests.interleaved.same import Observer, Seen, Tree, why_not_the_same
 from tests.support.launch import ROOT
 
 MODEL = {f"model/{path.name}": path.read_text() for path in sorted((ROOT / "model").glob("*.py"))}
@@ -32,9 +32,9 @@ def seen_importing(tree: Path, module: str = "program") -> Seen:
             sys.path.insert(0, str(tree))
             sys.dont_write_bytecode = True
             os.chdir(tree)
-            watch = Watch(tree)
+            observer = Observer(tree)
             getattr(__import__(module), "step", lambda: None)()
-            os.write(writing, json.dumps({**watch.finished(), "played": {}}).encode())
+            os.write(writing, json.dumps({**observer.finished(), "played": {}}).encode())
         finally:
             os._exit(0)
     os.close(writing)
