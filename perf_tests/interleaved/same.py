@@ -331,6 +331,6 @@ def _is_named(name: str, words: set[str]) -> bool:
     path = PurePosixPath(name.lower())
     if path.name in words or any(path.name in word for word in words if "." in word):
         return True
-    parts = {path.stem} if path.suffix == ".py" else {path.suffix.lstrip(".")}
-    parts |= set() if path.suffix in PROSE else {path.stem}
+    parts = {path.parent.name if path.stem == "__init__" else path.stem} if path.suffix not in PROSE else set()
+    parts |= {path.suffix.lstrip(".")} if path.suffix != ".py" else set()
     return bool((parts - {""}) & words)

@@ -30,6 +30,7 @@ FOLLOWED = frozenset({
 
 NAMES_OF_A_MODULE = "asks a module for a name that is not known"
 ASKERS = ("delattr", "getattr", "setattr", "vars")
+IMPORTS = "imports a module whose name is not known"
 RUNS_CODE, STARTS = "runs code from a string or a file", "starts another program"
 UNKNOWN = {
     **dict.fromkeys(
@@ -39,7 +40,7 @@ UNKNOWN = {
     **dict.fromkeys(
         ("import_module", "__import__", "find_spec", "find_module", "find_loader", "spec_from_file_location",
          "SourceFileLoader", "entry_points", "meta_path", "path_hooks", "path_importer_cache", "__loader__"),
-        "imports a module whose name is not known",
+        IMPORTS,
     ),
     **dict.fromkeys(
         ("open", "open_code", "read_text", "read_bytes", "open_text", "open_binary", "files", "load", "loads_file",
@@ -143,9 +144,16 @@ class Source:
 
     @cached_property
     def imports(self) -> set[tuple[str, ...]]:
-        """Every module that an import statement, anywhere in it, may mean; a relative one begins with an empty part."""
+        """Every module that an import statement, anywhere in it, or a call with a literal name may mean.
+
+        What a statement means relative to its package begins with an empty part.
+        """
         found: set[tuple[str, ...]] = set()
         for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and any(UNKNOWN.get(name) == IMPORTS for _, name in _names(node.func)):
+                texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+                named = (re.findall(r"\w+", text.removesuffix(".py")) for text in texts if isinstance(text, str))
+                found |= {tuple(parts) for parts in named if parts}
             if isinstance(node, ast.Import):
                 found |= {tuple(alias.name.split(".")) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

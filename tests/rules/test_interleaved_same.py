@@ -56,6 +56,7 @@ DECORATED = "from wraps import fast\n\n\n@fast\ndef attend(x):\n    return x\n"
 LAZY = "def __getattr__(name):\n    from slow import attend\n    return attend\n"
 EITHER = "try:\n    from fast import attend\nexcept ImportError:\n    attend = float\n"
 BRANCH = "def attend(x):\n    if x > 9:\n        from rare import slow\n        return slow(x)\n    return x\n"
+LITERAL = "import importlib\ndef attend(x):\n    return x if x < 9 else importlib.import_module('rare').slow(x)\n"
 THREADS = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nattend = float\n"
 REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
 
@@ -82,6 +83,11 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": BRANCH, "rare.py": "slow = float\n"}, {"layers.py": BRANCH, "rare.py": "slow = int\n"},
          "rare.py:1 differs"),
         ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare.py": "slow = int\n"}, "rare.py, which can be imported"),
+        ({"layers.py": LITERAL, "rare/__init__.py": "from deep import slow\n", "deep.py": "slow = float\n"},
+         {"layers.py": LITERAL, "rare/__init__.py": "from deep import slow\n", "deep.py": "slow = int\n"},
+         "deep.py:1 differs"),
+        ({"layers.py": LITERAL, "rare/__init__.py": "slow = float\n"},
+         {"layers.py": LITERAL, "rare/__init__.py": "slow = int\n"}, "rare/__init__.py:1 differs"),
         ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare/notes": "a package without a file"}, "rare/notes, which"),
         ({"layers.py": REGISTRY, "registry.py": "TABLE = []\n", "one.py": "import registry\nregistry.TABLE += [int]\n",
           "two.py": "import registry\nregistry.TABLE += [float]\n"},
@@ -111,6 +117,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "monkeypatch in another module", "default in a config file", "environment variable read at import",
         "environment written at import", "override by MRO", "decorator of another file", "__getattr__ module",
         "conditional import", "lazy import", "lazy import of a new file",
+        "what a module of a literal name imports", "a package of a literal name",
         "lazy import of a new folder", "registry filled by import order",
         "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
         "code from a string", "a program started", "source that is read", "data of a built name",
