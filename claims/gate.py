@@ -232,7 +232,7 @@ def measured_shares(clone: Path, planted: Iterable[str]) -> dict[str, float]:
 def _gate_run(clone: Path, storage: Path, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> Path:
     """The samples of a gate run in a changed clone. Raises TrialError where it ends without a verdict."""
     command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
-    command += ["--against=HEAD", f"--benchmark-storage=file://{storage}"]
+    command += ["--against=HEAD", "--gate-measure-same", f"--benchmark-storage=file://{storage}"]
     environment = {**os.environ, **(variables or {})}
     ended = subprocess.run(
         command, cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

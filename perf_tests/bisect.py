@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from perf_tests.bench.workers import end_with_starter, last_words
-from perf_tests.gate.verdicts import RunVerdict, Verdict, judge
+from perf_tests.gate.verdicts import SAME_PROGRAM, RunVerdict, Verdict, judge
 from perf_tests.interleaved.sides import (
     LEFT_OUT,
     MEASURING_CODE,
@@ -46,6 +46,7 @@ EXIT_CODES: dict[State, int] = {"slower": 1, "not slower": 0, "undecided": 125, 
 STATES: dict[Verdict, State] = {
     Verdict.SLOWER: "slower",
     Verdict.OK: "not slower",
+    Verdict.SAME: "not slower",
     Verdict.FASTER: "not slower",
     Verdict.UNDECIDED: "undecided",
 }
@@ -298,6 +299,13 @@ def _judged(task: Task, commit: str) -> Judged:
     if not task.suite:
         copy_measuring_code(Path(task.root), clone)
     shutil.rmtree(clone / ".benchmarks", ignore_errors=True)
+    for known in task.judged:
+        # One that runs the same program, too: another comment, a renamed local, a module that the case does not import.
+        if known.state in ("slower", "not slower") and not known.reason:
+            compared = _by_the_gate(task, commit, 0.0, known.commit)
+            if compared.reason == SAME_PROGRAM:
+                reason = f"the same program as {known.commit[:12]}"
+                return replace(known, commit=commit, subject=subject, reason=reason, launch_pairs=0)
     found = _by_the_gate(task, commit, task.minutes)
     if found.state == "undecided":
         again = _by_the_gate(task, commit, MORE_TIME * task.minutes)
@@ -305,9 +313,11 @@ def _judged(task: Task, commit: str) -> Judged:
     return replace(found, subject=subject)
 
 
-def _by_the_gate(task: Task, commit: str, minutes: float) -> Judged:
+def _by_the_gate(task: Task, commit: str, minutes: float, base: str | None = None) -> Judged:
     storage = Path(tempfile.mkdtemp(dir=task.folder))
-    ended = _pytest(task, f"--gate-minutes={minutes:g}", f"--benchmark-storage=file://{storage}")
+    ended = _pytest(
+        task, f"--against={base or task.good}", f"--gate-minutes={minutes:g}", f"--benchmark-storage=file://{storage}"
+    )
     for written in sorted((storage / "gate").glob("*.jsonl"))[-1:]:
         result, *_ = judge(written)
         if result.verdict == RunVerdict.INTERRUPTED:  # it was ended before its verdict
@@ -320,7 +330,7 @@ def _by_the_gate(task: Task, commit: str, minutes: float) -> Judged:
             return found
         return replace(found, effect=row.effect.effect, low=row.effect.low, high=row.effect.high, clock=row.clock)
     # No verdict: because of the commit, which is skipped, or of the machine, where the next one would fare no better.
-    collected = _pytest(task, "--collect-only", "--quiet")
+    collected = _pytest(task, f"--against={task.good}", "--collect-only", "--quiet")
     why = collected if collected.returncode else ended
     reason = last_words(why.stdout).removeprefix("ERROR: ").removeprefix("E   ")
     return Judged(commit, "", "absent" if collected.returncode else "stopped", reason)
@@ -329,7 +339,7 @@ def _by_the_gate(task: Task, commit: str, minutes: float) -> Judged:
 def _pytest(task: Task, *more: str) -> subprocess.CompletedProcess[str]:
     suite = Path(task.suite)
     case = [task.case] if not task.suite else ["--config-file", str(suite / "pyproject.toml"), str(suite / task.case)]
-    command = [*task.gate, *case, *task.options, f"--against={task.good}", "-p", "no:cacheprovider", *more]
+    command = [*task.gate, *case, *task.options, "-p", "no:cacheprovider", *more]
     start = Path(task.clone, task.start)
     return subprocess.run(
         command, cwd=start if start.is_dir() else task.clone, env=environment_without_the_suite(),

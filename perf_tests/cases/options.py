@@ -114,6 +114,13 @@ def minutes(option: str, text: str) -> float:
     raise ValueError(f"{option} {text!r} is not a positive number of minutes.")
 
 
+def gate_minutes(option: str, text: str) -> float:
+    with suppress(ValueError):
+        if float(text) == 0:
+            return 0.0
+    return minutes(option, text)
+
+
 def share(option: str, text: str) -> tuple[int, int]:
     """`2/3` as (2, 3): the second of three shares."""
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
@@ -319,7 +326,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
                parse=as_typed, metavar="AXIS=VALUE"),
         Option("--against-python", "gate: base runs under this interpreter, whose torch may be another",
                parse=as_typed, metavar="PYTHON"),
-        Option("--gate-minutes", "gate: measure for at most this many minutes", "15", minutes, "MINUTES"),
+        Option("--gate-minutes", "gate: measure for at most this many minutes; 0 only compares programs", "15",
+               gate_minutes, "MINUTES"),
         Option("--gate-measure-same", "gate: also measure cases whose program is the same on both sides"),
         Option("--gate-undecided", "gate: an undecided case counts as pass or fail", "pass",
                partial(one_of, ("pass", "fail")), "VERDICT"),

@@ -28,7 +28,7 @@ from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.machine import conditions
 from perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
-from perf_tests.interleaved.same import Watch
+from perf_tests.interleaved.same import Observer
 from perf_tests.predict.counters import counters_or_reason
 from perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
 from perf_tests.records.record import COUNTERS, Json
@@ -45,12 +45,12 @@ LONG_ROUND_SECONDS = 0.1
 FEWEST_ROUNDS = 2
 
 
-def serve(channel: Channel, task: Json, watch: Watch | None = None) -> str | None:
+def serve(channel: Channel, task: Json, observer: Observer | None = None) -> str | None:
     """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve.
 
-    With a `watch` they are not measured but played on tensors without content.
+    With an `observer` they are not measured but played on tensors without content.
     """
-    plugin = GatePlugin(settings=received(task["settings"]), channel=channel, watch=watch)
+    plugin = GatePlugin(settings=received(task["settings"]), channel=channel, observer=observer)
     plugin.run(task["files"])
     return None if plugin.was_ready else plugin.trouble or "pytest stopped before its first benchmark"
 
@@ -131,7 +131,7 @@ class GatePlugin(WorkerPlugin):
     """Runs the cases in the gate's order, and their rounds on request."""
 
     channel: Channel
-    watch: Watch | None = None
+    observer: Observer | None = None
     was_ready: bool = False
     _draws: dict[str, Draws] = field(default_factory=dict)
     """The draws by node id, which base and head may write differently: of both it is the place in the gate's order."""
@@ -177,13 +177,13 @@ class GatePlugin(WorkerPlugin):
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         task = self.channel.receive()
-        if self.watch is not None:
+        if self.observer is not None:
             items.clear()
             played = digests_of_operations({case_id: self._cases[case_id] for case_id in task["order"]})
             if (file := stray()) is not None:
                 self.channel.send({"cannot": f"it imports {file} of the working tree"})
             else:
-                self.channel.send({"played": played, **self.watch.finished()})
+                self.channel.send({"played": played, **self.observer.finished()})
             return
         items[:] = [by_id[case_id] for case_id in task["order"]]
         self._draws = {

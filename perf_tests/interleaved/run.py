@@ -136,19 +136,18 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
         run.notes.append(
             f"The suite itself changed ({some_of(ours)}): not judged, because head's copy of it measures both sides."
         )
-    why = why_all_measured(plan, trees, changed)
+    why = _why_all_measured(plan, trees, changed)
     if why is None and not differing(trees.base, trees.head):
         run.why_measured = dict.fromkeys(plan.cases, "")
     elif why is None:
         run.why_measured = _played(plan, trees)
     else:
         run.why_measured = dict.fromkeys(plan.cases, why)
-    same = sum(not why for why in run.why_measured.values())
-    if same:
-        watch.say(f"{same} of {how_many(len(plan.cases), 'case')} are not measured, because {SAME_PROGRAM}.")
+    if same := sum(not why for why in run.why_measured.values()):
+        watch.say(f"Of {how_many(len(plan.cases), 'case')} {same} will not be measured: {SAME_PROGRAM}.")
 
 
-def why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
+def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
     """Why no case is shown to be the same, of what lies in neither tree."""
     submodules = [name for name, is_submodule in changed.items() if is_submodule]
     if submodules:
@@ -191,7 +190,7 @@ def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
         code = codes[plan.cases[case].is_compiled]
         digests = [side.seen.digests.get(case) for side in (base, head)]
         unplayed = [side.seen.unplayed[case] for side in (head, base) if case in side.seen.unplayed]
-        otherwise = "" if digests[0] == digests[1] else "it issues other operations"
+        otherwise = "" if digests[0] == digests[1] is not None else "it issues other operations"
         why[case] = code or next(iter(unplayed), otherwise)
     return {case: why[case] for case in plan.cases}
 
@@ -250,7 +249,7 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
     """Measure pair after pair; why it stopped."""
     plan, start, pair = run.plan, time.monotonic(), 0
     samples = measuring.samples_file.samples
-    while True:
+    while plan.seconds:
         step = next_step(samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
@@ -267,6 +266,7 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
         if pair == 0:
             _leave_out(run, measuring)
         pair += 1
+    return "budget"
 
 
 def _leave_out(run: GateRun, measuring: Measuring) -> None:

@@ -34,7 +34,7 @@ STARTS = {
 """Python's audit events by which code leaves what can be followed."""
 
 
-class Watch:
+class Observer:
     """Notes what this process uses of `tree` from here on; `finished` says it. Code of `trusted` folders is ours."""
 
     def __init__(self, tree: Path, trusted: Sequence[Path] = ()) -> None:
@@ -112,9 +112,10 @@ DEPENDENCIES = re.compile(
 )
 COMPILED = frozenset({
     ".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".cubin", ".dll", ".dylib", ".f", ".f90", ".h", ".hip", ".hpp", ".inl",
-    ".metal", ".mm", ".pth", ".ptx", ".pxd", ".pyd", ".pyx", ".rs", ".so", ".a", ".o",
+    ".metal", ".mm", ".pth", ".ptx", ".pxd", ".pyc", ".pyd", ".pyx", ".rs", ".so", ".a", ".o", ".egg", ".whl", ".zip",
 })  # fmt: skip
-"""Sources and objects that are compiled or linked, and `.pth`, which Python runs at its start."""
+"""Sources and objects that are compiled or linked, what Python imports without source, and `.pth`, which it runs at its
+start."""
 POINTER = b"version https://git-lfs"
 PROSE = frozenset({".md", ".rst"})
 """Documents: of these alone a word of a string that is their name without suffix says nothing."""
@@ -161,7 +162,7 @@ class Seen:
     beyond: tuple[str, ...]
     """Lines that did what cannot be followed."""
     digests: Mapping[str, str]
-    """Of the operations of each case that was played, and of all before it, in the order of the run."""
+    """A digest of the operations of each case that was played, and of all before it, in the order of the run."""
     unplayed: Mapping[str, str]
     """Why a case was not."""
 
@@ -227,7 +228,7 @@ class Tree:
     @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
-        found = []
+        found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         tops = {PurePosixPath(name).parts for name in self.ran}
         ours = {part.removesuffix(".py") for parts in tops for part in parts}
         for name in sorted(self.reach):
@@ -265,15 +266,19 @@ def _why_not_the_same(
     if base.ran != head.ran:
         alone = sorted(set(base.ran) ^ set(head.ran))
         return f"{alone[0]} is imported on one side alone" if alone else "modules are imported in another order"
-    in_reach = [name for name in files if name in base.reach | head.reach]
+    # Of source that was only opened, as for a digest of it, the same holds.
+    opened = {name for name in base.seen.opened | head.seen.opened if name.endswith(".py")}
+    in_reach = [name for name in files if name in base.reach | head.reach | opened]
     words = base.words | head.words | settings
     for name in files:
         if name in in_reach:
             why = _why_code_differs(name, base, head, keeps_locals)
         elif name in base.seen.opened | head.seen.opened:
             why = f"{name}, which is opened, differs"
+        elif _is_named(name, words) or _makes_a_package(name, base, head):
+            why = f"{name}, which the code or an option names, differs"
         else:
-            why = f"{name}, which the code or an option names, differs" if _is_named(name, words) else None
+            why = None
         if why is not None:
             return why
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
@@ -310,11 +315,22 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
     return None if line is None else f"{name}:{line} differs"
 
 
+def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
+    """Whether a folder that only one side has may be imported, which needs no file of Python in it."""
+    alone = [
+        folder.name
+        for folder in PurePosixPath(name).parents
+        if folder.name and (base.tree / folder).is_dir() != (head.tree / folder).is_dir()
+    ]
+    asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
+    return bool(alone) and bool({part for meant in asked for part in meant}.intersection(alone))
+
+
 def _is_named(name: str, words: set[str]) -> bool:
     """Whether a string may be this file's name, or a part of which it is made."""
     path = PurePosixPath(name.lower())
     if path.name in words or any(path.name in word for word in words if "." in word):
         return True
-    parts = {path.stem} if path.suffix == ".py" else {path.suffix.lstrip(".")}
-    parts |= set() if path.suffix in PROSE else {path.stem}
+    parts = {path.parent.name if path.stem == "__init__" else path.stem} if path.suffix not in PROSE else set()
+    parts |= {path.suffix.lstrip(".")} if path.suffix != ".py" else set()
     return bool((parts - {""}) & words)

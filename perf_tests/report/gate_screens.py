@@ -101,6 +101,9 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
     rows: list[CaseResult | ExactResult] = [*result.cases, *result.exact]
     for entry, row in zip((*data["cases"], *data.get("exact", ())), rows, strict=True):
         entry["is_failure"] = row.is_failure
+    if not any(row.why_measured or row.verdict == Verdict.SAME for row in result.cases):  # programs were not compared
+        for entry in data["cases"]:
+            del entry["why_measured"]
     return json.dumps(without_nan(data), allow_nan=False, indent=1)
 
 

@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 HARMLESS = frozenset({
-    "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools",
-    "json", "logging", "math", "operator", "os", "pathlib", "random", "re", "sys", "time", "torch", "torch.nn",
-    "torch.nn.functional", "types", "typing", "warnings",
+    "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "enum", "functools", "importlib",
+    "importlib.util", "itertools", "json", "logging", "math", "operator", "os", "pathlib", "random", "re", "shutil",
+    "sys", "time", "torch", "torch.nn", "torch.nn.functional", "types", "typing", "warnings",
 })  # fmt: skip
 """Modules that torch has loaded before any code of a tree, so that to import them again runs nothing, in any order."""
 OF_TORCH = frozenset({"Tensor", "nn"})
@@ -28,15 +28,19 @@ FOLLOWED = frozenset({
 })  # fmt: skip
 """Packages that open no file, start nothing and load no code but by the names below."""
 
+NAMES_OF_A_MODULE = "asks a module for a name that is not known"
+ASKERS = ("delattr", "getattr", "setattr", "vars")
+IMPORTS = "imports a module whose name is not known"
+RUNS_CODE, STARTS = "runs code from a string or a file", "starts another program"
 UNKNOWN = {
     **dict.fromkeys(
-        ("exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
-        "runs code from a string or a file",
+        ("__builtins__", "exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
+        RUNS_CODE,
     ),
     **dict.fromkeys(
         ("import_module", "__import__", "find_spec", "find_module", "find_loader", "spec_from_file_location",
          "SourceFileLoader", "entry_points", "meta_path", "path_hooks", "path_importer_cache", "__loader__"),
-        "imports a module whose name is not known",
+        IMPORTS,
     ),
     **dict.fromkeys(
         ("open", "open_code", "read_text", "read_bytes", "open_text", "open_binary", "files", "load", "loads_file",
@@ -56,7 +60,7 @@ UNKNOWN = {
     **dict.fromkeys(
         ("system", "popen", "fork", "forkpty", "execv", "execve", "execvp", "execl", "execlp", "spawnv", "spawnl",
          "posix_spawn", "posix_spawnp", "startfile", "Popen", "multiprocessing"),
-        "starts another program",
+        STARTS,
     ),
 }  # fmt: skip
 """What these names do. They count wherever they stand, but for a call whose names of files or modules are known."""
@@ -140,9 +144,16 @@ class Source:
 
     @cached_property
     def imports(self) -> set[tuple[str, ...]]:
-        """Every module that an import statement, anywhere in it, may mean; a relative one begins with an empty part."""
+        """Every module that an import statement, anywhere in it, or a call with a literal name may mean.
+
+        What a statement means relative to its package begins with an empty part.
+        """
         found: set[tuple[str, ...]] = set()
         for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and any(UNKNOWN.get(name) == IMPORTS for _, name in _names(node.func)):
+                texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+                named = (re.findall(r"\w+", text.removesuffix(".py")) for text in texts if isinstance(text, str))
+                found |= {tuple(parts) for parts in named if parts}
             if isinstance(node, ast.Import):
                 found |= {tuple(alias.name.split(".")) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -175,7 +186,7 @@ class Source:
 
     @cached_property
     def reads_source(self) -> list[str]:
-        """Where it reads its own source, documentation, lines or names of locals."""
+        """Lines that read its own source, documentation, lines or names of locals."""
         found = set()
         for node, name in _names(self._tree):
             inspects = isinstance(node, ast.Attribute) and _root(node.value) == "inspect" and name not in OF_SIGNATURES
@@ -208,15 +219,18 @@ class Source:
         known = {call.func for call in calls if self._asks_for_known_names(call)}
         for node, name in _names(self._tree):
             is_of_torch = isinstance(node, ast.Attribute) and name in ("compile", "eval", "exec")
-            if name in UNKNOWN and node not in known and not (is_of_torch and _root(node) != "builtins"):
+            is_unknown = name in UNKNOWN and not (is_of_torch and _root(node) != "builtins")
+            if is_unknown and (node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS)):
                 yield node.lineno, UNKNOWN[name]
+            if name == "__dict__" and _root(node) in self._modules:
+                yield node.lineno, NAMES_OF_A_MODULE
         for call in calls:
-            # getattr(os, name), and getattr(os, "listdir"), which is asked by no name of the list above
-            if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "setattr", "delattr", "attrgetter"):
+            # getattr(os, name), vars(os), and getattr(os, "listdir"), which is asked by no name of the list above
+            asker, module = _root(call.func), _root(call.args[0]) if call.args else ""
+            if asker == "attrgetter" or (asker in ASKERS and module in self._modules):
                 asked = call.args[1] if call.args[1:] else None
-                of_module = call.func.id == "attrgetter" or (call.args and _root(call.args[0]) in self._modules)
-                if of_module and not (isinstance(asked, ast.Constant) and asked.value not in UNKNOWN):
-                    yield call.lineno, "asks a module for a name that is not known"
+                if not isinstance(asked, ast.Constant) or asked.value in UNKNOWN:
+                    yield call.lineno, NAMES_OF_A_MODULE
         yield from self._environment()
 
     def _asks_for_known_names(self, call: ast.Call) -> bool:
@@ -233,7 +247,7 @@ class Source:
         )
 
     def _environment(self) -> Iterator[tuple[int, str]]:
-        """Reads of the environment but those by a literal name that means the same on both sides."""
+        """Yield reads of the environment but those by a literal name that means the same on both sides."""
         named: set[ast.AST] = set()
         for node in ast.walk(self._tree):
             place: ast.AST | None = None
@@ -278,7 +292,7 @@ class Source:
     def _constants(self) -> set[str]:
         """Names that are bound once, at the top of the module, to the name of a file."""
         bound = Counter(_bound(self._tree))
-        known = {name for name in PATHS if bound[name] <= 1}
+        known = {name for name in PATHS if bound[name] == (name in self._modules)}
         for statement in self._tree.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
@@ -363,8 +377,13 @@ class _Normal(ast.NodeTransformer):
             block = getattr(node, name, None)
             if not isinstance(block, list):
                 continue
-            # A string, or another constant, that stands alone is documentation: the compiler drops it.
-            kept = [each for each in block if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+            # A string, or another constant, that stands alone is documentation: the compiler drops it, as `pass`.
+            kept = [
+                each
+                for each in block
+                if not isinstance(each, ast.Pass)
+                and not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
             if block and not kept and not isinstance(node, ast.Module) and name == "body":
                 kept = [ast.Pass(lineno=block[0].lineno, col_offset=0)]
             setattr(node, name, kept)

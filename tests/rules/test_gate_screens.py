@@ -11,6 +11,7 @@ from perf_tests.gate.samples import ExactFinding, Uncounted
 from perf_tests.gate.stages import Shift
 from perf_tests.gate.statistics import ClockDecision
 from perf_tests.gate.verdicts import (
+    SAME_PROGRAM,
     Acceptance,
     CaseResult,
     Effect,
@@ -30,6 +31,7 @@ from perf_tests.report.gate_screens import (
     markdown,
     report_lines,
     verdict_sentence,
+    verdict_table,
 )
 from tests.support.simulated_launches import RULES
 
@@ -73,6 +75,25 @@ def said(found: GateResult, words: str, header: Json = HEADER) -> str:
     """The one line with these words."""
     (line,) = [line for line in report_lines(found, header, RULES) if words in line]
     return line
+
+
+def test_a_run_says_how_many_cases_run_the_same_program_and_why_the_others_were_measured() -> None:
+    why = ["model/attention.py:48 differs"] * 2 + ["it reads a value."]
+    measured = [case(Verdict.OK, number, why_measured=reason) for number, reason in enumerate(why)]
+    same = [case(Verdict.SAME, 7, **UNTIMED, explanation=SAME_PROGRAM)]
+    found = result([*same, *measured], [], verdict=RunVerdict.PASSED)
+    assert said(found, "SAME: ").startswith("SAME: 1 case of 4 not measured, because the program is the same on both")
+    assert "2 cases: model/attention.py:48 differs." in said(found, "attention.py:48")
+    assert "1 case: it reads a value." in said(found, "reads a value")
+    assert verdict_sentence(found) == "gate: PASSED (3 OK, 1 SAME)"
+    _, rows = verdict_table(found.cases, HEADER)
+    assert [row[1] for row in rows] == ["OK", "OK", "OK", "SAME"]
+    loud, folded = markdown(found, HEADER, RULES).split("<details>", 1)
+    assert ("| SAME |" in loud, "SAME" in folded) == (False, True)
+    rows_as_json = json.loads(as_json(found, HEADER, RULES))["cases"]
+    assert [(row["verdict"], row["why_measured"], row["is_failure"]) for row in rows_as_json][:2] == [
+        ("SAME", "", False), ("OK", why[0], False),
+    ]  # fmt: skip
 
 
 def test_what_fails_is_said_before_the_table_which_begins_with_it_and_has_every_case() -> None:

@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,13 +14,19 @@ from perf_tests.bench.checked_rounds import Check, Draws, Kept
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.workers import Channel
+from perf_tests.cases.case import Case
 from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import on_demand as module
-from perf_tests.interleaved.on_demand import LONG_ROUND_SECONDS, GatePlugin, RoundsOnDemand
+from perf_tests.interleaved.on_demand import (
+    LONG_ROUND_SECONDS,
+    GatePlugin,
+    RoundsOnDemand,
+    digests_of_operations,
+)
 from perf_tests.user_code.attention import IncorrectError
-from tests.support.example_cases import CPU, SETTINGS, attention_case
+from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark, stash_of
 
@@ -232,3 +239,30 @@ def test_code_of_the_users_that_changes_the_conditions_of_its_rounds_has_none(
             measure(lambda: torch.set_float32_matmul_precision("high"))
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def digest_of(*cases: Case) -> str | None:
+    """Return that of the last of these, played one after the other."""
+    return [*digests_of_operations({str(place): case for place, case in enumerate(cases)}).values()][-1]["digest"]
+
+
+def test_cases_that_issue_other_operations_have_another_digest_and_a_compiled_one_that_of_what_is_compiled() -> None:
+    naive, language = attention_case(sequence_length=8), language_model_case()
+    alike = {
+        "again": (naive, naive), "compiled": (naive, replace(naive, attention="compiled")),
+        "language model": (language, replace(language, execution="compiled")),
+    }  # fmt: skip
+    assert {name for name, (one, other) in alike.items() if digest_of(one) != digest_of(other)} == set()
+    played = [
+        naive, replace(naive, attention="sdpa"), replace(naive, precision="bf16"), replace(naive, sequence_length=16),
+        naive.in_phase("attention_backward"), language, replace(language, precision="bf16"),
+        language_model_case(phase="full_step", optimizer="loop"),
+        language_model_case(phase="full_step", optimizer="foreach"),
+    ]  # fmt: skip
+    digests = [digest_of(case) for case in played]
+    # Both phases of attention are one pass.
+    assert len({*digests}) == len(played) - 1
+    assert digests[0] == digests[4]
+    assert digest_of(language, naive) not in (digest_of(naive), digest_of(language)), "an earlier case counts"
+    flex = digests_of_operations({"a": attention_case(attention="flex")})["a"]
+    assert (flex["digest"], "what flex attention fuses" in flex["reason"]) == (None, True)

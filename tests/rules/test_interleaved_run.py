@@ -15,11 +15,11 @@ import pytest
 from perf_tests.bench.options import Against, OtherOption
 from perf_tests.cases.case import Case
 from perf_tests.gate.samples import ExactFinding, GateSamples, Rules, read_samples
-from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict
+from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
 from perf_tests.interleaved import run as module
 from perf_tests.interleaved.measuring import Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, PairCost, left_out, run_gate, too_short_sentence
-from perf_tests.interleaved.sides import find_commit
+from perf_tests.interleaved.sides import changed_since, find_commit
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.fake_sides import tree
@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 
 def gated(
     project: Path, base: dict[str, Any], head: dict[str, Any], /, minutes: float = 5.0, device: str = "cpu",
-    watch: Watch | None = None, **changes: Any,
+    watch: Watch | None = None, measures_same: bool = True, **changes: Any,
 ) -> tuple[GateRun, GateResult]:  # fmt: skip
     for behaviour in (base, head):
         cases = {case_id: case.identity() for case_id, case in CASES.items()}
@@ -51,9 +51,11 @@ def gated(
         (project / "behaviour.json").write_text(json.dumps({**always, **behaviour}))
         if behaviour is base:
             commit(project)
+    base_of = changes.pop("base_of", find_commit)
     plan = GatePlan(
         repository=Repository(project), storage=project.parent / "storage",
-        against=Against("main", None, minutes, "pass", None, measures_same=True), base=find_commit(project, "main"),
+        against=Against("main", None, minutes, "pass", None, measures_same=measures_same),
+        base=base_of(project, "main"),
         settings=replace(SETTINGS, device=device), cases=CASES, ids_at_base={case: case for case in CASES},
         machine_info={}, rules=QUICK, options="--against main",
     )  # fmt: skip
@@ -81,6 +83,87 @@ def test_a_budget_that_runs_out_ends_the_run_undecided(project: Path) -> None:
     run, result = gated(project, {}, {"round_seconds": 0.11}, **ONE_PAIR)
     assert (read_samples(run.paths[0]).end, result.pairs, result.exit_code) == ("budget", (1, 0), 0)
     assert {row.verdict for row in result.cases} == {Verdict.UNDECIDED}
+
+
+ONE, *OTHERS = CASES
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "measured"),
+    [
+        ({}, {}, {}),
+        ({}, {"round_seconds": 0.2}, {}),
+        ({}, {"opened": ["behaviour.json"]}, dict.fromkeys(CASES, "behaviour.json, which is opened, differs")),
+        ({}, {"operations": "other"}, dict.fromkeys(CASES, "it issues other operations")),
+        ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
+        ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
+        ({"cannot": "no model"}, {}, dict.fromkeys(CASES, "base could not be played: no model")),
+    ],
+    ids=["nothing", "another file", "its data", "its operations", "unplayed", "no case", "no import"],
+)
+def test_cases_are_measured_unless_code_and_operations_are_shown_to_be_the_same(
+    project: Path, base: dict[str, Any], head: dict[str, Any], measured: dict[str, str]
+) -> None:
+    run, result = gated(project, base, head, measures_same=False, **ONE_PAIR)
+    assert {row.id: row.why_measured for row in result.cases if row.verdict != Verdict.SAME} == measured
+    assert ({row.verdict for row in result.cases} == {Verdict.SAME}) == (not measured)
+    assert result.exit_code == 0
+    samples = read_samples(run.paths[0])
+    assert {line.case for line in samples.measurements} == (
+        set() if "cannot" in base else {*measured} - {*base.get("absent", ())}
+    )
+    assert conclude(samples, QUICK).cases == result.cases, "a replay says the same"
+
+
+def test_a_gate_of_no_minutes_only_compares_programs(project: Path) -> None:
+    _, result = gated(project, {}, {"faults": {ONE: "reads a value"}}, measures_same=False, minutes=0)
+    assert {row.id: row.verdict for row in result.cases} == {
+        ONE: Verdict.UNDECIDED, **dict.fromkeys(OTHERS, Verdict.SAME),
+    }  # fmt: skip
+    assert (sum(result.pairs), result.exit_code) == (0, 0)
+
+
+NEEDS = '[project]\nname = "a"\ndependencies = ["torch"]\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "same", "said"),
+    [
+        ({"perf_tests/phases.py": "other"}, True, "The suite itself changed (perf_tests/phases.py): not judged"),
+        ({"pyproject.toml": f"{NEEDS}[tool.ruff]\nline-length = 1\n"}, True, "(pyproject.toml): not judged"),
+        ({"pyproject.toml": NEEDS.replace("torch", "torch>=3")}, False, "(pyproject.toml): not judged"),
+        ({"requirements.txt": "torch"}, False, ""),
+    ],
+)
+def test_a_change_of_the_suite_is_not_judged_and_one_of_dependencies_is_not_the_same(
+    project: Path, files: dict[str, str], same: bool, said: str
+) -> None:
+    (project / "pyproject.toml").write_text(NEEDS)
+
+    def also_changed(*_: object) -> Any:
+        for name, text in files.items():
+            (project / name).write_text(text)
+        return find_commit(project, "main")
+
+    commit(project)
+    run, result = gated(project, {}, {}, measures_same=False, base_of=also_changed, **ONE_PAIR)
+    assert {row.verdict == Verdict.SAME for row in result.cases} == {same}
+    assert all("dependencies changed, not measured here" in row.why_measured for row in result.cases) != same
+    assert said in " ".join(run.notes)
+
+
+def test_a_submodule_that_moved_is_in_neither_tree_and_not_the_same(project: Path, tmp_path: Path) -> None:
+    for place in ("other",):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a").touch()
+        git(tmp_path / place, "init", "-q", "-b", "main")
+        commit(tmp_path / place)
+    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "other"), "sub")
+    commit(project)
+    base = find_commit(project, "main")
+    assert changed_since(project, base) == {}
+    (project / "sub/a").write_text("changed")
+    assert changed_since(project, base) == {"sub": True}
 
 
 @pytest.mark.parametrize("is_another_option", [False, True])

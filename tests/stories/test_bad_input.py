@@ -56,7 +56,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--benchmark-json=/proc/nothing/a.json": ("--benchmark-json /proc/nothing/a.json", "is not a folder"),
     "--against=no-such-revision": ("names no revision", "a branch, a tag"),
     **{option: (f"{option.partition('=')[0]} is for the gate", "--against REV")
-       for option in ("--against-python=python", "--gate-minutes=3")},
+       for option in ("--against-python=python", "--gate-minutes=3", "--gate-measure-same")},
     f"{GATE} --against-python=/nowhere/python": ("--against-python /nowhere/python is no program that can be run",),
     f"{GATE} --gate-undecided=maybe": ("--gate-undecided 'maybe'", "choose from pass, fail"),
     f"{GATE} --gate-summary=/proc/nothing/s.md": ("is not a folder",),

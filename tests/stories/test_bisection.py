@@ -25,7 +25,7 @@ from tests.support.launch import ROOT
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
 CASE = "perf_tests/test_attention.py::test_attention_forward[d16-seq64-fp32-naive]"
-FAST, SLOW, FASTER, NOISY = "fast", "slow", "faster", "noisy"
+FAST, SLOW, FASTER, NOISY, SAME = "fast", "slow", "faster", "noisy", "same"
 RUNS = {
     FAST: SimulatedCase(CASE),
     SLOW: SimulatedCase(CASE, slowdown=0.1),
@@ -42,6 +42,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name, case in RUNS.items():
         gate_run([case], quadruples=4, path=folder / name)
+    header, *_ = (folder / FAST).read_text().splitlines()
+    events: list[Json] = [{"event": "same", "case": CASE}, {"event": "end", "reason": "finished"}]
+    (folder / SAME).write_text("\n".join([header, *map(json.dumps, events)]) + "\n")
     return folder
 
 
@@ -114,10 +117,13 @@ def test_the_first_slower_commit_is_found_by_the_benchmarks_of_the_working_tree_
     assert json.loads(json.dumps(found_json(found, ASKED)))["suspects"] == [culprit]
     assert snapshot(repository) == before
     assert [path for path in (repository.parent / "tmp").iterdir() if path.is_dir()] == []
-    asked = {CASE, "--head-dim=16", f"--against={git(repository, 'rev-parse', 'good')}", "--gate-minutes=3"}
+    good = git(repository, "rev-parse", "good")
     for run in asked_of_the_gate(repository):
         assert run["by"] == "of the working tree"
-        assert asked <= {*run["words"]}
+        assert {CASE, "--head-dim=16"} <= {*run["words"]}
+        # Another base than GOOD is only compared with.
+        assert (f"--against={good}" in run["words"]) == ("--gate-minutes=3" in run["words"])
+        assert ("--gate-minutes=3" in run["words"]) != ("--gate-minutes=0" in run["words"])
 
 
 def test_a_model_of_another_repository_is_searched_in_its_commits_by_the_suites_benchmarks(
@@ -155,6 +161,22 @@ def test_commits_that_cannot_be_judged_leave_several_suspects_and_those_without_
     same, said = found_in(repository, bad="page")
     good = git(repository, "rev-parse", "good")[:12]
     assert (exit_code(same), f": the same code as {good}; there is nothing to search." in said) == (0, True)
+
+
+def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(repository: Path) -> None:
+    """The gate finds the same program wherever it is asked: of the first commit against BAD, which is slower."""
+    culprit = add(repository, SAME, "first")
+    bad = add(repository, {"run": SLOW}, "bad")
+    found, _ = found_in(repository)
+    assert {step.commit: (step.state, step.launch_pairs > 0) for step in found.steps} == {
+        bad: ("slower", True), culprit: ("slower", False),
+    }  # fmt: skip
+    assert found.steps[-1].reason == f"the same program as {bad[:12]}"
+    assert found.suspects == [culprit]
+    asked = [run["words"] for run in asked_of_the_gate(repository) if run["commit"] == culprit]
+    assert [f"--against={bad}" in words for words in asked] == [True]
+    same, said = found_in(repository, bad="first")
+    assert (exit_code(same), "the program is the same on both sides; there is nothing to search." in said) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_base_under_another_interpreter_is_named_with_its_build_and_counts_witho
 
 
 def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
-    said = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    said = gate(clone, "--attention=naive", "--against=HEAD", "--gate-measure-same", "-v")
     (path,) = (clone / ".benchmarks/gate").glob("*.jsonl")
     command = [forked_python(), "-m", "perf_tests", "replay", str(path)]
     replayed = subprocess.run(command, cwd=clone, capture_output=True, text=True)
@@ -104,6 +104,15 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
     assert all(line["cores"] for line in lines if "orders" in line), "on a CPU both sides share cores"
     (verdict,) = re.findall(r"^gate: .*$", said, re.MULTILINE)
     assert verdict in replayed.stdout
+
+
+def test_another_comment_is_the_same_program_and_ends_before_anything_is_measured(clone: Path) -> None:
+    """The worker of each side has imported, built and played the case."""
+    change(clone, "import math\n", "import math  # for one root\n")
+    said = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    assert f"{NAIVE} SAME" in said
+    assert "gate: PASSED (1 SAME)" in said
+    assert samples_of(clone).measurements == []
 
 
 def without_a_model(clone: Path) -> None:
@@ -166,7 +175,7 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
 def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
     clone: Path, way_to_end: signal.Signals, exit_code: int
 ) -> None:
-    process = begin(clone, "--attention=naive", "--against=HEAD", "-v", python=sys.executable)
+    process = begin(clone, "--attention=naive", "--against=HEAD", "--gate-measure-same", "-v", python=sys.executable)
     assert process.stdout is not None
     seen = ""
     while "launch pair 2" not in seen:

@@ -1,0 +1,272 @@
+"""Base and head run the same program, or are measured: a wrong SAME would hide a slowdown."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from numerics_tests.harness.faults.source import SOURCE_FAULTS
+from perf_tests.interleaved.same import Seen, Tree, differing, why_not_the_same
+from perf_tests.user_code.source import Source
+from tests.support.launch import ROOT
+from tests.support.same_programs import MODEL, decided, decided_on_the_model, mutants_of_the_model, write
+
+Files = Mapping[str, str | bytes]
+PROGRAM = "import math\n\nfrom layers import attend\n\n\ndef step():\n    return attend(math.pi)\n"
+LAYERS = 'def attend(x):\n    """Attend."""\n    return x\n'
+ALWAYS: Files = {"program.py": PROGRAM, "layers.py": LAYERS, "README.md": "A program.\n", "tests/test_it.py": "1\n"}
+
+
+def two(tmp_path: Path, base: Files, head: Files) -> str | None:
+    """Why two programs that share `ALWAYS` are not the same."""
+    return decided(write(tmp_path / "base", {**ALWAYS, **base}), write(tmp_path / "head", {**ALWAYS, **head}))
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        ({}, {}),
+        ({}, {"README.md": "Another text.\n", "docs/new.md": "new", "LICENSE": "free"}),
+        ({}, {"tests/test_it.py": "import subprocess, yaml\nopen(x)\n", "tools/release.py": "exec(x)"}),
+        ({}, {"layers.py": LAYERS.replace("Attend.", "Look.") + "# the end\n"}),
+        ({}, {"layers.py": "\n\n" + LAYERS.replace("return x", "return (x)")}),
+        # What a program reads of its environment by name, and data that did not change, are the same on both sides.
+        ({"layers.py": "import os\nattend = float\nos.environ.get('A')\nopen('a.json').close()\n", "a.json": "1"},
+         {"layers.py": "import os\nattend = float\nos.environ.get('A')\nopen('a.json').close()\n", "a.json": "1",
+          "README.md": "new"}),
+        # Bytes that are equal may read their own source.
+        ({"layers.py": "import inspect\nattend = float\ninspect.getsource(inspect)\n"},
+         {"layers.py": "import inspect\nattend = float\ninspect.getsource(inspect)\n", "README.md": "new"}),
+    ],
+    ids=["nothing", "documents", "tests and tools", "comments", "layout", "its own data", "its own source"],
+)  # fmt: skip
+def test_a_change_that_reaches_nothing_of_the_program_leaves_it_the_same(
+    base: Files, head: Files, tmp_path: Path
+) -> None:
+    assert two(tmp_path, base, head) is None
+
+
+CONFIG = "import json\nWIDTH = json.load(open('config.json'))['width']\ndef attend(x):\n    return x * WIDTH\n"
+BASES = "class A:\n    def run(self): return 1\nclass B(A): pass\n"
+MRO = "from bases import B\nclass C(B):\n    def again(self): return self.run()\nattend = lambda x: C().again()\n"
+PATCHED = "import layers_fast\n\n\ndef attend(x):\n    return x\n"
+DECORATED = "from wraps import fast\n\n\n@fast\ndef attend(x):\n    return x\n"
+LAZY = "def __getattr__(name):\n    from slow import attend\n    return attend\n"
+EITHER = "try:\n    from fast import attend\nexcept ImportError:\n    attend = float\n"
+BRANCH = "def attend(x):\n    if x > 9:\n        from rare import slow\n        return slow(x)\n    return x\n"
+LITERAL = "import importlib\ndef attend(x):\n    return x if x < 9 else importlib.import_module('rare').slow(x)\n"
+THREADS = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nattend = float\n"
+REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "said"),
+    [
+        ({"layers.py": PATCHED, "layers_fast.py": "import math\n"},
+         {"layers.py": PATCHED, "layers_fast.py": "import math\nmath.pi = 3\n"}, "layers_fast.py:2 differs"),
+        ({"layers.py": CONFIG, "config.json": '{"width": 1}'}, {"layers.py": CONFIG, "config.json": '{"width": 2}'},
+         "config.json, which is opened, differs"),
+        ({"layers.py": "import os\nattend = float\nos.environ.get('A', '1')\n"},
+         {"layers.py": "import os\nattend = float\nos.environ.get('A', '2')\n"}, "layers.py:3 differs"),
+        ({"layers.py": THREADS}, {"layers.py": THREADS.replace("'1'", "'2'")}, "layers.py:2 differs"),
+        ({"layers.py": MRO, "bases.py": BASES},
+         {"layers.py": MRO, "bases.py": BASES.replace("B(A): pass", "B(A):\n    def run(self): return 2")},
+         "bases.py:3 differs"),
+        ({"layers.py": DECORATED, "wraps.py": "def fast(f):\n    return f\n"},
+         {"layers.py": DECORATED, "wraps.py": "def fast(f):\n    return lambda x: f(f(x))\n"}, "wraps.py:1 differs"),
+        ({"layers.py": LAZY, "slow.py": "attend = float\n"}, {"layers.py": LAZY, "slow.py": "attend = int\n"},
+         "slow.py:1 differs"),
+        ({"layers.py": EITHER}, {"layers.py": EITHER, "fast.py": "attend = int\n"},
+         "fast.py is imported on one side alone"),
+        ({"layers.py": BRANCH, "rare.py": "slow = float\n"}, {"layers.py": BRANCH, "rare.py": "slow = int\n"},
+         "rare.py:1 differs"),
+        ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare.py": "slow = int\n"}, "rare.py, which can be imported"),
+        ({"layers.py": LITERAL, "rare/__init__.py": "from deep import slow\n", "deep.py": "slow = float\n"},
+         {"layers.py": LITERAL, "rare/__init__.py": "from deep import slow\n", "deep.py": "slow = int\n"},
+         "deep.py:1 differs"),
+        ({"layers.py": LITERAL, "rare/__init__.py": "slow = float\n"},
+         {"layers.py": LITERAL, "rare/__init__.py": "slow = int\n"}, "rare/__init__.py:1 differs"),
+        ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare/notes": "a package without a file"}, "rare/notes, which"),
+        ({"layers.py": REGISTRY, "registry.py": "TABLE = []\n", "one.py": "import registry\nregistry.TABLE += [int]\n",
+          "two.py": "import registry\nregistry.TABLE += [float]\n"},
+         {"layers.py": REGISTRY.replace("one, two", "two, one"), "registry.py": "TABLE = []\n",
+          "one.py": "import registry\nregistry.TABLE += [int]\n",
+          "two.py": "import registry\nregistry.TABLE += [float]\n"}, "imported in another order"),
+        ({"layers.py": "attend = float\nassert True\n"}, {"layers.py": "attend = float\nassert 1\n"}, "layers.py:2"),
+        ({"layers.py": "attend = list({3, 1}).count\n"}, {"layers.py": "attend = list({1, 3}).count\n"},
+         "layers.py:1 differs"),
+        ({"layers/__init__.py": LAYERS, "layers.py": LAYERS}, {}, "layers"),
+        ({}, {"sitecustomize.py": "import math\nmath.pi = 3\n", "program.py": f"import sitecustomize\n{PROGRAM}"},
+         "sitecustomize.py is imported on one side alone"),
+        # Nothing of these is followed, whatever else differs.
+        ({"layers.py": "attend = float\nexec('1')\n"}, {"layers.py": "attend = float\nexec('1')\n", "a.txt": ""},
+         "layers.py:2 runs code from a string or a file, and a.txt differs"),
+        ({"layers.py": "import subprocess\nattend = float\n"},
+         {"layers.py": "import subprocess\nattend = float\n", "a.txt": ""}, "uses subprocess, which is not followed"),
+        ({"layers.py": "import inspect\nattend = float\ninspect.getsource(inspect)\n"},
+         {"layers.py": "import inspect\nattend = float\n# new\ninspect.getsource(inspect)\n"}, "reads source or names"),
+        ({"layers.py": "attend = float\nname = f'weights.{1}.bin'\n"},
+         {"layers.py": "attend = float\nname = f'weights.{1}.bin'\n", "data/weights.1.bin": "new"}, "names, differs"),
+        ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
+         {"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]',
+          "plugin.py": "1"}, "plugin.py, which the code or an option names, differs"),
+    ],
+    ids=[
+        "monkeypatch in another module", "default in a config file", "environment variable read at import",
+        "environment written at import", "override by MRO", "decorator of another file", "__getattr__ module",
+        "conditional import", "lazy import", "lazy import of a new file",
+        "what a module of a literal name imports", "a package of a literal name",
+        "lazy import of a new folder", "registry filled by import order",
+        "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
+        "code from a string", "a program started", "source that is read", "data of a built name",
+        "a module that data names",
+    ],
+)  # fmt: skip
+def test_a_change_that_may_reach_the_program_is_never_the_same(
+    base: Files, head: Files, said: str, tmp_path: Path
+) -> None:
+    why = two(tmp_path, base, head)
+    assert why is not None
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import subprocess\nsubprocess.run(['true'])\n", "layers.py:2 starts another program"),
+        ("import os\nos.listdir('.')\n", "layers.py:2 asks which files there are"),
+        ("import os\nos.system('true')\n", "layers.py:2 starts another program"),
+    ],
+)
+def test_what_a_program_was_seen_to_do_beyond_its_files_is_told_with_its_line(
+    code: str, said: str, tmp_path: Path
+) -> None:
+    files = {"layers.py": f"{code}attend = float\n"}
+    assert two(tmp_path, files, {**files, "README.md": "new"}) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("requirements.txt", "dependencies changed, not measured here: requirements.txt"),
+        ("requirements/dev.txt", "dependencies changed"), ("sub/pyproject.toml", "dependencies changed"),
+        ("uv.lock", "dependencies changed"), ("constraints.txt", "dependencies changed"),
+        ("setup.py", "dependencies changed"), ("environment.yml", "dependencies changed"),
+        ("kernels/attend.cu", "is compiled, linked"), ("a.cpp", "is compiled"), ("_fast.so", "is compiled"),
+        ("paths.pth", "run at the start"), ("einops.pyc", "is compiled"), (".gitmodules", ".gitmodules differs"),
+    ],
+)  # fmt: skip
+def test_dependencies_and_compiled_sources_are_never_shown_to_change_nothing(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    assert said in str(two(tmp_path, {name: "a"}, {name: "b"}))
+
+
+def test_links_and_pointers_to_large_files_are_never_shown_to_change_nothing(tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\n"
+    assert "is kept by git LFS" in str(two(tmp_path, {"w.bin": pointer + b"1"}, {"w.bin": pointer + b"2"}))
+    (tmp_path / "base/w.bin").unlink()
+    (tmp_path / "head/w.bin").unlink()
+    (tmp_path / "head/linked").symlink_to("/etc")
+    assert differing(tmp_path / "base", tmp_path / "head") == ["linked"]
+    assert decided(tmp_path / "base", tmp_path / "head") == "linked is a symbolic link, and differs"
+
+
+def test_trees_differ_in_content_modes_and_names_but_not_in_byte_code_and_records(tmp_path: Path) -> None:
+    base, head = (write(tmp_path / side, {"a": "1", "b/c": "1", ".benchmarks/x": side}) for side in ("base", "head"))
+    write(head, {"__pycache__/a.pyc": "", "b/new": ""})
+    os.chmod(head / "a", 0o755)
+    assert differing(base, head) == ["a", "b/new"]
+
+
+# The suite's own model: 200 mutants of it are tried by tests/nightly.
+
+
+def test_faults_and_mutants_of_the_model_are_never_the_same(tmp_path: Path) -> None:
+    faults = [fault for fault in SOURCE_FAULTS if f"model/{fault.path}" in MODEL]
+    assert len(faults) == len(SOURCE_FAULTS) > 20
+    for fault in faults:
+        name = f"model/{fault.path}"
+        why = decided_on_the_model(tmp_path, name, fault.source())
+        assert (why is None) == (name == "model/parallel.py"), fault.name
+    for name, text in mutants_of_the_model(20):
+        assert decided_on_the_model(tmp_path, name, text) is not None, text
+
+
+def commented(text: str) -> str:
+    """A comment after every line that ends a statement, with none in strings."""
+    return re.sub(r"(?m)^(import .*|class .*:|    return [^\"'(\[{]*)$", r"\1  # new", text)
+
+
+def test_edits_of_comments_documentation_and_layout_of_the_model_are_the_same(tmp_path: Path) -> None:
+    edits: dict[str, Callable[[str], str]] = {
+        "comment": commented,
+        "documentation": lambda text: re.sub(r'(?m)^( *)"""(\w)', r'\1"""New \2', text),
+        "layout": lambda text: text.replace("\n\n\n", "\n\n\n\n").replace(" = ", "  =  "),
+    }
+    tried = 0
+    for kind, edit in edits.items():
+        for name, text in MODEL.items():
+            if name != "model/parallel.py" and edit(text) != text:
+                tried += 1
+                assert decided_on_the_model(tmp_path, name, edit(text), keeps_locals=True) is None, (kind, name)
+    for name in ("README.md", "docs/new.md", "tests/rules/test_new.py", "examples/new.py", "LICENSE", ".gitignore",
+                 "docs/usage.rst", "scripts/release.sh", "CITATION.cff"):  # fmt: skip
+        tried += 1
+        assert decided_on_the_model(tmp_path, name, "new\n") is None, name
+    assert tried >= 35
+
+
+PROVEN = (
+    ("attention", "shifted", "moved"), ("attention", "exponentials", "powers"), ("attention", "position_T", "place_T"),
+    ("attention", "mask_TT", "visible_TT"), ("attention", "weights_BHTT", "shares_BHTT"),
+    ("training", "learning_rates", "rates"), ("training", "shifted_BTV", "moved_BTV"),
+    ("transformer", "inverse_rms_BT1", "scale_BT1"), ("transformer", "attended_BTD", "seen_BTD"),
+    ("device", "visible", "seen"),
+    ("attention", "shifted = x", "shifted: Tensor = x"), ("attention", "position_T = ", "position_T: Tensor = "),
+    ("training", "learning_rates = ", "learning_rates: list[float] = "), ("precision", "names = (", "names: tuple = ("),
+    ("compilation", "import os\nimport shutil\nimport sys\n", "import sys\nimport shutil\nimport os\n"),
+    ("attention", "import math\nfrom collections.abc import Callable\n",
+     "from collections.abc import Callable\nimport math\n"),
+    ("training", "from torch import Tensor, nn", "from torch import nn, Tensor"),
+)  # fmt: skip
+NOT_PROVEN = (
+    ("attention", "def softmax(x: Tensor)", "def softmax(x)"), ("training", "-> Tensor:", ":"),
+    ("training", "logits_BTV: Tensor", "logits_BTV: object"), ("sizes", "d_model: int", "d_model: object"),
+    ("attention", "def causal_mask", "def unused() -> int:\n    return 1\n\n\ndef causal_mask"),
+    ("training", "class Training", "def unused() -> int:\n    return 1\n\n\nclass Training"),
+    ("attention", "from model.compilation import compiled, why_cannot_compile\nfrom model.regions import region\n",
+     "from model.regions import region\nfrom model.compilation import compiled, why_cannot_compile\n"),
+    ("regions", "def region", "def unused() -> int:\n    return 1\n\n\ndef region"),
+)  # fmt: skip
+"""Annotations of parameters and fields, functions that nobody calls, the order of imports of a tree's own modules."""
+
+
+def test_of_25_harmless_edits_of_code_17_are_shown_to_be() -> None:
+    assert (len(PROVEN), len(PROVEN) + len(NOT_PROVEN)) == (17, 25)
+    for edits, is_proven in ((PROVEN, True), (NOT_PROVEN, False)):
+        for file, old, new in edits:
+            name = f"model/{file}.py"
+            edited = re.sub(rf"(?<![\w.\"]){re.escape(old)}", new.replace("\\", "\\\\"), MODEL[name])
+            assert edited != MODEL[name], (file, old)
+            line = Source(name, edited.encode()).line_of_difference(Source(name, MODEL[name].encode()))
+            assert (line is None) == is_proven, (file, old, line)
+
+
+def test_the_suite_imports_late_only_that_part_of_the_model_which_no_case_on_one_device_runs() -> None:
+    """What is imported within a function may come after the cases were played."""
+    late = {
+        found
+        for path in (ROOT / "perf_tests").rglob("*.py")
+        if "report" not in path.parts
+        for found in re.findall(r"^ +from (model\.\w+) import", path.read_text(), re.MULTILINE)
+    }
+    assert late == {"model.parallel"}
+
+
+def test_a_worker_that_saw_other_modules_than_the_other_is_believed(tmp_path: Path) -> None:
+    base, head = (write(tmp_path / side, {**ALWAYS, "README.md": side}) for side in ("base", "head"))
+    sides = [Tree(tree, Seen((*ran,), frozenset(), (), {}, {})) for tree, ran in ((base, ("layers.py",)), (head, ()))]
+    assert why_not_the_same(sides[0], sides[1]) == "layers.py is imported on one side alone"

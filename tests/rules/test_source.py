@@ -1,0 +1,199 @@
+"""What one file of Python does: two that differ in how they are written alone are equal, no others are."""
+
+import ast
+
+import pytest
+
+from perf_tests.user_code.source import HARMLESS, Source
+
+BEFORE = '''"""Of a model."""
+import math
+import torch
+from torch import Tensor, nn
+
+WIDTH = 3  # of all
+
+
+@torch.no_grad()
+def grow(x: Tensor, by: int = 2, *, far: bool = False) -> Tensor:
+    """Grow."""
+    # more
+    total = x * by
+    rest = total - WIDTH
+    for step in range(by):
+        rest += step
+    with open("a") as file:
+        pass
+    if far:
+        total, rest = rest, total
+    return total + rest
+
+
+class Layer(nn.Module):
+    """A layer."""
+
+    size: int = 4
+    """Its size."""
+
+    def forward(self, x):
+        def inner(y):
+            return y + width
+        width = self.size
+        return [inner(each) for each in x]
+'''
+
+
+def line(old: str, new: str, keeps_locals: bool = False, before: str = BEFORE) -> int | None:
+    assert old in before
+    edited = before.replace(old, new)
+    ast.parse(edited)
+    return Source("a.py", edited.encode()).line_of_difference(Source("a.py", before.encode()), keeps_locals)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""Of a model."""', '"""Another word."""'), ('"""Of a model."""\n', ""), ("  # of all", ""),
+        ("    # more\n", "\n\n"), ('    """Grow."""\n', ""), ('    """Its size."""\n', ""), ('"""A layer."""', "pass"),
+        ("x * by", "(x\n        * by)"), ('open("a")', "open('a')"), ("by: int = 2", "by: int = 0x2"),
+        ("total = x * by", "total: Tensor = x * by"), ("import math\nimport torch\n", "import torch\nimport math\n"),
+        ("Tensor, nn", "nn, Tensor"), ("    size: int = 4\n", "    size: int = (4)\n"),
+    ],
+)  # fmt: skip
+def test_comments_documentation_layout_and_annotations_of_locals_change_nothing(old: str, new: str) -> None:
+    assert line(old, new) is None
+
+
+@pytest.mark.parametrize("name", ["total", "rest", "step", "file"])
+def test_a_renamed_local_changes_nothing_but_for_the_compiler(name: str) -> None:
+    assert line(name, "other") is None
+    assert line(name, "other", keeps_locals=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("WIDTH = 3", "WIDTH = 3.0"), ("@torch.no_grad()\n", ""), ("by: int = 2", "by: int = 3"), ("by", "times"),
+        ("x: Tensor", "x"), ("far: bool = False", "far: bool = 0"), ("*, far", "far"), ("Tensor:\n", "object:\n"),
+        ("total - WIDTH", "rest - WIDTH"), ("total - WIDTH", "total - total"), ("return total + rest", "return rest"),
+        ("total, rest = rest, total", "rest, total = rest, total"), ("rest += step", "total += step"),
+        ("range(by)", "range(by, 0)"), ("size: int = 4", "size = 4"), ("size", "length"), ("width", "breadth"),
+        ("each", "one"), ("inner", "within"), ("(nn.Module)", "(object)"), ("class Layer", "class Level"),
+        ("import math\n", "import math\nimport model\n"), ('open("a")', 'open("b")'),
+        ("    rest = total - WIDTH\n", "    global rest\n    rest = total - WIDTH\n"),
+        ("    for step", "    WIDTH = 5\n    for step"),
+        ("if far:", "if far and locals():"), ("import math\nimport torch\n", "import torch\nfrom math import *\n"),
+        ("    return total + rest\n", "    return total + rest\n\n\ndef unused():\n    return 1\n"),
+    ],
+)  # fmt: skip
+def test_whatever_else_is_edited_is_a_difference_at_its_line(old: str, new: str) -> None:
+    """Names of parameters, fields, closures, comprehensions, globals and definitions may be seen by others."""
+    where = line(old, new)
+    assert where is not None
+    assert line(old, new, keeps_locals=True) == where
+    before, after = (Source("a.py", text.encode()) for text in (BEFORE, BEFORE.replace(old, new)))
+    assert before.line_of_difference(after) is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = 1\n    return locals()", "a = 1\n    return eval('a')", "a = 1\n    return [a for b in c]",
+        "a = 1\n    return lambda: a", "import a\n    return a", "global a\n    a = 1", "def a(): pass\n    return a",
+        "try: pass\n    except ValueError as a: pass", "match c:\n        case [a, *rest]: return a",
+        "class a: pass\n    return a", "return (a := 1) + f(lambda: a)", "for a in c: exec('1')",
+    ],
+)  # fmt: skip
+def test_a_local_keeps_its_name_where_anything_but_the_functions_own_statements_may_see_it(body: str) -> None:
+    text = f"def f(c):\n    {body}\n"
+    renamed = ast.parse(text)
+    for node in ast.walk(renamed):
+        for field in ("id", "name", "asname"):
+            if getattr(node, field, None) == "a":
+                setattr(node, field, "z")
+        if isinstance(node, ast.alias) and node.name == "a":
+            node.name = "z"
+        if isinstance(node, ast.Global):
+            node.names = ["z"]
+    edited = Source("a.py", ast.unparse(renamed).encode())
+    assert edited.line_of_difference(Source("a.py", text.encode())) is not None
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["[a for _ in c]", "lambda: a", "{a: 1 for _ in c}", "[c for _ in c if a]", "(lambda b=a: b)()", "locals()['a']"],
+)
+def test_two_locals_that_change_places_are_seen_through_a_nested_scope(last: str) -> None:
+    """By their order alone both functions would read alike."""
+    one, other = (
+        Source("a.py", f"def f(c):\n    {first} = 1\n    {second} = 2\n    return {last}\n".encode())
+        for first, second in ("ab", "ba")
+    )
+    assert one.line_of_difference(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("exec(x)", "runs code"), ("y = [eval]", "runs code"), ("import builtins\nbuiltins.eval(x)", "runs code"),
+        ("from importlib import import_module\nimport_module(x)", "imports a module"),
+        ("import importlib\nimportlib.import_module('a' + x)", "imports a module"),
+        ("open(x)", "opens a file"), ("o = open", "opens a file"), ("p.read_text()", "opens a file"),
+        ("def f(Path):\n    Path('a').read_text()", "opens a file"), ("torch.load(x)", "opens a file"),
+        ("from config import PLACE\nPLACE.open('r')", "opens a file"), ("A = 'a'\nA = x\nopen(A)", "opens a file"),
+        ("import os\nos.listdir('.' + x)", "asks which"), ("from pathlib import Path\nPath.cwd().exists()", "asks"),
+        ("import os\ngetattr(os, 'listdir')('.')", "asks a module"), ("import os\ngetattr(os, x)()", "asks a module"),
+        ("import os\nos.__dict__['x']", "asks a module"), ("import os\nvars(os)", "asks a module"),
+        ("__builtins__['open']", "runs code"), ("exec('1')", "runs code"),
+        ("import os\nos.system('ls')", "starts another program"),
+        ("import os\nos.environ[x]", "environment"),
+        ("import os\ndict(os.environ)", "environment"), ("import os\nos.environ['PYTHONPATH']", "environment"),
+        ("from os import environ as e\ne['A']", "environment"), ("from os import listdir as l\nl('.')", "asks which"),
+    ],
+)  # fmt: skip
+def test_what_reads_by_unknown_names_or_runs_unknown_code_is_told_with_its_line(code: str, said: str) -> None:
+    found = Source("a.py", f"\n{code}\n".encode()).unknown
+    assert any(said in line for line in found), found
+    assert all(line.startswith("a.py:") for line in found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('a.json')", "from pathlib import Path\nHERE = Path(__file__).parent\nHERE.joinpath('a').read_text()",
+        "import os\nos.environ.get('CXX', 'g++')", "import os\n'A' in os.environ", "import os\nos.getenv('A')",
+        "import importlib.util\nimportlib.util.find_spec('triton')", "torch.compile(f)", "model.eval()",
+        "import json\nwith open('a') as file:\n    json.load(file)", "getattr(self, name)", "x.exec_time",
+        "import os\nos.path.exists('a')",
+    ],
+)  # fmt: skip
+def test_what_says_in_the_source_what_it_reads_is_followed(code: str) -> None:
+    assert Source("a.py", code.encode()).unknown == []
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("f.__doc__", True), ("import inspect\ninspect.getsource(f)", True), ("from inspect import getdoc", True),
+        ("import inspect as i", True), ("globals()", True), ("dir()", True), ("f.__code__.co_varnames", True),
+        ("vars()", True), ("vars(module)", True), ("cls.__dict__", True), ("f.__annotations__", True),
+        ("import sys\nsys._getframe()", True), ("torch.jit.script(f)", True), ("@triton.jit\ndef f(): pass", True),
+        ("from inspect import signature\nsignature(f)", False), ("vars(self)", False), ("self.__dict__", False),
+        ("getattr(self, 'a')", False), ("f.__name__", False),
+    ],
+)  # fmt: skip
+def test_what_reads_source_documentation_lines_or_locals_is_told(code: str, reads: bool) -> None:
+    assert bool(Source("a.py", code.encode()).reads_source) == reads
+
+
+def test_a_file_that_is_no_python_says_so() -> None:
+    with pytest.raises(ValueError, match=r"a\.py cannot be read as Python"):
+        Source("a.py", b"def (").line_of_difference(Source("a.py", b"1"))
+
+
+def test_modules_whose_imports_may_change_places_are_loaded_with_torch() -> None:
+    import sys
+
+    import torch  # noqa: F401
+
+    assert sys.modules.keys() >= HARMLESS

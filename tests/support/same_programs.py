@@ -1,0 +1,146 @@
+"""Pairs of trees and what code of theirs does when it is imported, and mutants of a source: edits of its behaviour."""
+
+import ast
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from perf_tests.interleaved.same import Observer, Seen, Tree, why_not_the_same
+from tests.support.launch import ROOT
+
+MODEL = {f"model/{path.name}": path.read_text() for path in sorted((ROOT / "model").glob("*.py"))}
+LOADED = tuple(name for name in MODEL if name != "model/parallel.py")
+"""What a run on one device imports of it."""
+
+
+def write(tree: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return tree
+
+
+def seen_importing(tree: Path, module: str = "program") -> Seen:
+    """What a process uses of the tree that imports this module and calls its `step`, if it has one."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            sys.path.insert(0, str(tree))
+            sys.dont_write_bytecode = True
+            os.chdir(tree)
+            observer = Observer(tree)
+            getattr(__import__(module), "step", lambda: None)()
+            os.write(writing, json.dumps({**observer.finished(), "played": {}}).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as pipe:
+        return Seen.of(json.loads(pipe.read()))
+
+
+def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = False) -> str | None:
+    """Why two trees whose `program.py` was imported are not the same; None where they are."""
+    sides = [Tree(tree, seen_importing(tree)) for tree in (base, head)]
+    return why_not_the_same(sides[0], sides[1], settings, keeps_locals)
+
+
+def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
+    """The same of the suite's own model, one of whose files head has otherwise, without importing it."""
+    seen = Seen(LOADED, frozenset(), (), {}, {})
+    base, head = tmp_path / "base", tmp_path / "head"
+    if not base.is_dir():
+        write(base, MODEL)
+    write(head, MODEL if not head.is_dir() else {})
+    write(head, {name: text})
+    try:
+        return why_not_the_same(Tree(base, seen), Tree(head, seen), "", keeps_locals)
+    finally:
+        write(head, {name: MODEL[name]}) if name in MODEL else (head / name).unlink()
+
+
+class _Mutation(ast.NodeTransformer):
+    """One edit, at `place` among those it knows; it counts them where `place` is None."""
+
+    def __init__(self, place: int | None, choose: random.Random) -> None:
+        self.place, self.count, self.choose = place, 0, choose
+        self.locals: list[str] = []
+
+    def _is_here(self) -> bool:
+        self.count += 1
+        return self.count - 1 == self.place
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        outside, self.locals = self.locals, sorted({
+            each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        })  # fmt: skip
+        if node.args.defaults and self._is_here():
+            node.args.defaults[-1] = ast.Constant(17)
+        if node.decorator_list and self._is_here():
+            node.decorator_list = []
+        self.generic_visit(node)
+        statements = [each for each in node.body if not isinstance(each, ast.Expr | ast.Return)]
+        if statements and len(node.body) > 1 and self._is_here():
+            node.body.remove(self.choose.choice(statements))
+        self.locals = outside
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        others = [name for name in self.locals if name != node.id]
+        if isinstance(node.ctx, ast.Load) and node.id in self.locals and others and self._is_here():
+            return ast.Name(self.choose.choice(others), ast.Load())
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, bool | int | float) and self._is_here():
+            return ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_here():
+            node.op = ast.Add() if isinstance(node.op, ast.Mult | ast.Sub | ast.Div) else ast.Mult()
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_here():
+            node.ops[0] = ast.NotEq() if isinstance(node.ops[0], ast.Eq) else ast.Eq()
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_here():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if node.keywords and self._is_here():
+            node.keywords.pop()
+        elif len(node.args) > 1 and ast.dump(node.args[0]) != ast.dump(node.args[1]) and self._is_here():
+            node.args[:2] = node.args[1::-1]
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Load) and self._is_here():
+            node.attr += "_"
+        return node
+
+
+def mutants_of_the_model(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """Names of files of `model/` that a run on one device imports, each with its text after one edit of behaviour."""
+    choose = random.Random(seed)
+    edits = []
+    for name in LOADED:
+        counting = _Mutation(None, choose)
+        counting.visit(ast.parse(MODEL[name]))
+        edits += [(name, place) for place in range(counting.count)]
+    for name, place in choose.sample(edits, count):
+        mutated = _Mutation(place, choose).visit(ast.parse(MODEL[name]))
+        yield name, ast.unparse(mutated)
