@@ -160,8 +160,8 @@ def attention_passes(case: AttentionCase) -> Parts:
 
 
 @contextmanager
-def fake_run(device: str, precision: str) -> Iterator[Counting]:
-    """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
+def fake_run(device: str, precision: str, kind: type[Counting] = Counting) -> Iterator[Counting]:
+    """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph, in a counter of this kind.
 
     Raises RuntimeError inside autocast, whose weight copies would outlive the passes counted.
     """
@@ -169,7 +169,7 @@ def fake_run(device: str, precision: str) -> Iterator[Counting]:
         raise RuntimeError("counters cannot be taken inside torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
     try:
-        with torch.enable_grad(), FakeTensorMode(), Counting(device, float32_rate, MODEL_SOURCE) as counting:
+        with torch.enable_grad(), FakeTensorMode(), kind(device, float32_rate, MODEL_SOURCE) as counting:
             yield counting
     finally:
         bound_fake_shapes()
