@@ -56,6 +56,7 @@ from perf_tests.interleaved.sides import (
     planted,
     state_of_head,
 )
+from perf_tests.interleaved.what_changed import what_changed
 from perf_tests.records.record import Json, how_many
 from perf_tests.user_code.named import SUITE, Repository
 
@@ -98,6 +99,8 @@ class GateRun:
     """The first line of the judged samples."""
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    what_changed: list[str] = field(default_factory=list)
+    """Lines on the program of the worst cases that failed."""
 
 
 def run_gate(run: GateRun, watch: Watch) -> None:
@@ -112,6 +115,11 @@ def run_gate(run: GateRun, watch: Watch) -> None:
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
+        if run.plan.python_of_base is None:  # of two builds every operation may differ
+            other = run.plan.against.other_option
+            values = {} if other is None else {other.axis: other.value}
+            where = _tasks(run.plan)["head"]["repository"]
+            run.what_changed = what_changed(run.result, run.plan.cases, values, trees, where)
 
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:

@@ -1,8 +1,9 @@
 """What a change did to a program: the operations of base and head aligned, by the line that is answerable for each.
 
 Two operations are the same where name, shapes, dtypes and cost are; a longest common subsequence aligns them, first of
-those that the same expression issues. A row is answerable lines: where the stack of an operation holds a changed line,
-that one; else where its inputs come from an operation that is answered for, that one's; else its own."""
+those that the same expression issues. The line that answers for an operation is the innermost changed one of its stack;
+else the one that answers for an operation that made its inputs; else a changed one of an innermost function; else its
+own."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -124,7 +125,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class SideToPlay:
-    """Where a side's code lies, and the process that plays it."""
+    """The place of a side's code, and the process that plays it."""
 
     tree: Path
     folder: Path
@@ -163,15 +164,26 @@ class Lines:
         self._trees = base, head
         self._known: dict[str, tuple[set[float], set[float]]] = {}
 
-    def changed(self, side: int, place: Place) -> int | None:
-        """The first changed line of an expression; None where none is."""
-        if place.file not in self._known:
-            self._known[place.file] = self._compared(place.file)
-        changed = self._known[place.file][side]
-        for line in range(place.line, place.end_line + 1):
-            if line in changed or (line < place.end_line and line + 0.5 in changed):
-                return line
+    def innermost(self, side: int, operation: Operation) -> tuple[Place, int] | None:
+        """The innermost expression of its stack that is changed, and its first changed line."""
+        for place in operation.stack:
+            if (line := self._first_in(side, place.file, place.line, place.end_line)) is not None:
+                return place, line
         return None
+
+    def nearest(self, side: int, operation: Operation) -> tuple[Place, int]:
+        """The same of the innermost function that is changed, a loop's head for example, or else its innermost line."""
+        for place in operation.stack:
+            if (line := self._first_in(side, place.file, *place.function)) is not None:
+                return place, line
+        return operation.stack[0], operation.stack[0].line
+
+    def _first_in(self, side: int, file: str, start: int, end: int) -> int | None:
+        if file not in self._known:
+            self._known[file] = self._compared(file)
+        changed = self._known[file][side]
+        return next((line for line in range(start, end + 1) if line in changed or
+                     (line < end and line + 0.5 in changed)), None)  # fmt: skip
 
     def text(self, side: int, file: str, line: int) -> str:
         lines = self._read(side, file)
@@ -257,7 +269,9 @@ class _Rows:
         """The row of the line that answers for a pair; its operation is counted."""
         kind = ADDED if pair[0] is None else REMOVED if pair[1] is None else CHANGED
         base, head = (
-            None if one is None else self._roots[side].get(pair[side] or 0) or _own(one, side, self._lines)
+            None
+            if one is None
+            else self._roots[side].get(pair[side] or 0) or (one.stack and self._lines.nearest(side, one)) or None
             for side, one in enumerate(self.operations_of(pair))
         )
         side, (place, line) = (0, base or (None, 0)) if kind == REMOVED else (1, head or (None, 0))
@@ -268,33 +282,26 @@ class _Rows:
         assert operation is not None, "a pair has the operation of its side"
         row.operations[operation.cost.name.removeprefix("aten.").strip("_")] += 1
         if place is not None:
-            row.codes[place.code if place.line == place.end_line else self._lines.text(side, place.file, line)] += 1
+            is_whole = place.line == line == place.end_line
+            row.codes[place.code if is_whole else self._lines.text(side, place.file, line)] += 1
         return row
-
-
-def _own(operation: Operation, side: int, lines: Lines) -> tuple[Place, int] | None:
-    """The innermost changed line of its stack, or else its innermost line."""
-    for place in operation.stack:
-        if (line := lines.changed(side, place)) is not None:
-            return place, line
-    return (operation.stack[0], operation.stack[0].line) if operation.stack else None
 
 
 def _answerable(
     operations: Sequence[Operation], alone: set[int], side: int, lines: Lines
 ) -> dict[int, tuple[Place, int]]:
-    """The changed place that answers for each operation that the other side lacks, where there is one."""
+    """The place and line that answer for each operation that the other side lacks, where it has a stack at all."""
     found: dict[int, tuple[Place, int]] = {}
+    changed: dict[int, tuple[Place, int]] = {}
     by_stack: dict[tuple[Place, ...], tuple[Place, int]] = {}
-    for number, operation in enumerate(operations):
-        if number not in alone:
-            continue
-        answer = _own(operation, side, lines)
-        if answer is None or lines.changed(side, answer[0]) is None:
-            inherited = (found[source] for source in operation.sources if source in found)
-            answer = by_stack.get(operation.stack) or next(inherited, None)
+    for number in sorted(alone):
+        operation = operations[number]
+        inherited = (changed[source] for source in operation.sources if source in changed)
+        answer = lines.innermost(side, operation) or by_stack.get(operation.stack) or next(inherited, None)
         if answer is not None:
-            found[number] = by_stack[operation.stack] = answer
+            found[number] = changed[number] = by_stack[operation.stack] = answer
+        elif operation.stack:
+            found[number] = lines.nearest(side, operation)
     return found
 
 

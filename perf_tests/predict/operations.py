@@ -66,12 +66,13 @@ MEASURING = "perf_tests/"
 
 @dataclass(frozen=True)
 class Place:
-    """An expression: `model/attention.py`, its first and last line, and its text."""
+    """An expression: `model/attention.py`, its first and last line, its text, and the lines of its function."""
 
     file: str
     line: int
     end_line: int
     code: str
+    function: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -366,7 +367,8 @@ def _place(code: CodeType, instruction: int, line: int, roots: tuple[Path, ...])
         lines[-1] = lines[-1].encode()[:end].decode(errors="replace")
         lines[0] = lines[0].encode()[begin:].decode(errors="replace")
     text = " ".join(" ".join(lines).split())
-    return Place(name, first, last, text if len(text) <= LONGEST_CODE else f"{text[: LONGEST_CODE - 4]} ...")
+    ends = code.co_firstlineno, max(number for _, _, number in code.co_lines() if number is not None)
+    return Place(name, first, last, text if len(text) <= LONGEST_CODE else f"{text[: LONGEST_CODE - 4]} ...", ends)
 
 
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -473,7 +475,7 @@ def _json_of(played: Played) -> Json:
 
 
 def _played_of(data: Json) -> Played:
-    places = [Place(**place) for place in data["places"]]
+    places = [Place(**{**place, "function": tuple(place["function"])}) for place in data["places"]]
     costs = [KernelCost(**cost) for cost in data["costs"]]
     stacks = [tuple(places[number] for number in stack) for stack in data["stacks"]]
     operations = tuple(

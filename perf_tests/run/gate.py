@@ -234,5 +234,5 @@ class GatePlugin:
             typed = shlex.quote(os.path.relpath(path))
             self.run.notes.append(f"Samples: {path}. Judge them again with `perf-tests replay {typed}`.")
         terminalreporter.section("gate", sep="-")
-        for line in (*lines, *self.run.notes):
+        for line in (*lines[:-1], *self.run.what_changed, *lines[-1:], *self.run.notes):
             terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
