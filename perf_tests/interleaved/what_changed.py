@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from perf_tests.cases.case import Case
 from perf_tests.gate.verdicts import GateResult, Verdict
@@ -10,6 +11,7 @@ from perf_tests.predict.difference import Difference, SideToPlay, compare_sides,
 from perf_tests.predict.operations import sent_case
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many
+from perf_tests.user_code.named import Repository
 
 MOST_CASES, MOST_ROWS = 3, 4
 """Cases, and rows of each, that are told, worst first."""
@@ -28,15 +30,7 @@ def what_changed(
     names = [name for name in dict.fromkeys((*(row.id for row in slower), *risen)) if not cases[name].is_compiled]
     if not names:
         return []
-    repository = trees.repository
-    base, head = (
-        SideToPlay(
-            tree,
-            tree if repository.holds_suite else repository.folder_in(tree),
-            environment_of_side(repository, tree),
-        )
-        for tree in (trees.base, trees.head)
-    )
+    base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
     pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
     lines = []
     for name, found in zip(names, compare_sides(base, head, where, pairs), strict=False):
@@ -44,6 +38,12 @@ def what_changed(
     left = names[MOST_CASES:]
     more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
     return lines + more
+
+
+def side_in(tree: Path, repository: Repository) -> SideToPlay:
+    """The side whose code lies in `tree`, played in the folder and environment of a gate's worker."""
+    folder = tree if repository.holds_suite else repository.folder_in(tree)
+    return SideToPlay(tree, folder, environment_of_side(repository, tree))
 
 
 def _at_base(case: Case, other: Mapping[str, str]) -> Case:

@@ -80,7 +80,7 @@ class Operation:
     """One operation that launches kernels, or by which the host waits for a value."""
 
     part: str
-    """`forward`, `loss`, `backward`, `optimizer`; `step` after the last of a full step."""
+    """`forward`, `loss`, `backward`, `optimizer`; `step` after the last of a full step; `attention_forward`."""
     is_timed: bool
     cost: KernelCost
     """Its bytes and FLOPs are of all launches."""
@@ -157,11 +157,11 @@ def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[]
     def one_round() -> None:
         for leaf in leaves:
             leaf.grad = None
-        with recording.timed("forward", case), PRECISIONS[case.precision].autocast(HOST):
+        with recording.timed("attention_forward", case), PRECISIONS[case.precision].autocast(HOST):
             output = attention(*leaves)
         if case.row.has_backward:
             cast_gradient = gradient.to(output.dtype)
-            with recording.timed("backward", case):
+            with recording.timed("attention_backward", case):
                 output.backward(cast_gradient)
 
     return one_round
@@ -248,7 +248,8 @@ class Recording(Counting):
     @contextmanager
     def timed(self, name: str, case: Case, is_timed: bool | None = None) -> Iterator[None]:
         """Run a part of the round inside."""
-        self._part, self._is_timed = name, name in case.row.timed if is_timed is None else is_timed
+        self._part = name
+        self._is_timed = name.removeprefix("attention_") in case.row.timed if is_timed is None else is_timed
         self._marked = len(self._operations)
         with self.part(name):
             yield

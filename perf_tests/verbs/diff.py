@@ -74,8 +74,9 @@ def differences(
     Raises UsageError for a revision that is none.
     """
     # Imported late: `--help` needs no torch.
-    from perf_tests.interleaved.sides import TreeError, environment_of_side, find_commit, planted
-    from perf_tests.predict.difference import SideToPlay, compare_sides
+    from perf_tests.interleaved.sides import TreeError, find_commit, planted
+    from perf_tests.interleaved.what_changed import side_in
+    from perf_tests.predict.difference import compare_sides
     from perf_tests.predict.operations import sent_case
 
     try:
@@ -90,11 +91,7 @@ def differences(
                 "holds_suite": repository.holds_suite, "named": repository.named,
             }  # fmt: skip
             trees = of_base.base, of_head.head if head is None else of_head.base
-            sides = [
-                SideToPlay(tree, tree if repository.holds_suite else repository.folder_in(tree),
-                           environment_of_side(repository, tree))
-                for tree in trees
-            ]  # fmt: skip
+            sides = [side_in(tree, repository) for tree in trees]
             return compare_sides(sides[0], sides[1], where, [(one, one) for one in map(sent_case, cases)], ceilings)
     except TreeError as error:
         raise UsageError(error) from error

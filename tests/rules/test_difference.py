@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perf_tests.cases.case import Case
+from perf_tests.hardware.limits import predicted_time
+from perf_tests.predict.counters import counters_of
 from perf_tests.predict.difference import (
     ADDED,
     CHANGED,
@@ -28,7 +31,8 @@ from perf_tests.predict.difference import (
     predicted_change,
 )
 from perf_tests.predict.operations import played
-from tests.support.example_cases import CEILINGS, TOY, language_model_case
+from perf_tests.predict.step import parts_of
+from tests.support.example_cases import CEILINGS, TOY, attention_case, language_model_case
 
 MODEL = """
 import torch
@@ -230,3 +234,20 @@ def test_the_range_of_a_change_is_a_point_without_one_and_holds_the_prediction_o
     assert (same.low, same.high) == (1.0, 1.0)
     change = predicted_change(base, head, CEILINGS)
     assert change.low < change.head_seconds / change.base_seconds < change.high < 1.0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        language_model_case(phase="full_step", optimizer="foreach", device="cuda"),
+        language_model_case(phase="backward"),
+        attention_case(phase="attention_backward"),
+        attention_case(device="cuda"),
+    ],
+    ids=str,
+)
+def test_both_sides_are_predicted_as_the_case_alone_is(case: Case) -> None:
+    parts = parts_of_program(played(case).operations)
+    ceilings = replace(CEILINGS, launches_overlap=case.device == "cuda")
+    alone = predicted_time(parts_of(case, counters_of(case)), ceilings).seconds
+    assert predicted_change(parts, parts, ceilings).base_seconds == pytest.approx(alone)
