@@ -26,7 +26,9 @@ from claims.published_times import (
     predicted,
     predicted_attention,
     published_attention,
+    work_of,
 )
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import limits as shipped
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import (
@@ -41,6 +43,8 @@ from perf_tests.hardware.limits import (
     Ceilings,
     has_64_lanes,
 )
+from perf_tests.predict.difference import HELD_CHANGES, predicted_change
+from perf_tests.predict.step import parts_of
 from perf_tests.records.format import table
 from perf_tests.records.published import published_rows
 
@@ -139,6 +143,34 @@ def left_out() -> dict[str, float]:
             )
             for part in ("forward", "backward")
         },
+    }
+
+
+def changes() -> dict[str, float]:
+    """Print how many published times of two precisions, all else equal, have the ratio that is predicted of them by
+    constants fitted without their source."""
+    rows = published_rows(E2E)
+    models, _ = everything(rows)
+    fits = _print_fits([*models, *optimizer_loops(rows), *published_attention()[0]])
+    alike: dict[tuple[str, str, LanguageModelCase], list[PublishedTime]] = defaultdict(list)
+    for cell in models:
+        alike[cell.source, cell.gpu, replace(cell.case, precision="")].append(cell)
+    held: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for cells in alike.values():
+        for base in (cell for cell in cells if cell.case.precision == "fp32"):
+            for head in (cell for cell in cells if cell.case.precision != "fp32"):
+                of_base, of_head = (parts_of(cell.case, work_of(cell.case)) for cell in (base, head))
+                change = predicted_change(of_base, of_head, fits[base.author].ceilings_of(base.gpu))
+                ratio = head.seconds / base.seconds
+                digits = sum(cell.rounding_seconds / cell.seconds for cell in (base, head))
+                is_held = change.low * (1 - digits) <= ratio <= change.high * (1 + digits)
+                held[base.author, head.case.precision].append(is_held)
+    found = [(*names, f"{sum(group)} of {len(group)}") for names, group in sorted(held.items())]
+    print("\n".join(table(("left out", "fp32 against", "in range"), found, left=("fp32 against",))))
+    every = [one for group in held.values() for one in group]
+    return {
+        "changes in range": mean(every),
+        "counts in range other than stated": (sum(every), len(every)) != HELD_CHANGES,
     }
 
 

@@ -102,6 +102,11 @@ CLAIMS = {
         },
         predicted_times.left_out, 2, needs_quiet_clock=False,
     ),
+    "changes-left-out": Claim(
+        "The range of a predicted change, such as fp32 to bf16, holds published ratios, their source left out",
+        {"changes in range": at_least(0.8), "counts in range other than stated": NONE},
+        predicted_times.changes, 2, needs_quiet_clock=False,
+    ),
     "gate": Claim(
         "by its kept runs, the gate's false alarms are rare, and it finds slowdowns of 3 % and 5 %, unbiased and soon",
         {

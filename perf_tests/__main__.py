@@ -15,7 +15,7 @@ GROUPS = {
     "measure": {"run": "perf_tests.verbs.run", "merge": "perf_tests.verbs.merge"},
     "judge": {
         "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate", "replay": "perf_tests.verbs.replay",
-        "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.verbs.audit",
+        "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.verbs.audit",
     },
     "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
     "look at": {

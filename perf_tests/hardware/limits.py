@@ -337,17 +337,17 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
     if fast * spread >= kernels:
         bound = LAUNCH if fast >= kernels else LAUNCH_ON_A_TYPICAL_HOST
     return PredictedTime(
-        seconds=_elapsed_seconds(pairs, sqrt(spread), 1.0, overlap),
+        seconds=elapsed_seconds(pairs, sqrt(spread), 1.0, overlap),
         launching_seconds=fast * sqrt(spread),
         compute_seconds=compute_seconds,
         memory_seconds=memory_seconds,
         bound=bound,
-        low_seconds=_elapsed_seconds(pairs, low_host, low, overlap),
-        high_seconds=_elapsed_seconds(pairs, high_host, high, overlap),
+        low_seconds=elapsed_seconds(pairs, low_host, low, overlap),
+        high_seconds=elapsed_seconds(pairs, high_host, high, overlap),
     )
 
 
-def _elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool) -> float:
+def elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool) -> float:
     """Return the seconds of parts with (launching, kernel) seconds, times `host` and `device`."""
     launched = done = 0.0
     for launching, kernels in pairs:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -92,6 +93,29 @@ def load_code_generator() -> None:
 def autograd_file() -> str:
     """The file whose frame surrounds each backward pass: its one function that calls the C++ engine is private."""
     return torch.autograd.graph.__file__
+
+
+def forward_number() -> int:
+    """The number of autograd's newest node, by which a backward pass is joined to the forward line that made it.
+
+    The profiler's public events have these numbers too, but only after the run.
+    """
+    return int(torch.autograd._get_sequence_nr()) - 1  # type: ignore[attr-defined]
+
+
+def backward_number() -> int | None:
+    """The number of the node whose backward runs now; None outside of one, and where it only stores a gradient."""
+    node = torch._C._current_autograd_node()
+    number = None if node is None else int(node._sequence_nr())
+    return None if number is None or number >= 2**63 else number
+
+
+def code_of_module_calls() -> CodeType:
+    """The code of the frame in which each module's forward runs, whose `self` is the module.
+
+    Public hooks on a module run beside its call and not around it.
+    """
+    return torch.nn.Module._call_impl.__code__
 
 
 def wrappers_of_calls() -> tuple[str, ...]:

@@ -64,6 +64,7 @@ from perf_tests.interleaved.sides import (
     run_git,
     state_of_head,
 )
+from perf_tests.interleaved.what_changed import what_changed
 from perf_tests.records.record import Json, how_many, some_of
 from perf_tests.records.store import identity_difference
 from perf_tests.user_code.named import SUITE, Repository
@@ -109,6 +110,8 @@ class GateRun:
     notes: list[str] = field(default_factory=list)
     why_measured: dict[str, str] = field(default_factory=dict)
     """Why each case is not shown to run the same program on both sides, empty where it is; none where not asked."""
+    what_changed: list[str] = field(default_factory=list)
+    """Lines on the program of the worst cases that failed."""
 
 
 def run_gate(run: GateRun, watch: Watch) -> None:
@@ -124,6 +127,11 @@ def run_gate(run: GateRun, watch: Watch) -> None:
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
+        if run.plan.python_of_base is None:  # of two builds every operation may differ
+            other = run.plan.against.other_option
+            values = {} if other is None else {other.axis: other.value}
+            where = _tasks(run.plan)["head"]["repository"]
+            run.what_changed = what_changed(run.result, run.plan.cases, values, trees, where)
 
 
 def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:

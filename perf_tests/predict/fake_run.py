@@ -164,8 +164,8 @@ LISTENERS: list[AbstractContextManager[object]] = []
 
 
 @contextmanager
-def fake_run(device: str, precision: str) -> Iterator[Counting]:
-    """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
+def fake_run(device: str, precision: str, kind: type[Counting] = Counting) -> Iterator[Counting]:
+    """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph, in a counter of this kind.
 
     Raises RuntimeError inside autocast, whose weight copies would outlive the passes counted.
     """
@@ -176,7 +176,7 @@ def fake_run(device: str, precision: str) -> Iterator[Counting]:
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(FakeTensorMode())
-            counting = stack.enter_context(Counting(device, float32_rate, MODEL_SOURCE))
+            counting = stack.enter_context(kind(device, float32_rate, MODEL_SOURCE))
             for listener in LISTENERS:
                 stack.enter_context(listener)
             yield counting

@@ -15,7 +15,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
-from perf_tests.cases.case import COUNTED_ATTENTION
+from perf_tests.cases.case import COUNTED_ATTENTION, Case
 from perf_tests.cases.language_model import LanguageModelCase, config_of
 from perf_tests.cases.options import (
     CONTEXTS,
@@ -88,6 +88,9 @@ class Answer:
     data: Json
     """The same for machines."""
     fits: bool
+    cases: tuple[Case, ...] = ()
+    """The predicted ones, of a step the whole; none where several ranks share it."""
+    machine: TargetMachine | None = None
 
 
 def answered(arguments: argparse.Namespace) -> Answer:
@@ -95,14 +98,15 @@ def answered(arguments: argparse.Namespace) -> Answer:
     _check_eager(arguments)
     machine = requested_machine(arguments.gpu)
     answer = _answered(arguments, machine)
-    return replace(answer, data={**machine_json(machine), "fits": answer.fits, **answer.data})
+    return replace(answer, data={**machine_json(machine), "fits": answer.fits, **answer.data}, machine=machine)
 
 
 def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
     """Attention alone, one rank of many, several contexts or checkpoints, or one step."""
     if arguments.size is None and arguments.model is None:
-        cells = predict_attention(_requested_attention(arguments, machine), machine)
-        return Answer(attention_lines(cells), attention_json(cells), cells.fits)
+        of_attention = _requested_attention(arguments, machine)
+        cells = predict_attention(of_attention, machine)
+        return Answer(attention_lines(cells), attention_json(cells), cells.fits, tuple(of_attention))
     contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
     cases = [_requested_step(arguments, machine, context) for context in contexts]
     case = cases[0]
@@ -116,16 +120,18 @@ def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
         if len(checkpoints) > 1:
             raise ValueError("--context and --checkpoint are both lists; compare one at a time.")
         table = predict_contexts(cases, machine)
-        return Answer(context_lines(table), context_json(table), table.fits)
+        return Answer(context_lines(table), context_json(table), table.fits, tuple(cases))
     if len(checkpoints) > 1:
         choice = choose_checkpoint(case, checkpoints, machine)
-        return Answer(checkpoint_lines(choice), checkpoint_json(choice), choice.fits)
+        tried = tuple(replace(case, checkpoint=one) for one in checkpoints)
+        return Answer(checkpoint_lines(choice), checkpoint_json(choice), choice.fits, tried)
     predicted = predict_step(case, machine)
     variants, conditions = optimizer_variants(case, machine), conditions_of(predicted.step, machine)
     return Answer(
         [*step_lines(predicted), *choice_lines(variants, conditions, predicted.step)],
         step_json(predicted) | choice_json(variants, conditions),
         predicted.fits,
+        (case,),
     )
 
 

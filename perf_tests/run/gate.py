@@ -21,7 +21,7 @@ from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, Pair
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.predict.machine import kept_ceilings
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import painted
+from perf_tests.records.format import in_markdown, painted
 from perf_tests.records.record import how_many
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
@@ -218,7 +218,9 @@ class GatePlugin:
             self.run.notes.append("An unfinished gate is no success; give it more minutes or fewer cases.")
         if summary is not None:
             try:
-                write_whole(summary, markdown(result, self.run.header, self.run.plan.rules).encode())
+                text = markdown(result, self.run.header, self.run.plan.rules)
+                text += "".join(f"* {in_markdown(line)}\n" for line in self.run.what_changed)
+                write_whole(summary, text.encode())
             except OSError as error:
                 self.run.notes.append(f"--gate-summary {summary} cannot be written: {error}.")
 
@@ -234,5 +236,5 @@ class GatePlugin:
             typed = shlex.quote(os.path.relpath(path))
             self.run.notes.append(f"Samples: {path}. Judge them again with `perf-tests replay {typed}`.")
         terminalreporter.section("gate", sep="-")
-        for line in (*lines, *self.run.notes):
+        for line in (*lines[:-1], *self.run.what_changed, *lines[-1:], *self.run.notes):
             terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))

@@ -8,9 +8,17 @@ import argparse
 import gc
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perf_tests.phases import FINDINGS, FINE, UsageError
+from perf_tests.user_code.named import UNDER_TEST, repository_of
+from perf_tests.verbs.diff import differences
+
+if TYPE_CHECKING:
+    from perf_tests.cases.case import Case
+    from perf_tests.predict.request import Answer
 
 OF_A_STEP: dict[str, str | list[str] | None] = {
     "model_arg": [], "vocab_size": None, "context": "512", "optimizer": "default", "zero_grad": "before-forward",
@@ -45,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world", help="ranks that share a step; --batch-size is each rank's own")
     parser.add_argument("--interconnect", help="what a rank can send in one direction, as 450GB/s")
     parser.add_argument("--bucket-mb", help="MiB of gradients that DDP sends at once (PyTorch's default: 25)")
+    parser.add_argument("--against", metavar="REV", help="also what changed since this git revision, and by how much")
     parser.add_argument("--reshard", help="whether FSDP2 gathers a block again: yes or no (yes)")
 
 
@@ -63,8 +72,39 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         if was_enabled:
             gc.enable()
+    if arguments.against is not None:
+        answer = _since(arguments, answer)
     print(json.dumps(answer.data, indent=1) if arguments.json else "\n".join(answer.lines))
     return FINE if answer.fits else FINDINGS
+
+
+def _since(arguments: argparse.Namespace, answer: "Answer") -> "Answer":
+    """The answer with what the working tree changes of each case. Raises UsageError."""
+    from perf_tests.predict.difference import difference_json, difference_lines
+
+    if not answer.cases or answer.machine is None:
+        raise UsageError(f"--against {arguments.against} compares steps on one device; leave --parallel out.")
+    typed = {name: getattr(arguments, name[2:]) for name in UNDER_TEST}
+    try:
+        repository = repository_of(typed, Path.cwd())
+    except ValueError as error:
+        raise UsageError(error) from error
+    found = differences(repository, arguments.against, None, answer.cases, answer.machine.ceilings)
+    lines, data = [*answer.lines], []
+    for case, one in zip(answer.cases, found, strict=True):
+        lines += ["", f"{case.phase} {_name(case)} against {arguments.against}:"]
+        lines += [one] if isinstance(one, str) else difference_lines(one)
+        data.append(
+            {"identity": case.identity(), **({"why_not": one} if isinstance(one, str) else difference_json(one))}
+        )
+    return replace(answer, lines=lines, data={**answer.data, "against": data})
+
+
+def _name(case: "Case") -> str:
+    """The case's id: `small-ctx512-fp32-naive`, `d64-seq1024-fp32-naive`."""
+    names = {"model_size": "size"}
+    values = {axis: getattr(case, names.get(axis, axis), None) for axis in type(case).axes}
+    return case.id_of(*values.values())
 
 
 def _complete(arguments: argparse.Namespace) -> None:

@@ -36,6 +36,8 @@ REFUSED = {
     "bisect none HEAD --case perf_tests/test_forward.py::test_forward[x]": 2,
     "bisect main HEAD --case perf_tests/test_forward.py::test_forward[x] --options 'none": 2,
     "compare {file} ./none.json": 3,
+    "diff none": 2,
+    "diff HEAD --size none": 2,
     "gate none none": 3,
     "gate base head --summary ./no/page.md": 2,
     "history none": 3,

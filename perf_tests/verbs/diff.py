@@ -1,0 +1,140 @@
+"""`diff BASE [HEAD]`: say what a change did to the program: operations added, removed, changed, each with its line.
+
+perf-tests diff main
+perf-tests diff v1 v2 --size medium --phase full_step --gpu H100
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
+from perf_tests.records.record import Json, some_of
+from perf_tests.user_code.named import UNDER_TEST, Repository, repository_of
+
+if TYPE_CHECKING:
+    from perf_tests.cases.case import Case
+    from perf_tests.hardware.limits import Ceilings
+    from perf_tests.predict.difference import Difference
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from perf_tests.cases.options import GROUPS, words_of
+
+    parser.add_argument("base", help="a git revision")
+    parser.add_argument("head", nargs="?", help="another one (the working tree, with its uncommitted changes)")
+    parser.add_argument("--case", metavar="NAME", help="this case alone, as the gate prints it")
+    parser.add_argument("--gpu", help="a GPU's name, `here`, or its peaks: play by its rules, and predict the change")
+    for option in GROUPS["what is measured"]:
+        parser.add_argument(option.name, **words_of(option))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
+    from perf_tests.predict.difference import difference_json, difference_lines
+    from perf_tests.predict.request import requested_machine
+
+    try:
+        machine = None if arguments.gpu is None else requested_machine(arguments.gpu)
+        cases = selected(arguments, None if machine is None else machine.device)
+        repository = repository_of({name: getattr(arguments, name[2:]) for name in UNDER_TEST}, Path.cwd())
+    except ValueError as error:
+        raise UsageError(error) from error
+    found = differences(
+        repository, arguments.base, arguments.head, [*cases.values()], None if machine is None else machine.ceilings
+    )
+    if arguments.json:
+        data = {name: {"why_not": one} if isinstance(one, str) else difference_json(one) for name, one in
+                zip(cases, found, strict=True)}  # fmt: skip
+        print(json.dumps(data, indent=1))
+    else:
+        for name, one in zip(cases, found, strict=True):
+            lines = [one] if isinstance(one, str) else difference_lines(one)
+            print(f"{name}: {lines[0]}" if len(lines) == 1 else "\n".join(["", name, *lines]))
+    return exit_code(found)
+
+
+def exit_code(found: Sequence["Difference | str"]) -> int:
+    """1 where a case differs, else 3 where one is not compared."""
+    if any(not isinstance(one, str) and one.rows for one in found):
+        return FINDINGS
+    return UNREADABLE if any(isinstance(one, str) for one in found) else FINE
+
+
+def differences(
+    repository: Repository, base: str, head: str | None, cases: Sequence["Case"], ceilings: "Ceilings | None"
+) -> list["Difference | str"]:
+    """The difference of each case between two revisions, or a revision and the working tree, or why there is none.
+
+    Raises UsageError for a revision that is none.
+    """
+    # Imported late: `--help` needs no torch.
+    from perf_tests.interleaved.sides import TreeError, find_commit, planted
+    from perf_tests.interleaved.what_changed import side_in
+    from perf_tests.predict.difference import compare_sides
+    from perf_tests.predict.operations import sent_case
+
+    try:
+        if repository.outside:
+            raise TreeError(f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one.")
+        commits = [None if word is None else find_commit(repository.root, word, "diff") for word in (base, head)]
+        with ExitStack() as stack:
+            of_base = stack.enter_context(planted(repository, commits[0]))
+            of_head = of_base if head is None else stack.enter_context(planted(repository, commits[1]))
+            where: Json = {
+                "root": str(repository.root), "folder": str(repository.folder),
+                "holds_suite": repository.holds_suite, "named": repository.named,
+            }  # fmt: skip
+            trees = of_base.base, of_head.head if head is None else of_head.base
+            sides = [side_in(tree, repository) for tree in trees]
+            return compare_sides(sides[0], sides[1], where, [(one, one) for one in map(sent_case, cases)], ceilings)
+    except TreeError as error:
+        raise UsageError(error) from error
+
+
+def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Case"]:
+    """The cases that the options select, by name; those that a compiler fuses are left out. Raises UsageError."""
+    import pytest
+
+    from perf_tests.cases.selected import chosen_phases, family_of
+    from perf_tests.cases.settings import read_settings
+    from perf_tests.phases import place_of
+    from perf_tests.records.columns import case_name
+
+    typed = {**vars(arguments), "against": arguments.base, "device": arguments.device if device is None else "cpu"}
+    try:
+        settings = read_settings(_Typed(typed))  # type: ignore[arg-type]  # it reads options alone
+    except pytest.UsageError as error:
+        raise UsageError(error) from error
+    if device is not None:
+        settings = replace(settings, device=device)
+    cases = {}
+    for phase in sorted(chosen_phases(settings), key=place_of):
+        family = family_of(phase)
+        for values in family.grid(settings):
+            axes = dict(zip(family.axes, values, strict=True))
+            cases[f"{phase} {family.id_of(*values)}"] = family.of(phase, axes, settings)
+    if arguments.case is not None:
+        name = case_name(arguments.case) if "::" in arguments.case else arguments.case
+        if name not in cases:
+            raise UsageError(f"--case {name!r} is none of this selection, which has {some_of([*cases])}.")
+        return {name: cases[name]}
+    eager = {name: case for name, case in cases.items() if not case.is_compiled}
+    if not eager:
+        raise UsageError("Every case selected is compiled, and what a compiler fuses is unknown until it has run.")
+    return eager
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """What was typed, as `read_settings` asks pytest's configuration for it."""
+
+    values: Mapping[str, Any]
+
+    def getoption(self, name: str) -> Any:
+        return self.values.get(name.removeprefix("--").replace("-", "_"))

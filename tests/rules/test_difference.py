@@ -1,0 +1,253 @@
+"""What a change did to a program: the first row names the line of the change, and a refactoring has no row.
+
+The programs are models of a user's own, whose files differ between two folders; tests/stories/test_diff.py has the
+suite's own model and real repositories.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perf_tests.cases.case import Case
+from perf_tests.hardware.limits import predicted_time
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.difference import (
+    ADDED,
+    CHANGED,
+    MOST_ROWS,
+    REMOVED,
+    Difference,
+    Lines,
+    aligned,
+    common_subsequence,
+    difference,
+    difference_json,
+    difference_lines,
+    parts_of_program,
+    predicted_change,
+)
+from perf_tests.predict.operations import played
+from perf_tests.predict.step import parts_of
+from tests.support.example_cases import CEILINGS, TOY, attention_case, language_model_case
+
+MODEL = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        scores = q @ k.transpose(-2, -1) / 8
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(mask, float("-inf")).softmax(-1)
+        x = x + self.out(weights @ v)
+        hidden = F.gelu(self.up(x))
+        return x + self.down(hidden)
+
+
+class Model(nn.Module):
+    def __init__(self, vocabulary, width=16, layers=3):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def build(config):
+    return Model(config.vocab_size)
+"""
+
+SLOWDOWNS = {
+    "a copy of the keys": ("k.transpose(-2, -1) /", "k.transpose(-2, -1).contiguous() /"),
+    "float64 in the feed-forward": ("F.gelu(self.up(x))", "F.gelu(self.up(x).double()).float()"),
+    "a cast in the line before": ("        hidden = F", "        x = x.double().float()\n        hidden = F"),
+    "a bias": ("4 * width, width, bias=False", "4 * width, width, bias=True"),
+    "a second norm": ("self.norm(x)", "self.norm(self.norm(x))"),
+    "a one-hot product": (
+        "x = self.embedding(tokens)",
+        "x = F.one_hot(tokens, self.embedding.num_embeddings).float() @ self.embedding.weight",
+    ),
+    "a value read back": ("        hidden = F", "        assert x.sum().item() < 1e9\n        hidden = F"),
+    "a loop over the batch": ("q @ k.transpose(-2, -1)", "torch.stack([a @ b.T for a, b in zip(q, k)])"),
+    "a layer run twice": ("for block in self.blocks:", "for block in [*self.blocks, self.blocks[0]]:"),
+    "a layer more": ("layers=3", "layers=4"),
+    "dropout": ("return x + self.down(hidden)", "return x + self.down(F.dropout(hidden, 0.1))"),
+    "a checkpoint": ("x = block(x)", "x = checkpoint(block, x, use_reentrant=False)"),
+}
+
+REFACTORINGS = {
+    "a comment and an empty line": ("        hidden = F", "        # the feed-forward\n\n        hidden = F"),
+    "a renamed local": ("weights", "probabilities"),
+    "an inlined local": ("hidden = F.gelu(self.up(x))\n        return x + self.down(hidden)",
+                         "return x + self.down(F.gelu(self.up(x)))"),
+    "a function for an operator": ("weights @ v", "torch.matmul(weights, v)"),
+    "a function for a method": ("F.gelu(self.up(x))", "nn.functional.gelu(self.up.forward(x))"),
+    "a sum in two lines": ("x = x + self.out(weights @ v)",
+                           "attended = self.out(weights @ v)\n        x = x + attended"),
+}  # fmt: skip
+
+Compare = Callable[..., Difference]
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Compare:
+    """The difference of two texts of a model in forward and backward pass, or in another phase."""
+
+    def of(base: str, head: str, **changes: object) -> Difference:
+        sides = []
+        for name, text in (("base", base), ("head", head)):
+            file = tmp_path / name / "own.py"
+            file.parent.mkdir()
+            file.write_text(text)
+            case = language_model_case(
+                replace(TOY, d_model=16), **{"phase": "forward_backward", "attention": "own", **changes}
+            )
+            sides.append(played(replace(case, model=f"{file}:build"), file.parent))
+        return difference(sides[0], sides[1], Lines(tmp_path / "base", tmp_path / "head"))
+
+    return of
+
+
+def line_of(text: str, code: str) -> int:
+    return text[: text.index(code)].count("\n") + 1
+
+
+@pytest.mark.parametrize("name", SLOWDOWNS)
+def test_the_first_row_names_the_line_of_a_slowdown(compare: Compare, name: str) -> None:
+    old, new = SLOWDOWNS[name]
+    assert MODEL.count(old) == 1
+    head = MODEL.replace(old, new)
+    found = compare(MODEL, head)
+    first = found.rows[0]
+    assert (first.file, first.line) == ("own.py", line_of(head, new.strip()))
+    assert found.head.launches + found.head.reads > found.base.launches + found.base.reads
+    assert first.codes.most_common(1)[0][0] in head
+
+
+@pytest.mark.parametrize("name", REFACTORINGS)
+def test_a_refactoring_that_issues_the_same_operations_has_no_row(compare: Compare, name: str) -> None:
+    old, new = REFACTORINGS[name]
+    assert old in MODEL
+    found = compare(MODEL, MODEL.replace(old, new))
+    assert found.rows == ()
+    (sentence,) = difference_lines(found)
+    assert sentence.startswith(f"base and head issue the same {found.operations[0]} operations; peak ")
+
+
+def test_rows_add_up_to_the_difference_of_the_totals(compare: Compare) -> None:
+    head = MODEL
+    for old, new in (SLOWDOWNS["a bias"], SLOWDOWNS["dropout"], SLOWDOWNS["a copy of the keys"]):
+        head = head.replace(old, new)
+    found = compare(MODEL, head)
+    for name in ("launches", "bytes", "flops", "saved_bytes", "reads"):
+        added = sum(getattr(row.amounts, name) for row in found.rows)
+        assert added == getattr(found.head, name) - getattr(found.base, name)
+    data = difference_json(found)
+    assert [row["line"] for row in data["rows"]] == [row.line for row in found.rows]
+    assert data["head"]["peak_bytes"] == found.peaks[1]
+
+
+def test_layers_share_a_row_which_counts_forward_and_backward(compare: Compare) -> None:
+    head = MODEL.replace(*SLOWDOWNS["a cast in the line before"])
+    (row,) = compare(MODEL, head).rows
+    assert row.operations == {"to_copy": 3 * 4}
+    of_x = 4 * 2 * TOY.context_length * 16  # bytes of the residual stream
+    assert row.amounts.bytes == 3 * 4 * 3 * of_x
+    assert row.base is None
+
+
+def test_what_was_made_faster_stands_below_what_was_made_slower_and_names_bases_line(compare: Compare) -> None:
+    base = MODEL.replace(*SLOWDOWNS["a one-hot product"])
+    found = compare(base, MODEL.replace(*SLOWDOWNS["a value read back"]))
+    assert [row.amounts.bytes > 0 for row in found.rows] == sorted((row.amounts.bytes > 0 for row in found.rows),
+                                                                    reverse=True)  # fmt: skip
+    removed = next(row for row in found.rows if row.kind == REMOVED)
+    assert removed.line == line_of(base, "x = F.one_hot")
+    assert f"own.py:{removed.line} at base" in "\n".join(difference_lines(found))
+
+
+def test_at_most_twelve_rows_are_shown_and_the_rest_is_summed(compare: Compare) -> None:
+    more = "".join(f"        x = x + {number}\n" for number in range(MOST_ROWS + 2))
+    found = compare(MODEL, MODEL.replace("        hidden = F", f"{more}        hidden = F"), phase="inference")
+    assert len(found.rows) == MOST_ROWS + 2
+    lines = difference_lines(found)
+    assert sum(line.startswith("own.py:") for line in lines) == MOST_ROWS
+    assert "and 2 rows more: +6 launches, " in "\n".join(lines)
+    assert max(map(len, lines)) <= 180
+
+
+def test_what_a_dtype_changes_downstream_is_answered_for_by_the_line_that_changed_it(compare: Compare) -> None:
+    head = MODEL.replace("        mask =", "        scores = scores.double()\n        mask =")
+    head = head.replace("weights @ v", "weights.float() @ v")
+    rows = {(row.kind, row.line): row.operations for row in compare(MODEL, head, phase="inference").rows}
+    cast, back = line_of(head, "scores.double()"), line_of(head, "weights.float()")
+    assert rows.keys() == {(CHANGED, cast), (ADDED, cast), (ADDED, back)}
+    assert rows[CHANGED, cast] == {"masked_fill": 3, "softmax": 3}
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
+def test_a_common_subsequence_is_common_and_longest(base: list[int], head: list[int]) -> None:
+    pairs = common_subsequence(base, head)
+    assert pairs == sorted(set(pairs))
+    assert all(base[one] == head[other] for one, other in pairs)
+    lengths = [[0] * (len(head) + 1) for _ in range(len(base) + 1)]
+    for i, one in enumerate(base):
+        for j, other in enumerate(head):
+            lengths[i + 1][j + 1] = lengths[i][j] + 1 if one == other else max(lengths[i][j + 1], lengths[i + 1][j])
+    assert len(pairs) == lengths[-1][-1]
+
+
+def test_alignment_keeps_each_operation_once_and_in_order() -> None:
+    case = language_model_case(phase="full_step", optimizer="loop")
+    base, head = (played(one).operations for one in (case, replace(case, attention="sdpa")))
+    pairs = aligned(base, head)
+    for side, operations in enumerate((base, head)):
+        assert [pair[side] for pair in pairs if pair[side] is not None] == list(range(len(operations)))
+    assert aligned(base, base) == [(number, number) for number in range(len(base))]
+
+
+def test_the_range_of_a_change_is_a_point_without_one_and_holds_the_prediction_of_one() -> None:
+    case = language_model_case(phase="forward")
+    base, head = (parts_of_program(played(one).operations) for one in (case, replace(case, attention="sdpa")))
+    same = predicted_change(base, base, CEILINGS)
+    assert (same.low, same.high) == (1.0, 1.0)
+    change = predicted_change(base, head, CEILINGS)
+    assert change.low < change.head_seconds / change.base_seconds < change.high < 1.0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        language_model_case(phase="full_step", optimizer="foreach", device="cuda"),
+        language_model_case(phase="backward"),
+        attention_case(phase="attention_backward"),
+        attention_case(device="cuda"),
+    ],
+    ids=str,
+)
+def test_both_sides_are_predicted_as_the_case_alone_is(case: Case) -> None:
+    parts = parts_of_program(played(case).operations)
+    ceilings = replace(CEILINGS, launches_overlap=case.device == "cuda")
+    alone = predicted_time(parts_of(case, counters_of(case)), ceilings).seconds
+    assert predicted_change(parts, parts, ceilings).base_seconds == pytest.approx(alone)

@@ -1,0 +1,73 @@
+"""`diff` on a repository of the suite's own: the five slowdowns that the gate's page names, and sides that cannot be
+played."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claims.planted import REAL_SLOWDOWNS
+from perf_tests.__main__ import main
+from perf_tests.interleaved.sides import environment_without_the_suite
+from perf_tests.predict.difference import Lines, difference
+from perf_tests.predict.operations import Played, play_in, sent_case
+from tests.support.example_cases import language_model_case
+from tests.support.git_repository import commit, copy_suite, git
+
+STEP = language_model_case(phase="full_step", optimizer="fused")
+
+
+def play(tree: Path) -> Any:
+    where = {"root": str(tree), "folder": str(tree), "holds_suite": True, "named": []}
+    (found,) = play_in(tree, environment_without_the_suite(), tree, where, [sent_case(STEP)])
+    return found
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Played]:
+    tree = tmp_path_factory.mktemp("base")
+    copy_suite(tree)
+    found = play(tree)
+    assert isinstance(found, Played), found
+    return tree, found
+
+
+@pytest.mark.parametrize("name", REAL_SLOWDOWNS)
+def test_the_first_row_names_the_line_of_a_slowdown_of_the_gates_page(
+    name: str, base: tuple[Path, Played], tmp_path: Path
+) -> None:
+    slowdown, head = REAL_SLOWDOWNS[name], tmp_path / "head"
+    shutil.copytree(base[0], head, ignore=shutil.ignore_patterns("__pycache__"))
+    slowdown.change(head)
+    before, after = ((tree / slowdown.file).read_text().splitlines() for tree in (base[0], head))
+    changed = [number for number, line in enumerate(after, 1) if line not in before]
+    found = play(head)
+    assert isinstance(found, Played), found
+    first = difference(base[1], found, Lines(base[0], head)).rows[0]
+    assert first.file == slowdown.file
+    assert first.line in changed
+
+
+def test_a_base_that_cannot_be_imported_is_a_sentence_and_exit_code_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model is a user's own, in a repository that did not hold it at first."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "kernel.py").write_text("def attend(q, k, v):\n    return q + k + v\n")
+    commit(tmp_path)
+    git(tmp_path, "tag", "good")
+    (tmp_path / "kernel.py").write_text("import nothing_there\n\n\ndef attend(q, k, v):\n    return q + k + v\n")
+    commit(tmp_path)
+    (tmp_path / "kernel.py").write_text("def attend(q, k, v):\n    return q + k + v.clone()\n")
+    monkeypatch.chdir(tmp_path)
+    case = "attention_forward d16-seq64-fp32-kernel.attend"
+    words = ["--attention=kernel.py:attend", "--head-dim=16", "--sequence-length=64", f"--case={case}", "--json"]
+    assert main(["diff", "main", *words]) == 3
+    (found,) = json.loads(capsys.readouterr().out).values()
+    assert "kernel.py:attend" in found["why_not"]
+    assert found["why_not"].startswith("base is not played: ")
+    assert main(["diff", "good", *words]) == 1
+    (found,) = json.loads(capsys.readouterr().out).values()
+    assert [(row["kind"], row["line"]) for row in found["rows"]] == [("added", 2)]
