@@ -15,7 +15,7 @@ _device = torch.device("cpu")
 
 
 def device() -> torch.device:
-    """Where tests compute: the CPU unless --device says otherwise."""
+    """Return the device that tests compute on: the CPU unless --device names another."""
     return _device
 
 
