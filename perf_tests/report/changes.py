@@ -330,12 +330,12 @@ def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
         good = codes[max(codes.index(one.start) - 1, 0)]
         if good is not one.start and good.commit and one.start.commit:
             pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
-            yield Said(f"python -m perf_tests gate {pair}", "command")
+            yield Said(f"perf-tests gate {pair}", "command")
             of = dict(series[one.change.case].identity)
             options = " ".join(
                 f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None
             )
-            line = f"python -m perf_tests bisect {pair} --case {case} --options {shlex.quote(options)}"
+            line = f"perf-tests bisect {pair} --case {case} --options {shlex.quote(options)}"
             yield Said(line, "command")
 
 
