@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import FakeTensorMode, spare_fakes_their_truncated_normals
+from perf_tests.hardware.torch_private import FakeTensorMode, let_models_be_built_of_fakes
 from perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
@@ -62,7 +62,7 @@ def check_configuration(option: str, text: str) -> None:
     """Refuse, by ValueError with one sentence, what can be refused without transformers, and where it is missing."""
     _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
     if importlib.util.find_spec("transformers") is None:
-        raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install '.[hf]'`.")
+        raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install transformers`.")
 
 
 def size_name(model: str) -> str:
@@ -200,7 +200,7 @@ class UserModel:
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
-        spare_fakes_their_truncated_normals()
+        let_models_be_built_of_fakes()
         if is_configuration(self.name):
             chosen = {name: value for name, value in self.values if name in IMPLEMENTATIONS}
             for name, value in chosen.items():

@@ -14,6 +14,7 @@ from torch import nn
 
 from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
+from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.user_code import model as user_models
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import (
@@ -79,6 +80,17 @@ def test_a_truncated_normal_needs_no_content_and_still_draws_for_real_tensors() 
     )
     assert 0.01 < float(drawn.std()) < 0.03
     assert float(drawn.abs().max()) <= 0.06
+
+
+def test_a_module_converts_its_weights_without_content_as_it_does_real_ones() -> None:
+    facts = facts_of(planted("Converts"), TOY)
+    real: Any = planted("Converts").build(TOY)
+    assert (facts.why_not_counted, facts.parameters) == (None, 37 * 4 + 37)
+    with FakeTensorMode():
+        fake: Any = planted("Converts").build(TOY)
+    for built in (real, fake):
+        assert built.head.weight is built.embedding.weight
+        assert {tensor.dtype for tensor in built.state_dict().values()} == {torch.float32}
 
 
 def test_what_a_factory_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
