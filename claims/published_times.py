@@ -225,7 +225,7 @@ def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Compared], list[Com
     calibrating, validated = [], []
     for group in by_host.values():
         smallest, *others = sorted(group, key=lambda cell: (cell.case.config.parameters, cell.case.tokens))
-        launch_seconds = smallest.seconds / launches_of(smallest.case)
+        launch_seconds = smallest.seconds / launches_of(smallest)
         calibrating.append(predicted_cell(smallest, launch_seconds))
         validated += [predicted_cell(cell, launch_seconds) for cell in others]
     return calibrating, validated
@@ -242,8 +242,11 @@ def predicted(case: Case, ceilings: Ceilings) -> PredictedTime:
     return predicted_time(parts_of(case, work_of(case)), ceilings)
 
 
-def launches_of(case: Case) -> int:
-    launches = work_of(case).kernel_launches
+def launches_of(cell: PublishedTime | PublishedAttention) -> int:
+    """Count the launches of what the source timed, which may leave out the mask's."""
+    if isinstance(cell, PublishedAttention):
+        return _part(cell.case, cell).launches
+    launches = work_of(cell.case).kernel_launches
     assert launches is not None
     return launches
 

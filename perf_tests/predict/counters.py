@@ -131,20 +131,10 @@ def counters_of(
             return _counters(case, _parts(case, all_layers), libraries)
     except UserCodeError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
-        sentence = f"{what}: it reads a value of one." if reads else str(error)
-        raise NotCountedError(f"{sentence.rstrip('.')}{_way_out(sentence)}.") from error
-
-
-_WAYS_OUT = {
-    "attention with a mask": "attn_implementation=eager",
-    "Expected inputs of BF16": "experts_implementation=batched_mm",  # of torch's grouped product
-}
-"""What to give with --model-arg to a model of transformers, by a word of what went wrong."""
-
-
-def _way_out(sentence: str) -> str:
-    option = next((option for words, option in _WAYS_OUT.items() if words in sentence), None)
-    return "" if option is None else f"; a model of transformers is counted with --model-arg {option}"
+        sentence = f"{what}: it reads a value of one" if reads else str(error).rstrip(".")
+        if "Expected inputs of BF16" in sentence:  # of torch's grouped product
+            sentence += "; a model of transformers is counted with --model-arg experts_implementation=batched_mm"
+        raise NotCountedError(f"{sentence}.") from error
 
 
 def _parts(case: Case, all_layers: bool) -> list[_Part]:

@@ -18,7 +18,7 @@ from claims.published_memory import (
 from claims.published_times import published_attention
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.limits import FLOAT32_BYTES, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST
+from perf_tests.hardware.limits import FLOAT32_BYTES, HELD, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
 from perf_tests.predict.published import (
     TORCH_THEN,
     PublishedPeak,
@@ -158,7 +158,10 @@ def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
     assert f"{said}with them, {without} without" in " ".join(page("predict").split())
 
 
-def test_the_page_says_how_often_ranges_hold_of_models_that_launch_as_ours() -> None:
+def test_the_page_says_how_often_ranges_hold_by_class_and_of_models_that_launch_as_ours() -> None:
+    for name, counts in HELD.items():
+        found = ("{} of {}".format(*counts[bound]) if bound in counts else "-" for bound in HELD[WHOLE_MODELS])
+        assert f"| {name} | {' | '.join(found)} |" in page("predict")
     for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
         held, of = HELD_OF_THE_REFERENCE[bound]
         assert f"{held} of {of} {words}" in " ".join(page("predict").split())
