@@ -117,13 +117,6 @@ def _transformers() -> Any:
     return transformers
 
 
-def _import_class_of(found: Any) -> None:
-    """Import the model's own file now, which may take seconds: building it has a limit."""
-    classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
-    if type(found) in classes:
-        classes[type(found)]
-
-
 def _read(what: str, path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
@@ -209,7 +202,10 @@ class UserModel:
                     raise UserCodeError(f"--model-arg {name} is {value!r}; it must be one of {known}.")
             with guarded(f"--model {self.name} cannot be imported"):
                 found = configuration(self.name, self.values)
-                _import_class_of(found)
+                # The model's own file now, which may take seconds: building it has a limit.
+                classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
+                if type(found) in classes:
+                    classes[type(found)]
             with guarded(f"--model {self.name} builds no model", seconds):
                 # Weights in float32, whatever the configuration says: precision is an axis of its own.
                 model: Any = _transformers().AutoModelForCausalLM.from_config(
