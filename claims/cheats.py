@@ -20,6 +20,9 @@ from tests.support.honest_code import honest, kind_of
 SEEDS = 20
 """Runs of each file, in each precision in which a bound can see it; all that is random is drawn anew."""
 
+RECORDED = ("recorded", "")
+"""What becomes of a run that nothing refuses."""
+
 HARNESS = """
 import runpy, torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -42,16 +45,16 @@ def kill_matrix() -> dict[str, float]:
         others = [judged(partial(by, name)) for by in (by_pytest_benchmark, by_torch) if is_attention]
         for precision in cheat.precisions if is_attention else ("fp32",):
             found = runs(partial(refusal_of_cheat, name, precision))
-            recorded += found.count("recorded")
-            here = ", ".join(sorted(set(found)))
+            recorded += found.count(RECORDED)
+            here = ", ".join(sorted({when for when, _ in found}))
             print(line(name, FAMILIES[cheat.family - 1], precision, here, *others), flush=True)
     codes = list(honest())
     for named, phase in codes:
-        for precision in ("fp32", "bf16"):
+        for precision in ("fp32", "bf16", "fp16"):
             found = runs(partial(refusal, named, phase, precision, kind=kind_of(named, phase)))
-            refused += SEEDS - found.count("recorded")
-            if set(found) != {"recorded"}:
-                print(f"REFUSED: {named} in {phase} {precision}", flush=True)
+            refused += SEEDS - found.count(RECORDED)
+            for when, sentence in set(found) - {RECORDED}:
+                print(f"REFUSED {when}: {named} in {phase} {precision}: {sentence}", flush=True)
     print(f"{len({named for named, _ in codes})} honest kernels, models and optimizers: {refused} runs refused")
     return {"cheats that are recorded": recorded, "honest code that is refused": refused, "files": len(CHEATS)}
 
@@ -60,10 +63,9 @@ def line(*cells: str) -> str:
     return " ".join(cell.ljust(width) for cell, width in zip(cells, (28, 24, 10, 44, 18, 22), strict=False)).rstrip()
 
 
-def runs(work: Callable[[], Any]) -> list[str]:
-    """Return what became of each of SEEDS runs: `recorded`, or what refused it."""
-    found = [in_a_fork(work) for _ in range(SEEDS)]
-    return ["recorded" if one is None else str(one[0]) for one in found]
+def runs(work: Callable[[], Any]) -> list[tuple[str, str]]:
+    """Return what refused each of SEEDS runs, and its sentence, or RECORDED."""
+    return [in_a_fork(work) or RECORDED for _ in range(SEEDS)]
 
 
 def judged(harness: Callable[[], Any]) -> str:

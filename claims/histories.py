@@ -2,12 +2,21 @@
 
 import math
 from collections import Counter
+from functools import partial, reduce
+from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests.history.commits import Figure, Launch, Log, Machine
+from claims.gate import KEPT, trials_under
+from perf_tests.gate.samples import rules_from_settings
+from perf_tests.gate.stages import screening_of
+from perf_tests.history.commits import Figure, Launch, Log
+from perf_tests.history.commits import Machine as RecordedMachine
+from perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, Ratio, ratios_of, relative_of
 from perf_tests.history.series import Era, eras_of
+from tests.support.simulated_launches import RULES
+from tests.support.simulated_suites import Machine, judged, looked_early
 from tests.support.synthetic import record
 
 Floats = NDArray[np.float64]
@@ -42,7 +51,7 @@ def history_of(logs: Floats, sentinel: Floats) -> Era:
                 for case in range(len(seconds))})
         for commit in range(seconds.shape[1]) for launch in range(seconds.shape[2])
     ]  # fmt: skip
-    (era,) = eras_of(Machine(record(), launches), Log({}, {}, {}))
+    (era,) = eras_of(RecordedMachine(record(), launches), Log({}, {}, {}))
     return era
 
 
@@ -92,3 +101,85 @@ def figures(draws: int = 200, of: int = 20_000) -> dict[str, float]:
         "false steps in 1000 commits and cases": max(false.values()),
         "of all lengths and kinds": sum(false.values()) / len(false),
     }
+
+
+# A history without a machine: gate runs of parent against commit, on five kinds of CPU.
+
+CPUS = (
+    Machine(0.004), Machine(0.008, case_spread=0.3), Machine(0.01, heavy_tails=True), Machine(0.012, common_share=0.3),
+    Machine(0.025),
+)  # fmt: skip
+"""How launch pairs scatter on each."""
+RUNS, RUN_CASES, STEP, APART = 400, 20, 0.05, 40
+"""Commits of a history, its cases, the size of a step up or down, and the commits from one to the next of a case."""
+
+
+def _wanted(second: Floats, wanted: NDArray[np.bool_]) -> Floats:
+    return np.where(wanted[..., None], second, np.nan)
+
+
+def gate_runs(random: np.random.Generator, truth: Floats, same: float) -> list[GateRun]:
+    """A run for each commit, on a drawn kind of CPU; `truth` are log ratios, (commits, cases).
+
+    Where it is 0, a share of `same` are the same program.
+    """
+    kinds, runs = random.integers(0, len(CPUS), len(truth)), dict[int, GateRun]()
+    is_same = (truth == 0) & (random.random(truth.shape) < same)
+    for kind, cpu in enumerate(CPUS):
+        (commits,) = np.nonzero(kinds == kind)
+        spreads, moved = cpu.spreads(random, len(commits), truth.shape[1]), truth[commits][..., None]
+        zero, last = np.zeros(truth.shape[1]), RULES.confirm_looks[-1]
+        first, second = (
+            moved + cpu.pair_values(random, zero, spreads, spreads > 0, n) for n in (RULES.screen_pairs, last)
+        )
+        first = looked_early(first)[0]
+        fresh = judged(first, partial(_wanted, second)).pairs - np.sum(~np.isnan(first), axis=-1)
+        of_case = ratios_of(first, np.where(np.arange(last) < fresh[..., None], second, np.nan))
+        for row, commit in enumerate(commits):
+            found = {
+                case: (EXACT, EXACT) if is_same[commit, case] else of_case(row, case) for case in range(truth.shape[1])
+            }
+            cases = {(f"{case}", "null"): ratios for case, ratios in found.items() if ratios is not None}
+            runs[int(commit)] = GateRun(f"{commit}", f"{commit + 1}", f"CPU {kind}", cases, [])
+    return [runs[commit] for commit in range(len(truth))]
+
+
+def relative_figures(histories: int = 10) -> dict[str, float]:
+    """Steps found, false ones and intervals of the chain that hold its truth, by half without the same programs."""
+    random, counts = np.random.default_rng(SEED), Counter[str]()
+    line = [f"{commit}" for commit in range(RUNS + 1)]
+    log = Log({commit: place for place, commit in enumerate(line)}, {}, {})
+    for number in range(histories):
+        truth = np.zeros((RUNS, RUN_CASES))
+        for case in range(RUN_CASES):
+            at = np.arange(random.integers(APART), RUNS, APART)
+            truth[at, case] = random.choice((-1, 1), len(at)) * math.log1p(STEP)
+        found = relative_of(gate_runs(random, truth, same=0.5 * (number % 2)), line, log)
+        for curve in found.curves:
+            of_case, places = truth[:, int(curve.case)], {step.head - 1 for step in curve.steps}
+            planted = set(np.flatnonzero(of_case).tolist())
+            counts.update(planted=len(planted), found=len(planted & places), false=len(places - planted))
+            for since in (0, RUNS // 2, RUNS - 10):
+                links = [point.link.chained for point in curve.points if point.link.base >= since]
+                low, high = reduce(Ratio.__add__, links).interval
+                counts["covered"] += low <= math.expm1(of_case[since:].sum()) <= high
+                counts["intervals"] += 1
+    commits = histories * RUNS * RUN_CASES
+    return {
+        "found of 5%": counts["found"] / counts["planted"],
+        "false steps in 1000 commits and cases": 1000 * counts["false"] / commits,
+        "the chain's interval covers": counts["covered"] / counts["intervals"],
+        "a run of equal code is off by at most": most_bias(),
+    }
+
+
+def most_bias() -> float:
+    """The upper end, at 95 %, of what stage 1 of the kept trials of equal code is off by on average."""
+    trials = [
+        one.samples for one in trials_under(KEPT)["false-alarms"] if one.samples.header.get("engine", 1) >= FIRST_ENGINE
+    ]
+    logs = [
+        float(np.nanmean(screening_of(one, rules_from_settings(one.header["settings"])).screened.estimate.mean))
+        for one in trials
+    ]
+    return abs(fmean(logs)) + 1.96 * stdev(logs) / len(logs) ** 0.5

@@ -122,7 +122,7 @@ CLAIMS = {
     "cheats": Claim(
         "of a catalogue of cheats none is recorded that timed rounds can show, and of honest code none is refused",
         {"cheats that are recorded": NONE, "honest code that is refused": NONE, "files": at_least(24)},
-        cheats.kill_matrix, 45, needs_quiet_clock=False,
+        cheats.kill_matrix, 70, needs_quiet_clock=False,
     ),
     "fresh": Claim(
         "new values in each round change no figure",
@@ -143,6 +143,16 @@ CLAIMS = {
             "of all lengths and kinds": at_most(1),
         },
         histories.figures, 10, needs_quiet_clock=False,
+    ),
+    "relative-history": Claim(
+        "gate runs of 400 commits on five kinds of CPU, chained, name steps of 5 % and hold the truth",
+        {
+            "found of 5%": at_least(0.95),
+            "false steps in 1000 commits and cases": at_most(1),
+            "the chain's interval covers": at_least(0.95),
+            "a run of equal code is off by at most": at_most(0.0005),
+        },
+        histories.relative_figures, 2, needs_quiet_clock=False,
     ),
     "collecting": Claim(
         "collecting the whole grid takes little more than importing torch and pytest",

@@ -15,7 +15,6 @@ from numerics_tests.machine import cuda_autocast, environment
 from perf_tests.cases.options import typed_or
 from perf_tests.user_code.attention import attention_named, label
 
-DEVICE = pytest.StashKey[torch.device]()
 THREADS = pytest.StashKey[int]()
 
 
@@ -54,13 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[THREADS] = typed_or(config, "--threads", 1)
     register_random(TORCH_GENERATOR)
     try:
-        config.stash[DEVICE] = device_named(config.getoption("--device"))
+        environment.compute_on(device_named(config.getoption("--device")))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    device = config.stash[DEVICE]
+    device = environment.device()
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {config.stash[THREADS]}"
     lines = [f"numerics: torch {torch.__version__} on {device}, {where}"]
     if device.type == "cuda":
@@ -111,26 +110,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.fixture(scope="session")
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return request.config.stash[DEVICE]
-
-
-@pytest.fixture(scope="session")
-def attention(request: pytest.FixtureRequest, device: torch.device) -> AttentionFunction:
+def attention(request: pytest.FixtureRequest) -> AttentionFunction:
     """An implementation by name, built once: a compiled one compiles once per shape."""
     implementation = attention_named(request.param)
     if implementation.is_compiled and settings().max_examples <= PROFILES["quick"].max_examples:
         pytest.skip(f"compiling {request.param!r} takes longer than the profile quick may; run ci or deep.")
-    reason = implementation.why_unavailable(device, 16)
+    reason = implementation.why_unavailable(environment.device(), 16)
     if reason:
         pytest.skip(reason)
     return implementation.build()
 
 
 @pytest.fixture(params=cuda_autocast.RULES)
-def rules(request: pytest.FixtureRequest, device: torch.device) -> Iterator[str]:
+def rules(request: pytest.FixtureRequest) -> Iterator[str]:
     """The autocast rules in force: the device's own, and on a CPU also CUDA's from the header."""
-    if device.type == "cuda" and request.param == "cpu":
+    if environment.device().type == "cuda" and request.param == "cpu":
         pytest.skip("the CPU's rules are checked in a run with --device cpu.")
-    with cuda_autocast.in_force(request.param, device):
+    with cuda_autocast.in_force(request.param, environment.device()):
         yield request.param

@@ -12,7 +12,7 @@ from numerics_tests.harness.claims import claim
 from numerics_tests.machine.sums import PRODUCTS, SUMS, Product, Total, Tree, pairwise, sequential, tree_of, written
 
 LENGTH = 16
-Probe = Callable[[Total, int, torch.dtype, torch.device], Tree]
+Probe = Callable[[Total, int, torch.dtype], Tree]
 
 
 def times_ones(product: Product) -> Total:
@@ -61,13 +61,11 @@ def normal(tree: Tree) -> object:
 
 
 @claim("probe", {"probe": tree_of}, cost=2, length=st.integers(2, 12), algorithm=st.sampled_from(sorted(KNOWN)))
-def test_order_of_a_known_algorithm_is_recovered(
-    probe: Probe, length: int, algorithm: str, device: torch.device
-) -> None:
+def test_order_of_a_known_algorithm_is_recovered(probe: Probe, length: int, algorithm: str) -> None:
     """Exact: on sums whose tree is known, in each format, the probe gives that tree and no other."""
     total, expected = KNOWN[algorithm]
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        tree = probe(total, length, dtype, device)
+        tree = probe(total, length, dtype)
         assert_true(
             normal(tree) == normal(expected(length)),
             f"{algorithm} over {length} {dtype} terms came out as {written(tree)}",
@@ -75,22 +73,22 @@ def test_order_of_a_known_algorithm_is_recovered(
 
 
 @claim("total", KERNELS)
-def test_order_of_a_kernel_is_a_tree_that_never_changes(total: Total, device: torch.device) -> None:
+def test_order_of_a_kernel_is_a_tree_that_never_changes(total: Total) -> None:
     """Every term is added once, and a second call adds in the same order; arXiv:2411.00442."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         try:
-            first, second = (tree_of(total, LENGTH, dtype, device) for _ in range(2))
+            first, second = (tree_of(total, LENGTH, dtype) for _ in range(2))
         except ValueError as error:
             raise AssertionError(f"{dtype}: {error}") from error
         assert_true(first == second, f"{dtype}: first {written(first)}, then {written(second)}")
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_order_is_printed(name: str, device: torch.device) -> None:
+def test_order_is_printed(name: str) -> None:
     """One line for each kernel and format: [..] is a running sum, (a + b) adds two subtrees, and so on."""
     print()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        tree = tree_of(KERNELS[name], LENGTH, dtype, device)
+        tree = tree_of(KERNELS[name], LENGTH, dtype)
         print(f"{name:18} {str(dtype)[6:]:9} {written(tree)}")
         assert sorted(int(word) for word in _leaves(tree)) == list(range(LENGTH))
 

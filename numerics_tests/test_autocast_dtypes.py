@@ -20,6 +20,7 @@ from numerics_tests.machine import autocast as table
 from numerics_tests.machine import cuda_autocast
 from numerics_tests.machine.autocast import GROUP_OF, OPS
 from numerics_tests.machine.cuda_autocast import cuda_lists, op_lists
+from numerics_tests.machine.environment import device
 
 Region = Callable[..., AbstractContextManager[Any]]
 """A maker of a region, as torch.autocast does: device type, dtype=, enabled=."""
@@ -28,10 +29,10 @@ VERSION = table.torch_version()
 LOW_DTYPES = (torch.bfloat16, torch.float16)
 
 
-def inputs(dtype: torch.dtype, device: torch.device, rows: int = 4, columns: int = 4) -> tuple[Tensor, Tensor]:
+def inputs(dtype: torch.dtype, rows: int = 4, columns: int = 4) -> tuple[Tensor, Tensor]:
     """A matrix of the dtype and one of float32, both away from zero."""
     a = torch.linspace(0.125, 2, rows * columns, dtype=torch.float64).reshape(rows, columns)
-    return a.to(device, dtype), a.flip(0).to(device, torch.float32)
+    return a.to(device(), dtype), a.flip(0).to(device(), torch.float32)
 
 
 def found_dtype(op: str, a: Tensor, b: Tensor) -> torch.dtype | str:
@@ -47,7 +48,7 @@ def found_dtype(op: str, a: Tensor, b: Tensor) -> torch.dtype | str:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_op_has_the_dtype_of_the_table(op: str, rules: str, device: torch.device) -> None:
+def test_op_has_the_dtype_of_the_table(op: str, rules: str) -> None:
     """Each op on float32, 16-bit and float64 inputs, inside and outside a region; the table names its sources."""
     if table.row_for(rules, op, VERSION) is None:
         pytest.skip(f"no source says what autocast does to {op} under the rules of {rules}.")
@@ -56,8 +57,8 @@ def test_op_has_the_dtype_of_the_table(op: str, rules: str, device: torch.device
         for autocast_dtype in (low, None):
             for dtype in (torch.float32, low, torch.float64):
                 expected = table.expected_dtype(rules, op, dtype, autocast_dtype, VERSION)
-                a, b = inputs(dtype, device)
-                with torch.autocast(device.type, dtype=low, enabled=autocast_dtype is not None):
+                a, b = inputs(dtype)
+                with torch.autocast(device().type, dtype=low, enabled=autocast_dtype is not None):
                     found = found_dtype(op, a, b)
                 if expected is not None and found != expected:
                     wrong.append(f"{op}({dtype}) under {autocast_dtype}: {found}, the table says {expected}")
@@ -90,15 +91,14 @@ def test_innermost_region_decides_the_dtype(
     shape: tuple[int, int],
     rules: str,
     dtype: torch.dtype | str,
-    device: torch.device,
 ) -> None:
     """However regions nest, the innermost one is in force: its dtype, or nothing where it is disabled."""
     is_enabled, low = nesting[-1]
-    rules = device.type if device.type == "cuda" else rules
-    a, b = inputs(low if isinstance(dtype, str) else dtype, device, *shape)
-    with cuda_autocast.in_force(rules, device), ExitStack() as stack:
+    rules = device().type if device().type == "cuda" else rules
+    a, b = inputs(low if isinstance(dtype, str) else dtype, *shape)
+    with cuda_autocast.in_force(rules, device()), ExitStack() as stack:
         for enabled, region_dtype in nesting:
-            stack.enter_context(autocast(device.type, dtype=region_dtype, enabled=enabled))
+            stack.enter_context(autocast(device().type, dtype=region_dtype, enabled=enabled))
         found = {op: found_dtype(op, a, b) for op in ops}
     for op in ops:
         expected = table.expected_dtype(rules, op, a.dtype, low if is_enabled else None, VERSION)
@@ -149,14 +149,14 @@ def assert_same_way_there_and_back(
     starts_low=st.booleans(),
 )
 def test_autocast_is_casting_by_hand(
-    run: InRegion, ops: tuple[str, ...], recipe: Recipe, low: torch.dtype, starts_low: bool, device: torch.device
+    run: InRegion, ops: tuple[str, ...], recipe: Recipe, low: torch.dtype, starts_low: bool
 ) -> None:
     """Bit for bit, result and gradient: autocast adds casts and nothing else; pytorch, test/test_autocast.py."""
-    leaf = recipe.tensor(device).to(low if starts_low else torch.float32)
+    leaf = recipe.tensor().to(low if starts_low else torch.float32)
     other = torch.ones_like(leaf, dtype=torch.float32)
     for op in ops:
         by_hand, by_region = leaf.clone().requires_grad_(), leaf.clone().requires_grad_()
-        cast = table.cast_by_hand(device.type, op, by_hand, low, VERSION)
+        cast = table.cast_by_hand(device().type, op, by_hand, low, VERSION)
         result = run(OPS[op], low, by_region, other)
         assert_same_way_there_and_back(result, OPS[op](cast, other), [by_region], [by_hand])
 
@@ -177,11 +177,9 @@ TWO_OPERANDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     recipe=recipes((2, 5), 8, dtypes=(torch.float32,), exponents=(-2, 1), max_spread=1, plant=()),
     low=low_dtypes(),
 )
-def test_product_in_a_region_is_that_of_cast_operands(
-    run: InRegion, op: str, recipe: Recipe, low: torch.dtype, device: torch.device
-) -> None:
+def test_product_in_a_region_is_that_of_cast_operands(run: InRegion, op: str, recipe: Recipe, low: torch.dtype) -> None:
     """Activations and weights are each cast, multiplied in 16 bits, and their gradients cast back: bit for bit."""
-    operands = [recipe.tensor(device), alike(recipe, 1, shape=(3, 8)).tensor(device)]
+    operands = [recipe.tensor(), alike(recipe, 1, shape=(3, 8)).tensor()]
     by_hand, by_region = ([x.clone().requires_grad_() for x in operands] for _ in range(2))
     expected = TWO_OPERANDS[op](*(x.to(low) for x in by_hand))
     result = run(TWO_OPERANDS[op], low, *by_region)
@@ -207,7 +205,7 @@ def test_header_without_the_lists_is_refused() -> None:
         op_lists("#define SOMETHING_ELSE(_) _(linear)")
 
 
-def test_cuda_rules_leave_nothing_behind(device: torch.device) -> None:
+def test_cuda_rules_leave_nothing_behind() -> None:
     """The CPU's own rules are back after the emulation, and after an error inside it."""
     a = torch.ones(2, 2, dtype=torch.bfloat16)
 
@@ -226,7 +224,7 @@ def test_op_that_this_torch_lacks_is_skipped_with_words(monkeypatch: pytest.Monk
     """A missing function of torch is no failure of precision; a missing attribute of anything else is an error."""
     monkeypatch.setitem(OPS, "from the future", lambda a, b: torch.linalg.no_such_product(a, b))  # type: ignore[attr-defined]
     with pytest.raises(pytest.skip.Exception, match=r"has no torch\.linalg\.no_such_product"):
-        found_dtype("from the future", *inputs(torch.float32, torch.device("cpu")))
+        found_dtype("from the future", *inputs(torch.float32))
     monkeypatch.setitem(OPS, "broken", lambda a, b: a.no_such_method())
     with pytest.raises(AttributeError):
-        found_dtype("broken", *inputs(torch.float32, torch.device("cpu")))
+        found_dtype("broken", *inputs(torch.float32))

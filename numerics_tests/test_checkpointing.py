@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -14,24 +13,25 @@ from numerics_tests.harness import tiny
 from numerics_tests.harness.checks import assert_same_bits
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import SEEDS
+from numerics_tests.machine.environment import device
 
-Build = Callable[[torch.device, int, str], TransformerLM]
-"""(device, seed, checkpoint) to a model of three layers, so that two blocks per checkpoint leave one over."""
+Build = Callable[[int, str], TransformerLM]
+"""(seed, checkpoint) to a model of three layers, so that two blocks per checkpoint leave one over."""
 
 CONFIG = replace(tiny.CONFIG, num_layers=3)
 
 
-def build_checkpointed(device: torch.device, seed: int, checkpoint: str) -> TransformerLM:
-    return tiny.model(device, seed, config=CONFIG, checkpoint=checkpoint)
+def build_checkpointed(seed: int, checkpoint: str) -> TransformerLM:
+    return tiny.model(seed, config=CONFIG, checkpoint=checkpoint)
 
 
 @claim("build", {"model": build_checkpointed}, cost=4, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
-def test_checkpointing_changes_no_bit(build: Build, seed: int, precision: str, device: torch.device) -> None:
+def test_checkpointing_changes_no_bit(build: Build, seed: int, precision: str) -> None:
     """Logits and every gradient; recomputation runs the same kernels on the same inputs: Chen et al., 2016."""
-    tokens = tiny.tokens(device, seed)
+    tokens = tiny.tokens(seed)
 
     def results(checkpoint: str) -> Iterator[tuple[str, Tensor]]:
-        training = Training(build(device, seed, checkpoint), PRECISIONS[precision], device)
+        training = Training(build(seed, checkpoint), PRECISIONS[precision], device())
         logits = training.forward(tokens)
         yield "logits", logits.detach()
         training.backward(training.loss(logits, tokens))

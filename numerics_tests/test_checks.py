@@ -45,13 +45,13 @@ def test_more_than_twice_the_error_is_refused() -> None:
         assert_at_most_twice(torch.full((2,), math.nan), baseline, ZERO, 0.0)
 
 
-def test_failure_can_be_read_and_pasted(device: torch.device) -> None:
+def test_failure_can_be_read_and_pasted() -> None:
     """The bound's formula, the drawn numbers and a line of the judged code; the lines after "Paste:" repeat it all."""
     softmax = all_claims()["test_softmax_is_within_its_bound"]
     nearly = replace(softmax, references={"nearly": lambda x: model_softmax(x) * 1.1})
     recipe = Recipe((2, 3), torch.float16, seed=3, exponent=4, planted=((1, 256.0),))
     with pytest.raises(AssertionError) as caught:
-        nearly.checked(**{softmax.argument: nearly.references["nearly"], "recipe": recipe, "device": device})
+        nearly.checked(**{softmax.argument: nearly.references["nearly"], "recipe": recipe})
     formula, inputs, judged, pasted = caught.value.__notes__
     assert "relative ((m - x_i) + log n + n + 8) u32 + u" in formula
     assert inputs.split()[1:4:2] == ["recipe:", "256,"]

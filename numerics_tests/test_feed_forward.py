@@ -29,11 +29,11 @@ def model_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return torch.func.functional_call(layer, weights, (x,))
 
 
-def operands(recipe: Recipe, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def operands(recipe: Recipe) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     width = recipe.shape[-1]
-    gate, up = (alike(recipe, n, shape=(HIDDEN, width), exponent=-2, spread=1).tensor(device) for n in (1, 2))
-    down = alike(recipe, 3, shape=(width, HIDDEN), exponent=-2, spread=1).tensor(device)
-    return recipe.tensor(device), gate, up, down
+    gate, up = (alike(recipe, n, shape=(HIDDEN, width), exponent=-2, spread=1).tensor() for n in (1, 2))
+    down = alike(recipe, 3, shape=(width, HIDDEN), exponent=-2, spread=1).tensor()
+    return recipe.tensor(), gate, up, down
 
 
 def running_bound(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -50,17 +50,17 @@ def running_bound(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 
 @claim("feed_forward", {"model": model_swiglu}, recipe=ROWS)
-def test_swiglu_is_within_its_running_bound(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
+def test_swiglu_is_within_its_running_bound(feed_forward: FeedForward, recipe: Recipe) -> None:
     """Products within gamma_n |x||W|, the gate within its slope of what reaches it; ASNA 2e, sections 3.3 and 3.5."""
-    tensors = operands(recipe, device)
+    tensors = operands(recipe)
     exact = oracles.swiglu(*tensors)
     assert_within(feed_forward(*tensors), exact, running_bound(*tensors), "running error, ASNA 2e, 3.3")
 
 
 @claim("feed_forward", {"model": model_swiglu}, recipe=ROWS)
-def test_swiglu_is_shut_by_its_gate(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
+def test_swiglu_is_shut_by_its_gate(feed_forward: FeedForward, recipe: Recipe) -> None:
     """A gate of zeros gives zeros to the bit, 0 sigmoid(0) = 0; halving `down` halves the output to the bit."""
-    x, gate, up, down = operands(recipe, device)
+    x, gate, up, down = operands(recipe)
     shut = feed_forward(x, torch.zeros_like(gate), up, down)
     assert_true(bool((shut == 0).all()), f"a shut gate let {shut.abs().max()} through")
     whole, half = feed_forward(x, gate, up, down), feed_forward(x, gate, up, down / 2)
@@ -69,21 +69,17 @@ def test_swiglu_is_shut_by_its_gate(feed_forward: FeedForward, recipe: Recipe, d
 
 
 @claim("feed_forward", {"model": model_swiglu}, cost=2, recipe=ROWS)
-def test_swiglu_gradients_are_those_of_float64(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
+def test_swiglu_gradients_are_those_of_float64(feed_forward: FeedForward, recipe: Recipe) -> None:
     """Every gradient, by the rule of at most twice the same formula in float32 by torch's own silu."""
 
     def plain(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
         return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
 
     def gradients(function: FeedForward, dtype: torch.dtype) -> list[Tensor]:
-        leaves = [tensor.to(dtype).requires_grad_() for tensor in operands(recipe, device)]
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in operands(recipe)]
         return list(torch.autograd.grad(function(*leaves).sum(), leaves))
 
-    mine, baseline, exact = (
-        gradients(feed_forward, torch.float32),
-        gradients(plain, torch.float32),
-        gradients(oracles.swiglu, torch.float64),
-    )
-    for actual, yardstick, oracle in zip(mine, baseline, exact, strict=True):
-        floor = (HIDDEN + recipe.shape[-1]) * U32 * float(oracle.abs().max())
-        assert_at_most_twice(actual, yardstick, oracle, floor)
+    mine, baseline = (gradients(function, torch.float32) for function in (feed_forward, plain))
+    exact = gradients(oracles.swiglu, torch.float64)
+    for three in zip(mine, baseline, exact, strict=True):
+        assert_at_most_twice(*three, roundings=HIDDEN + recipe.shape[-1])

@@ -17,6 +17,7 @@ from numerics_tests.harness import tiny
 from numerics_tests.harness.checks import assert_same_bits
 from numerics_tests.harness.claims import claim
 from numerics_tests.machine import environment, invariance
+from numerics_tests.machine.environment import device
 from numerics_tests.machine.invariance import BATCHES, LENGTHS, Subject
 from perf_tests.user_code.guard import UserCodeError
 
@@ -36,26 +37,24 @@ def check_repeats(subject: Subject, x: Tensor, threads: int, backward: bool) -> 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["default", "deterministic"])
 @pytest.mark.parametrize("threads", [1, ALL_THREADS])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
-def test_invariance_from_run_to_run(
-    dtype: torch.dtype, threads: int, deterministic: bool, device: torch.device
-) -> None:
+def test_invariance_from_run_to_run(dtype: torch.dtype, threads: int, deterministic: bool) -> None:
     """Forward and backward, also of the weight: no layer here is on PyTorch's list of nondeterministic operations.
 
     torch.use_deterministic_algorithms, documentation: the list, and what raises under it.
     """
-    x = invariance.inputs(dtype, device)[:4, :64]
+    x = invariance.inputs(dtype)[:4, :64]
     torch.use_deterministic_algorithms(deterministic)
-    for subject in invariance.subjects(dtype, device, EAGER).values():
+    for subject in invariance.subjects(dtype, EAGER).values():
         for backward in (False, True):
             check_repeats(subject, x, threads, backward)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
-def test_map_of_invariance(dtype: torch.dtype, device: torch.device) -> None:
+def test_map_of_invariance(dtype: torch.dtype) -> None:
     """Printed with -s. A norm and a softmax compute each row alone, so that no batch changes it."""
     print(invariance.LEGEND)
-    x = invariance.inputs(dtype, device)
-    for name, subject in invariance.subjects(dtype, device, EAGER).items():
+    x = invariance.inputs(dtype)
+    for name, subject in invariance.subjects(dtype, EAGER).items():
         for backward in (False, True):
             found = invariance.map_of(subject, x, backward)
             direction = "backward" if backward else "forward"
@@ -65,11 +64,11 @@ def test_map_of_invariance(dtype: torch.dtype, device: torch.device) -> None:
 
 
 @claim("attention", EAGER)  # a compiled one would compile for each size
-def test_invariance_of_an_attention(attention: AttentionFunction, device: torch.device) -> None:
+def test_invariance_of_an_attention(attention: AttentionFunction) -> None:
     """The map of one implementation, the user's with --attention; twice the same call gives the same bits."""
     print(invariance.LEGEND)
     for dtype in (torch.float32, torch.bfloat16):
-        x = invariance.inputs(dtype, device)
+        x = invariance.inputs(dtype)
 
         def subject(x: Tensor) -> Tensor:
             return invariance.by_heads(attention, x)
@@ -81,27 +80,27 @@ def test_invariance_of_an_attention(attention: AttentionFunction, device: torch.
 
 
 SHAPE = ModelConfig(d_model=256, d_ff=512, num_layers=2, num_heads=4, vocab_size=256, context_length=max(LENGTHS))
-Build = Callable[[torch.device], tuple[nn.Module, int]]
-"""A device to a model in evaluation mode and the most tokens that it takes."""
+Build = Callable[[], tuple[nn.Module, int]]
+"""Makes a model in evaluation mode, and says the most tokens that it takes."""
 
 
-def wide_model(device: torch.device) -> tuple[nn.Module, int]:
+def wide_model() -> tuple[nn.Module, int]:
     """Wide enough for kernels to divide their work; the user's configuration may take only fewer tokens."""
     try:
-        return tiny.model(device, config=SHAPE), SHAPE.context_length
+        return tiny.model(config=SHAPE), SHAPE.context_length
     except UserCodeError:
-        return tiny.model(device), tiny.CONFIG.context_length
+        return tiny.model(), tiny.CONFIG.context_length
 
 
 @claim("build", {"model": wide_model}, of_any_model=True)
-def test_invariance_of_the_model(build: Build, device: torch.device) -> None:
+def test_invariance_of_the_model(build: Build) -> None:
     """The map of a whole forward pass, the user's with --model; and twice the same call gives the same bits."""
-    made, longest = build(device)
+    made, longest = build()
     lengths = [length for length in LENGTHS if length <= longest]
     tokens = torch.randint(
         tiny.CONFIG.vocab_size, (max(BATCHES), lengths[-1]), generator=torch.Generator().manual_seed(0)
     )
-    x = tokens.to(device)
+    x = tokens.to(device())
     check_repeats(made, x[:8], ALL_THREADS, backward=False)
     found = invariance.map_of(made, x, backward=False, lengths=lengths)
     print(f"{invariance.LEGEND}\nfloat32   forward   {invariance.written(found)}")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-import torch
 
 from numerics_tests.harness.claims import Claim, Fault, SourceFault, all_claims
 from numerics_tests.harness.faults import FAULTS
 from numerics_tests.harness.faults.source import RANK_FAULTS, SOURCE_FAULTS
+from numerics_tests.machine.environment import device
 
 CLAIMS = all_claims()
 IN_SOURCE = (*SOURCE_FAULTS, *RANK_FAULTS)
@@ -32,12 +32,12 @@ def table() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
-def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: torch.device) -> None:
+def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str]) -> None:
     """The claim fails on the fault, by an assertion and not by an accident such as a wrong argument."""
-    if fault.name in ONLY_ON_A_CPU and device.type != "cpu":
-        pytest.skip(f"{fault.name} is none on {device.type}.")
+    if fault.name in ONLY_ON_A_CPU and device().type != "cpu":
+        pytest.skip(f"{fault.name} is none on {device().type}.")
     try:
-        fault.claim.judge(fault.implementation, device)
+        fault.claim.judge(fault.implementation)
     except AssertionError as error:
         table.append(f"{fault.claim.area:22} {fault.name:42} {str(error).splitlines()[0][:110]}")
         return
@@ -45,33 +45,33 @@ def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: tor
 
 
 @pytest.mark.parametrize("fault", IN_SOURCE, ids=lambda fault: fault.name.replace(" ", "-"))
-def test_kill_matrix_source_fault_is_caught(fault: SourceFault, table: list[str], device: torch.device) -> None:
+def test_kill_matrix_source_fault_is_caught(fault: SourceFault, table: list[str]) -> None:
     """The same for a fault in the source of `model/`."""
     try:
-        fault.judge(device)
+        fault.judge()
     except AssertionError as error:
         table.append(f"{'model/' + fault.path:22} {fault.name:42} {str(error).splitlines()[0][:110]}")
         return
     pytest.fail(f"{fault.name!r} survives {fault.caught_by}: the claim no longer sees it.")
 
 
-def test_kill_matrix_second_import_passes(device: torch.device) -> None:
+def test_kill_matrix_second_import_passes() -> None:
     """A copy of `model/` without a fault is judged as the model is: what the faults fail on is the fault."""
     for fault in JUDGED_BY_A_COPY.values():
-        replace(fault, new=fault.old).judge(device)
+        replace(fault, new=fault.old).judge()
 
 
 @pytest.mark.parametrize(
     "claim", [claim for name, claim in CLAIMS.items() if name not in JUDGED_BY_A_COPY], ids=lambda claim: claim.name
 )
-def test_kill_matrix_claim_holds_for_its_reference(claim: Claim, device: torch.device) -> None:
+def test_kill_matrix_claim_holds_for_its_reference(claim: Claim) -> None:
     """Judged in the same way as the faults, the reference passes: a claim that fails on everything proves nothing.
 
     Those that faults in the source fail on have just judged a copy without a fault.
     """
     if not claim.references:
         pytest.skip("its references are a fixture; the claim itself runs on them.")
-    claim.judge(next(iter(claim.references.values())), device)
+    claim.judge(next(iter(claim.references.values())))
 
 
 def test_kill_matrix_covers_every_claim() -> None:
@@ -88,9 +88,9 @@ def test_kill_matrix_is_large_enough() -> None:
     assert not twice, f"two faults are called {twice}"
 
 
-def test_kill_matrix_notices_a_survivor(device: torch.device) -> None:
+def test_kill_matrix_notices_a_survivor() -> None:
     """The check itself can fail: a reference planted as a fault survives."""
     claim = CLAIMS["test_softmax_is_within_its_bound"]
     harmless = Fault("no fault at all", "softmax_is_within_its_bound", next(iter(claim.references.values())))
     with pytest.raises(pytest.fail.Exception, match="survives"):
-        test_kill_matrix_fault_is_caught(harmless, [], device)
+        test_kill_matrix_fault_is_caught(harmless, [])

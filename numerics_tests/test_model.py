@@ -16,12 +16,22 @@ from model.precision import PRECISIONS
 from model.regions import region, regions_opened_by
 from model.sizes import SIZES, ModelConfig
 from model.training import OPTIMIZERS, Training, optimizer_that_runs
-from model.transformer import RotaryEmbedding, TransformerLM, blocks_per_checkpoint
+from model.transformer import TransformerLM, blocks_per_checkpoint
 from numerics_tests.harness import oracles, tiny
 from numerics_tests.harness.checks import operators_of
+from numerics_tests.machine import environment
 
 CPU = torch.device("cpu")
-TOKENS = tiny.tokens(CPU)
+TOKENS = tiny.tokens().cpu()
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu() -> Iterator[None]:
+    """Whatever --device says: nothing here is a number of a device."""
+    of_the_run = environment.device()
+    environment.compute_on(CPU)
+    yield
+    environment.compute_on(of_the_run)
 
 
 def on_meta(config: ModelConfig) -> TransformerLM:
@@ -104,7 +114,7 @@ def test_in_float64_the_formulas_agree_to_twelve_digits(
     """The norm's own cast is taken out and the rotary tables are float64. Shorter inputs give the first logits."""
     monkeypatch.setattr(torch.Tensor, "float", lambda tensor: tensor)
     torch.set_default_dtype(torch.float64)  # each test resets it, see conftest
-    model = tiny.model(CPU, attention=ATTENTION[name].build(), config=config)
+    model = tiny.model(attention=ATTENTION[name].build(), config=config)
     tokens = torch.randint(config.vocab_size, (2, config.context_length), generator=torch.Generator().manual_seed(1))
     state = {parameter: weight.detach() for parameter, weight in model.named_parameters()}
     exact = oracles.transformer_logits(state, tokens, config.num_layers, config.num_heads)
@@ -115,32 +125,25 @@ def test_in_float64_the_formulas_agree_to_twelve_digits(
 
 def test_a_weight_that_is_not_a_number_shows_in_every_logit() -> None:
     """PyTorch's fused attention on a CPU turns NaN queries and keys into finite outputs; the naive one does not."""
-    for name, _ in tiny.model(CPU).named_parameters():
-        model = tiny.model(CPU)
+    for name, _ in tiny.model().named_parameters():
+        model = tiny.model()
         torch.nn.init.constant_(model.get_parameter(name), float("nan"))
         assert model(TOKENS).isnan().all(), name
 
 
 def test_tokens_and_lengths_beyond_the_shape_are_refused() -> None:
     """Never clamped or wrapped, which would train on other tokens and positions in silence."""
-    model = tiny.model(CPU)
+    model = tiny.model()
     with pytest.raises(IndexError):
         model(torch.full((1, 2), tiny.CONFIG.vocab_size))
     with pytest.raises(RuntimeError, match="must match the size"):
         model(torch.zeros(1, tiny.CONFIG.context_length + 1, dtype=torch.int64))
 
 
-def test_positions_begin_at_0_whatever_the_length() -> None:
-    """The first token is turned by no angle, and later ones as in a longer sequence."""
-    rotary, x = RotaryEmbedding(8, 64), torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(rotary(x[..., :4, :]), rotary(x)[..., :4, :])
-    assert torch.equal(rotary(x[..., :1, :]), x[..., :1, :])
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_forward_pass_without_a_graph_computes_the_same(precision: str) -> None:
     """Autocast included, to the bit: on a CPU it takes the same kernels."""
-    training = tiny.training(CPU, precision)
+    training = tiny.training(precision)
     with torch.no_grad():
         logits = training.forward(TOKENS)
     assert torch.equal(logits, training.forward(TOKENS).detach())
@@ -155,13 +158,13 @@ def test_a_checkpoint_names_the_blocks_that_share_it(checkpoint: str, blocks: in
 @pytest.mark.parametrize("checkpoint", ["", "0", "-1", "1.5", "blocks", "None"])
 def test_an_unknown_checkpoint_is_refused_with_the_known_ones(checkpoint: str) -> None:
     with pytest.raises(ValueError, match=f"'{checkpoint}'.*none, attention, block or a number[^.]*.$"):
-        tiny.model(CPU, checkpoint=checkpoint)
+        tiny.model(checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize("checkpoint, softmaxes", [("none", 0), ("attention", 2), ("block", 2), ("2", 2), ("9", 2)])
 def test_activations_of_a_checkpoint_are_computed_again(checkpoint: str, softmaxes: int) -> None:
     """Their regions open again in the backward pass, and their gradients may be asked for by themselves."""
-    model, opener = tiny.model(CPU, checkpoint=checkpoint), Opener()
+    model, opener = tiny.model(checkpoint=checkpoint), Opener()
     loss = model(TOKENS).sum()
     with regions_opened_by(opener):
         torch.autograd.grad(loss, list(model.parameters()))  # a reentrant checkpoint refuses this
@@ -201,7 +204,7 @@ class Opener:
 
 def test_the_regions_of_a_step_nest_as_the_model_does() -> None:
     """The suite prints these names; ten regions a layer bound the price of regions that do nothing."""
-    opener, training = Opener(), tiny.training(CPU)
+    opener, training = Opener(), tiny.training()
     with regions_opened_by(opener):
         training.step(TOKENS, TOKENS)
 
@@ -220,7 +223,7 @@ def test_the_regions_of_a_step_nest_as_the_model_does() -> None:
 
 
 def test_an_opener_changes_no_operation_and_is_gone_after_its_context_even_when_that_fails() -> None:
-    training, opener = tiny.training(CPU), Opener()
+    training, opener = tiny.training(), Opener()
     training.create_optimizer_state()
     plain = operators_of(lambda: training.step(TOKENS, TOKENS))
     with regions_opened_by(opener):
@@ -238,7 +241,7 @@ def test_an_opener_changes_no_operation_and_is_gone_after_its_context_even_when_
 )
 def test_a_step_marks_its_parts_in_order_and_clears_gradients_where_told(zero_grad: str, before: str) -> None:
     """Gradients cleared before the update leave it nothing to do. The loss has no graph."""
-    training = tiny.training(CPU, zero_grad=zero_grad)
+    training = tiny.training(zero_grad=zero_grad)
     marks: list[str] = []
     assert not training.step(TOKENS, TOKENS, marks.append).requires_grad
     assert marks.pop(marks.index("zero_grad")) == "zero_grad"
@@ -250,12 +253,12 @@ def test_a_step_marks_its_parts_in_order_and_clears_gradients_where_told(zero_gr
 
 def test_an_unknown_order_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="before-forward, after-forward, before-step"):
-        tiny.training(CPU, zero_grad="never")
+        tiny.training(zero_grad="never")
 
 
 @pytest.mark.parametrize("precision, scale", [("fp16", 65536), ("fp16-unscaled", 1)])
 def test_without_a_scaler_the_scale_is_one(precision: str, scale: int) -> None:
-    training = tiny.training(CPU, precision)
+    training = tiny.training(precision)
     tiny.filled_gradients(training, TOKENS)
     assert training.loss_scale() == scale
 
@@ -264,11 +267,11 @@ def test_the_scaler_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> No
     """torch.amp.GradScaler turns itself off on a GPU that is not there, and says so."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.warns(UserWarning, match="CUDA is not available"):
-        assert not Training(tiny.model(CPU), PRECISIONS["fp16"], torch.device("cuda")).scaler.is_enabled()
+        assert not Training(tiny.model(), PRECISIONS["fp16"], torch.device("cuda")).scaler.is_enabled()
 
 
 def test_releasing_frees_gradients_and_optimizer_state() -> None:
-    training = tiny.training(CPU)
+    training = tiny.training()
     training.step(TOKENS, TOKENS)
     parameter = next(training.model.parameters())
     assert parameter.grad is not None

@@ -13,6 +13,7 @@ from numerics_tests.harness import bounds
 from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import Recipe, alike, float32_patterns, recipes
+from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import BF16, Format
 from numerics_tests.machine.narrow import E2M1, E4M3, E4M3_MAX, E5M2, E8M0, Blocked, codes_of, mxfp8, nearest, nvfp4
 from numerics_tests.test_why_mixed_precision import stochastically_rounded
@@ -35,20 +36,22 @@ def test_constants_of_fp8_agree_with_torch(a_format: Format) -> None:
 
 
 @by_format
-def test_overflow_of_fp8(a_format: Format, device: torch.device) -> None:
+def test_overflow_of_fp8(a_format: Format) -> None:
     """e5m2 overflows to infinity; e4m3fn has none, and what is beyond 464 becomes 448 or NaN, infinity itself too.
 
     A saturating cast hides an overflow that a loss scaler would have seen. The older of PyTorch's casts gave NaN.
     """
-    beyond = torch.tensor([480.0, 1e9, math.inf] if a_format.dtype == E4M3 else [61440.0, 1e9, math.inf], device=device)
+    beyond = torch.tensor(
+        [480.0, 1e9, math.inf] if a_format.dtype == E4M3 else [61440.0, 1e9, math.inf], device=device()
+    )
     found = beyond.to(a_format.dtype).float()
-    print(f"\n{a_format.name} on {device.type}: {beyond.tolist()} become {found.tolist()}")
+    print(f"\n{a_format.name} on {device().type}: {beyond.tolist()} become {found.tolist()}")
     if a_format.dtype == E5M2:
         assert (found == math.inf).all()
     else:
         assert (found == E4M3_MAX).all() or found.isnan().all()
     # Half a unit beyond the maximum, and the tie that goes to it.
-    tie = torch.tensor([464.0, -464.0] if a_format.dtype == E4M3 else [61439.0, -61439.0], device=device)
+    tie = torch.tensor([464.0, -464.0] if a_format.dtype == E4M3 else [61439.0, -61439.0], device=device())
     assert tie.to(a_format.dtype).float().abs().tolist() == [torch.finfo(a_format.dtype).max] * 2
 
 
@@ -60,22 +63,20 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @claim("narrow", {"torch": cast}, dtype=st.sampled_from([E4M3, E5M2]), data=st.data())
-def test_cast_to_fp8_is_to_the_nearest(
-    narrow: Narrow, dtype: torch.dtype, data: st.DataObject, device: torch.device
-) -> None:
+def test_cast_to_fp8_is_to_the_nearest(narrow: Narrow, dtype: torch.dtype, data: st.DataObject) -> None:
     """Exact, ties to even, subnormals kept; IEEE 754-2019, section 4.3.1, against a table of all 256 codes."""
     x = data.draw(float32_patterns(near=FORMAT_8[dtype]))
     x = torch.where(x.abs() <= torch.finfo(dtype).max, x, 1.0)
     expected = nearest(x.double(), codes_of(dtype)).float()
-    assert_same_bits(narrow(x.to(device), dtype).cpu(), expected, "IEEE 754-2019, section 4.3.1")
+    assert_same_bits(narrow(x.to(device()), dtype).cpu(), expected, "IEEE 754-2019, section 4.3.1")
 
 
-def test_scales_in_e8m0_are_powers_of_two_without_a_sign(device: torch.device) -> None:
+def test_scales_in_e8m0_are_powers_of_two_without_a_sign() -> None:
     """Every code is 2^(code - 127), the last NaN; a cast rounds up from 1.5 on, loses the sign, and has no zero."""
     codes = torch.arange(256, dtype=torch.uint8).view(E8M0).float()
     assert_same_bits(codes[:255], torch.ldexp(torch.ones(255), torch.arange(-127, 128)), "MX 1.0, section 5.4.1")
     assert codes[255].isnan()
-    x = torch.tensor([1.0, 1.49, 1.5, 2.99, 3.0, -4.0, 0.0], device=device)
+    x = torch.tensor([1.0, 1.49, 1.5, 2.99, 3.0, -4.0, 0.0], device=device())
     assert x.to(E8M0).float().tolist() == [1, 1, 2, 2, 4, 4, 2.0**-127]
 
 
@@ -99,12 +100,12 @@ ROWS = recipes(16, (32, 64), dtypes=(torch.float32,), exponents=(-12, 12), max_s
 
 
 @claim("product", PRODUCTS, cost=2, recipe=ROWS)
-def test_scaled_product_is_within_its_bound(product: Product, recipe: Recipe, device: torch.device) -> None:
+def test_scaled_product_is_within_its_bound(product: Product, recipe: Recipe) -> None:
     """Each factor is off by u |x| + s 2^-10, and float32 adds gamma_K of all terms: ASNA 2e, section 4.2.
 
     With s = max|x| / 448 nothing saturates; what falls below 2^-9 s is off by half of that at most.
     """
-    x, w = recipe.tensor(device), alike(recipe, 1).tensor(device)
+    x, w = recipe.tensor(), alike(recipe, 1).tensor()
     scales = [float(of.abs().max()) / E4M3_MAX for of in (x, w)]
     u, half = FORMAT_8[E4M3].unit_roundoff, FORMAT_8[E4M3].min_subnormal / 2
     # Dividing by the scale rounds once in float32 before the cast: u and a little.
@@ -120,11 +121,9 @@ BLOCKS = recipes((1, 3), 96, dtypes=(torch.float32,), exponents=(-20, 20), max_s
 
 
 @claim("quantize", {"MXFP8": mxfp8}, recipe=BLOCKS)
-def test_mxfp8_is_the_nearest_with_the_scale_of_its_block(
-    quantize: Quantize, recipe: Recipe, device: torch.device
-) -> None:
+def test_mxfp8_is_the_nearest_with_the_scale_of_its_block(quantize: Quantize, recipe: Recipe) -> None:
     """Exact: the scale is a power of two below the block's largest by 2^8, each element the nearest e4m3fn; MX, 6.3."""
-    x, made = recipe.tensor(device), quantize(recipe.tensor(device))
+    x, made = recipe.tensor(), quantize(recipe.tensor())
     blocks = x.double().unflatten(-1, (-1, 32))
     largest = blocks.abs().amax(-1)
     scales = torch.where(largest > 0, 2.0 ** (largest.log2().floor() - 8), 1.0)
@@ -134,13 +133,13 @@ def test_mxfp8_is_the_nearest_with_the_scale_of_its_block(
 
 
 @claim("quantize", {"NVFP4": nvfp4}, recipe=BLOCKS)
-def test_nvfp4_errs_by_half_a_step_of_its_block(quantize: Quantize, recipe: Recipe, device: torch.device) -> None:
+def test_nvfp4_errs_by_half_a_step_of_its_block(quantize: Quantize, recipe: Recipe) -> None:
     """|x - q| <= s / 4 below 2 s, s / 2 to 4 s, s up to 6 s, where s = max / 6 of 16 neighbours, rounded by 2^-4 of it.
 
     A scale rounded down leaves the largest element at up to 6.4 s, which saturates: still within s. Blocks whose scale
     is below the format's least are 0.
     """
-    x, made = recipe.tensor(device), quantize(recipe.tensor(device))
+    x, made = recipe.tensor(), quantize(recipe.tensor())
     blocks = x.double().unflatten(-1, (-1, 16))
     tensor_scale = float(x.abs().max()) / (E4M3_MAX * 6) or 1.0
     ideal = blocks.abs().amax(-1, keepdim=True) / 6
@@ -151,14 +150,14 @@ def test_nvfp4_errs_by_half_a_step_of_its_block(quantize: Quantize, recipe: Reci
     assert_true(bool(torch.isin(made.elements.abs().float().cpu(), E2M1).all()), "an element is no number of e2m1")
 
 
-def test_second_moment_in_bfloat16_stands_still(device: torch.device) -> None:
+def test_second_moment_in_bfloat16_stands_still() -> None:
     """AdamW's average of squares, of gradients 1, is .95 after 3000 steps; in bfloat16 it stops near a half.
 
     A step adds .001 (1 - v), which is lost once it is at most half a unit of v: 2^-9 between 1/4 and 1/2.
     """
     moments = {}
     for dtype in (torch.float32, torch.bfloat16):
-        weight = torch.nn.Parameter(torch.ones(1, device=device, dtype=dtype))
+        weight = torch.nn.Parameter(torch.ones(1, device=device(), dtype=dtype))
         optimizer = torch.optim.AdamW([weight], foreach=False)
         for _ in range(3000):
             weight.grad = torch.ones_like(weight)
@@ -182,9 +181,7 @@ def train_by_chance(weights: Tensor, change: float, steps: int, generator: torch
 
 
 @claim("train", {"stochastic": train_by_chance}, cost=4, seed=st.integers(0, 2**32 - 1), power=st.integers(-14, -10))
-def test_weights_rounded_by_chance_train_without_bias(
-    train: Train, seed: int, power: int, device: torch.device
-) -> None:
+def test_weights_rounded_by_chance_train_without_bias(train: Train, seed: int, power: int) -> None:
     """Each of 64 steps is below half a unit of 1 and lost when rounded to nearest; by chance the mean moves by all.
 
     4096 weights; each step is a draw within one unit of 2^-8, so the mean is off by at most 6 units sqrt(steps / 4096)

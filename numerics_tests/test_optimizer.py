@@ -13,6 +13,7 @@ from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import Recipe, alike, recipes
 from numerics_tests.harness.tiny import TRAININGS, MakeTraining
+from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import U32
 
 Steps = Callable[[Tensor, list[Tensor], int], Tensor]
@@ -52,34 +53,32 @@ PARAMETERS = VECTORS | MATRICES
 """Parameters of one dimension and of two, because a rule by dimension (no decay on vectors) is a common slip."""
 
 
-def gradients_for(recipe: Recipe, steps: int, device: torch.device) -> list[Tensor]:
-    return [alike(recipe, n, exponent=-6 + n % 5).tensor(device) for n in range(1, steps + 1)]
+def gradients_for(recipe: Recipe, steps: int) -> list[Tensor]:
+    return [alike(recipe, n, exponent=-6 + n % 5).tensor() for n in range(1, steps + 1)]
 
 
 @claim(
     "adamw", ADAMWS, cost=2, recipe=PARAMETERS, steps=st.sampled_from([1, 2, 20]), done=st.sampled_from([0, 1000, 3000])
 )
-def test_adamw_is_within_its_bound(adamw: Steps, recipe: Recipe, steps: int, done: int, device: torch.device) -> None:
+def test_adamw_is_within_its_bound(adamw: Steps, recipe: Recipe, steps: int, done: int) -> None:
     """t (4 u |p| + lr 4096 u32) after t steps; Loshchilov and Hutter, arXiv:1711.05101, algorithm 2.
 
     The second moment is still corrected by 58 % after 1000 steps and by 5 % after 3000.
     """
-    parameter, gradients = recipe.tensor(device), gradients_for(recipe, steps, device)
+    parameter, gradients = recipe.tensor(), gradients_for(recipe, steps)
     exact = oracles.adamw(parameter, gradients, RATE, BETAS, EPS, DECAY, done)
     bound = bounds.adamw(parameter.double(), steps, RATE)
     assert_within(adamw(parameter, gradients, done), exact, bound, "bounds.adamw")
 
 
 @claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS, power=st.integers(-6, 6))
-def test_first_step_of_adamw_is_the_sign_of_the_gradient(
-    adamw: Steps, recipe: Recipe, power: int, device: torch.device
-) -> None:
+def test_first_step_of_adamw_is_the_sign_of_the_gradient(adamw: Steps, recipe: Recipe, power: int) -> None:
     """m / sqrt(v) is g / |g| after one step at any scale of g with |g| >> eps: Kingma and Ba, sec. 2.1.
 
     g / (|g| + eps) differs from the sign by eps / |g|.
     """
-    parameter = recipe.tensor(device)
-    gradient = (alike(recipe, 1, exponent=0, spread=2).tensor(device) + 0.0) * 2.0**power
+    parameter = recipe.tensor()
+    gradient = (alike(recipe, 1, exponent=0, spread=2).tensor() + 0.0) * 2.0**power
     # So that eps / |g| is at most 5e-6 and only the sign of the gradient matters.
     gradient = torch.where(gradient.abs() < 2.0**-9, 2.0**-9, gradient)
     decayed = parameter.double() * (1 - RATE * DECAY)
@@ -89,18 +88,18 @@ def test_first_step_of_adamw_is_the_sign_of_the_gradient(
 
 
 @claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS)
-def test_adamw_without_gradient_only_decays(adamw: Steps, recipe: Recipe, device: torch.device) -> None:
+def test_adamw_without_gradient_only_decays(adamw: Steps, recipe: Recipe) -> None:
     """w (1 - lr wd): decay is decoupled, so a zero gradient divided by sqrt(0) + eps adds nothing; two roundings."""
-    parameter = recipe.tensor(device)
+    parameter = recipe.tensor()
     exact = parameter.double() * (1 - RATE * DECAY)
     bound = 2 * U32 * parameter.double().abs() + 2.0**-149
     assert_within(adamw(parameter, [torch.zeros_like(parameter)], 0), exact, bound, "arXiv:1711.05101")
 
 
 @claim("adamw", {"foreach": ADAMWS["foreach"]}, cost=4, recipe=PARAMETERS)
-def test_foreach_is_the_loop_to_the_bit(adamw: Steps, recipe: Recipe, device: torch.device) -> None:
+def test_foreach_is_the_loop_to_the_bit(adamw: Steps, recipe: Recipe) -> None:
     """Both issue the same operations in the same order, one tensor at a time or all in one call."""
-    parameter, gradients = recipe.tensor(device), gradients_for(recipe, 5, device)
+    parameter, gradients = recipe.tensor(), gradients_for(recipe, 5)
     loop = ADAMWS["loop"](parameter, gradients, 0)
     assert_same_bits(adamw(parameter, gradients, 0), loop, "same operations, same order")
 
@@ -116,18 +115,18 @@ CLIPS = {"torch": torch_clip}
 GRADIENTS = recipes(3, (1, 11), dtypes=(torch.float32,), exponents=(-8, 8), max_spread=3, plant=(0.0, 1e3))
 
 
-def two_gradients(recipe: Recipe, device: torch.device) -> list[Tensor]:
+def two_gradients(recipe: Recipe) -> list[Tensor]:
     """A matrix and a vector."""
-    return [recipe.tensor(device), alike(recipe, 1, shape=(7,)).tensor(device)]
+    return [recipe.tensor(), alike(recipe, 1, shape=(7,)).tensor()]
 
 
 @claim("clip", CLIPS, recipe=GRADIENTS, largest=st.sampled_from([0.5, 1.0, 1e3]))
-def test_clipping_scales_to_the_norm(clip: Clip, recipe: Recipe, largest: float, device: torch.device) -> None:
+def test_clipping_scales_to_the_norm(clip: Clip, recipe: Recipe, largest: float) -> None:
     """g min(1, c / (|g| + 1e-6)) with |g| over all tensors, relative (n + 8) u32; ASNA 2e, section 4.2.
 
     Pascanu, Mikolov and Bengio, arXiv:1211.5063, algorithm 1; the 1e-6 is torch.nn.utils.clip_grad_norm_'s own.
     """
-    gradients = two_gradients(recipe, device)
+    gradients = two_gradients(recipe)
     before = torch.cat([gradient.double().flatten() for gradient in gradients])
     norm = before.norm()
     exact = before * min(1.0, float(largest / (norm + 1e-6)))
@@ -139,9 +138,9 @@ def test_clipping_scales_to_the_norm(clip: Clip, recipe: Recipe, largest: float,
 
 
 @claim("clip", CLIPS, recipe=GRADIENTS)
-def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, device: torch.device) -> None:
+def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe) -> None:
     """The factor is min(1, .) = 1 below the limit, and nothing moves by a bit."""
-    gradients = two_gradients(recipe, device)
+    gradients = two_gradients(recipe)
     before = [gradient.clone() for gradient in gradients]
     clip(gradients, 1e6)
     for gradient, kept in zip(gradients, before, strict=True):
@@ -149,20 +148,18 @@ def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, devic
 
 
 @claim("make", TRAININGS, cost=2, recipe=MATRICES, first=st.integers(-4, 8), second=st.integers(-4, 8))
-def test_update_clips_to_norm_one_and_steps(
-    make: MakeTraining, recipe: Recipe, first: int, second: int, device: torch.device
-) -> None:
+def test_update_clips_to_norm_one_and_steps(make: MakeTraining, recipe: Recipe, first: int, second: int) -> None:
     """Two updates of the model's training against clipping and AdamW in float64, with bounds.adamw.
 
     Two, because the first AdamW step forgets the size of its gradient; two tensors, because the norm is that of all.
     Clipping is off by (n + 8) u32 relatively, of an update of some lr: within what bounds.adamw allows.
     """
-    layer = nn.ParameterList(two_gradients(recipe, device))
+    layer = nn.ParameterList(two_gradients(recipe))
     before, widths = torch.cat([p.detach().flatten() for p in layer]), [p.numel() for p in layer]
-    training = make(layer, PRECISIONS["fp32"], device)
+    training = make(layer, PRECISIONS["fp32"], device())
     shape = (len(before),)
     updates = ((1, first), (2, second))
-    gradients = [alike(recipe, n, shape=shape, exponent=e, spread=1).tensor(device) for n, e in updates]
+    gradients = [alike(recipe, n, shape=shape, exponent=e, spread=1).tensor() for n, e in updates]
     for gradient in gradients:
         for parameter, own in zip(layer, gradient.split(widths), strict=True):
             parameter.grad = own.clone().view_as(parameter)
@@ -175,25 +172,23 @@ def test_update_clips_to_norm_one_and_steps(
 
 
 @claim("make", TRAININGS, cost=2, recipe=MATRICES)
-def test_update_leaves_what_has_no_gradient_alone(make: MakeTraining, recipe: Recipe, device: torch.device) -> None:
+def test_update_leaves_what_has_no_gradient_alone(make: MakeTraining, recipe: Recipe) -> None:
     """A frozen or unused parameter neither moves nor decays, to the bit: torch.optim skips `.grad is None`."""
-    layer = nn.ParameterList(two_gradients(recipe, device))
-    training, idle = make(layer, PRECISIONS["fp32"], device), layer[1].detach().clone()
-    layer[0].grad = alike(recipe, 2).tensor(device)
+    layer = nn.ParameterList(two_gradients(recipe))
+    training, idle = make(layer, PRECISIONS["fp32"], device()), layer[1].detach().clone()
+    layer[0].grad = alike(recipe, 2).tensor()
     training.update()
     assert_same_bits(layer[1].detach(), idle, "torch.optim.AdamW's page")
     assert_true(layer[1] not in training.optimizer.state, "a parameter without a gradient has moments")
 
 
 @claim("make", TRAININGS, recipe=PARAMETERS)
-def test_creating_the_optimizer_state_changes_nothing_else(
-    make: MakeTraining, recipe: Recipe, device: torch.device
-) -> None:
+def test_creating_the_optimizer_state_changes_nothing_else(make: MakeTraining, recipe: Recipe) -> None:
     """Afterwards: zero moments, no step counted, parameters to the bit, no gradients, torch's learning rate."""
-    layer = nn.ParameterList([recipe.tensor(device)])
-    training = make(layer, PRECISIONS["fp32"], device)
+    layer = nn.ParameterList([recipe.tensor()])
+    training = make(layer, PRECISIONS["fp32"], device())
     training.create_optimizer_state()
-    assert_same_bits(layer[0].detach(), recipe.tensor(device), "learning rate 0")
+    assert_same_bits(layer[0].detach(), recipe.tensor(), "learning rate 0")
     assert_true(training.optimizer.param_groups[0]["lr"] == RATE, "the learning rate is another")
     state = training.optimizer.state[layer[0]]
     moments_are_zero = not bool(state["exp_avg"].any()) and not bool(state["exp_avg_sq"].any())
@@ -202,13 +197,11 @@ def test_creating_the_optimizer_state_changes_nothing_else(
 
 
 @claim("make", TRAININGS)
-def test_creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen(
-    make: MakeTraining, device: torch.device
-) -> None:
+def test_creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen(make: MakeTraining) -> None:
     """Each group has its own rate back, 0 included; a frozen parameter gets no moments, as in a step."""
-    layer = nn.ParameterList([torch.ones(2, device=device) for _ in range(3)])
+    layer = nn.ParameterList([torch.ones(2, device=device()) for _ in range(3)])
     layer[2].requires_grad_(requires_grad=False)
-    training = make(layer, PRECISIONS["fp32"], device)
+    training = make(layer, PRECISIONS["fp32"], device())
     training.optimizer = torch.optim.AdamW(
         [{"params": [layer[0]], "lr": 0.0}, {"params": [layer[1], layer[2]], "lr": 0.5}], foreach=False
     )
@@ -219,11 +212,11 @@ def test_creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen(
 
 
 @claim("make", TRAININGS)
-def test_update_hides_no_gradient_that_is_not_a_number(make: MakeTraining, device: torch.device) -> None:
+def test_update_hides_no_gradient_that_is_not_a_number(make: MakeTraining) -> None:
     """Nothing skips the step without a scaler: NaN reaches every weight, because the norm of all is NaN."""
     for precision in ("fp32", "bf16", "fp16-unscaled"):
-        layer = nn.ParameterList([torch.ones(2, device=device) for _ in range(2)])
-        training = make(layer, PRECISIONS[precision], device)
+        layer = nn.ParameterList([torch.ones(2, device=device()) for _ in range(2)])
+        training = make(layer, PRECISIONS[precision], device())
         for parameter in layer:
             parameter.grad = torch.ones_like(parameter)
         layer[0].grad[0] = torch.nan
@@ -240,13 +233,13 @@ KERNELS: dict[str | None, set[str]] = {
 
 
 @claim("make", TRAININGS)
-def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training], device: torch.device) -> None:
+def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training]) -> None:
     """Clipping and AdamW; `default` is what torch.optim.AdamW chooses itself: foreach on CUDA, a loop on a CPU."""
-    default = KERNELS["foreach" if device.type == "cuda" else "loop"]
+    default = KERNELS["foreach" if device().type == "cuda" else "loop"]
     for name in (*OPTIMIZERS, None):
-        layer = nn.Linear(2, 2).to(device)
-        training = make(layer, PRECISIONS["fp32"], device, *filter(None, [name]))
-        layer(torch.ones(1, 2, device=device)).sum().backward()
+        layer = nn.Linear(2, 2).to(device())
+        training = make(layer, PRECISIONS["fp32"], device(), *filter(None, [name]))
+        layer(torch.ones(1, 2, device=device())).sum().backward()
         found = set().union(*KERNELS.values()).intersection(operators_of(training.update))
         expected = KERNELS.get(name, default)
         assert_true(found == expected, f"{name} issues {sorted(found)}, not {sorted(expected)}")
@@ -262,27 +255,15 @@ def test_clipping_float16_gradients_loses_them_all() -> None:
     assert (wide[0] > 0.49).all()
 
 
-def test_optimizer_state_is_float32(device: torch.device) -> None:
-    """Moments follow their parameter's dtype, so float32 parameters keep float32 moments under autocast."""
-    layer = nn.Linear(3, 3).to(device)
-    training = Training(layer, PRECISIONS["bf16"], device)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        layer(torch.ones(2, 3, device=device)).float().sum().backward()
-    training.update()
-    moments = [state[name] for state in training.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    assert len(moments) == 4
-    assert {moment.dtype for moment in moments} == {torch.float32}
-
-
 @claim("make", TRAININGS)
-def test_training_takes_torchs_defaults(make: Callable[..., Training], device: torch.device) -> None:
+def test_training_takes_torchs_defaults(make: Callable[..., Training]) -> None:
     """The constants above are what the bounds assume; if torch's defaults change, this test fails first.
 
     Every other setting is torch's own too, so that no switch such as amsgrad stands unseen.
     """
-    layer = nn.Linear(2, 2).to(device)
+    layer = nn.Linear(2, 2).to(device())
     for name in ADAMWS:
-        groups = make(layer, PRECISIONS["fp32"], device, name).optimizer.param_groups
+        groups = make(layer, PRECISIONS["fp32"], device(), name).optimizer.param_groups
         assert_true(len(groups) == 1, f"{len(groups)} groups of parameters")
         found = {key: value for key, value in groups[0].items() if key != "params"}
         assert_true(len(groups[0]["params"]) == 2, "a parameter is left out")

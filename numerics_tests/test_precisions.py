@@ -12,6 +12,7 @@ from numerics_tests.harness import tiny
 from numerics_tests.harness.checks import assert_true
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.machine.environment import device
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,16 @@ EXPECTED = {
 
 
 @claim("make", tiny.TRAININGS)
-def test_precisions_are_what_their_names_say(make: tiny.MakeTraining, device: torch.device) -> None:
+def test_precisions_are_what_their_names_say(make: tiny.MakeTraining) -> None:
     """Read back from PyTorch, not from the table; the scaler's settings are those of torch.amp.GradScaler's page."""
     assert_true(set(PRECISIONS) == set(EXPECTED), f"the table holds {sorted(PRECISIONS)}")
     for name, expected in EXPECTED.items():
-        training = make(nn.Linear(2, 2).to(device), PRECISIONS[name], device)
+        training = make(nn.Linear(2, 2).to(device()), PRECISIONS[name], device())
         PRECISIONS[name].apply()
-        with PRECISIONS[name].autocast(device):
-            is_cast = torch.is_autocast_enabled(device.type)
+        with PRECISIONS[name].autocast(device()):
+            is_cast = torch.is_autocast_enabled(device().type)
             found = Mode(
-                torch.get_autocast_dtype(device.type) if is_cast else None,
+                torch.get_autocast_dtype(device().type) if is_cast else None,
                 torch.get_float32_matmul_precision(),
                 training.scaler.is_enabled(),
             )
@@ -55,13 +56,13 @@ def test_precisions_are_what_their_names_say(make: tiny.MakeTraining, device: to
 
 
 @claim("make", tiny.TRAININGS)
-def test_autocast_keeps_float32_where_it_sums(make: tiny.MakeTraining, device: torch.device) -> None:
+def test_autocast_keeps_float32_where_it_sums(make: tiny.MakeTraining) -> None:
     """The residual stream is float32 after every block, and norm weights have gradients of more than 16 bits.
 
     Their gradients are sums over tokens made in float32; values on the grid of a 16-bit format would have been rounded.
     """
     for name in ("bf16", "fp16"):
-        training, tokens = make(tiny.model(device), PRECISIONS[name], device), tiny.tokens(device)
+        training, tokens = make(tiny.model(), PRECISIONS[name], device()), tiny.tokens()
         stream: list[Tensor] = []
         for block in training.model.get_submodule("blocks").children():
             block.register_forward_hook(lambda module, inputs, output, stream=stream: stream.append(output))
@@ -75,13 +76,13 @@ def test_autocast_keeps_float32_where_it_sums(make: tiny.MakeTraining, device: t
 
 
 @claim("make", tiny.TRAININGS, of_any_model=True)
-def test_autocast_ends_before_the_backward_pass(make: tiny.MakeTraining, device: torch.device) -> None:
+def test_autocast_ends_before_the_backward_pass(make: tiny.MakeTraining) -> None:
     """PyTorch's rule, torch.amp: backward passes run in the dtypes that autocast chose, not under autocast again."""
-    training, tokens = make(tiny.model(device), PRECISIONS["bf16"], device), tiny.tokens(device)
+    training, tokens = make(tiny.model(), PRECISIONS["bf16"], device()), tiny.tokens()
     seen: list[bool] = []
 
     def watch(model: nn.Module, inputs: object, logits: Tensor) -> None:
-        logits.register_hook(lambda gradient: seen.append(torch.is_autocast_enabled(device.type)))
+        logits.register_hook(lambda gradient: seen.append(torch.is_autocast_enabled(device().type)))
 
     training.model.register_forward_hook(watch)
     training.backward(training.loss(training.forward(tokens), tokens))
@@ -100,13 +101,13 @@ def model_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @claim("product", {"model": model_linear}, recipe=recipes(64, 256, dtypes=(torch.bfloat16,), max_spread=0, plant=()))
-def test_linear_rounds_once(product: Product, recipe: Recipe, device: torch.device) -> None:
+def test_linear_rounds_once(product: Product, recipe: Recipe) -> None:
     """The root mean square of its error is that of rounding the exact product once to bfloat16, within 2 %.
 
     Accumulating K terms in float32 adds at most K u32 / u_bf16 = 2^-8 of a rounding. The largest error does not tell:
     a product whose halves are added in bfloat16 errs by as much at its worst, but by 1.2 times on average.
     """
-    x, weight = recipe.tensor(device), alike(recipe, 1).tensor(device)
+    x, weight = recipe.tensor(), alike(recipe, 1).tensor()
     exact = x.double() @ weight.double().T
     once = (exact.bfloat16().double() - exact).square().mean().sqrt()
     error = (product(x.float(), weight.float()).double() - exact).square().mean().sqrt()

@@ -38,8 +38,7 @@ def assert_same_named(actual: Named, expected: Named, source: str) -> None:
 
 
 def in_one_process() -> Training:
-    cpu = torch.device("cpu")
-    return Training(tiny.model(cpu, config=CONFIG), PRECISIONS["fp32"], cpu)
+    return Training(tiny.model(config=CONFIG).cpu(), PRECISIONS["fp32"], torch.device("cpu"))
 
 
 @cache
@@ -56,7 +55,7 @@ def exact_gradients() -> tuple[Named, Named]:
 
 
 @claim("variant", IN_FLOAT32)
-def test_gradient_of_ranks_is_that_of_the_whole_batch(variant: str, device: torch.device) -> None:
+def test_gradient_of_ranks_is_that_of_the_whole_batch(variant: str) -> None:
     """The error against float64 is at most twice the error of the whole batch in one process, and what dividing it can
     add.
 
@@ -73,7 +72,7 @@ def test_gradient_of_ranks_is_that_of_the_whole_batch(variant: str, device: torc
 
 
 @claim("variant", IN_FLOAT32)
-def test_two_ranks_give_the_mean_of_their_chunks_to_the_bit(variant: str, device: torch.device) -> None:
+def test_two_ranks_give_the_mean_of_their_chunks_to_the_bit(variant: str) -> None:
     """Halving is exact and a + b = b + a, so nothing but the one rounding of a + b is left."""
     first, second = on_ranks(variant, 2)
     mean = {name: (gradient + second.own[name]) / 2 for name, gradient in first.own.items()}
@@ -82,7 +81,7 @@ def test_two_ranks_give_the_mean_of_their_chunks_to_the_bit(variant: str, device
 
 
 @claim("variant", ALL)
-def test_ranks_add_within_the_bound_of_their_dtype(variant: str, device: torch.device) -> None:
+def test_ranks_add_within_the_bound_of_their_dtype(variant: str) -> None:
     """Each rank rounds its gradient, they add N of them and divide: gamma_(N + 2) mean|g| in the dtype of the sum.
 
     ASNA 2e, section 4.2; each rounding loses at most one subnormal besides.
@@ -99,14 +98,14 @@ def test_ranks_add_within_the_bound_of_their_dtype(variant: str, device: torch.d
 
 
 @claim("variant", IN_BFLOAT16)
-def test_sums_in_bfloat16_are_bfloat16_numbers(variant: str, device: torch.device) -> None:
+def test_sums_in_bfloat16_are_bfloat16_numbers(variant: str) -> None:
     """What was added in 16 bits is kept in 32: every gradient is a bfloat16 number, which a float32 sum is not."""
     gradients = on_ranks(variant, 2)[0].gradients
     assert_same_named(gradients, {n: g.bfloat16().float() for n, g in gradients.items()}, "rounded to bfloat16")
 
 
 @claim("variant", ALL)
-def test_dtypes_are_those_declared(variant: str, device: torch.device) -> None:
+def test_dtypes_are_those_declared(variant: str) -> None:
     """Parameters, gradients and moments are float32 in each precision; gradients travel in the declared dtype."""
     for precision in ("fp32", "bf16"):
         seen = on_ranks(variant, 2, precision=precision)[0]
@@ -120,7 +119,7 @@ def test_dtypes_are_those_declared(variant: str, device: torch.device) -> None:
 
 
 @claim("variant", ALL)
-def test_weights_are_the_same_on_all_ranks_after_three_steps(variant: str, device: torch.device) -> None:
+def test_weights_are_the_same_on_all_ranks_after_three_steps(variant: str) -> None:
     """The same bits: all ranks step with the same gradients from the same start."""
     for world in WORLDS:
         first, *others = on_ranks(variant, world)
@@ -129,7 +128,7 @@ def test_weights_are_the_same_on_all_ranks_after_three_steps(variant: str, devic
 
 
 @claim("variant", ALL)
-def test_three_steps_move_weights_as_in_one_process(variant: str, device: torch.device) -> None:
+def test_three_steps_move_weights_as_in_one_process(variant: str) -> None:
     """Apart by at most a fifth of the movement in the L2 norm; a parameter that is not stepped is apart by all of it.
 
     AdamW divides by the size of a gradient, so elements near 0 amplify a rounding: a trajectory has no useful bound.
@@ -147,7 +146,7 @@ def test_three_steps_move_weights_as_in_one_process(variant: str, device: torch.
 
 
 @claim("variant", ALL)
-def test_clipping_norm_is_that_of_all_ranks(variant: str, device: torch.device) -> None:
+def test_clipping_norm_is_that_of_all_ranks(variant: str) -> None:
     """Each gradient is scaled by 1 / |all gradients|, relative to (n / 2 + N + 8) u32 with n the number of elements.
 
     Squares are positive, so their sum is relatively exact to gamma_n (ASNA 2e, section 4.2) and its root halves that.
@@ -164,7 +163,7 @@ def test_clipping_norm_is_that_of_all_ranks(variant: str, device: torch.device) 
 
 
 @claim("variant", {"ddp": "ddp", "zero1": "zero1"})
-def test_bucket_size_changes_no_bit_on_two_ranks(variant: str, device: torch.device) -> None:
+def test_bucket_size_changes_no_bit_on_two_ranks(variant: str) -> None:
     """A bucket says what travels together, not what is added; smaller ones are more messages."""
     runs = [on_ranks(variant, 2, bucket_mb)[0] for bucket_mb in BUCKETS_MB]
     for run in runs[1:]:
@@ -174,7 +173,7 @@ def test_bucket_size_changes_no_bit_on_two_ranks(variant: str, device: torch.dev
 
 
 @claim("variant", {name: name for name in SHARDED})
-def test_resharding_changes_no_bit_on_two_ranks(variant: str, device: torch.device) -> None:
+def test_resharding_changes_no_bit_on_two_ranks(variant: str) -> None:
     """Gathering a block's weights again for its backward pass gives what was there; it costs one gather a block."""
     again, once = (on_ranks(variant, 2, reshard=reshard)[0] for reshard in (True, False))
     assert_same_named(again.gradients, once.gradients, "resharded")
@@ -187,7 +186,7 @@ MOMENTS = 2 * CONFIG.parameters
 
 
 @claim("variant", ALL)
-def test_moments_are_kept_as_often_as_declared(variant: str, device: torch.device) -> None:
+def test_moments_are_kept_as_often_as_declared(variant: str) -> None:
     """Both moments of each parameter are kept: on every rank, or on one of them where a variant shards them."""
     for world in WORLDS:
         kept = [seen.moments for seen in on_ranks(variant, world)]
@@ -197,14 +196,14 @@ def test_moments_are_kept_as_often_as_declared(variant: str, device: torch.devic
 
 
 @claim("variant", COPIED)
-def test_gradients_stay_apart_without_synchronization(variant: str, device: torch.device) -> None:
+def test_gradients_stay_apart_without_synchronization(variant: str) -> None:
     """Each rank's are its own to the bit, and nothing of them is left in the next pass, which is synchronized."""
     for seen in on_ranks(variant, 2):
         assert_same_named(seen.apart, seen.own, "one rank")
 
 
 @claim("variant", {name: name for name in SHARDED})
-def test_a_step_without_exchange_leaves_no_trace(variant: str, device: torch.device) -> None:
+def test_a_step_without_exchange_leaves_no_trace(variant: str) -> None:
     """It sends the norm alone and leaves the gradients of the last exchange, zeros before the first.
 
     Passes with exchange between such steps give the same bits, and send what a model sends that had no such step.
@@ -223,7 +222,7 @@ def test_a_step_without_exchange_leaves_no_trace(variant: str, device: torch.dev
 
 
 @claim("variant", {"fsdp2": "fsdp2"})
-def test_a_root_without_weights_of_its_own_keeps_nothing(variant: str, device: torch.device) -> None:
+def test_a_root_without_weights_of_its_own_keeps_nothing(variant: str) -> None:
     """A model of the user's may have such a root; FSDP2 has no group of parameters for it."""
     assert_true(all(of_ranks("keeps_nothing_without_weights", 2)), "forgetting what it keeps fails")
 
@@ -234,14 +233,14 @@ KINDS = {"zero1": {"all_reduce", "broadcast"}} | {
 
 
 @claim("variant", ALL)
-def test_a_step_sends_only_what_its_variant_needs(variant: str, device: torch.device) -> None:
+def test_a_step_sends_only_what_its_variant_needs(variant: str) -> None:
     """Gradients, and of a model in slices its weights; no buffers, which are tables that all ranks have."""
     sent = {kind for kind, _ in on_ranks(variant, 2)[0].sent}
     assert_true(sent == KINDS.get(variant, {"all_reduce"}), f"{sorted(sent)}")
 
 
 @claim("variant", ALL)
-def test_each_rank_steps_with_the_implementation_asked_for(variant: str, device: torch.device) -> None:
+def test_each_rank_steps_with_the_implementation_asked_for(variant: str) -> None:
     for optimizer in ("loop", "foreach", "fused"):
         for runs_as in of_ranks("adamw_runs_as", 2, variant, optimizer):
             asked = optimizer == "foreach", optimizer == "fused"
@@ -249,9 +248,7 @@ def test_each_rank_steps_with_the_implementation_asked_for(variant: str, device:
 
 
 @claim("blocks_of", {"blocks": blocks})
-def test_blocks_are_those_of_the_longest_list(
-    blocks_of: Callable[[nn.Module], list[nn.Module]], device: torch.device
-) -> None:
+def test_blocks_are_those_of_the_longest_list(blocks_of: Callable[[nn.Module], list[nn.Module]]) -> None:
     """A model without a list has none."""
     short, long = (nn.ModuleList(nn.Identity() for _ in range(length)) for length in (2, 3))
     assert_true(blocks_of(nn.Sequential(short, long)) == list(long), "the blocks are not those of the longest list")

@@ -31,6 +31,7 @@ from numerics_tests.harness import bounds, oracles
 from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.strategies import Recipe, alike, integers, recipes
+from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import U32
 
 Softmax = Callable[[Tensor], Tensor]
@@ -49,23 +50,23 @@ LOW_LOGITS = recipes(3, (2, 8, 33, 600), dtypes=(torch.float16, torch.bfloat16),
 
 
 @claim("softmax", SOFTMAXES, recipe=LOGITS)
-def test_softmax_is_within_its_bound(softmax: Softmax, recipe: Recipe, device: torch.device) -> None:
+def test_softmax_is_within_its_bound(softmax: Softmax, recipe: Recipe) -> None:
     """Relative ((m - x_i) + log n + n + 8) u32; Blanchard, Higham and Higham, IMA JNA 41 (2021)."""
     # A recipe is a few numbers, from which the tensor is made: it shrinks to a line that can be pasted.
-    x = recipe.tensor(device)
+    x = recipe.tensor()
     # The oracle sees x after its rounding to float32, so the error is that of the kernel alone.
     exact = oracles.softmax(x)
     assert_within(softmax(x), exact, bounds.softmax(x.double(), exact, x.dtype), "bounds.softmax")
 
 
 @claim("softmax", SOFTMAXES, recipe=LOW_LOGITS)
-def test_softmax_of_16_bits_is_within_its_bound(softmax: Softmax, recipe: Recipe, device: torch.device) -> None:
+def test_softmax_of_16_bits_is_within_its_bound(softmax: Softmax, recipe: Recipe) -> None:
     """Relative ((m - x_i) + 4) u, where every step is rounded to 16 bits but the sum is kept in float32.
 
     The shift rounds by u (m - x_i), exp, sum and quotient by u each; same source. The model writes softmax out, so on
     a CPU, where exp is not on autocast's list, this is what runs under autocast.
     """
-    x = recipe.tensor(device)
+    x = recipe.tensor()
     exact = oracles.softmax(x)
     u, eta = bounds.rounding(x.dtype)
     gap = (x.double().amax(-1, keepdim=True) - x.double()).clamp(max=200)
@@ -74,16 +75,16 @@ def test_softmax_of_16_bits_is_within_its_bound(softmax: Softmax, recipe: Recipe
 
 
 @claim("softmax", SOFTMAXES, seed=st.integers(0, 2**32 - 1), shift=st.integers(-(2**20), 2**20))
-def test_softmax_ignores_a_shift(softmax: Softmax, seed: int, shift: int, device: torch.device) -> None:
+def test_softmax_ignores_a_shift(softmax: Softmax, seed: int, shift: int) -> None:
     """softmax(z + c) = softmax(z) bit for bit on integers below 2^24, which shift without rounding."""
-    z = integers(seed, 50, 3, 17).float().to(device)
+    z = integers(seed, 50, 3, 17).float().to(device())
     assert_same_bits(softmax(z + shift), softmax(z), "integers below 2^24 are exact")
 
 
 @claim("softmax", SOFTMAXES, recipe=recipes(2, (2, 33), exponents=(8, 14), plant=(65504.0, -65504.0, 3e4)))
-def test_softmax_is_finite_and_sums_to_one(softmax: Softmax, recipe: Recipe, device: torch.device) -> None:
+def test_softmax_is_finite_and_sums_to_one(softmax: Softmax, recipe: Recipe) -> None:
     """|sum p - 1| <= (n + 8) u32 + 3 u + n eta for every finite input, however large; ASNA 2e, section 4.2."""
-    probabilities = softmax(recipe.tensor(device)).double()
+    probabilities = softmax(recipe.tensor()).double()
     u, eta = bounds.rounding(recipe.dtype)
     n = probabilities.shape[-1]
     total = probabilities.sum(-1)
@@ -91,25 +92,23 @@ def test_softmax_is_finite_and_sums_to_one(softmax: Softmax, recipe: Recipe, dev
 
 
 @claim("softmax", SOFTMAXES, recipe=recipes(2, (2, 9), dtypes=(torch.float32,), exponents=(-3, 4), plant=GAPS))
-def test_softmax_keeps_order(softmax: Softmax, recipe: Recipe, device: torch.device) -> None:
+def test_softmax_keeps_order(softmax: Softmax, recipe: Recipe) -> None:
     """A larger logit never gets a smaller probability: shift, exp and quotient are each monotone, rounded or not."""
-    x = recipe.tensor(device).sort(-1).values
+    x = recipe.tensor().sort(-1).values
     probabilities = softmax(x)
     falls = (probabilities.diff(dim=-1) < -2 * U32 * probabilities[..., 1:]).any()
     assert_true(not bool(falls), f"a larger logit got less: {probabilities}")
 
 
 @claim("softmax", SOFTMAXES, recipe=LOGITS, power=st.integers(-8, 0))
-def test_softmax_moves_no_more_than_its_input(
-    softmax: Softmax, recipe: Recipe, power: int, device: torch.device
-) -> None:
+def test_softmax_moves_no_more_than_its_input(softmax: Softmax, recipe: Recipe, power: int) -> None:
     """||softmax(z + e) - softmax(z)||_1 <= max|e|, and the rounding of both.
 
     Derived: the Jacobian diag(p) - p p^T turns e into p (e - p.e), largest for e of signs alone, where its 1-norm is
     4 P (1 - P) <= 1 with P the probability of the positive ones.
     """
-    x = recipe.tensor(device)
-    moved = x + alike(recipe, 1, exponent=power, spread=0).tensor(device)
+    x = recipe.tensor()
+    moved = x + alike(recipe, 1, exponent=power, spread=0).tensor()
     change = (softmax(moved).double() - softmax(x).double()).abs().sum(-1)
     allowed = (moved.double() - x.double()).abs().amax(-1)
     rounding = sum(bounds.softmax(z.double(), oracles.softmax(z), z.dtype).sum(-1) for z in (x, moved))

@@ -1,6 +1,7 @@
 """The phases, one row each: what its set-up runs, what is timed, and what follows. No torch."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, cached_property
 from typing import Any
@@ -307,6 +308,15 @@ class RefusalError(Exception):
     """One sentence for the user, which goes to standard error, so that `--json` leaves only JSON on the other."""
 
     exit_code = UNREADABLE
+
+    @classmethod
+    @contextmanager
+    def instead_of(cls, error: type[Exception]) -> Iterator[None]:
+        """Raise this with the sentence of such an error where the block raises one."""
+        try:
+            yield
+        except error as raised:
+            raise cls(raised) from raised
 
 
 class UsageError(RefusalError):

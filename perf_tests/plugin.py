@@ -184,7 +184,11 @@ def _as_usage_error(config: pytest.Config) -> Iterator[None]:
         raise pytest.UsageError(str(error)) from error
     except MemoryError:
         uncap_address_space()  # or the refusal could not be printed
-        raise before.too_small(config) from None
+        budget = config.getoption("--memory-budget")
+        words = "The memory that is free" if budget is None else f"--memory-budget {budget}"
+        raise pytest.UsageError(
+            f"{words} is less than the run needs before its first case; give it at least 256MiB."
+        ) from None
 
 
 def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,6 +11,8 @@ from torch.distributed.tensor import DTensor
 # torch.overrides.TorchFunctionMode, the public one, sees Python's calls alone.
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from numerics_tests.machine.formats import U32
+
 
 def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: str) -> None:
     """Raise AssertionError unless |actual - exact| <= bound everywhere; `exact` is the float64 oracle."""
@@ -57,13 +59,17 @@ def assert_true(fact: bool, sentence: str) -> None:
         raise AssertionError(sentence)
 
 
-def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor: float) -> None:
-    """Raise AssertionError if the largest error exceeds twice that of the plain computation, `baseline`, and `floor`.
+def assert_at_most_twice(
+    actual: Tensor, baseline: Tensor, exact: Tensor, floor: float = 0.0, roundings: float = 0.0
+) -> None:
+    """Raise AssertionError if the largest error exceeds twice that of the plain computation, `baseline`, and a floor:
+    `floor` itself, or so many roundings of the largest exact value to float32.
 
     The rule of flash-attention's own tests, tests/test_flash_attn.py: no bound is needed where a yardstick is.
     """
     __tracebackhide__ = True
     error = float((actual.double() - exact).abs().max())
+    floor += roundings * U32 * float(exact.abs().max())
     allowed = 2 * float((baseline.double() - exact).abs().max()) + floor
     assert_true(
         error <= allowed,

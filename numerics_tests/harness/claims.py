@@ -27,6 +27,7 @@ from hypothesis.strategies import SearchStrategy
 
 from numerics_tests.harness import bounds
 from numerics_tests.harness.strategies import Recipe
+from numerics_tests.machine.environment import device
 
 SUITE = Path(__file__).parents[1]
 MODEL = Path(__file__).parents[2] / "model"
@@ -136,24 +137,25 @@ class Claim:
         # A fixture's implementation has no name here; the test's id says which it is.
         written = {self.argument: known.get(id(arguments[self.argument]), "implementation")}
         for name, value in arguments.items():
-            written.setdefault(name, f"torch.{value!r}" if isinstance(value, torch.device) else repr(value))
+            written.setdefault(name, repr(value))
         call = ", ".join(f"{name}={text}" for name, text in written.items())
         lines = (
-            "import torch",
             "from numerics_tests.harness.claims import all_claims",
             "from numerics_tests.harness.strategies import *",
+            "from numerics_tests.machine.environment import compute_on",
+            f"compute_on(torch.{device()!r})",
             f"claim = all_claims()[{self.name!r}]",
             f"claim.check({call})",
         )
         return "\n".join(("Paste:", *(f"    {line}" for line in lines)))
 
-    def judge(self, implementation: object, device: torch.device) -> None:
+    def judge(self, implementation: object) -> None:
         """Raise what the claim raises for `implementation`.
 
         Draws as many examples as `ci` under every profile, because these must be enough to see a fault: with those of
         `quick`, one fault in twenty survives one seed in six. Always the same ones, unshrunk and from no database.
         """
-        arguments = {self.argument: implementation, "device": device}
+        arguments = {self.argument: implementation}
         if not self.strategies:
             self.check(**arguments)
             return
@@ -259,13 +261,13 @@ class SourceFault:
             )
         return text.replace(self.old, self.new)
 
-    def judge(self, device: torch.device) -> None:
+    def judge(self) -> None:
         """Raise what the claim raises for the faulty model, over every implementation that the fault may change."""
         with self._imported() as claim:
             # A claim without references of its own judges every attention.
             names = claim.references or importlib.import_module("numerics_tests.test_attention").EAGER
             for implementation in names.values() if self.reference is None else (names[self.reference],):
-                claim.judge(implementation, device)
+                claim.judge(implementation)
 
     @contextmanager
     def _imported(self) -> Iterator[Claim]:
@@ -288,5 +290,6 @@ class SourceFault:
 
 
 def _is_imported_anew(module: str) -> bool:
-    """Whether a second import makes it anew; the processes of ranks are shared."""
-    return module.partition(".")[0] in ("model", "numerics_tests") and module != "numerics_tests.harness.rank_pool"
+    """Whether a second import makes it anew; the processes of ranks and the device are those of the run."""
+    shared = ("numerics_tests.harness.rank_pool", "numerics_tests.machine.environment")
+    return module.partition(".")[0] in ("model", "numerics_tests") and module not in shared

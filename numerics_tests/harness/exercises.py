@@ -40,21 +40,12 @@ def thousand_additions(accumulator: torch.dtype, addend: Tensor, device: torch.d
     return running_sums(addend.to(device), ADDITIONS, accumulator)[-1]
 
 
-def error_of_the_number(addend: Tensor) -> Fraction:
-    """The error of a thousand times 0.01 as it is stored, added exactly."""
-    return ADDITIONS * (Fraction(addend.item()) - A_HUNDREDTH)
-
-
-def error_of_the_additions(total: float, addend: Tensor) -> Fraction:
-    """What rounding after each addition changes."""
-    return Fraction(total) - ADDITIONS * Fraction(addend.item())
-
-
 def accumulation() -> Rows:
     rows = []
     for name, (accumulator, addend, _) in LOOPS.items():
         total = thousand_additions(accumulator, addend, CPU)
-        errors = error_of_the_number(addend), error_of_the_additions(total, addend)
+        added_exactly = ADDITIONS * Fraction(addend.item())
+        errors = added_exactly - ADDITIONS * A_HUNDREDTH, Fraction(total) - added_exactly
         rows.append((name, f"{total:.10g}", *(f"{float(error):+.3g}" for error in errors)))
     return ("Loop", "total", "error of the number", "error of the additions"), *rows
 
@@ -69,12 +60,8 @@ def partial_sums() -> Rows:
     return ("Additions", "fp16", "fp32 of fp16"), *rows
 
 
-def stored_hundredth(a_format: Format) -> Fraction:
-    return Fraction(torch.tensor(0.01, dtype=a_format.dtype).item())
-
-
 def stored() -> Rows:
-    values = {a_format.name: stored_hundredth(a_format) for a_format in (FP32, FP16, BF16)}
+    values = {known.name: Fraction(torch.tensor(0.01, dtype=known.dtype).item()) for known in (FP32, FP16, BF16)}
     rows = [(name, f"{float(value):.10f}", f"{float(value / A_HUNDREDTH - 1):+.2e}") for name, value in values.items()]
     return ("Format", "stored", "relative error"), *rows
 
@@ -172,20 +159,16 @@ def rms_norm_in_its_own_format(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight.to(x.dtype) * (x * inverse_rms(x, eps))
 
 
-def thousands(a_format: Format, device: torch.device) -> Tensor:
+def thousands(a_format: Format) -> Tensor:
     """Rows about 1000, whose squares are beyond float16."""
-    return (1000 + 300 * Recipe((16, 64), torch.float64).exact()).to(device, a_format.dtype)
-
-
-def tiny_row(device: torch.device) -> Tensor:
-    """2^-13, whose square is below half of float16's smallest number."""
-    return torch.full((1, 8), 2.0**-13, dtype=torch.float16, device=device)
+    return (1000 + 300 * Recipe((16, 64), torch.float64).exact()).to(a_format.dtype)
 
 
 def norms() -> Rows:
     """RMSNorm in its own format and in float32, beside float64."""
-    inputs = {f"about 1000, {a_format.name}": (thousands(a_format, CPU), 1e-5) for a_format in LOW}
-    inputs[f"2^-13, {FP16.name}"] = (tiny_row(CPU), 1e-9)
+    inputs = {f"about 1000, {a_format.name}": (thousands(a_format), 1e-5) for a_format in LOW}
+    # Its square is below half of float16's smallest number.
+    inputs[f"2^-13, {FP16.name}"] = (torch.full((1, 8), 2.0**-13, dtype=torch.float16), 1e-9)
     rows = []
     for name, (x, eps) in inputs.items():
         weight = torch.ones(x.shape[-1])
@@ -200,7 +183,7 @@ def layer_norms() -> Rows:
     """LayerNorm of rows about 1000, part by part in their own format, and PyTorch's, which sums in float32."""
     rows = []
     for a_format in LOW:
-        x = thousands(a_format, CPU)
+        x = thousands(a_format)
         weight, bias = torch.ones(x.shape[-1]), torch.zeros(x.shape[-1])
         z, condition = oracles.normalised(x, 1e-5)
         bound = bounds.layer_norm(z, z, weight.double(), bias.double(), condition, x.dtype)
@@ -208,14 +191,9 @@ def layer_norms() -> Rows:
         variance = (x - mean).square().mean(-1, keepdim=True)
         exact_mean, exact_variance = x.double().mean(-1, keepdim=True), x.double().var(-1, keepdim=True, correction=0)
         results = (x - mean) * (variance + 1e-5).rsqrt(), F.layer_norm(x.float(), x.shape[-1:]).to(x.dtype)
-        rows.append(
-            (
-                f"about 1000, {a_format.name}",
-                _in_roundings(mean, exact_mean, a_format),
-                _in_roundings(variance, exact_variance, a_format),
-                *(_judged(result, z, bound) for result in results),
-            )
-        )
+        parts = (mean, exact_mean), (variance, exact_variance)
+        words = [*(_in_roundings(*part, a_format) for part in parts), *(_judged(one, z, bound) for one in results)]
+        rows.append((f"about 1000, {a_format.name}", *words))
     return ("Input", "mean", "variance", "result in its own format", "result in float32"), *rows
 
 

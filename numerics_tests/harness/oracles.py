@@ -104,11 +104,3 @@ def _block(x: Tensor, weight: Mapping[str, Tensor], num_heads: int) -> Tensor:
     normed = rms_norm(x, weight["feed_forward_norm.weight_D"], 1e-5, x.dtype)
     gate, up, down = (weight[f"feed_forward.{name}.weight_OI"] for name in ("gate", "up", "down"))
     return x + swiglu(normed, gate, up, down, x.dtype)
-
-
-def transformer_loss(
-    state: Mapping[str, Tensor], tokens: Tensor, targets: Tensor, num_layers: int, num_heads: int
-) -> Tensor:
-    """Mean loss over all positions, in the dtype of the parameters."""
-    logits = transformer_logits(state, tokens, num_layers, num_heads)
-    return token_losses(logits, targets, logits.dtype).mean()

@@ -113,9 +113,9 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
         return Training(made, PRECISIONS[precision], CPU)
 
     # Copies of whole models start as the first rank's, however this rank's own was drawn.
-    made = tiny.model(CPU, seed=0 if variant in SHARDED else ranks.number, config=CONFIG)
+    made = tiny.model(seed=0 if variant in SHARDED else ranks.number, config=CONFIG)
     training, tokens = PARALLEL[variant](made, ranks, train), share(batch(), ranks)
-    own = filled(train(tiny.model(CPU, config=CONFIG)), tokens)
+    own = filled(train(tiny.model(config=CONFIG)), tokens)
     apart: Named = {}
     if variant not in SHARDED:
         with without_synchronization(training):
@@ -148,7 +148,7 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
 def adamw_runs_as(group: dist.ProcessGroup, variant: str, optimizer: str) -> tuple[bool, bool]:
     """Whether what steps this rank's parameters is foreach, and whether it is fused."""
     ranks = Ranks(group, CPU)
-    training = PARALLEL[variant](tiny.model(CPU), ranks, lambda m: Training(m, PRECISIONS["fp32"], CPU, optimizer))
+    training = PARALLEL[variant](tiny.model(), ranks, lambda m: Training(m, PRECISIONS["fp32"], CPU, optimizer))
     (settings,) = getattr(training.optimizer, "optim", training.optimizer).param_groups
     return bool(settings["foreach"]), bool(settings["fused"])
 
@@ -169,7 +169,7 @@ class Alone:
 
 def step_alone(group: dist.ProcessGroup, variant: str, reshard: bool) -> Alone:
     ranks = Ranks(group, CPU, reshard=reshard)
-    made = tiny.model(CPU, config=CONFIG)
+    made = tiny.model(config=CONFIG)
     training = PARALLEL[variant](made, ranks, lambda model: Training(model, PRECISIONS["fp32"], CPU))
     tokens = share(batch(), ranks)
     # What it takes where nothing is said is what `Ranks` takes.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
+from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import LOW, Format
 
 ADVERSARIAL = (
@@ -26,7 +27,7 @@ ADVERSARIAL = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """The few numbers that a tensor is made from. `device` comes last because only a test knows it."""
+    """The few numbers that a tensor is made from."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -50,10 +51,10 @@ class Recipe:
                 values.view(-1)[position % values.numel()] = value
         return values.abs() if self.positive else values
 
-    def tensor(self, device: torch.device | str = "cpu") -> Tensor:
-        """Rounded once to the dtype, clamped to its finite range, on `device`."""
+    def tensor(self) -> Tensor:
+        """Rounded once to the dtype, clamped to its finite range, on the run's device."""
         largest = torch.finfo(self.dtype).max
-        return self.exact().clamp(-largest, largest).to(self.dtype).to(device)
+        return self.exact().clamp(-largest, largest).to(self.dtype).to(device())
 
 
 def recipes(

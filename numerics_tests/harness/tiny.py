@@ -15,6 +15,7 @@ from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from numerics_tests.harness import oracles
+from numerics_tests.machine.environment import device
 from perf_tests.cases.options import typed_or
 from perf_tests.user_code.attention import function_of, is_user_function
 from perf_tests.user_code.guard import UserCodeError
@@ -68,7 +69,6 @@ GIVEN = Given()
 
 
 def model(
-    device: torch.device,
     seed: int = 0,
     attention: AttentionFunction = naive_attention,
     config: ModelConfig = CONFIG,
@@ -78,24 +78,24 @@ def model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed is slow, see TorchGenerator in conftest
         if GIVEN.model is not None:
-            return GIVEN.build(config).to(device)  # type: ignore[return-value]  # the claims that run on it call it alone
+            return GIVEN.build(config).to(device())  # type: ignore[return-value]  # the claims that run on it call it alone
         made = TransformerLM(config, attention, checkpoint)
         with torch.no_grad():
             for name, parameter in made.named_parameters():
                 if name.endswith("weight_D"):
                     parameter.uniform_(0.5, 1.5)  # a norm's weights of 1 would hide whether they are applied
-    return made.to(device)
+    return made.to(device())
 
 
-def training(device: torch.device, precision: str = "fp32", seed: int = 0, **settings: Any) -> Training:
+def training(precision: str = "fp32", seed: int = 0, **settings: Any) -> Training:
     """A tiny model in training; `settings` are further arguments of `Training`."""
-    return Training(model(device, seed), PRECISIONS[precision], device, **settings)
+    return Training(model(seed), PRECISIONS[precision], device(), **settings)
 
 
-def tokens(device: torch.device, seed: int = 0, batch: int = BATCH) -> Tensor:
+def tokens(seed: int = 0, batch: int = BATCH) -> Tensor:
     """Random int64 tokens (batch, 12)."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(CONFIG.vocab_size, (batch, CONFIG.context_length), generator=generator).to(device)
+    return torch.randint(CONFIG.vocab_size, (batch, CONFIG.context_length), generator=generator).to(device())
 
 
 def targets_of(tokens_BT: Tensor) -> Tensor:
@@ -125,6 +125,18 @@ def exact_logits(of: nn.Module, state: Mapping[str, Tensor], tokens_BT: Tensor) 
         return oracles.transformer_logits(state, tokens_BT, *SHAPE)
     logits: Tensor = torch.func.functional_call(deepcopy(of).double(), dict(state), (tokens_BT,))
     return logits
+
+
+def by_the_formula(
+    of: nn.Module, tokens_BT: Tensor, dtype: torch.dtype = torch.float64, scale: float = 1.0
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits by the oracle with parameters of `dtype`, and their gradients by name, over `scale`, of as much loss."""
+    state = {name: parameter.detach().to(dtype).requires_grad_() for name, parameter in of.named_parameters()}
+    logits = exact_logits(of, state, tokens_BT)
+    with torch.autocast(device().type, enabled=False):  # where the caller's region is one of a forward pass
+        loss = oracles.token_losses(logits, targets_of(tokens_BT), dtype).mean() * scale
+        found = torch.autograd.grad(loss, list(state.values()))
+    return logits.detach(), {name: gradient / scale for name, gradient in zip(state, found, strict=True)}
 
 
 def in_float64(of: nn.Module) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Process-wide switches that change results: what each must be here, and who changed it.
+"""The device of a run, and process-wide switches that change results: what each must be here, and who changed it.
 
 PyTorch, "Numerical accuracy" (pytorch.org/docs/stable/notes/numerical_accuracy.html), names them.
 """
@@ -10,6 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+_device = torch.device("cpu")
+
+
+def device() -> torch.device:
+    """Where tests compute: the CPU unless --device says otherwise."""
+    return _device
+
+
+def compute_on(chosen: torch.device) -> None:
+    """Let `device` return it from now on."""
+    global _device
+    _device = chosen
 
 
 @dataclass(frozen=True)

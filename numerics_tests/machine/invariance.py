@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from model.attention import AttentionFunction
 from model.transformer import RMSNorm
+from numerics_tests.machine.environment import device
 
 Subject = Callable[[Tensor], Tensor]
 """(B, T, ...) to (B, T, ...); a row does not depend on other rows, nor a token on later ones."""
@@ -35,11 +36,11 @@ def by_heads(attention: AttentionFunction, x: Tensor) -> Tensor:
     return attention(heads, heads, heads).transpose(1, 2).flatten(2)
 
 
-def subjects(dtype: torch.dtype, device: torch.device, attentions: dict[str, AttentionFunction]) -> dict[str, Subject]:
+def subjects(dtype: torch.dtype, attentions: dict[str, AttentionFunction]) -> dict[str, Subject]:
     """The layers of a Transformer on inputs of width `WIDTH`, with weights drawn from a seed."""
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(192, WIDTH, generator=generator).to(device, dtype)
-    norm = RMSNorm(WIDTH).to(device)
+    weight = torch.randn(192, WIDTH, generator=generator).to(device(), dtype)
+    norm = RMSNorm(WIDTH).to(device())
     return {
         "F.linear": lambda x: F.linear(x, weight),
         "matmul": lambda x: x @ weight.T,
@@ -50,10 +51,10 @@ def subjects(dtype: torch.dtype, device: torch.device, attentions: dict[str, Att
     }
 
 
-def inputs(dtype: torch.dtype, device: torch.device) -> Tensor:
+def inputs(dtype: torch.dtype) -> Tensor:
     """Random (64, 128, D)."""
     shape = (max(BATCHES), max(LENGTHS), WIDTH)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device(), dtype)
 
 
 def result(subject: Subject, x: Tensor, backward: bool) -> Tensor:

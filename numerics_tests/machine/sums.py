@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from numerics_tests.machine.environment import device
+
 Product = Callable[[Tensor, Tensor], Tensor]
 Total = Callable[[Tensor], Tensor]
 
@@ -170,14 +172,14 @@ MASKS = {
 """The unit and the M that swallows it, in an accumulator of float32 or of the dtype itself."""
 
 
-def tree_of(total: Total, length: int, dtype: torch.dtype, device: torch.device) -> Tree:
+def tree_of(total: Total, length: int, dtype: torch.dtype) -> Tree:
     """The summation tree of `total` on vectors of `length`; raises ValueError where the answers fit no tree."""
     unit, swallowing = MASKS[dtype]
     # sizes[i][j]: number of leaves under the lowest node above both i and j; 1 on the diagonal.
     sizes = [[1] * length for _ in range(length)]
     for i in range(length):
         for j in range(i + 1, length):
-            x = torch.full((length,), unit, dtype=dtype, device=device)
+            x = torch.full((length,), unit, dtype=dtype, device=device())
             x[i], x[j] = swallowing, -swallowing
             left = float(total(x)) / unit
             if not 0 <= left <= length - 2 or left != int(left):

@@ -35,23 +35,30 @@ class Table:
 
     def __init__(self, timings: Sequence[Timing]) -> None:
         works: dict[Work | None, Work | None] = {}
-        self._by_place = {one.place: one for one in timings}
-        self.timings = [
-            one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
+        self._by_place = {
+            one.place: one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
             for one in timings
-            # Of known work, and a figure that no slow round dominates.
-            if one.work and one.seconds and one.seconds > 0 and (one.std_seconds or 0) <= OUTLIER_SHARE * one.seconds
-        ]
+        }
+        known = [one for one in self._by_place.values() if one.work and one.seconds and one.seconds > 0]
+        self.cells: dict[Hashable, list[Timing]] = grouped(known, _cell)
+        """The timings of each label, steady or not: of one configuration and phase of one repository."""
+        self.timings = list(filter(_is_steady, known))
 
     def findings(self) -> list[Finding]:
         """What the timings say of each other, rule by rule."""
         return [finding for rule in RULES for finding in rule(self)]
 
     def explain(self, finding: Finding) -> Finding:
-        """The same finding on one of the timings, with the cause that other phases of its configuration suggest."""
+        """The same finding on one of the timings, with what its repeats, or else other phases, say of the cause."""
         accused = self._by_place[finding.places[0]]
-        is_impossible = (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
-        if not is_impossible or accused.phase != "forward" or accused.precision != "fp32":
+        if (finding.verdict, finding.rule) != (IMPOSSIBLE, "arithmetic"):
+            return finding
+        repeats = [one for one in self.cells.get(_cell(accused), []) if not is_impossible(one)]
+        if repeats:
+            slowest = max(repeats, key=_time)
+            said = f"the same labels stand at {_milliseconds([slowest])} in {slowest.place}"
+            return replace(finding, likely_cause=f"{finding.likely_cause}; {said}")
+        if accused.phase != "forward" or accused.precision != "fp32":
             return finding
         later = self._with_backward.get(_CONFIGURATION(accused), [])
         slowest = max(later, key=_time, default=accused)
@@ -109,9 +116,23 @@ class Table:
                 groups.append(flat)
         return groups
 
+    def is_compute_bound(self, forward: Timing) -> bool:
+        """Whether arithmetic bounds a forward pass: near enough to its peak, and no launches limit its widths."""
+        is_launched = any(forward is timing for group in self.launch_bound_groups for timing in group)
+        return 0.3 < _share_of_fp32_peak(forward) <= 1 and not is_launched
+
 
 WIDTH, LENGTH = attrgetter("work.config.d_model"), attrgetter("work.sequence_length")
 _CONFIGURATION = attrgetter("series", "gpu", "work", "precision_label", "implementation")
+
+
+def _cell(t: Timing) -> Hashable:
+    return _repository(t.series), t.gpu, id(t.work), t.precision_label, t.implementation, t.phase, t.optimizer
+
+
+def _is_steady(timing: Timing) -> bool:
+    """Whether no slow round dominates the figure."""
+    return (timing.std_seconds or 0) <= OUTLIER_SHARE * _time(timing)
 
 
 def _time(timing: Timing) -> float:
@@ -173,6 +194,8 @@ MODEL_BACKWARD_OVER_FORWARD = (1.5, 2.9)
 PAGING_BACKWARD_OVER_FORWARD = 4.0
 OPTIMIZER_TOLERANCE = 1.10
 
+FORWARD_LEFT_OUT = "the label leaves out the forward pass, which the backward figure holds too"
+
 
 def parts_and_whole(table: Table) -> Iterator[Finding]:
     """Phases that do not add up to their step, even in the reading that favours the table most."""
@@ -199,6 +222,9 @@ def parts_and_whole(table: Table) -> Iterator[Finding]:
                 why = f"the parts are {high / shortest if high < shortest else low / longest:.0%} of the whole"
                 cause = "ranges that leave out the loss, the optimizer or gaps between them"
                 cause += ", or phases that were not waited for"
+                forward = most.get("forward", 0.0) if {"forward", "backward"} <= {*parts} else 0.0
+                if forward and low > longest and abs(high - forward - most[whole]) <= (spread - 0.9) * most[whole]:
+                    cause = FORWARD_LEFT_OUT
                 yield found(INCONSISTENT, "sum of parts", accused, shown, limit, why, cause)
 
 
@@ -234,9 +260,11 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
             cause = "paging to host memory, or code generated inside the timed rounds"
             limit = f"{PAGING_BACKWARD_OVER_FORWARD:g}"
             yield found(SUSPICIOUS, "paging", [backward], shown, limit, why, cause)
-        elif 0.3 < _share_of_fp32_peak(forward) <= 1 and (least > high or most < low):
+        elif (least > high or most < low) and table.is_compute_bound(forward):
             why = "the forward pass is compute-bound, and the backward pass needs twice its arithmetic"
             cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
+            if low < ratio - 1 < high and not of_forward:
+                cause = f"{FORWARD_LEFT_OUT}, or {cause}"
             limit = f"{low:g} to {high:g}"
             yield found(SUSPICIOUS, "backward / forward", [forward, backward], shown, limit, why, cause)
 
@@ -423,13 +451,9 @@ NOT_TOLD = "two set-ups that the labels do not tell apart"
 
 def same_cell_twice(table: Table) -> Iterator[Finding]:
     """One configuration and phase of one repository with two times."""
-    cells = grouped(
-        table.timings,
-        lambda t: (_repository(t.series), t.gpu, id(t.work), t.precision_label, t.implementation, t.phase, t.optimizer),
-    )
     repeats = []
-    for group in cells.values():
-        ordered, ratio = _fastest_first(group)
+    for group in (list(filter(_is_steady, cell)) for cell in table.cells.values() if len(cell) > 1):
+        ordered, ratio = _fastest_first(group) if group else ([], 1.0)
         if ratio > SAME_CELL_TOLERANCE:  # split at the largest gap
             gaps = [_time(after) / _time(before) for before, after in pairwise(ordered)]
             cut = 1 + gaps.index(max(gaps))

@@ -14,6 +14,7 @@ from typing import Any
 from model.sizes import ModelConfig
 from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests.phases import has_identity, is_attention, is_collective
+from perf_tests.records.columns import inside
 from perf_tests.records.record import Json, unpacked, without_path
 from perf_tests.records.store import MOST_UNPACKED_BYTES
 
@@ -123,6 +124,8 @@ class Timing(LabelledFigure):
     """The most that was cut or rounded off the figure, by its digits."""
     optimizer: str = ""
     """The author's words; empty where not stated or not run."""
+    shape_is_by_name: bool = False
+    """Whether the table names the size alone, so that it may mean another shape or batch than the course's."""
 
     @property
     def precision(self) -> str | None:
@@ -303,9 +306,7 @@ def read_benchmarks(path: Path) -> list[Timing]:
 
 def timings_of(record: Json) -> list[Timing]:
     """One timing for each benchmark, by the median of its rounds. Raises ValueError for a row without a timing."""
-    gpu: Any = record
-    for name in ("machine_info", "torch", "gpu", "name"):
-        gpu = gpu.get(name) if isinstance(gpu, dict) else None
+    gpu = inside(record, "machine_info", "torch", "gpu").get("name")
     return [_timing(row, str(gpu or "")) for row in record["benchmarks"]]
 
 

@@ -4,6 +4,7 @@ no profile whose calls, averages, totals and shares are not views of one time.""
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
@@ -30,8 +31,8 @@ from perf_tests.audit.figures import (
     is_another_model,
     labelled_precision,
 )
-from perf_tests.hardware.datasheets import GIB, Gpu, pieces_named, strongest_named
-from perf_tests.hardware.limits import FLOAT32_BYTES, SIZES, AttentionWork, ModelConfig, saved_bytes
+from perf_tests.hardware.datasheets import GIB, GPUS, Gpu, pieces_named, strongest_named
+from perf_tests.hardware.limits import FLOAT32_BYTES, SIZES, AttentionWork, ModelConfig, ModelWork, saved_bytes
 from perf_tests.phases import ATTENTION_ALONE, phase_named
 from perf_tests.records.record import grouped
 
@@ -40,6 +41,16 @@ NEAR_PEAK = 0.92
 
 MEASURED_CEILING_MARGIN = 1.25
 """Factor by which a measured ceiling may be too low, because it carries the same noise as the figure."""
+
+BEYOND_EVERY_CARD = 2.0
+"""Times the highest peak of a datasheet here, which no card has: of those that lack one AMD's MI300X has 1.3 times."""
+
+_SEVERAL = re.compile(r"[dh]gx|node|cluster|pod|slice|tpu|gpus|cards|chips|nvl\d\d")
+"""Words for more than one card that give no number."""
+
+UPDATE_BYTES = 28
+"""Bytes of a parameter that AdamW moves in fp32: it reads weight, gradient and two moments, and writes all but the
+gradient."""
 
 OUTLIER_SHARE = 0.25
 """Standard deviation over mean above which one slow round is the simplest explanation."""
@@ -68,12 +79,26 @@ def rule_out(timing: Timing) -> list[Said]:
         cause = "a wrong sign" if timing.seconds < 0 else "a wrong unit, in which so few digits round it away"
         shown = f"{timing.seconds * 1e3:g} ms"
         return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", "a pass takes time", cause, MOST_EXCESS)]
-    gpu = gpu_of(timing)
+    gpu, most_seconds = gpu_of(timing), timing.seconds + timing.rounding_seconds
     if reason := _why_not_judged(timing, gpu):
-        return [NotJudged(timing.place, reason)]
-    most_seconds = timing.seconds + timing.rounding_seconds
-    faster = (rule(timing, most_seconds, gpu) for rule in (_faster_than_arithmetic, _faster_than_kernels))
-    return [*filter(None, (*faster, _larger_than_card(timing, gpu)))]
+        is_unknown = gpu is None and reason == _why_no_gpu(timing) and timing.precision is not None
+        is_one = is_unknown and pieces_named(timing.gpu) == 1 and not _SEVERAL.search(timing.gpu.casefold())
+        is_one = is_one and not _is_update(timing)
+        beyond = _faster_than_arithmetic(timing, most_seconds, None) if is_one else None
+        found_or_not: list[Finding | None] = [beyond]
+    else:
+        rules = (_faster_than_update,) if _is_update(timing) else (_faster_than_arithmetic, _faster_than_kernels)
+        found_or_not = [rule(timing, most_seconds, gpu) for rule in (*rules, _larger_than_card)]
+    findings = [_of_the_shape(one, timing) for one in found_or_not if one]
+    return [NotJudged(timing.place, reason)] if reason and not findings else [*findings]
+
+
+def _of_the_shape(finding: Finding, timing: Timing) -> Finding:
+    """The same where the table has the shape; a name alone may mean another, so that nothing is impossible by it."""
+    if not timing.shape_is_by_name:
+        return finding
+    cause = f"another shape or batch than the course's of that name, or {finding.likely_cause}"
+    return replace(finding, verdict=SUSPICIOUS, likely_cause=cause)
 
 
 def is_impossible(timing: Timing) -> bool:
@@ -102,13 +127,15 @@ def _why_no_gpu(row: LabelledFigure) -> str:
 def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
-    row = phase_named(timing.phase)
-    if row is None or row.forward_multiple is None:
+    row, is_update = phase_named(timing.phase), _is_update(timing)
+    if row is None or (row.forward_multiple is None and not is_update):
         return f"phase {timing.phase!r} has no known arithmetic"
-    if timing.matmul_flops_per_second:
+    if timing.matmul_flops_per_second and not is_update:
         return ""
     if gpu is None:
         return _why_no_gpu(timing)
+    if is_update:
+        return ""
     if timing.precision is None:
         is_stated = timing.precision_label != NO_PRECISION
         return f"precision {timing.precision_label!r} is not certain" if is_stated else NO_PRECISION
@@ -123,13 +150,14 @@ def _faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> 
         peak = MEASURED_CEILING_MARGIN * measured
         limit = f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
     else:
-        assert gpu is not None
-        assert timing.precision is not None
-        rated, times = gpu.rates[timing.precision], gpu.clock_margin_of(timing.precision)
+        precision = timing.precision
+        assert precision is not None
+        card = gpu or max(GPUS.values(), key=lambda one: one.rates.get(precision, 0.0))
+        rated, times = card.rates[precision], gpu.clock_margin_of(precision) if gpu else BEYOND_EVERY_CARD
         peak = rated * times
-        margin = f" x {times:g} for its clock" if times > 1 else ""
-        inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
-        limit = f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
+        margin = f" x {times:g} for {'its clock' if gpu else 'cards without a datasheet here'}" if times > 1 else ""
+        inferred = ", GPU inferred, not stated" if gpu and timing.gpu_is_inferred else ""
+        limit = f"{rated / 1e12:.4g} TFLOP/s{margin} ({precision} on {card.name}{inferred})"
     rate = _least_flops(timing) / seconds
     if rate <= NEAR_PEAK * peak:
         return None
@@ -141,7 +169,7 @@ def _faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> 
         why = "no machine exceeds its peak rate"
         return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, why, cause, rate / peak)
     why = f"{rate / peak:.0%} of the peak, more than training passes reach"
-    return None if measured else found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
+    return None if measured or gpu is None else found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
 
 
 def _least_flops(timing: Timing) -> float:
@@ -207,7 +235,32 @@ def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
     return products * max(product, passing) + passes * passing if passing else None
 
 
-def _larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
+def _is_update(timing: Timing) -> bool:
+    """Whether it is an AdamW step alone, on fp32 weights."""
+    is_model, is_adamw = isinstance(timing.work, ModelWork), timing.optimizer in OF_ADAMW
+    return timing.phase == "optimizer" and is_model and is_adamw and timing.has_fp32_weights
+
+
+def _faster_than_update(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
+    """An AdamW step in less than its bytes pass through memory; the cache keeps at most its size of what came before,
+    and of what is written last."""
+    if gpu is None or gpu.l2_cache_bytes is None or not isinstance(timing.work, ModelWork):
+        return None
+    parameters = timing.work.config.parameters
+    least = (UPDATE_BYTES * parameters - 2 * gpu.l2_cache_bytes) / gpu.bytes_per_second
+    if seconds >= least:
+        return None
+    limit = f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
+    why = f"AdamW moves {UPDATE_BYTES} bytes of each of {parameters:,} parameters"
+    cause = "the clock was read without waiting for the device, or weights and moments in half precision"
+    verdict = IMPOSSIBLE if timing.optimizer else SUSPICIOUS
+    cause += "" if timing.optimizer else ", or another optimizer than AdamW"
+    return found(
+        verdict, "update", [timing], f"{(timing.seconds or 0) * 1e3:.4g} ms", limit, why, cause, least / seconds
+    )
+
+
+def _larger_than_card(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
     if gpu is None or timing.work is None or not timing.has_fp32_weights:
         return None
     needed = timing.work.least_resident_bytes(timing.phase)
@@ -369,6 +422,8 @@ def _config(memory: Memory) -> ModelConfig | None:
         return None
     if pieces_named(memory.gpu) > 1:
         return None
+    if (memory.width, memory.layers, memory.d_ff) == (None, None, None):
+        return SIZES.get(memory.size)
     shapes = (config for config in SIZES.values() if memory.d_ff in (None, config.d_ff))
     return next((c for c in shapes if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
@@ -311,7 +312,7 @@ def number_in(text: str, column: str, separator: str) -> tuple[float, float | No
 
 
 def _plain(digits: str, separator: str) -> float:
-    if separator == "\t" and _EITHER_COMMA.fullmatch(digits):
+    if separator in ("\t", "|") and _EITHER_COMMA.fullmatch(digits):
         raise UnreadableError("a comma before three digits may begin decimals or separate thousands", repr(digits))
     if separator != "," and _ends_in_comma(digits):
         digits = digits.replace(".", "").replace(",", ".")
@@ -368,11 +369,17 @@ def _opened(path: Path) -> io.BufferedReader:
     return open(path, "rb")
 
 
-def header_and_lines(path: Path, file: TextIO) -> tuple[list[str], str, Lines]:
-    """The header, the separator and the lines below it. Raises ValueError for a file without a header."""
+def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], str, Lines]]:
+    """The place, the header, the separator and the lines below it, of a CSV or of each table of a Markdown page.
+
+    Raises ValueError for a file without a header.
+    """
     first, above = file.readline(), 1
     while first and not first.strip():
         first, above = file.readline(), above + 1
+    if path.suffix.casefold() in (".md", ".markdown") or first.lstrip().startswith("|"):
+        yield from _pipe_tables([first, *file], above)
+        return
     if not first:
         raise ValueError(f"{path} is empty.")
     if "\0" in first or "\ufffd" in first:
@@ -389,7 +396,28 @@ def header_and_lines(path: Path, file: TextIO) -> tuple[list[str], str, Lines]:
             f"{path} cannot be read as a CSV: its first line has one column, {header[0][:40]!r}; separate columns by "
             "commas, semicolons or tabs."
         )
-    return header, separator, _lines(csv.reader(file, delimiter=separator, strict=True), len(header), above)
+    yield (
+        f"line {above}",
+        header,
+        separator,
+        _lines(csv.reader(file, delimiter=separator, strict=True), len(header), above),
+    )
+
+
+def _pipe_tables(page: Sequence[str], above: int) -> Iterator[tuple[str, list[str], str, Lines]]:
+    """Tables between bars, each under a rule of dashes; `above` is the number of the page's first line."""
+    cells = [
+        [re.sub(r"\\(\W)|[*`]", r"\1", cell).strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if (line := text.strip().removeprefix("|").removesuffix("|")) != text.strip()
+        else []
+        for text in page
+    ]
+    for number, rule in enumerate(cells[1:], 1):
+        header = cells[number - 1]
+        if rule and len(rule) == len(header) and all(re.fullmatch(r" *:?-+:? *", cell) for cell in rule):
+            below = enumerate(takewhile(bool, cells[number + 1 :]), above + number + 1)
+            lines = [(f"line {place}", _of_width(values, len(header))) for place, values in below]
+            yield f"line {above + number - 1}", header, "|", iter(lines)
 
 
 def _lines(lines: Any, columns: int, above: int) -> Lines:
@@ -402,12 +430,16 @@ def _lines(lines: Any, columns: int, above: int) -> Lines:
             yield f"line {above + lines.line_num}", UnreadableError("the line is no CSV", str(error))
             continue
         place = f"line {above + lines.line_num}"
-        if len(values) == columns:
-            yield place, values
-        elif values:
-            other = next((words for sign, words in SEPARATORS.items() if values[0].count(sign) == columns - 1), "")
-            reason = "the line has another number of values than the header"
-            detail = f"{len(values)} values under {columns} columns"
-            if other and len(values) == 1:
-                reason, detail = f"the line is separated by {other} and the header is not", repr(values[0][:40])
-            yield place, UnreadableError(reason, detail)
+        if values:
+            yield place, _of_width(values, columns)
+
+
+def _of_width(values: list[str], columns: int) -> list[str] | UnreadableError:
+    """The values of a line, or why they are none under so many columns."""
+    if len(values) == columns:
+        return values
+    other = next((words for sign, words in SEPARATORS.items() if values[0].count(sign) == columns - 1), "")
+    if other and len(values) == 1:
+        return UnreadableError(f"the line is separated by {other} and the header is not", repr(values[0][:40]))
+    reason = "the line has another number of values than the header"
+    return UnreadableError(reason, f"{len(values)} values under {columns} columns")

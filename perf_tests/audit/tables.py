@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 from perf_tests.audit.consistency import Table
@@ -29,7 +29,7 @@ from perf_tests.audit.figures import (
     labelled_precision,
     read_benchmarks,
 )
-from perf_tests.audit.physics import Said, one_outlier, rule_out, said_of_kernels, said_of_memories
+from perf_tests.audit.physics import USUAL_BATCH_SIZE, Said, one_outlier, rule_out, said_of_kernels, said_of_memories
 from perf_tests.audit.rows import (
     ALONE,
     KERNELS,
@@ -41,14 +41,14 @@ from perf_tests.audit.rows import (
     Row,
     UnreadableError,
     bytes_in,
-    header_and_lines,
     layout_of,
     normal_name,
     open_text,
     seconds_in,
+    tables_in,
 )
 from perf_tests.hardware.datasheets import Gpu
-from perf_tests.hardware.limits import AttentionWork, ModelConfig, ModelWork, Work
+from perf_tests.hardware.limits import SIZES, AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
 from perf_tests.records.store import ENDINGS
 
@@ -186,6 +186,7 @@ def _timing(row: Row, is_alone: bool) -> Timing:
         is_causal=row.text("causal").casefold() not in ("no", "false", "0"),
         rounding_seconds=rounding,
         optimizer=row.text("optimizer").casefold(),
+        shape_is_by_name=not is_alone and _named_size(row) is not None,
     )
 
 
@@ -194,18 +195,27 @@ def _model_work(row: Row) -> ModelWork | str:
     shape = {column: row.count(column) for column in ("d_model", "d_ff", "n_layers")}
     batch, context = row.count("batch"), row.count("context")
     heads, vocab = row.count("n_heads"), row.count("vocab")
-    if missing := [column for column, value in shape.items() if value is None]:
+    if (config := _named_size(row)) is not None:
+        batch = USUAL_BATCH_SIZE if batch is None else batch
+    elif missing := [column for column, value in shape.items() if value is None]:
         return f"no {' and '.join(missing)}"
-    d_model, d_ff, layers = (value or 0 for value in shape.values())
-    try:
-        config = ModelConfig(d_model, d_ff, layers, heads or 1, 1 if vocab is None else vocab)
-    except ValueError as error:
-        return str(error).rstrip(".")
+    else:
+        d_model, d_ff, layers = (value or 0 for value in shape.values())
+        try:
+            config = ModelConfig(d_model, d_ff, layers, heads or 1, 1 if vocab is None else vocab)
+        except ValueError as error:
+            return str(error).rstrip(".")
     if not (batch and context):
         return f"no {'context' if batch else 'batch'}"
     if is_another_model(row.text("size")):
         return f"{row.text('size')!r} is another architecture than the suite's"
     return ModelWork(row.text("size"), config, batch, context)
+
+
+def _named_size(row: Row) -> ModelConfig | None:
+    """The course's size of that name, where the row has nothing else of the shape."""
+    is_named_alone = not any(map(row.text, ("d_model", "d_ff", "n_layers")))
+    return SIZES.get(row.text("size")) if is_named_alone else None
 
 
 def _attention_work(row: Row) -> AttentionWork | str:
@@ -401,8 +411,18 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
     Raises ValueError with one sentence for a file that is no such table.
     """
     with open_text(path) as file:
-        header, separator, lines = header_and_lines(path, file)
-        kind, columns = _kind_of(path, header)
+        read, refused, others = [], [], []
+        for place, header, separator, lines in tables_in(path, file):
+            try:
+                read.append((*_kind_of(path, header), separator, lines))
+            except ValueError as error:
+                refused.append(error)
+                continue
+            if len(read) > 1:
+                others.append(NotJudged(place, "another table of this file; give it a file of its own"))
+        if not read:
+            raise refused[0] if refused else ValueError(f"{path} holds no table.")
+        kind, columns, separator, lines = read[0]
 
         def figures() -> Rows:
             for place, values in lines:
@@ -413,6 +433,7 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
                         yield KINDS[kind].read(Row(f"{place}{heading}", [*values, *phase], layout, separator))
                     except UnreadableError as error:
                         yield NotJudged(f"{place}{heading}", error.reason, error.detail)
+            yield from others
 
         yield kind, figures()
 
@@ -420,16 +441,21 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
 def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[str], Layout]]]:
     """The kind, and of each time on a line its heading and phase, if it has columns of its own, and its columns."""
 
-    def lacking(header: list[str]) -> dict[str, list[str]]:
-        places = {name: layout_of(header, name).places for name in KINDS}
+    def lacking(header: list[str], size_is_a_shape: bool = False) -> dict[str, list[str]]:
+        places = {name: {*layout_of(header, name).places} for name in KINDS}
+        if size_is_a_shape and "size" in places[MODEL]:
+            places[MODEL] |= {"d_model", "d_ff", "n_layers"}
         return {name: [one for one in kind.needed.split() if one not in places[name]] for name, kind in KINDS.items()}
 
     twice = sorted({column for column in header if column and header.count(column) > 1})
     if twice:
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
     narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
-    for times in (narrow, [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]):
-        kinds = [name for name, columns in lacking(times[0][2]).items() if not columns] if times else []
+    wide = [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]
+    for times, size_is_a_shape in product((narrow, wide), (False, True)):
+        kinds = (
+            [name for name, columns in lacking(times[0][2], size_is_a_shape).items() if not columns] if times else []
+        )
         if kinds:
             return kinds[0], [(heading, phase, layout_of(alone, kinds[0])) for heading, phase, alone in times]
     missing = lacking(header)

@@ -95,17 +95,9 @@ class Measure(ABC):
     values: Json = field(default_factory=dict, init=False)
     """What `run_rounds` returned."""
 
-    def __call__(
-        self,
-        target: Callable[..., Any],
-        setup: SetUp | None = None,
-        loss_scale: Callable[[], float] | None = None,
-        forget_more: Callable[[], None] | None = None,
-        renew: Callable[[torch.Generator], None] | None = None,
-        check: Callable[[], Check] | None = None,
-    ) -> Any:
-        """Return the result of the last round of `target(*setup())`; see `Rounds`."""
-        rounds = Rounds(target, setup, loss_scale, forget_more, renew, check)
+    def __call__(self, target: Callable[..., Any], setup: SetUp | None = None, **of_rounds: Any) -> Any:
+        """Return the result of the last round of `target(*setup())`; `of_rounds` are further fields of `Rounds`."""
+        rounds = Rounds(target, setup, **of_rounds)
         self.values = self.run_rounds(rounds) or {}
         return rounds.result
 
@@ -184,7 +176,9 @@ class TimedMeasure(Measure):
         self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
         if self.row.case.user_code and self.timing.replaced:  # before its results are judged
             raise SuspiciousError(why_replaced(self.timing.replaced))
-        self.row.refuse_the_impossible(self.timing)
+        expected, again = self.row.expectation, self.row.measure_ceiling_again
+        if reason := expected and why_impossible(expected, self.timing.seconds, self.timing.device_seconds, again):
+            raise ImpossibleError(reason)
         self.timing = replace(self.timing, checked=self._checked.finish(self.timing.median_seconds))
         # After the last reading, because the round is not timed: its launches wait in the queue.
         self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
@@ -447,14 +441,6 @@ class Row:
     values_seed: int | None = None
     """The seed of the inputs in each round; None where they stay the same."""
 
-    def refuse_the_impossible(self, timing: Timing) -> None:
-        """Hold the rounds against physics; raises ImpossibleError for a time below this machine's minimum."""
-        if self.expectation is None:
-            return
-        reason = why_impossible(self.expectation, timing.seconds, timing.device_seconds, self.measure_ceiling_again)
-        if reason is not None:
-            raise ImpossibleError(reason)
-
     def of(self, timing: Timing) -> Json:
         """Return `extra_info` of the record, flat. Raises SuspiciousError."""
         case, expectation = self.case, self.expectation
@@ -486,7 +472,13 @@ class Row:
         if expectation is not None:
             info |= expectation.derived(timing.median_seconds)
         info["skipped_steps"] = timing.skipped_steps
-        info["compile_seconds"] = self._compile_seconds(timing)
+        info["compile_seconds"] = None
+        if timing.compiled_graphs and timing.first_round_seconds is not None:
+            # Of the first calls, which generate the code and run it once: by its parts, or by set-up and target.
+            in_parts = {part: seconds[0] for part, seconds in timing.all_part_seconds.items()}
+            either = {"forward": timing.first_setup_seconds, "backward": timing.first_round_seconds}
+            whole = either if case.row.is_backward else {"forward": timing.first_round_seconds}
+            info["compile_seconds"] = {part: in_parts[part] for part in either if part in in_parts} or whole
         info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, timing.warmup_rounds_run)
         # Parts are this rank's, the round is the slowest one's.
         known = {name: value for name, value in info.items() if name != "part_seconds" or case.sharing is None}
@@ -529,11 +521,16 @@ class Row:
     def _rates(self, median_seconds: float) -> Json:
         flops, ceiling = self._model_flops, self.matmul_flops_per_second
         rate = None if flops is None else flops / median_seconds
+        # Fused kernels skip the masked half of the square, and checkpoints recompute.
+        executes_all = self.case.attention == "naive" and self.case.identity().get("checkpoint", "none") == "none"
+        is_user_code = self.case.user_model is not None or self.case.user_attention is not None
+        if is_user_code and self.expectation is not None and self.expectation.counters is not None:
+            executes_all = self.expectation.counters.executed_flops == flops
         return {
             "tokens_per_second": None if self.case.tokens is None else self.case.tokens / median_seconds,
             "tflops_per_second": None if rate is None else rate / 1e12,
             "matmul_ceiling_tflops_per_second": None if ceiling is None else ceiling / 1e12,
-            "share_of_matmul_ceiling": rate / ceiling if rate and ceiling and self._executes_model_flops else None,
+            "share_of_matmul_ceiling": rate / ceiling if rate and ceiling and executes_all else None,
         }
 
     @property
@@ -541,22 +538,3 @@ class Row:
         if self.expectation is None and self.case.user_model is not None:
             return None
         return self.case.model_flops if self.expectation is None else self.expectation.model_flops
-
-    @property
-    def _executes_model_flops(self) -> bool:
-        """Fused kernels skip the masked half of the square, and checkpoints recompute."""
-        is_user_code = self.case.user_model is not None or self.case.user_attention is not None
-        if is_user_code and self.expectation is not None and self.expectation.counters is not None:
-            return self.expectation.counters.executed_flops == self._model_flops
-        return self.case.attention == "naive" and self.case.identity().get("checkpoint", "none") == "none"
-
-    def _compile_seconds(self, timing: Timing) -> Json | None:
-        """Seconds of the first calls, which generate the code and run it once; None without compilation or warm-up."""
-        if not timing.compiled_graphs or timing.first_round_seconds is None:
-            return None
-        firsts = {part: seconds[0] for part, seconds in timing.all_part_seconds.items()}
-        if parts := {part: seconds for part, seconds in firsts.items() if part in ("forward", "backward")}:
-            return parts
-        if self.case.row.is_backward:
-            return {"forward": timing.first_setup_seconds, "backward": timing.first_round_seconds}
-        return {"forward": timing.first_round_seconds}

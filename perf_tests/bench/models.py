@@ -103,20 +103,19 @@ class ModelCache:
             else:
                 self.reset()
         if self._model is None:
-            self._model = self._build(case)
+            self.builds += 1
+            device = self.device.torch_device
+            with device:
+                if case.user_model is None:
+                    self._model = TransformerLM(case.config, attention_named(case.attention).build(), case.checkpoint)
+                else:
+                    self._model = case.user_model.build(case.config)
+            if case.user_model is not None:
+                self._model = self._model.to(device)
+                check_values_of(case.model, self._model, case.config, device)
             self._built_from = case.built_from
         self._weights_are_fresh = True
         return self._model
-
-    def _build(self, case: LanguageModelCase) -> nn.Module:
-        self.builds += 1
-        with self.device.torch_device:
-            if case.user_model is None:
-                return TransformerLM(case.config, attention_named(case.attention).build(), case.checkpoint)
-            model = case.user_model.build(case.config)
-        model = model.to(self.device.torch_device)
-        check_values_of(case.model, model, case.config, self.device.torch_device)
-        return model
 
     def reset(self) -> None:
         """Free the model."""
@@ -240,8 +239,24 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
             key, (batch, *heads, tokens, _) = (case.user_attention, _use_of(case, device)), case.query_shape
             lengths[key].add(min(tokens, LONGEST_CONTEXT))
             sizes[key].add((min(batch, max(1, MOST_HEADS // math.prod(heads))), *heads))
-    found = {key: _refusal(*key, checked, sizes[key]) for key, checked in lengths.items()}
-    return {key: outcome for key, outcome in found.items() if outcome is not None}
+    found: Refusals = {}
+    for (name, use), checked in lengths.items():
+        try:
+            check_attention(attention_named(name).build(), name, use, checked, sizes[name, use])
+        except IncorrectError as error:
+            found[name, use] = Outcome("incorrect", str(error))
+        except NoBackwardError as error:
+            found[name, use] = OfBackward("unsupported", str(error))
+        except UserCodeError as error:
+            # Where the device is at fault, another one would run the function.
+            cause, on_cpu = error.__cause__, use.device.type == "cpu"
+            is_of_device = cause is not None and (is_beyond_device(cause) or (on_cpu and needs_gpu(cause)))
+            found[name, use] = Outcome("unsupported" if is_of_device else "error", str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            found[name, use] = Outcome("out_of_memory", words_of(error))
+    return found
 
 
 class OfBackward(Outcome):
@@ -264,24 +279,3 @@ def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome |
 
 def _use_of(case: Case, device: torch.device) -> Use:
     return Use(case.query_shape[-1], case.row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)
-
-
-def _refusal(name: str, use: Use, lengths: Iterable[int], sizes: Iterable[Sizes]) -> Outcome | None:
-    try:
-        check_attention(attention_named(name).build(), name, use, lengths, sizes)
-    except IncorrectError as error:
-        return Outcome("incorrect", str(error))
-    except NoBackwardError as error:
-        return OfBackward("unsupported", str(error))
-    except UserCodeError as error:
-        cause = error.__cause__
-        # Where the device is at fault, another one would run the function.
-        is_of_device = cause is not None and (
-            is_beyond_device(cause) or (use.device.type == "cpu" and needs_gpu(cause))
-        )
-        return Outcome("unsupported" if is_of_device else "error", str(error))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return Outcome("out_of_memory", words_of(error))
-    return None

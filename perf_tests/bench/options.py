@@ -47,13 +47,23 @@ class SavingOptions:
     disabled: bool = False
 
 
+WITHOUT_EFFECT = (
+    *("--benchmark-timer", "--benchmark-min-time", "--benchmark-max-time", "--benchmark-min-rounds"),
+    *("--benchmark-calibration-precision", "--benchmark-warmup", "--benchmark-warmup-iterations"),
+)
+
+GROUPINGS = (
+    *("group", "name", "func", "fullname", "fullfunc", "param"),
+    *dict.fromkeys(f"param:{axis}" for family in FAMILIES.values() for axis in family.axes),
+)
+
 COLUMNS = ["median", "iqr", "mean", "stddev", "min", "rounds"]
 
 
-def take_over(config: pytest.Config, storage: Path) -> SavingOptions:
+def take_over(config: pytest.Config, storage: Path) -> SavingOptions:  # noqa: C901  # one story
     """Read these options and reset them for pytest-benchmark; call before it reads them. `storage` is the default.
 
-    Raises pytest.UsageError.
+    Raises pytest.UsageError before measuring for what it would ignore, or refuse after measuring.
     """
     option = config.option
     if not config.pluginmanager.hasplugin("benchmark"):
@@ -64,7 +74,26 @@ def take_over(config: pytest.Config, storage: Path) -> SavingOptions:
         raise pytest.UsageError(
             f"--benchmark-storage {option.benchmark_storage!r} is not a folder; records are files, so give file://PATH."
         )
-    _refuse_what_cannot_work(config)
+    typed = [word.partition("=")[0] for word in config.invocation_params.args]
+    for name in WITHOUT_EFFECT:
+        if name in typed:
+            raise pytest.UsageError(
+                f"{name} would have no effect, because every case is measured for a set number of rounds by a clock "
+                "that waits for the device; use --rounds and --warmup-rounds."
+            )
+    for grouping in option.benchmark_group_by.split(","):
+        if grouping not in GROUPINGS:
+            raise pytest.UsageError(
+                f"--benchmark-group-by {grouping!r} is not known; choose from {', '.join(GROUPINGS)}."
+            )
+    if option.benchmark_histogram and importlib.util.find_spec("pygal") is None:
+        raise pytest.UsageError(
+            "--benchmark-histogram draws with pygal, which is not installed; "
+            "run `pip install 'pytest-benchmark[histogram]'`."
+        )
+    path = option.benchmark_json
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--benchmark-json {path} cannot be written: {Path(path).parent} is not a folder.")
     if not option.benchmark_columns:
         option.benchmark_columns = COLUMNS
     saving = SavingOptions(
@@ -79,41 +108,6 @@ def take_over(config: pytest.Config, storage: Path) -> SavingOptions:
     option.benchmark_save = option.benchmark_autosave = option.benchmark_json = option.benchmark_compare_fail = None
     option.benchmark_compare = []
     return saving
-
-
-WITHOUT_EFFECT = (
-    *("--benchmark-timer", "--benchmark-min-time", "--benchmark-max-time", "--benchmark-min-rounds"),
-    *("--benchmark-calibration-precision", "--benchmark-warmup", "--benchmark-warmup-iterations"),
-)
-
-GROUPINGS = (
-    *("group", "name", "func", "fullname", "fullfunc", "param"),
-    *dict.fromkeys(f"param:{axis}" for family in FAMILIES.values() for axis in family.axes),
-)
-
-
-def _refuse_what_cannot_work(config: pytest.Config) -> None:
-    """Raise pytest.UsageError before measuring for what pytest-benchmark would ignore, or refuse after measuring."""
-    typed = [word.partition("=")[0] for word in config.invocation_params.args]
-    for name in WITHOUT_EFFECT:
-        if name in typed:
-            raise pytest.UsageError(
-                f"{name} would have no effect, because every case is measured for a set number of rounds by a clock "
-                "that waits for the device; use --rounds and --warmup-rounds."
-            )
-    for grouping in config.option.benchmark_group_by.split(","):
-        if grouping not in GROUPINGS:
-            raise pytest.UsageError(
-                f"--benchmark-group-by {grouping!r} is not known; choose from {', '.join(GROUPINGS)}."
-            )
-    if config.option.benchmark_histogram and importlib.util.find_spec("pygal") is None:
-        raise pytest.UsageError(
-            "--benchmark-histogram draws with pygal, which is not installed; "
-            "run `pip install 'pytest-benchmark[histogram]'`."
-        )
-    path = config.option.benchmark_json
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise pytest.UsageError(f"--benchmark-json {path} cannot be written: {Path(path).parent} is not a folder.")
 
 
 def show_beside_baseline(rows: list[Json], baseline: Json | None, baseline_name: str) -> None:
@@ -183,6 +177,8 @@ class Against:
     summary: Path | None
     python: str | None = None
     """The interpreter of base, as typed; None for head's own."""
+    measures_same: bool = False
+    """Whether cases are measured whose program is the same on both sides."""
 
     def settings_of_base(self, settings: Settings) -> Settings:
         return settings if self.other_option is None else self.other_option.applied_to(settings)
@@ -199,8 +195,8 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     """
     option = config.option
     if option.against is None and option.against_option is None:
-        for name in ("--against-python", "--gate-minutes", "--gate-undecided", "--gate-summary"):
-            if config.getoption(name) is not None:
+        for name in ("--against-python", "--gate-minutes", "--gate-measure-same", "--gate-undecided", "--gate-summary"):
+            if config.getoption(name):
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None
     asked = {
@@ -227,6 +223,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
         undecided=typed_or(config, "--gate-undecided", "pass"),
         summary=summary,
         python=option.against_python,
+        measures_same=bool(option.gate_measure_same),
     )
 
 

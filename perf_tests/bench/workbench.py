@@ -135,38 +135,38 @@ class Workbench:
         return half_bytes
 
     def ceiling(self, precision: str) -> float:
-        """Return this machine's highest matrix-product rate in FLOP/s, measured in this run or confirmed by it."""
-        if precision not in self._rates:
-            with self.spending("counting"):
-                self._rates[precision] = self._rate_of_now(precision)
-        return self._rates[precision].burst
+        """Return this machine's highest matrix-product rate in FLOP/s, measured in this run or confirmed by it.
+
+        Kept ceilings are held against a product: a faster machine is measured again, a slower one is said to be.
+        """
+        if precision in self._rates:
+            return self._rates[precision].burst
+        with self.spending("counting"):
+            ceilings, name = self._ceilings(), precision.removesuffix("-unscaled")
+            if ceilings is None or name not in ceilings.matmul_flops_per_second:
+                rate = self._measured_rate(precision)
+            else:
+                rate = Rate(ceilings.highest_flops_per_second[name], ceilings.matmul_flops_per_second[name])
+                if self._is_kept:  # otherwise it was measured a moment ago
+                    known, rate = rate, self._measured_rate(precision, rate.burst / SAME)
+                    if rate.burst > CHANGED * known.burst:
+                        self._machine, self._is_kept = machine_ceilings.ceilings_of_now(self.device), False
+                    elif rate.burst * CHANGED < known.burst:
+                        self.doubts.append(
+                            f"Products in {precision} reach {rate.burst / known.burst:.0%} of the rate kept in "
+                            f"{machine_ceilings.cache_path(self.device.torch_device)}: the machine is busy, or slower "
+                            "than it was; remove that file to measure it again."
+                        )
+                    else:
+                        rate = rate.best_with(known)
+            self._rates[precision] = rate
+        return rate.burst
 
     def measure_ceiling_again(self, precision: str) -> float:
         """Measure once more; returns the best rate so far, in FLOP/s."""
         rate = self._measured_rate(precision)
         self._rates[precision] = rate.best_with(self._rates.get(precision, rate))
         return self._rates[precision].burst
-
-    def _rate_of_now(self, precision: str) -> Rate:
-        """Hold kept ceilings against a product: a faster machine is measured again, a slower one is said to be."""
-        ceilings, name = self._ceilings(), precision.removesuffix("-unscaled")
-        if ceilings is None or name not in ceilings.matmul_flops_per_second:
-            return self._measured_rate(precision)
-        known = Rate(ceilings.highest_flops_per_second[name], ceilings.matmul_flops_per_second[name])
-        if not self._is_kept:  # measured a moment ago
-            return known
-        rate = self._measured_rate(precision, known.burst / SAME)
-        if rate.burst > CHANGED * known.burst:
-            self._machine, self._is_kept = machine_ceilings.ceilings_of_now(self.device), False
-        elif rate.burst * CHANGED < known.burst:
-            self.doubts.append(
-                f"Products in {precision} reach {rate.burst / known.burst:.0%} of the rate kept in "
-                f"{machine_ceilings.cache_path(self.device.torch_device)}: the machine is busy, or slower than it was; "
-                "remove that file to measure it again."
-            )
-        else:
-            return rate.best_with(known)
-        return rate
 
     def _measured_rate(self, precision: str, enough: float = math.inf) -> Rate:
         rate = roofline.matmul_rate(PRECISIONS[precision], self.device, enough)

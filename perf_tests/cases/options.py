@@ -320,6 +320,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("--against-python", "gate: base runs under this interpreter, whose torch may be another",
                parse=as_typed, metavar="PYTHON"),
         Option("--gate-minutes", "gate: measure for at most this many minutes", "15", minutes, "MINUTES"),
+        Option("--gate-measure-same", "gate: also measure cases whose program is the same on both sides"),
         Option("--gate-undecided", "gate: an undecided case counts as pass or fail", "pass",
                partial(one_of, ("pass", "fail")), "VERDICT"),
         Option("--gate-summary", "gate: also write the verdicts to this file as Markdown", parse=as_typed,

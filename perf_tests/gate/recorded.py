@@ -61,6 +61,12 @@ LARGEST = 1e100
 MOST_SLOPE = 1.2
 """The most that a case's time may be assumed to follow the sentinel's; beyond is noise in the slope."""
 
+PRIOR_SLOPE, PRIOR_VARIANCE = MOST_SLOPE / 2, MOST_SLOPE**2 / 12
+"""Mean and variance of the slope before a launch is seen: anything up to the most is equally likely."""
+
+SLOPES_DIFFER = 0.3
+"""Standard deviation of a case's slope about that of all together: products follow the sentinel, copies less."""
+
 Records = Sequence[StoredRecord]
 
 
@@ -270,13 +276,21 @@ def _with_effects(
     shown = effect_by(clock, row.verdict)
     if shown is None:
         return row
-    needed = None
+    needed, explanation = None, row.explanation
     if row.verdict == Verdict.UNDECIDED:
         mean, variance = float(found[clock].mean[place]), float(found[clock].variance[place])
         levels = rules.alpha / len(found[clock].mean), rules.clearing_level
         needed = launches_needed(mean, variance, *levels, rules, FEWEST_HEAD_LAUNCHES, base=len(base.sentinel))
+        shared = float(np.max(found[clock].shared))
+        if shared > variance / found[clock].count[place]:
+            needed = None
+            explanation = (
+                f"the machine changed between the sides, which can move a case by {1.96 * math.sqrt(shared):.1%}; "
+                "record base's launches again beside head's"
+            )
     return replace(
         row,
+        explanation=explanation,
         effect=shown,
         base_seconds=median(base.rounds[clock][row.id]),
         head_seconds=median(head.rounds[clock][row.id]),
@@ -327,23 +341,32 @@ def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: F
     """Head less base, (..., cases), from log times (..., cases, launches), without the sentinel's drift; the slope.
 
     The slope is that of all cases together against the sentinel within each side, so it is independent of the
-    difference between the sides; zero where the sentinel is unknown.
+    difference between the sides. What the launches leave open of it is an error of each difference, in proportion to
+    the sentinel's own: a machine that changed between the sides and stood still within them tells nothing of a case.
     """
-    products, squares = 0.0, 0.0
+    products, squares, errors, spare = 0.0, 0.0, 0.0, np.asarray(-1)
     for values, sentinel in ((base, base_sentinel), (head, head_sentinel)):
         away = sentinel - mean_of_known(sentinel, axis=-1)[..., None]
         typical = mean_of_known(values - mean_of_known(values, axis=-1)[..., None], axis=-2)
         products = products + np.nansum(away * typical, axis=-1)
         squares = squares + np.nansum(away**2, axis=-1)
-    slope = np.divide(products, squares, out=np.zeros_like(np.asarray(squares)), where=np.asarray(squares) > 0)
-    slope = np.clip(slope, 0.0, MOST_SLOPE)
+        errors = errors + np.nansum(typical**2, axis=-1)
+        spare = spare + np.sum(np.any(~np.isnan(values), axis=-2), axis=-1) - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        plain = np.where(squares > 0, np.divide(products, squares), 0.0)
+        scatter = np.maximum(errors - plain * products, 0.0) / np.maximum(spare, 1)
+        weight = PRIOR_VARIANCE / (PRIOR_VARIANCE + np.where(squares > 0, scatter / squares, np.inf))
+    shift = mean_of_known(head_sentinel, axis=-1) - mean_of_known(base_sentinel, axis=-1)
+    slope = np.clip(weight * plain + (1 - weight) * PRIOR_SLOPE, 0.0, MOST_SLOPE)
+    slope = np.where(squares + shift**2 > 1e-18, slope, 0.0)  # unknown, or the same but for rounding
+    shared = shift**2 * ((1 - weight) * PRIOR_VARIANCE + SLOPES_DIFFER**2)
     before = estimate(base - slope[..., None, None] * base_sentinel[..., None, :])
     now = estimate(head - slope[..., None, None] * head_sentinel[..., None, :])
     dof = before.dof + now.dof
     variance = (before.dof * before.variance + now.dof * now.variance) / dof
     count = before.count * now.count / np.maximum(before.count + now.count, 1)  # 1 / (1 / base + 1 / head)
-    plain = Estimate(count, now.mean - before.mean, variance, dof)
-    return moderated(plain, fit_prior(plain)), float(np.mean(slope))
+    difference = Estimate(count, now.mean - before.mean, variance, dof, shared=shared[..., None])
+    return moderated(difference, fit_prior(difference)), float(np.mean(slope))
 
 
 def judged(found: Mapping[Clock, Estimate], rules: Rules) -> tuple[dict[Clock, Flags], Flags]:

@@ -282,6 +282,19 @@ class LeftOut(Event, event="left_out"):
     case: str
 
 
+class Same(Event, event="same"):
+    """A case whose program was shown to be the same on both sides before anything was measured, so that it is not."""
+
+    case: str
+
+
+class Measured(Event, event="measured"):
+    """Why the program of a case was not shown to be the same."""
+
+    case: str
+    reason: str
+
+
 class Relaunch(Event, event="relaunch"):
     """A worker failed and both sides were launched again; nothing is computed from it."""
 

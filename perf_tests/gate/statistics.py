@@ -51,10 +51,12 @@ class Estimate:
     dof: Floats
     own: "Estimate | None" = None
     """Each case alone, where its variance was drawn towards the suite's."""
+    shared: Floats | float = 0.0
+    """Squared error of the mean that more values of this kind would not lessen."""
 
     @property
     def standard_error(self) -> Floats:
-        return cast(Floats, np.sqrt(self.variance / self.count))
+        return cast(Floats, np.sqrt(self.variance / self.count + self.shared))
 
     def slower_p_values(self, log_ratio: float) -> Floats:
         """One-sided p-values of the hypothesis that a case is slower by no more than `log_ratio`."""
@@ -102,7 +104,7 @@ def moderated(plain: Estimate, prior: Prior) -> Estimate:
     weight = np.where(finite, prior.dof, 1.0)
     pooled = (weight * prior.variance + plain.dof * plain.variance) / (weight + plain.dof)
     variance = np.where(finite, pooled, prior.variance + 0 * plain.variance)
-    return Estimate(plain.count, plain.mean, variance, prior.dof + plain.dof, plain)
+    return Estimate(plain.count, plain.mean, variance, prior.dof + plain.dof, plain, plain.shared)
 
 
 def fit_prior(plain: Estimate) -> Prior:

@@ -37,10 +37,12 @@ from perf_tests.gate.samples import (
     GateSamples,
     Incomparable,
     LeftOut,
+    Measured,
     Measurement,
     NoTiming,
     PairTime,
     Rules,
+    Same,
     Uncounted,
     read_samples,
     rules_from_settings,
@@ -79,6 +81,7 @@ class Verdict(StrEnum):
     """A counter rose."""
     LESS = "LESS"
     SAME = "SAME"
+    """A counter did not change, or a case runs the same program on both sides and was not measured."""
 
 
 LOST = {
@@ -137,6 +140,8 @@ class CaseResult:
     """Wall time decided, although the run's verdicts use CPU time."""
     slower_by: Mapping[Clock, Effect] = field(default_factory=dict)
     """What each clock says of a SLOWER case whose interval lies above the margin. The row is of the first."""
+    why_measured: str = ""
+    """Why its program was not shown to be the same on both sides; empty where that was not asked."""
 
     @property
     def is_failure(self) -> bool:
@@ -252,6 +257,7 @@ def next_step(samples: GateSamples, rules: Rules) -> Step | None:
         history = replay_stages(samples, rules)
         stage, asked = 2, history.looks[-1].undecided if history.looks else history.screening.candidates
     without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}
+    without |= {row.case for row in samples.of(Same)}
     cases = tuple(case for case in asked if case not in without)
     return Step(stage, cases) if cases else None
 
@@ -333,16 +339,23 @@ def contamination(samples: GateSamples, rules: Rules) -> str:
 
 # The rows: each case's verdict with the effect and the interval behind it.
 
+SAME_PROGRAM = "the program is the same on both sides"
+
 
 def case_results(
     samples: GateSamples, history: StageHistory, rules: Rules, accepted: Sequence[Acceptance]
 ) -> list[CaseResult]:
     """A row for each case, in the order of the run."""
     lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
+    same, why = {row.case for row in samples.of(Same)}, {row.case: row.reason for row in samples.of(Measured)}
     rows = []
     for place, case in enumerate(samples.cases):
+        if case in same:
+            rows.append(CaseResult(case, Verdict.SAME, explanation=SAME_PROGRAM))
+            continue
         found = [lost[case, side] for side in SIDES if (case, side) in lost]
-        rows.append(untimed(case, found) if found else _timed(samples, history, rules, place))
+        row = untimed(case, found) if found else _timed(samples, history, rules, place)
+        rows.append(replace(row, why_measured=why.get(case, "")))
     return [with_acceptance(row, accepted) for row in rows]
 
 

@@ -12,6 +12,7 @@ import time as _time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -71,12 +72,8 @@ class Clocks:
     sleep: Callable[[float], None]
 
 
-def _raw_clock() -> Callable[[], float]:
-    read, clock = _time.clock_gettime, getattr(_time, "CLOCK_MONOTONIC_RAW", _time.CLOCK_MONOTONIC)
-    return lambda: read(clock)
-
-
-time = Clocks(_time.perf_counter, _time.monotonic, ProcessClock(), _raw_clock(), _time.sleep)
+_raw = partial(_time.clock_gettime, getattr(_time, "CLOCK_MONOTONIC_RAW", _time.CLOCK_MONOTONIC))
+time = Clocks(_time.perf_counter, _time.monotonic, ProcessClock(), _raw, _time.sleep)
 
 
 def rate_of_clocks() -> float:
@@ -124,17 +121,17 @@ class _Bound:
     code: Any = None
     """The code of a function where it is defined: it can be replaced inside it."""
 
-    @property
-    def is_replaced(self) -> bool:
+    def put_back(self) -> bool:
+        """Return whether it had been replaced."""
         # A tensor inherits its operators.
         now = vars(self.owner).get(self.attribute) or getattr(self.owner, self.attribute, None)
-        return now is not self.value or (self.code is not None and now.__code__ is not self.code)
-
-    def put_back(self) -> None:
+        if now is self.value and (self.code is None or now.__code__ is self.code):
+            return False
         with suppress(AttributeError, TypeError):
             setattr(self.owner, self.attribute, self.value)
             if self.code is not None:
                 self.value.__code__ = self.code
+        return True
 
 
 def _one(name: str, owner: Any, attribute: str) -> _Bound:
@@ -185,12 +182,10 @@ def unbind() -> None:
 
 def put_back() -> list[str]:
     """Return the names of what was replaced since `bind`, sorted, and put each back as it was; nothing without it."""
-    replaced = [one for one in _bound if one.is_replaced]
-    for one in replaced:
-        one.put_back()
+    replaced = [one.name for one in _bound if one.put_back()]
     others = [name for name, module in _modules.items() if sys.modules.get(name) is not module]
     sys.modules.update({name: _modules[name] for name in others})
-    return sorted({*(one.name for one in replaced), *others})
+    return sorted({*replaced, *others})
 
 
 # What goes on once the clock is read.
@@ -215,7 +210,14 @@ def late_work(output: object) -> list[str]:
         found.append(f"its output is a {type(tensor).__name__}, a subclass of torch.Tensor that may compute it later")
         tensor = None
     before = None if tensor is None or tensor.layout != torch.strided else _sample(tensor)
-    clocks = _clocks_of_started()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # a thread that ended in between would have no clock, and asking for it may crash
+    try:
+        started = [ident for ident in sys._current_frames() if ident not in _threads]
+        clocks = {_time.pthread_getcpuclockid(ident): names.get(ident, "without a name") for ident in started}
+    finally:
+        sys.setswitchinterval(interval)
     used = {clock: -_seconds(clock) for clock in clocks}
     time.sleep(WATCHED_SECONDS)
     for clock, name in clocks.items():
@@ -230,18 +232,6 @@ def _sample(tensor: Tensor) -> Tensor:
     """Return bytes of some elements, which compare where numbers are NaN."""
     flat = tensor.detach().flatten()
     return flat[:: max(1, flat.numel() // _SAMPLE)].clone().view(torch.uint8)
-
-
-def _clocks_of_started() -> dict[int, str]:
-    """Return the CPU clock of each thread of Python that started since `bind`, with its name."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(60)  # a thread that ended in between would have no clock, and asking for it may crash
-    try:
-        started = [ident for ident in sys._current_frames() if ident not in _threads]
-        return {_time.pthread_getcpuclockid(ident): names.get(ident, "without a name") for ident in started}
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _seconds(clock: int) -> float:

@@ -135,18 +135,23 @@ def busy_seconds(
     if device.record_event() is None:
         return None
     found: list[float] = []
-    while len(found) < BUSY_ROUNDS:
-        try:
-            seconds = _busy_seconds_of_a_round(set_up, work, device, has_slices=has_slices)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            seconds = None
-        if seconds is None:
-            return None
-        found.append(seconds)
-        if seconds >= LONG_BUSY_SECONDS:
-            break
+    try:
+        while len(found) < BUSY_ROUNDS and max(found, default=0.0) < LONG_BUSY_SECONDS:
+            set_up()
+            device.synchronize()
+            held = _HeldWork(device)
+            held.begin_slice()
+            with no_collections(), held if has_slices else nullcontext():
+                work()
+            held.end_slice()
+            device.synchronize()
+            if (seconds := held.seconds()) is None:
+                return None
+            found.append(seconds)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
     return median(found)
 
 
@@ -161,24 +166,6 @@ def empty_round_seconds(clock: "Clock", device: Device) -> float | None:
         seconds.append(clock() - start)
     clock.forget()
     return median(seconds)
-
-
-def _busy_seconds_of_a_round(
-    set_up: Callable[[], object], work: Callable[[], object], device: Device, *, has_slices: bool
-) -> float | None:
-    set_up()
-    device.synchronize()
-    held = _HeldWork(device)
-    held.begin_slice()
-    with no_collections():
-        if has_slices:
-            with held:
-                work()
-        else:
-            work()
-    held.end_slice()
-    device.synchronize()
-    return held.seconds()
 
 
 class _HeldWork(TorchDispatchMode):
@@ -240,9 +227,14 @@ def sentinels(device: torch.device) -> dict[str, Callable[[], object]]:
     """Return the sentinels by their bound: arithmetic, memory, interpreter. Each takes a few milliseconds."""
     source = torch.zeros(_COPY_BYTES[device.type] // 4, device=device)
     target = torch.zeros_like(source)
-    return {
-        "arithmetic": _product(device), "memory": lambda: target.copy_(source), "interpreter": _count_in_python
-    }  # fmt: skip
+
+    def count_in_python() -> int:
+        total = 0
+        for step in range(_STEPS):
+            total += step & 7
+        return total
+
+    return {"arithmetic": _product(device), "memory": lambda: target.copy_(source), "interpreter": count_in_python}
 
 
 def _product(device: torch.device) -> Callable[[], object]:
@@ -263,23 +255,10 @@ def product_seconds(device: Device) -> float:
     """The arithmetic sentinel's product, which an ordinary run times around each case; its memory is given back."""
     product = _product(device.torch_device)
     product()
-    seconds = []
-    for _ in range(_PRODUCTS):
-        device.synchronize()
-        start = time.perf_counter()
-        product()
-        device.synchronize()
-        seconds.append(time.perf_counter() - start)
+    seconds = [_call_seconds(product, device) for _ in range(_PRODUCTS)]
     del product
     device.release_memory()
     return median(seconds)
-
-
-def _count_in_python() -> int:
-    total = 0
-    for step in range(_STEPS):
-        total += step & 7
-    return total
 
 
 # The model's regions as NVTX ranges, which Nsight Systems shows on its timeline and filters by.
@@ -379,10 +358,17 @@ def strided_rate(device: Device) -> Rate:
 
 
 def rate_of(work: Callable[[], object], amount: int, device: Device, enough: float = math.inf) -> Rate:
-    """`amount` over the seconds of one call; on a device without events both rates are that of the fastest call."""
+    """`amount` over the seconds of one call; on a device without events both rates are that of the fastest call.
+
+    The first call warms up. Disturbances only slow calls down.
+    """
     if device.record_event() is None:
-        best = amount / _fastest_call_seconds(work, device, amount / enough)
-        return Rate(best, best)
+        least = math.inf
+        for _ in range(_ROUNDS + 1):
+            least = min(least, _call_seconds(work, device))
+            if least <= amount / enough:
+                break
+        return Rate(amount / least, amount / least)
     first = [_batch_seconds(work, device) for _ in range(_ROUNDS)]
     loaded = _CALLS_PER_BATCH * sum(first)
     while loaded < LOAD_SECONDS:
@@ -403,18 +389,13 @@ def _batch_seconds(work: Callable[[], object], device: Device) -> float:
     return start.seconds_until(end) / _CALLS_PER_BATCH
 
 
-def _fastest_call_seconds(work: Callable[[], object], device: Device, fast_enough_seconds: float) -> float:
-    """Time a few synchronised calls, of which the first warms up. Disturbances only slow them down."""
-    best = float("inf")
-    for _ in range(_ROUNDS + 1):
-        device.synchronize()
-        start = time.perf_counter()
-        work()
-        device.synchronize()
-        best = min(best, time.perf_counter() - start)
-        if best <= fast_enough_seconds:
-            break
-    return best
+def _call_seconds(work: Callable[[], object], device: Device) -> float:
+    """Wall time of one call between two moments at which the device is idle."""
+    device.synchronize()
+    start = time.perf_counter()
+    work()
+    device.synchronize()
+    return time.perf_counter() - start
 
 
 # Which collectives a rank takes part in, with the exact bytes of each, read off as they are issued.

@@ -4,7 +4,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -81,14 +81,12 @@ def _gpu(
     )
 
 
-def _cards() -> Iterator[Gpu]:
-    """Yield the table's cards in its order."""
-    for sheet in tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["datasheets"]:
-        cards = sheet.pop("cards")
-        yield from (_gpu(**card, **sheet) for card in cards)
-
-
-GPUS = {gpu.name: gpu for gpu in _cards()}
+_SHEETS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["datasheets"]
+GPUS = {
+    card["name"]: _gpu(**card, **{name: value for name, value in sheet.items() if name != "cards"})
+    for sheet in _SHEETS
+    for card in sheet["cards"]
+}
 """Every card with a datasheet here. A name without a form factor means the faster one."""
 
 BY_HAND = "memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
@@ -321,22 +319,16 @@ def libraries_on(
     if pools:
         workspace_bytes = sum(int(kib) * 1024 * int(count) for kib, count in pools)
         workspace_rule = f"{CONFIG}={environment[CONFIG]}"
-    sdpa, sdpa_rule = _first_kernel(compute_major, version, environment, cudnn_version)
-    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, sdpa_rule)
-
-
-def _first_kernel(
-    compute_major: int | None, version: tuple[int, int], environment: Mapping[str, str], cudnn_version: int | None
-) -> tuple[str, str]:
-    """Return the kernel and why: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp,
-    `check_prefer_cudnn_attention`.
-    """
+    # PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`.
     if compute_major is not None and compute_major < FLASH_SINCE:
-        return EFFICIENT, "torch has no flash kernel for this card"
-    if compute_major not in (HOPPER_MAJOR, BLACKWELL_MAJORS[0]):
-        return FLASH, "torch's first choice"
-    if environment.get(DEPRIORITIZED) == "1":
-        return FLASH, f"{DEPRIORITIZED}=1"
-    if cudnn_version is not None:
-        return (CUDNN if cudnn_version > CUDNN_AFTER else FLASH), f"by cuDNN {cudnn_version}"
-    return (CUDNN if version >= BUNDLED_SINCE else FLASH), f"by the cuDNN of torch {version[0]}.{version[1]}'s wheel"
+        sdpa, sdpa_rule = EFFICIENT, "torch has no flash kernel for this card"
+    elif compute_major not in (HOPPER_MAJOR, BLACKWELL_MAJORS[0]):
+        sdpa, sdpa_rule = FLASH, "torch's first choice"
+    elif environment.get(DEPRIORITIZED) == "1":
+        sdpa, sdpa_rule = FLASH, f"{DEPRIORITIZED}=1"
+    elif cudnn_version is not None:
+        sdpa, sdpa_rule = CUDNN if cudnn_version > CUDNN_AFTER else FLASH, f"by cuDNN {cudnn_version}"
+    else:
+        sdpa = CUDNN if version >= BUNDLED_SINCE else FLASH
+        sdpa_rule = f"by the cuDNN of torch {major}.{minor}'s wheel"
+    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, sdpa_rule)

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import math
 import mmap
 import os
 import resource
@@ -84,7 +85,7 @@ def _telling_line(error: BaseException, texts: tuple[str, ...]) -> str | None:
 
 def available_bytes() -> int:
     """What this process could still take: the free memory of the machine or its control group, whichever is less."""
-    free, group = _meminfo_bytes("MemAvailable"), _control_group_bytes()
+    free, group = _meminfo_bytes("MemAvailable"), control_group_bytes()
     return free if group is None else min(free, group[0] - group[1])
 
 
@@ -139,13 +140,7 @@ def why_less_is_known() -> str | None:
     )
 
 
-def control_group_limit_bytes() -> int | None:
-    """Return the limit of the control group's memory; None where nothing limits it."""
-    found = _control_group_bytes()
-    return None if found is None else found[0]
-
-
-def _control_group_bytes() -> tuple[int, int] | None:
+def control_group_bytes() -> tuple[int, int] | None:
     """The control group's limit and what is used of it (version 2, then 1); None where there is no limit."""
     for limit_name, used_name in (
         ("memory.max", "memory.current"),
@@ -510,21 +505,18 @@ def seconds_per_page_fault() -> float:
 
     The minimum of a few runs, so that a neighbour on the core does not count.
     """
-    return min(_calibrate() for _ in range(CALIBRATIONS))
-
-
-def _calibrate() -> float:
-    pages = CALIBRATION_BYTES // mmap.PAGESIZE
-    with mmap.mmap(-1, CALIBRATION_BYTES) as memory:
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-        ones = b"\x01" * pages
-        before, start = page_faults(), time.process_time()
-        memory[:: mmap.PAGESIZE] = ones
-        faults, touched = page_faults() - before, time.process_time()
-        memory[:: mmap.PAGESIZE] = ones
-        again_seconds = time.process_time() - touched
-    return max(0.0, touched - start - again_seconds) / max(1, faults)
+    least, ones = math.inf, b"\x01" * (CALIBRATION_BYTES // mmap.PAGESIZE)
+    for _ in range(CALIBRATIONS):
+        with mmap.mmap(-1, CALIBRATION_BYTES) as memory:
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                memory.madvise(mmap.MADV_NOHUGEPAGE)
+            before, start = page_faults(), time.process_time()
+            memory[:: mmap.PAGESIZE] = ones
+            faults, touched = page_faults() - before, time.process_time()
+            memory[:: mmap.PAGESIZE] = ones
+            again_seconds = time.process_time() - touched
+        least = min(least, max(0.0, touched - start - again_seconds) / max(1, faults))
+    return least
 
 
 # What torch.compile did in this process so far, and where a round of its CUDA graphs begins.

@@ -322,10 +322,20 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
     launch_seconds = {FORWARD: ceilings.launch_seconds, BACKWARD: ceilings.backward_launch_seconds,
                       BARE: ceilings.bare_launch_seconds}  # fmt: skip
     for part in parts:
-        compute, memory = _kernel_seconds(part.kernels, ceilings)
-        pairs.append((part.launches * launch_seconds[part.kind], compute + memory))
-        compute_seconds += compute
-        memory_seconds += memory
+        before = compute_seconds + memory_seconds
+        for kernel in part.kernels:
+            # On tensor cores also what the idle multiprocessors of the last wave could have done.
+            idle_flops = 2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0
+            arithmetic = (kernel.flops + idle_flops) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
+            traffic = kernel.bytes / ceilings.bytes_per_second
+            if ceilings.strided_elements_per_second is not None:
+                traffic = max(traffic, kernel.strided_elements / ceilings.strided_elements_per_second)
+            seconds = kernel.calls * (max(arithmetic, traffic) + ceilings.kernel_seconds)
+            if arithmetic >= traffic:
+                compute_seconds += seconds
+            else:
+                memory_seconds += seconds
+        pairs.append((part.launches * launch_seconds[part.kind], compute_seconds + memory_seconds - before))
     fast, kernels = sum(pair[0] for pair in pairs), compute_seconds + memory_seconds
     spread, overlap = ceilings.host_spread, ceilings.launches_overlap
     low, high = DEVICE_RANGE
@@ -352,24 +362,6 @@ def _elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: 
         # The device finishes after its queue, and not before the last launch; without overlap one waits for the other.
         done = max(done + kernels * device, launched) if overlap else done + launching * host + kernels * device
     return done
-
-
-def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple[float, float]:
-    """Return the seconds of all kernels that arithmetic bounds, and of all others."""
-    compute_seconds = memory_seconds = 0.0
-    for kernel in kernels:
-        # On tensor cores also what the idle multiprocessors of the last wave could have done.
-        idle_flops = 2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0
-        arithmetic = (kernel.flops + idle_flops) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
-        traffic = kernel.bytes / ceilings.bytes_per_second
-        if ceilings.strided_elements_per_second is not None:
-            traffic = max(traffic, kernel.strided_elements / ceilings.strided_elements_per_second)
-        seconds = kernel.calls * (max(arithmetic, traffic) + ceilings.kernel_seconds)
-        if arithmetic >= traffic:
-            compute_seconds += seconds
-        else:
-            memory_seconds += seconds
-    return compute_seconds, memory_seconds
 
 
 def _rate(precision: str, ceilings: Ceilings) -> float:

@@ -20,7 +20,7 @@ import torch
 
 from perf_tests.hardware import bound
 from perf_tests.hardware.device import (
-    control_group_limit_bytes,
+    control_group_bytes,
     float32_matmul_precision,
     is_kept,
     proc_values,
@@ -309,7 +309,10 @@ class NoHealthError(Exception):
 
 
 def open_gpu_health(device: torch.device) -> GpuHealth:
-    """Open the card's health. Raises NoHealthError where there is no package, no driver library or no such GPU."""
+    """Open the card's health. Raises NoHealthError where there is no package, no driver library or no such GPU.
+
+    The card is found by UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone.
+    """
     try:
         import pynvml
     except ImportError as error:
@@ -319,26 +322,19 @@ def open_gpu_health(device: torch.device) -> GpuHealth:
         ) from error
     try:
         pynvml.nvmlInit()
-        return GpuHealth(pynvml, _handle_of(pynvml, device))
+        properties = torch.cuda.get_device_properties(device)
+        if uuid := str(getattr(properties, "uuid", None) or ""):
+            name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+            return GpuHealth(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+        if (bus := getattr(properties, "pci_bus_id", None)) is None:
+            raise LookupError(f"torch {torch.__version__} reports neither the UUID nor the PCI bus of {device}")
+        domain, number = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+        return GpuHealth(pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08X}:{bus:02X}:{number:02X}.0"))
     except (pynvml.NVMLError, LookupError) as error:
         raise NoHealthError(
             f"Clocks, temperature, power and throttling of the GPU are not recorded: {error}; check that "
             "nvidia-smi lists the GPU."
         ) from error
-
-
-def _handle_of(nvml: ModuleType, device: torch.device) -> object:
-    """Find it by UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
-    properties = torch.cuda.get_device_properties(device)
-    uuid = getattr(properties, "uuid", None)
-    if uuid is not None:
-        text = str(uuid)
-        return nvml.nvmlDeviceGetHandleByUUID(text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}")
-    bus = getattr(properties, "pci_bus_id", None)
-    if bus is None:
-        raise LookupError(f"torch {torch.__version__} reports neither the UUID nor the PCI bus of {device}")
-    domain, number = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-    return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08X}:{bus:02X}:{number:02X}.0")
 
 
 @dataclass
@@ -414,12 +410,12 @@ def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
         "threads": threads,
         "keeps_freed_memory": is_kept() if device.type == "cpu" else None,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "environment": {name: value for name, value in os.environ.items() if _changes_figures(name)},
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if name in _VARIABLES or (name.startswith(_OF_THE_COMPILER) and name != _WHERE_CODE_IS_KEPT)
+        },
     }
-
-
-def _changes_figures(variable: str) -> bool:
-    return variable in _VARIABLES or (variable.startswith(_OF_THE_COMPILER) and variable != _WHERE_CODE_IS_KEPT)
 
 
 def _gpu_facts(device: torch.device) -> dict[str, Any]:
@@ -477,7 +473,7 @@ def granted_by_host() -> dict[str, Any]:
     return {
         "usable_processors": len(os.sched_getaffinity(0)),
         "processor_quota": processor_quota(),
-        "memory_limit_bytes": control_group_limit_bytes(),
+        "memory_limit_bytes": (control_group_bytes() or (None,))[0],
         "booted_unix_seconds": round(date - boot, 3),
         "suspended_seconds": round(boot - monotonic, 3),
     }

@@ -169,6 +169,27 @@ def read_log(folder: Path) -> Log:
     return Log({row[0]: place for place, row in enumerate(rows)}, dates, {row[0]: row[2] for row in rows})
 
 
+def read_line(folder: Path, since: str | None = None) -> tuple[list[str], int]:
+    """HEAD and its first parents, from the oldest on, with the place of the revision `since`.
+
+    Raises ValueError with one sentence outside of a repository and for a revision that is not on this line.
+    """
+    command = ["git", "-C", str(folder), "rev-list", "--first-parent", "--reverse", "HEAD"]
+    typed = [*command[:3], "rev-parse", "--verify", "--quiet", "--end-of-options", f"{since}^{{commit}}"]
+    try:
+        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        found = subprocess.run(typed, capture_output=True, text=True).stdout.strip() if since is not None else line[0]
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ValueError(
+            "Gate runs are ordered by the commits of their repository, and there is none here; run this in a clone."
+        ) from error
+    if found not in line:
+        raise ValueError(
+            f"--since {since} is not on the line of HEAD's first parents; name a commit of `git log --first-parent`."
+        )
+    return line, line.index(found)
+
+
 def in_order(launches: Sequence[Launch], log: Log) -> list[Code]:
     """One entry for each code: commits as git orders them, others by their date among them."""
     codes = [_code_of(found, log) for found in grouped(launches, lambda launch: launch.code).values()]

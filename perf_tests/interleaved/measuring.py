@@ -281,7 +281,7 @@ class _LaunchPair:
     def measure(self) -> None:
         """Launch both sides and measure the cases left; raises WorkerEndedError as soon as one side fails."""
         measuring = self.measuring
-        with self._launched():
+        with launched(measuring.trees, measuring.tasks, self.draw, measuring.python_of_base) as self.workers:
             self._agree_on_cases()
             for case in list(self.left):
                 self.at_hand = case
@@ -295,35 +295,11 @@ class _LaunchPair:
             if measuring.counts:
                 measuring.count_cases([case for case in self._all if case not in measuring.left_out], self.workers)
 
-    @contextmanager
-    def _launched(self) -> Iterator[None]:
-        """Both workers, started together and told what to collect; both are ended on every exit."""
-        measuring, draw, trees = self.measuring, self.draw, self.measuring.trees
-        workers = self.workers = {}
-        try:
-            for side in SIDES[::-1] if draw.head_starts_first else SIDES:
-                tree, python = (trees.base, measuring.python_of_base) if side == "base" else (trees.head, None)
-                environment = {
-                    **environment_of_side(trees.repository, tree),
-                    **STEADY,
-                    "PYTHONHASHSEED": str(draw.hash_seed),
-                    "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
-                }
-                folder = tree if trees.repository.holds_suite else trees.repository.folder_in(tree)
-                with _signals_wait():
-                    workers[side] = start_worker("perf_tests.interleaved.worker", folder, environment, side, python)
-                workers[side].send({**measuring.tasks[side], "tree": str(tree)})
-            yield
-        finally:
-            with _signals_wait():
-                for worker in workers.values():
-                    worker.end()
-
     def _agree_on_cases(self) -> None:
         """Leave out cases that a side lacks or defines differently; tell both sides the order."""
         measuring = self.measuring
         on_purpose = dict.fromkeys(measuring.differing_fields)
-        for side, answer in self._receive_all(self.workers).items():
+        for side, answer in receive_all(self.workers, self.measuring.start_seconds).items():
             there: Json = answer["ready"]
             for case in list(self.left):
                 reason = "it does not know a value of this case"
@@ -341,23 +317,10 @@ class _LaunchPair:
             draws = {"seed": measuring.seed, "pair": self.pair}
             worker.send({"order": list(own_ids.values()), "measured": measured, **draws})
 
-    def _receive_all(self, workers: Mapping[Side, WorkerProcess]) -> dict[Side, Json]:
-        """An answer of each side. Of two WorkerEndedErrors it raises the graver: head's code cannot be used."""
-        answers: dict[Side, Json] = {}
-        troubles: list[WorkerEndedError] = []
-        for side, worker in workers.items():
-            try:
-                answers[side] = worker.receive(self.measuring.start_seconds)
-            except WorkerEndedError as error:
-                troubles.append(error)
-        if troubles:
-            raise max(troubles, key=lambda error: (error.cannot_start, error.side == "head"))
-        return answers
-
     def _measure_case(self, case: str) -> float:
         """The seconds that it took for what only the first launches do."""
         measuring = self.measuring
-        answers = self._receive_all(self.workers)
+        answers = receive_all(self.workers, self.measuring.start_seconds)
         once_seconds = max(answer.get("once_seconds", 0.0) for answer in answers.values())
         line = None
         if all("warm" in answer for answer in answers.values()):
@@ -371,7 +334,7 @@ class _LaunchPair:
         # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
             worker.send({"enough": True})
-        answers.update(self._receive_all(warm))
+        answers.update(receive_all(warm, measuring.start_seconds))
         for side, answer in answers.items():
             if answer["outcome"] is not None:
                 measuring.note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
@@ -463,6 +426,46 @@ def _signals_wait() -> Iterator[None]:
             signal.signal(number, before[number])
         for first in came:
             signal.raise_signal(first)
+
+
+@contextmanager
+def launched(
+    trees: Trees, tasks: Mapping[Side, Json], draw: Draw, python_of_base: str | None = None
+) -> Iterator[dict[Side, WorkerProcess]]:
+    """Both workers, started together and told what to collect; both are ended on every exit."""
+    workers: dict[Side, WorkerProcess] = {}
+    try:
+        for side in SIDES[::-1] if draw.head_starts_first else SIDES:
+            tree, python = (trees.base, python_of_base) if side == "base" else (trees.head, None)
+            environment = {
+                **environment_of_side(trees.repository, tree),
+                **STEADY,
+                "PYTHONHASHSEED": str(draw.hash_seed),
+                "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
+            }
+            folder = tree if trees.repository.holds_suite else trees.repository.folder_in(tree)
+            with _signals_wait():
+                workers[side] = start_worker("perf_tests.interleaved.worker", folder, environment, side, python)
+            workers[side].send({**tasks[side], "tree": str(tree)})
+        yield workers
+    finally:
+        with _signals_wait():
+            for worker in workers.values():
+                worker.end()
+
+
+def receive_all(workers: Mapping[Side, WorkerProcess], patience_seconds: float = START_SECONDS) -> dict[Side, Json]:
+    """An answer of each side. Of two WorkerEndedErrors it raises the graver: head's code cannot be used."""
+    answers: dict[Side, Json] = {}
+    troubles: list[WorkerEndedError] = []
+    for side, worker in workers.items():
+        try:
+            answers[side] = worker.receive(patience_seconds)
+        except WorkerEndedError as error:
+            troubles.append(error)
+    if troubles:
+        raise max(troubles, key=lambda error: (error.cannot_start, error.side == "head"))
+    return answers
 
 
 def turns(order: str) -> list[tuple[Side, int]]:

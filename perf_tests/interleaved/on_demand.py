@@ -1,14 +1,17 @@
 """Inside a worker of the gate: pytest runs the benchmarks, and each runs its rounds when the gate asks for them."""
 
 import gc
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
+import torch
 
 from perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests.bench.checked_rounds import CheckedRounds, Draws
@@ -19,12 +22,15 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.bound import late_work, put_back, time
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.machine import conditions
-from perf_tests.hardware.torch_private import load_code_generator, load_compiler
+from perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
+from perf_tests.interleaved.same import Watch
 from perf_tests.predict.counters import counters_or_reason
+from perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
 from perf_tests.records.record import COUNTERS, Json
 from perf_tests.user_code.named import stray
 
@@ -39,9 +45,12 @@ LONG_ROUND_SECONDS = 0.1
 FEWEST_ROUNDS = 2
 
 
-def serve(channel: Channel, task: Json) -> str | None:
-    """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve."""
-    plugin = GatePlugin(settings=received(task["settings"]), channel=channel)
+def serve(channel: Channel, task: Json, watch: Watch | None = None) -> str | None:
+    """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve.
+
+    With a `watch` they are not measured but played on tensors without content.
+    """
+    plugin = GatePlugin(settings=received(task["settings"]), channel=channel, watch=watch)
     plugin.run(task["files"])
     return None if plugin.was_ready else plugin.trouble or "pytest stopped before its first benchmark"
 
@@ -122,6 +131,7 @@ class GatePlugin(WorkerPlugin):
     """Runs the cases in the gate's order, and their rounds on request."""
 
     channel: Channel
+    watch: Watch | None = None
     was_ready: bool = False
     _draws: dict[str, Draws] = field(default_factory=dict)
     """The draws by node id, which base and head may write differently: of both it is the place in the gate's order."""
@@ -167,6 +177,14 @@ class GatePlugin(WorkerPlugin):
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         task = self.channel.receive()
+        if self.watch is not None:
+            items.clear()
+            played = digests_of_operations({case_id: self._cases[case_id] for case_id in task["order"]})
+            if (file := stray()) is not None:
+                self.channel.send({"cannot": f"it imports {file} of the working tree"})
+            else:
+                self.channel.send({"played": played, **self.watch.finished()})
+            return
         items[:] = [by_id[case_id] for case_id in task["order"]]
         self._draws = {
             case_id: Draws(task["seed"], str(place), task["pair"]) for place, case_id in enumerate(task["order"])
@@ -242,3 +260,62 @@ class GatePlugin(WorkerPlugin):
                 wall, cpu = zip(*(one_round() for _ in range(request["rounds"])), strict=True)
                 cpu_seconds = None if None in cpu else cpu
                 answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}
+
+
+# Whether base and head run the same program: what is issued when the cases are played on tensors without content.
+
+
+class Operations(TorchDispatchMode):
+    """Digests each operation in order: its name, and form and place of each tensor and every other argument."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.digest = hashlib.sha256()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.ops.prim.device.default:  # most calls, and of no operation
+            self.digest.update(f"{func} {described(args)} {described(sorted(kwargs.items()))}\n".encode())
+        return func(*args, **kwargs)
+
+
+def described(value: Any) -> str:
+    """An argument in words that are the same in another process."""
+    if isinstance(value, torch.Tensor):
+        form = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset(), value.requires_grad)
+        return f"{value.device.type}{form}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}[{', '.join(map(described, value))}]"
+    if value is None or isinstance(
+        value, bool | int | float | complex | str | torch.dtype | torch.device | torch.layout | torch.memory_format
+    ):
+        return repr(value)
+    return type(value).__name__
+
+
+def before_compiling(case: Case) -> Case:
+    """The case as torch.compile is given it."""
+    if isinstance(case, LanguageModelCase):
+        case = replace(case, execution="eager")
+    return replace(case, attention="naive") if case.attention == "compiled" else case  # type: ignore[type-var]
+
+
+def digests_of_operations(cases: Mapping[str, Case]) -> dict[str, Json]:
+    """Play each case; a `digest` of the operations of all up to its end, or null and the `reason`.
+
+    Cases share passes, each played once, and a pass may leave something behind for the next. Of a compiled case what
+    is to be compiled is played.
+    """
+    for known in (passes, updates, attention_passes):
+        known.cache_clear()
+    operations, found = Operations(), dict[str, Json]()
+    LISTENERS.append(operations)
+    try:
+        for case_id, case in cases.items():
+            counters, reason = counters_or_reason(before_compiling(case))
+            found[case_id] = {"digest": counters and operations.digest.hexdigest(), "reason": reason}
+    finally:
+        LISTENERS.remove(operations)
+    return found

@@ -20,7 +20,7 @@ import torch
 
 from perf_tests.bench.options import Against
 from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import last_words
+from perf_tests.bench.workers import WorkerEndedError, last_words
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import (
@@ -31,13 +31,16 @@ from perf_tests.gate.samples import (
     ExactFinding,
     GateSamples,
     LeftOut,
+    Measured,
     Rules,
+    Same,
     SamplesFile,
     Side,
 )
 from perf_tests.gate.verdicts import (
     FILE_NAME,
     OF_TWO_BUILDS,
+    SAME_PROGRAM,
     GateResult,
     RunVerdict,
     conclude,
@@ -47,16 +50,22 @@ from perf_tests.gate.verdicts import (
     read_accepted_of_base,
 )
 from perf_tests.hardware.machine import can_bind
-from perf_tests.interleaved.measuring import STEADY, Measuring, OutOfTimeError, Watch
+from perf_tests.interleaved.draws import draw_pair
+from perf_tests.interleaved.measuring import STEADY, Measuring, OutOfTimeError, Watch, launched, receive_all
+from perf_tests.interleaved.same import Seen, Tree, differing, why_not_the_same
 from perf_tests.interleaved.sides import (
     Commit,
     Trees,
     alone,
+    changed_since,
     environment_without_the_suite,
+    measures,
     planted,
+    run_git,
     state_of_head,
 )
-from perf_tests.records.record import Json, how_many
+from perf_tests.records.record import Json, how_many, some_of
+from perf_tests.records.store import identity_difference
 from perf_tests.user_code.named import SUITE, Repository
 
 IDLE_SECONDS_LIMIT = 0.002
@@ -98,6 +107,8 @@ class GateRun:
     """The first line of the judged samples."""
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    why_measured: dict[str, str] = field(default_factory=dict)
+    """Why each case is not shown to run the same program on both sides, empty where it is; none where not asked."""
 
 
 def run_gate(run: GateRun, watch: Watch) -> None:
@@ -108,10 +119,81 @@ def run_gate(run: GateRun, watch: Watch) -> None:
     Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
     with alone(), planted(run.plan.repository, run.plan.base) as trees:
+        _compare_programs(run, trees, watch)
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
+
+
+def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
+    """Find the cases whose program is the same on both sides, which are not measured; tell how many."""
+    plan = run.plan
+    if plan.against.measures_same or plan.base is None or plan.against.other_option or plan.python_of_base:
+        return
+    changed = changed_since(plan.repository.root, plan.base)
+    if plan.repository.holds_suite and (ours := [name for name in changed if measures(Path(name), plan.repository)]):
+        run.notes.append(
+            f"The suite itself changed ({some_of(ours)}): not judged, because head's copy of it measures both sides."
+        )
+    why = why_all_measured(plan, trees, changed)
+    if why is None and not differing(trees.base, trees.head):
+        run.why_measured = dict.fromkeys(plan.cases, "")
+    elif why is None:
+        run.why_measured = _played(plan, trees)
+    else:
+        run.why_measured = dict.fromkeys(plan.cases, why)
+    same = sum(not why for why in run.why_measured.values())
+    if same:
+        watch.say(f"{same} of {how_many(len(plan.cases), 'case')} are not measured, because {SAME_PROGRAM}.")
+
+
+def why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
+    """Why no case is shown to be the same, of what lies in neither tree."""
+    submodules = [name for name, is_submodule in changed.items() if is_submodule]
+    if submodules:
+        return f"{submodules[0]} is a submodule, which is in neither tree, and differs"
+    name = "pyproject.toml"
+    if plan.base is not None and plan.repository.holds_suite and name in changed:
+        shown = run_git(plan.repository.root, "show", f"{plan.base.full_hash}:{plan.base.prefix}{name}").stdout
+        try:
+            base, head = (tomllib.loads(text) for text in (shown, (trees.head / name).read_text()))
+        except (OSError, tomllib.TOMLDecodeError):
+            return f"dependencies changed, not measured here: {name}"
+        tables = ("project", "build-system", "dependency-groups")
+        if any(base.get(table) != head.get(table) for table in tables):
+            return f"dependencies changed, not measured here: {name}"
+    return None
+
+
+def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
+    """Why each case is measured, from what both workers say once they have played them; empty for the same program."""
+    tasks: dict[Side, Json] = {side: {**task, "plays": True} for side, task in _tasks(plan).items()}
+    why: dict[str, str] = {}
+    try:
+        with launched(trees, tasks, draw_pair(0, 0)) as workers:
+            for side, answer in receive_all(workers).items():
+                for case, of_head in plan.cases.items():
+                    identity = answer["ready"].get(case)
+                    if identity is None or identity_difference(identity, of_head.identity()):
+                        why.setdefault(case, f"{side} does not have it")
+            order = [case for case in plan.cases if case not in why]
+            for worker in workers.values():
+                worker.send({"order": order})
+            seen = {side: Seen.of(answer) for side, answer in receive_all(workers).items()}
+    except WorkerEndedError as error:
+        return dict.fromkeys(plan.cases, f"{error.side} could not be played: {error}")
+    trusted = ("perf_tests/", "conftest.py") if plan.repository.holds_suite else ()
+    base, head = Tree(trees.base, seen["base"], trusted), Tree(trees.head, seen["head"], trusted)
+    typed = json.dumps(tasks["head"]["settings"])
+    codes = {is_compiled: why_not_the_same(base, head, typed, is_compiled) for is_compiled in (False, True)}
+    for case in order:
+        code = codes[plan.cases[case].is_compiled]
+        digests = [side.seen.digests.get(case) for side in (base, head)]
+        unplayed = [side.seen.unplayed[case] for side in (head, base) if case in side.seen.unplayed]
+        otherwise = "" if digests[0] == digests[1] else "it issues other operations"
+        why[case] = code or next(iter(unplayed), otherwise)
+    return {case: why[case] for case in plan.cases}
 
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
@@ -124,6 +206,8 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     path = plan.storage / "gate" / f"{stamp}_{plan.base.short_hash if plan.base else 'working-tree'}.jsonl"
     samples_file = SamplesFile(path, run.header)
     run.paths.append(path)
+    for case, why in run.why_measured.items():
+        samples_file.append((Measured(case, why) if why else Same(case)).to_line())
     measuring = Measuring(
         trees=trees,
         tasks=_tasks(plan),

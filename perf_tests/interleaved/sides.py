@@ -285,6 +285,16 @@ def _why_not_found(revision: str, option: str, at_origin: bool, is_shallow: bool
     )
 
 
+def changed_since(root: Path, base: Commit) -> dict[str, bool]:
+    """Files of the working tree below `root` that differ from `base`, and whether each is a submodule."""
+    raw = run_git(root, "diff", "--raw", "-z", "--no-renames", "--relative", base.full_hash, "--", ".").stdout.split(
+        "\0"
+    )
+    others = run_git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", ".").stdout.split("\0")
+    about = zip(raw[:-1:2], raw[1::2], strict=True)
+    return {name: "160000" in words for words, name in about} | dict.fromkeys(filter(None, others), False)
+
+
 def state_of_head(root: Path) -> Json:
     """The working tree's commit and its number of changed files; nulls where git cannot tell."""
     commit = run_git(root, "rev-parse", "HEAD")

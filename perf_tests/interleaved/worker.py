@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from perf_tests.bench.workers import ClosedError, channel_of_worker
+from perf_tests.interleaved.same import Watch
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Tree, take_files_from, why_not_there
 
@@ -18,6 +19,7 @@ def main() -> int:
     channel = channel_of_worker()
     try:
         task = channel.receive()
+        watch = Watch(Path(task["tree"]), (Path(task["tree"], "perf_tests"),)) if task.get("plays") else None
         reason = _why_not_this_tree(task)
         if reason is None:
             try:
@@ -25,7 +27,7 @@ def main() -> int:
             except Exception as error:  # whatever importing an older `model/` raises
                 reason = f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
             else:
-                reason = serve(channel, task)
+                reason = serve(channel, task, watch)
         if reason:
             channel.send({"cannot": reason})
     except ClosedError:  # the gate is gone

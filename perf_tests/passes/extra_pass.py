@@ -73,10 +73,8 @@ class ExtraPass(ABC):
     uses_profiler: ClassVar[bool] = False
     """Whether it needs PyTorch's profiler, which another profiler of the process would block."""
 
-    @staticmethod
-    @abstractmethod
-    def rounds_of(phase: str, rounds: int) -> int:
-        """Return the rounds of the pass over a case whose timing measures `rounds`."""
+    rounds_of: ClassVar["staticmethod[[str, int], int]"]
+    """Takes a phase and the rounds of its timing; returns those of the pass."""
 
     @abstractmethod
     def examine(self, timing: Timing) -> Json | None:

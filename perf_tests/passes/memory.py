@@ -8,7 +8,7 @@ import signal
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -51,8 +51,7 @@ from perf_tests.passes.memory_watch import (
     allocated_bytes,
     memory_of_round,
     resident_set_peak_bytes,
-    snapshot_of_events,
-    snapshot_of_held,
+    synthetic_snapshot,
 )
 from perf_tests.phases import ATTENTION_ALONE, label_of
 from perf_tests.predict.costs import tensors_in
@@ -69,9 +68,7 @@ ALL_ROUNDS = 3
 class MemoryPass(ExtraPass):
     """A worker runs the rounds of each case in a process of their own."""
 
-    @staticmethod
-    def rounds_of(phase: str, rounds: int) -> int:
-        return ALL_ROUNDS
+    rounds_of = staticmethod(lambda phase, rounds: ALL_ROUNDS)
 
     def examine(self, timing: Timing) -> Json:
         session, settings = self.workbench.session, self.workbench.settings
@@ -179,7 +176,9 @@ class MemoryMeasure(Measure):
                 self._play(rounds, lambda name: nullcontext())
                 snapshot = cuda_memory_snapshot()
         else:
-            snapshot = snapshot_of_held(held) if sees_operations else snapshot_of_events(exact.events)
+            # Compiled code has no lines of Python, so that its blocks are known by the allocator alone.
+            events = [(event.address, event.bytes, ()) for event in exact.events]
+            snapshot = synthetic_snapshot(*held.happenings()) if sees_operations else synthetic_snapshot([], events)
         return values | kept_beside("snapshot", self.snapshot, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _register_standing(self, watch: HolderWatch) -> None:
@@ -338,6 +337,16 @@ def main() -> int:
 
 def in_a_fork(task: Json) -> Json:
     """Return the answer of a fork of this process; an outcome where it died."""
+
+    def measure(item: Any, workbench: Workbench) -> MemoryMeasure:
+        snapshot, device = None if task["snapshot"] is None else Path(task["snapshot"]), workbench.device.torch_device
+
+        def standing_now() -> Standing:
+            training = item.funcargs.get("training")
+            return standing(training, item.funcargs["inputs" if training is None else "batch"].all)
+
+        return MemoryMeasure(noted(item).case, device, standing_now, snapshot)
+
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
@@ -345,14 +354,15 @@ def in_a_fork(task: Json) -> Json:
         try:
             os.close(read)
             with os.fdopen(write, "wb") as answers:
-                answers.write(json.dumps(_examine(task)).encode())
+                no_answer = {"outcome": asdict(Outcome("error", "pytest did not run it"))}
+                answers.write(json.dumps(examined(task, measure) or no_answer).encode())
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
     os.close(write)
-    with os.fdopen(read, "rb") as answers:
-        content = answers.read()
+    with os.fdopen(read, "rb") as answered:
+        content = answered.read()
     _, status = os.waitpid(process, 0)
     end = f"exit code {os.WEXITSTATUS(status)}"
     if os.WIFSIGNALED(status):
@@ -365,20 +375,6 @@ def in_a_fork(task: Json) -> Json:
         reason = "its process was killed by SIGKILL, probably by the out-of-memory killer; set --memory-budget."
         return {"outcome": asdict(Outcome("out_of_memory", reason))}
     return {"outcome": asdict(Outcome("error", f"its process ended with {end}; run the case alone to see why."))}
-
-
-def _examine(task: Json) -> Json:
-    snapshot = None if task["snapshot"] is None else Path(task["snapshot"])
-
-    def of_fixtures(made: Mapping[str, Any]) -> Standing:
-        training = made.get("training")
-        return standing(training, made["inputs" if training is None else "batch"].all)
-
-    def measure(item: Any, workbench: Workbench) -> MemoryMeasure:
-        device = workbench.device.torch_device
-        return MemoryMeasure(noted(item).case, device, lambda: of_fixtures(item.funcargs), snapshot)
-
-    return examined(task, measure) or {"outcome": asdict(Outcome("error", "pytest did not run it"))}
 
 
 if __name__ == "__main__":

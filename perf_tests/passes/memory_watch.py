@@ -26,7 +26,7 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from traceback import walk_stack
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +96,16 @@ class RoundMemory:
 
 def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
     """Measure the second of two rounds: the first makes what later ones find. `forget` is called after each."""
-    return _on_cuda(play, device, forget) if device.type == "cuda" else _on_cpu(play, forget)
+    if device.type == "cuda":
+        return _on_cuda(play, device, forget)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
+        for name in (f"{ROUND}, the first", ROUND):
+            with record_function(name):
+                play(lambda part: record_function(f"{PART}{part}"))
+            forget()
+        held_at_end_bytes = live_tensor_bytes("cpu")
+    return read_round(allocator_trace(profiler), held_at_end_bytes)
 
 
 def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
@@ -126,18 +135,6 @@ def live_tensor_bytes(device_type: str) -> int:
 def resident_set_peak_bytes() -> int | None:
     """Return the peak resident bytes of this process (Linux); None where the system does not report them."""
     return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
-
-
-def _on_cpu(play: Play, forget: Forget) -> RoundMemory:
-    def play_twice() -> int:
-        # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
-        for name in (f"{ROUND}, the first", ROUND):
-            with record_function(name):
-                play(lambda part: record_function(f"{PART}{part}"))
-            forget()
-        return live_tensor_bytes("cpu")
-
-    return read_round(*traced_allocator(play_twice))
 
 
 def read_round(trace: "AllocatorTrace", held_at_end_bytes: int) -> RoundMemory:
@@ -214,8 +211,6 @@ def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
 
 CPU_DEVICE_TYPE = 0
 
-Result = TypeVar("Result")
-
 
 @dataclass(frozen=True)
 class AllocatorEvent:
@@ -258,17 +253,10 @@ class AllocatorTrace:
         return tuple(event for event in self.events if stretch.start < event.time <= stretch.end)
 
 
-def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Result]:
-    """Return the trace and the result of `function()`. The profiler slows it down, so do not time the same run."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        result = function()
-    return read_allocator_trace(json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]), result
-
-
-def read_allocator_trace(events: Iterable[dict[str, Any]]) -> AllocatorTrace:
-    """Read the CPU's memory events and the annotations of a Chrome trace."""
+def allocator_trace(profiler: profile) -> AllocatorTrace:
+    """Read the CPU's memory events and the annotations of what was profiled, which the profiler slowed down."""
     blocks, stretches = [], []
-    for event in events:
+    for event in json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]:
         if event.get("name") == "[memory]" and event["args"]["Device Type"] == CPU_DEVICE_TYPE:
             blocks.append(event)
         elif event.get("cat") == "user_annotation":
@@ -329,6 +317,13 @@ class Held:
         before, during = changes[: self.first_of_round], changes[self.first_of_round :]
         return held_at_peak(during, held_after(before, Counter()))
 
+    def happenings(self) -> tuple[list["Happening"], list["Happening"]]:
+        """Return what came and went before the round, and in it, for a snapshot."""
+        rows: list[Happening] = [
+            (id(change.block), change.bytes, self.frames.get(id(change.block), ())) for change in self.changes
+        ]
+        return rows[: self.first_of_round], rows[self.first_of_round :]
+
     def allocations(self) -> list[StorageBlock]:
         """Return the blocks made in the round."""
         return [change.block for change in self.changes[self.first_of_round :] if change.is_allocation]
@@ -368,9 +363,16 @@ class HolderWatch:
     @contextmanager
     def round(self) -> Iterator[None]:
         """The round runs inside, and must free what it holds there too."""
+
+        def region(name: str) -> AbstractContextManager[object]:
+            # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
+            if torch.compiler.is_compiling():
+                return nullcontext()
+            return self.part(name) if name in self.parts else self._open(name)
+
         self._first_of_round = self.tracker.settle()
         with ExitStack() as stack:
-            stack.enter_context(regions_opened_by(self._region))
+            stack.enter_context(regions_opened_by(region))
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor))
             if self.sees_operations:
                 stack.enter_context(_Operations(self._note_outputs))
@@ -388,12 +390,6 @@ class HolderWatch:
         changes = tuple(self.tracker.changes)
         self.tracker.forget_all()
         return Held(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
-
-    def _region(self, name: str) -> AbstractContextManager[object]:
-        # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
-        if torch.compiler.is_compiling():
-            return nullcontext()
-        return self.part(name) if name in self.parts else self._open(name)
 
     @contextmanager
     def _open(self, name: str) -> Iterator[None]:
@@ -465,17 +461,6 @@ Frames = tuple[Frame, ...]
 Rows = Callable[[Frames], list[dict[str, Any]]]
 Happening = tuple[object, int, Frames]
 """A block came, or went where bytes are negative: its key, bytes, and the lines that made it."""
-
-
-def snapshot_of_held(held: Held) -> Snapshot:
-    """Make the snapshot of a watched round; earlier blocks have no event."""
-    happenings = [(id(change.block), change.bytes, held.frames.get(id(change.block), ())) for change in held.changes]
-    return synthetic_snapshot(happenings[: held.first_of_round], happenings[held.first_of_round :])
-
-
-def snapshot_of_events(events: Iterable[AllocatorEvent]) -> Snapshot:
-    """Make that of a round without lines of Python: compiled code has none."""
-    return synthetic_snapshot([], [(event.address, event.bytes, ()) for event in events])
 
 
 def synthetic_snapshot(before: Iterable[Happening], during: Iterable[Happening]) -> Snapshot:

@@ -44,9 +44,7 @@ class WarmupPass(ExtraPass):
 
     uses_profiler = True
 
-    @staticmethod
-    def rounds_of(phase: str, rounds: int) -> int:
-        return study_rounds(phase, rounds)
+    rounds_of = staticmethod(study_rounds)
 
     def examine(self, timing: Timing) -> Json | None:
         benchmark, rounds = self.benchmark_id(timing), self.workbench.rounds(self.case)
@@ -61,14 +59,8 @@ class WarmupPass(ExtraPass):
         studies = [Study(count, rounds) for count in STUDIED_WARMUP_ROUNDS]
         if self.case.row.setup_computes:
             studies.append(Study(LEAVING_OUT_ROUNDS, rounds, leaves_out_timed_phase=True))
-        series = [
-            {
-                "warmup_rounds": study.warmup_rounds,
-                "leaves_out_timed_phase": study.leaves_out_timed_phase,
-                **studied(study),
-            }
-            for study in studies
-        ]
+        named = ("warmup_rounds", "leaves_out_timed_phase")
+        series = [{**{name: getattr(study, name) for name in named}, **studied(study)} for study in studies]
         first_round = studied(Study(0, 1, traces_first_round=True))
         return warmup_values(series, first_round, self.workbench.warmup_rounds(self.case))
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain, groupby
@@ -159,6 +159,10 @@ def attention_passes(case: AttentionCase) -> Parts:
         return counting.finished()
 
 
+LISTENERS: list[AbstractContextManager[object]] = []
+"""Further modes that each operation passes first, in this process."""
+
+
 @contextmanager
 def fake_run(device: str, precision: str) -> Iterator[Counting]:
     """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
@@ -169,7 +173,12 @@ def fake_run(device: str, precision: str) -> Iterator[Counting]:
         raise RuntimeError("counters cannot be taken inside torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
     try:
-        with torch.enable_grad(), FakeTensorMode(), Counting(device, float32_rate, MODEL_SOURCE) as counting:
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(FakeTensorMode())
+            counting = stack.enter_context(Counting(device, float32_rate, MODEL_SOURCE))
+            for listener in LISTENERS:
+                stack.enter_context(listener)
             yield counting
     finally:
         bound_fake_shapes()

@@ -163,20 +163,16 @@ def tags_of(cell: Cell) -> Tags:
     return tuple(axis.of(cell) for axis in AXES)
 
 
-def tags_with(**values: str) -> Tags:
-    """Tags of what is no case: `precision="fp32"`."""
-    return tuple(values.get(axis.name.lower(), "") for axis in AXES)
-
-
 def choices_of(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
     """(axis, its values in order) of each axis with more than one value: what the page offers to filter by."""
     found = {tags_of(cell) for cell in cells}
     values = {axis.name: {tags[place] for tags in found} - {""} for place, axis in enumerate(AXES)}
 
-    def place_of_value(value: str) -> tuple[int, float, str]:
-        return order(int(value) if value.isascii() and value.isdigit() else value)
-
-    return [(name, sorted(some, key=place_of_value)) for name, some in values.items() if len(some) > 1]
+    return [
+        (name, sorted(some, key=lambda value: order(int(value) if value.isascii() and value.isdigit() else value)))
+        for name, some in values.items()
+        if len(some) > 1
+    ]
 
 
 # Distinct on white and on black; markers and dashes tell series apart without colours too.
@@ -290,13 +286,31 @@ def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int])
 
 
 def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
-    """What the page's program draws and filters by.
+    """What the page's program draws, as Plotly's traces and layouts, and what it filters by.
 
-    Each look and each case's tags stand there once, since thousands of points have few.
+    Each look and each case's tags stand there once, since thousands of points have few. The page adds the theme's
+    colours of text and grid.
     """
     looks: dict[str, int] = {}
     numbers: dict[Tags, int] = {}
-    drawn = list(map(plotly_of, figures))
+    drawn: list[Json] = []
+    for figure in figures:
+        traces = list(map(_trace, figure.series))
+        across, up = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
+        lanes = figure.x_values if any(isinstance(value, str) for value in up) else ()  # their names, from below
+        lines = [
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
+             "line": {"color": GREY, "width": 1, "dash": "dash"},
+             "label": {"text": plain(label), "textposition": "end"}}
+            for height, label in ([figure.line_at] if figure.line_at else [])
+        ]  # fmt: skip
+        layout = {
+            "xaxis": _axis(figure.x_title, figure.x_log, across, () if lanes else figure.x_values, "B"),
+            "yaxis": _axis(figure.y_title, figure.y_log, up, lanes, "none"),
+            "barmode": "stack",
+            "shapes": lines,
+        }
+        drawn.append({"name": figure.name, "picks_one": figure.picks_one, "data": traces, "layout": layout})
     for trace in (trace for figure in drawn for trace in figure["data"]):
         trace["look"] = looks.setdefault(json.dumps(trace["look"]), len(looks))
         trace["tags"] = [numbers.setdefault(tags, len(numbers)) for tags in trace["tags"]]
@@ -309,29 +323,6 @@ def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
         "tags": list(numbers),
         "looks": list(map(json.loads, looks)),
         "figures": drawn,
-    }
-
-
-def plotly_of(figure: Figure) -> Json:
-    """Traces and layout, without the theme's colours of text and grid, which the page adds."""
-    traces = list(map(_trace, figure.series))
-    xs, ys = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
-    names = figure.x_values if any(isinstance(value, str) for value in ys) else ()  # those of lanes, from below
-    lines = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
-         "line": {"color": GREY, "width": 1, "dash": "dash"}, "label": {"text": plain(label), "textposition": "end"}}
-        for height, label in ([figure.line_at] if figure.line_at else [])
-    ]  # fmt: skip
-    return {
-        "name": figure.name,
-        "picks_one": figure.picks_one,
-        "data": traces,
-        "layout": {
-            "xaxis": _axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values, "B"),
-            "yaxis": _axis(figure.y_title, figure.y_log, ys, names, "none"),
-            "barmode": "stack",
-            "shapes": lines,
-        },
     }
 
 

@@ -7,7 +7,7 @@ steps that the history finds. Two machines have ratios without a verdict.
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 from math import prod
@@ -22,20 +22,6 @@ from perf_tests.records.format import DASH, Columns, T, order, shown, significan
 from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
 from perf_tests.records.store import Status, StoredRecord, compare, each_readable
 from perf_tests.report import blocks
-from perf_tests.report.blocks import (
-    Block,
-    CellOfRow,
-    Figure,
-    Figures,
-    Link,
-    Mark,
-    Point,
-    Row,
-    Rows,
-    Said,
-    rounded,
-    tags_of,
-)
 from perf_tests.report.comparison import why_without_ratio
 from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
 from perf_tests.report.plots import RecordedRun, pass_name
@@ -99,10 +85,6 @@ class Pair:
     can_tell: bool
     """Whether there are launches enough for any verdict or step."""
 
-    @property
-    def counts(self) -> Counter[Kind]:
-        return Counter(row.kind for row in self.changes)
-
 
 def pairs_of(era: Era, unreadable: list[str]) -> list[Pair]:
     """The pair to show first, and all others that the gate judges; empty where a single commit timed anything.
@@ -131,16 +113,22 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
     from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable  # loads scipy
     from perf_tests.report.gate_screens import condition_lines, verdict_sentence
 
-    before, now = (_records(era.codes[place], unreadable) for place in (base, head))
+    other = _by_steps(era, base, head)
+    before, now = (
+        # Read again the newest records, because the rounds of hundreds of launches are too many to keep.
+        [
+            StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)})
+            for record in each_readable((launch.path for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]), unreadable)
+        ]
+        for code in (era.codes[base], era.codes[head])
+    )
     reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
     if reason:
-        other = _by_steps(era, base, head)
-        return Pair(base, head, other.changes, [f"No verdict: {reason}", *other.notes], False, other.can_tell)
+        return replace(other, notes=[f"No verdict: {reason}", *other.notes])
     result = conclude_recorded(before, now, RULES)
     notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
     if result.contaminated:
-        other = _by_steps(era, base, head)
-        return Pair(base, head, other.changes, [*notes, *other.notes], False, False)
+        return replace(other, notes=[*notes, *other.notes], can_tell=False)
     kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
     seconds = {(one.case, id(point.code)): point.seconds for one in reversed(era.series) for point in one.points}
     changes = [
@@ -153,14 +141,6 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
         for row in result.cases
     ]  # fmt: skip
     return Pair(base, head, sorted(changes, key=_order), notes, True, True)
-
-
-def _records(code: Code, unreadable: list[str]) -> list[StoredRecord]:
-    """Read the newest records again, because the rounds of hundreds of launches are too many to keep."""
-    return [
-        StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)})
-        for record in each_readable((launch.path for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]), unreadable)
-    ]
 
 
 def _by_steps(era: Era, base: int, head: int) -> Pair:
@@ -196,26 +176,21 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     kept = [row for row in found if counts[row.case] == 1 or (row.base_seconds and row.head_seconds)]
     twins = counts.keys() - {row.case for row in kept}
     kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
-    notes = [_why_no_verdict(era, base, head)]
+    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
+    notes = [
+        "Shown are the steps that the history finds between the two commits, which need "
+        f"{LEAST_LAUNCHES} launches on either side."
+    ]
+    if of_base < FEWEST_BASE_LAUNCHES or of_head < FEWEST_HEAD_LAUNCHES:
+        notes[0] = (
+            f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it "
+            f"needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {notes[0]}"
+        )
     if outside:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
     can_tell = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
     return Pair(base, head, sorted(kept, key=_order), notes, False, can_tell)
-
-
-def _why_no_verdict(era: Era, base: int, head: int) -> str:
-    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
-    shown = (
-        "Shown are the steps that the history finds between the two commits, which need "
-        f"{LEAST_LAUNCHES} launches on either side."
-    )
-    if of_base >= FEWEST_BASE_LAUNCHES and of_head >= FEWEST_HEAD_LAUNCHES:
-        return shown
-    return (
-        f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it needs "
-        f"at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {shown}"
-    )
 
 
 def _lost_words(outcome: str | None) -> tuple[str, str]:
@@ -234,7 +209,7 @@ def _order(row: Change) -> tuple[int, float, str]:
 HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "95 % interval", "why")
 
 
-def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[Block]:
+def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[blocks.Block]:
     """Two choices of a commit, and the table of the first pair, the one to show before a reader chooses."""
     options = [
         (place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
@@ -243,9 +218,11 @@ def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[Block]:
     for pair in pairs[:1]:
         yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
         named = _case_links(era, number)
-        rows = [Row([named(row.case), Mark.of(row.verdict, TONES), *_cells(row)[1:]]) for row in pair.changes]
+        rows = [
+            blocks.Row([named(row.case), blocks.Mark.of(row.verdict, TONES), *_cells(row)[1:]]) for row in pair.changes
+        ]
         title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
-        yield Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+        yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
 
 
 @dataclass(frozen=True)
@@ -269,19 +246,16 @@ def moved(era: Era, pair: Pair) -> list[Moved]:
         # A slowdown that base has too is shown as that against the code before both.
         if row is not None and is_of_pair and (item is None or era.codes.index(item.code) > pair.base):
             found.append(Moved(row, item.code if item else era.codes[pair.head], None))
-        elif item is not None:
-            found.append(Moved(_opened(item), item.code, item))
+        elif item is not None and item.effect is None:
+            verdict, why = _lost_words(None if item.what == "gone" else item.what)
+            found.append(Moved(Change(case, Kind.LOST, verdict, why=why), item.code, item))
+        elif item is not None and item.effect is not None:
+            one, ratio = item.series, 1 + item.effect
+            why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
+            now = one.points[-1].seconds
+            slower = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
+            found.append(Moved(slower, item.code, item))
     return sorted(found, key=lambda one: _order(one.change))
-
-
-def _opened(item: OpenItem) -> Change:
-    """An open item as a change since the code before it."""
-    if item.effect is None:
-        verdict, why = _lost_words(None if item.what == "gone" else item.what)
-        return Change(item.series.case, Kind.LOST, verdict, why=why)
-    step = next(step for step in item.series.steps if item.series.code_of(step) is item.code)
-    now, ratio = item.series.points[-1].seconds, 1 + item.effect
-    return Change(item.series.case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=since(item.series, step))
 
 
 def headline(pair: Pair, found: Sequence[Moved]) -> str:
@@ -299,22 +273,6 @@ def headline(pair: Pair, found: Sequence[Moved]) -> str:
     return f"{'; '.join(said)}." if said else ""
 
 
-def unchanged_line(era: Era, pair: Pair, found: Sequence[Moved], more: int) -> str:
-    """The rows that the first screen leaves out, and what is known of them."""
-    from perf_tests.gate.recorded import RULES  # loads scipy
-
-    named = {one.change.case for one in found}
-    rest = Counter(row.verdict for row in pair.changes if row.case not in named)
-    words = {
-        Verdict.OK: f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)",
-        "no step": "without a step"
-        + (f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""),
-    }
-    said = [f"{more} more that moved, below"] if more else []
-    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
-    return ", ".join(said)
-
-
 COLLECTING = {
     "size": "--size", "context_length": "--context", "head_dim": "--head-dim", "sequence_length": "--sequence-length",
     "precision": "--precision", "attention": "--attention",
@@ -322,7 +280,7 @@ COLLECTING = {
 """Options that collect a case by its identity: without them the gate takes smaller ones."""
 
 
-def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
+def commands(era: Era, found: Sequence[Moved]) -> Iterator[blocks.Said]:
     """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
     series = {one.case: one for one in reversed(era.series)}
     for one in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
@@ -330,18 +288,16 @@ def commands(era: Era, found: Sequence[Moved]) -> Iterator[Said]:
         good = codes[max(codes.index(one.start) - 1, 0)]
         if good is not one.start and good.commit and one.start.commit:
             pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
-            yield Said(f"perf-tests gate {pair}", "command")
+            yield blocks.Said(f"perf-tests gate {pair}", "command")
             of = dict(series[one.change.case].identity)
-            options = " ".join(
-                f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None
-            )
-            line = f"perf-tests bisect {pair} --case {case} --options {shlex.quote(options)}"
-            yield Said(line, "command")
+            options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
+            said = shlex.quote(" ".join(options))
+            yield blocks.Said(f"perf-tests bisect {pair} --case {case} --options {said}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:
     """What the first screen says of two commits."""
-    counts = pair.counts
+    counts = Counter(row.kind for row in pair.changes)
     head, base = (_commit_words(era, place) for place in (pair.head, pair.base))
     of = f"of {how_many(len(pair.changes), 'case')}"
     if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
@@ -355,29 +311,46 @@ def sentence(era: Era, pair: Pair) -> str:
     return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
 
 
-def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[Block]:
-    """What moved, each with how its time went over all commits, and the figure of one; all where none can tell."""
+def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[blocks.Block]:
+    """What moved, each with how its time went over all commits, what did not, and the figure of one case.
+
+    All cases where none can tell.
+    """
+    from perf_tests.gate.recorded import RULES  # loads scipy
+
     named, series = _case_links(era, number), {one.case: one for one in reversed(era.series)}
     shown = [(one.change, one.start.name) for one in found]
     if not pair.can_tell and not found:
         shown = [(row, "") for row in pair.changes]
     rows = [
-        Row([
-            named(row.case), Mark.of(row.verdict, TONES), "" if row.ratio is None else f"{row.ratio - 1:+.1%}", start,
+        blocks.Row([
+            named(row.case), blocks.Mark.of(row.verdict, TONES),
+            "" if row.ratio is None else f"{row.ratio - 1:+.1%}", start,
             _spark(series[row.case]) if row.case in series else "", row.why,
         ])
         for row, start in shown[:WORST]
     ]  # fmt: skip
     if rows:
-        yield Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
-    yield Said(unchanged_line(era, pair, found, max(0, len(shown) - WORST)), "note")
+        yield blocks.Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
+    listed = {one.change.case for one in found}
+    rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
+    least = f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""
+    words = {
+        Verdict.OK: f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)",
+        "no step": f"without a step{least}",
+    }
+    said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []
+    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
+    yield blocks.Said(", ".join(said), "note")
     # The slowest case, else the first that has times over the commits.
     timed = [one.change for one in found if one.change.case in series]
     for row in sorted(timed, key=lambda row: row.kind != Kind.SLOWER)[:1]:
         title = f"{case_name(row.case)} over the commits, {_drift_words(era)}"
         place = next(place for place, one in enumerate(era.series) if one is series[row.case])
         note = f"{POINT_NOTE}; dotted: steps"
-        yield Figures([Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=place)])
+        yield blocks.Figures(
+            [blocks.Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=place)]
+        )
 
 
 def short_subject(code: Code) -> str:
@@ -396,10 +369,10 @@ def _cells(row: Change) -> tuple[str, ...]:
     return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", interval, row.why)
 
 
-def _case_links(era: Era, number: int) -> Callable[[str], str | Link]:
+def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.Link]:
     """What names a case, with a link to its row in the history; of two identities, to that of the newest code."""
     to = {one.case: f"since{number}-c{place}" for place, one in reversed(list(enumerate(era.series)))}
-    return lambda case: Link(case_name(case), to[case]) if case in to else case_name(case)
+    return lambda case: blocks.Link(case_name(case), to[case]) if case in to else case_name(case)
 
 
 # What it shows of each case over the commits: steps, exact counters, and how its time went.
@@ -411,7 +384,7 @@ TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)"
          "95 % interval (ms)", "newest / first")  # fmt: skip
 
 
-def over_commits(era: Era, number: int) -> Iterator[Block]:
+def over_commits(era: Era, number: int) -> Iterator[blocks.Block]:
     """Steps, counters that changed, a figure that the page's program draws from `era_data`, and all trends.
 
     Nothing where one commit is all there is.
@@ -424,22 +397,22 @@ def over_commits(era: Era, number: int) -> Iterator[Block]:
     if steps:
         yield _found(f"{anchor}-steps", "Steps: commits at which a time moved", STEP_COLUMNS, steps, to)
     else:
-        yield Said("No step was found in any case.")
+        yield blocks.Said("No step was found in any case.")
     if counters:
         title = "Exact counters: commits at which one changed"
         yield _found(f"{anchor}-counters", title, COUNTER_COLUMNS, counters, to)
     title, note = "Time over commits, one case at a time", f"{POINT_NOTE}; dotted: steps"
-    yield Figures([Figure(anchor, title, "", "", (), [note], over_commits=anchor)])
+    yield blocks.Figures([blocks.Figure(anchor, title, "", "", (), [note], over_commits=anchor)])
     rows = []
     for one in sorted(era.series, key=lambda one: -one.points[-1].seconds / one.points[0].seconds):
         seconds, last = [point.seconds for point in one.points], one.points[-1]
         figures = (seconds[0], min(seconds), max(seconds), seconds[-1])
         interval = " to ".join(significant(end * 1e3) for end in last.interval) if last.interval else DASH
-        cells: list[CellOfRow] = [Link(case_name(one.case), to[id(one)]), _spark(one), str(len(seconds))]
+        cells: list[blocks.CellOfRow] = [blocks.Link(case_name(one.case), to[id(one)]), _spark(one), str(len(seconds))]
         cells += [significant(value * 1e3) for value in figures]
-        rows.append(Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
+        rows.append(blocks.Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], to[id(one)]))
     notes = [*conditions(era), POINT_NOTE]
-    yield Rows(f"{anchor}-cases", f"Every case over the commits, {_drift_words(era)}", TREND, 1, rows, notes)
+    yield blocks.Rows(f"{anchor}-cases", f"Every case over the commits, {_drift_words(era)}", TREND, 1, rows, notes)
 
 
 def _drift_words(era: Era) -> str:
@@ -448,15 +421,15 @@ def _drift_words(era: Era) -> str:
 
 def _found(
     name: str, title: str, columns: Columns[tuple[Series, T]], found: Sequence[tuple[Series, T]], to: Mapping[int, str]
-) -> Rows:
+) -> blocks.Rows:
     """The columns of the screen, each case a link to its figure."""
     header = tuple({"case": "Case", "counter": "Case", "name": "counter"}.get(column, column) for column in columns)
     named, *others = columns.values()
-    rows = [Row([Link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
-    return Rows(name, title, header, 1, rows)
+    rows = [blocks.Row([blocks.Link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
+    return blocks.Rows(name, title, header, 1, rows)
 
 
-def _spark(one: Series) -> CellOfRow:
+def _spark(one: Series) -> blocks.CellOfRow:
     values = [point.seconds for point in one.points]
     first, last = (significant(value * 1e3) for value in (values[0], values[-1]))
     words = f"{how_many(len(values), 'commit')}, from {first} to {last} ms"
@@ -469,13 +442,15 @@ def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
     cases = []
     for one in era.series:
         at = [places[id(point.code)] for point in one.points]
-        intervals = {n: list(map(rounded, point.interval)) for n, point in enumerate(one.points) if point.interval}
+        intervals = {
+            n: list(map(blocks.rounded, point.interval)) for n, point in enumerate(one.points) if point.interval
+        }
         cases.append({
             "name": case_name(one.case),
             "at": None if at == list(range(len(places))) else at,
-            "seconds": [rounded(point.seconds) for point in one.points],
+            "seconds": [blocks.rounded(point.seconds) for point in one.points],
             "intervals": intervals,
-            "steps": [[step.start, rounded(step.effect), since(one, step)] for step in one.steps],
+            "steps": [[step.start, blocks.rounded(step.effect), since(one, step)] for step in one.steps],
         })  # fmt: skip
     lost = [
         (place, case_name(case), *_lost_words(outcome))
@@ -501,7 +476,7 @@ def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
 NO_VERDICT = "two machines, builds or settings: ratios without a verdict"
 
 
-def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
+def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.Block]:
     """Every case of either run, the slowest first: both medians and the ratio, or why it has none; devices may differ.
 
     Nothing where no case has a ratio.
@@ -513,11 +488,11 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
     for row in rows:
         milliseconds = [s and s * 1e3 for s in (row.before_seconds, row.now_seconds)]
         if row.ratio is not None:
-            point = Point(milliseconds[0] or 0.0, row.ratio, case_name(row.id), tags_of(cells[row.id]))
+            point = blocks.Point(milliseconds[0] or 0.0, row.ratio, case_name(row.id), blocks.tags_of(cells[row.id]))
             points.append((pass_name(cells[row.id]), point))
         times = (DASH if ms is None else significant(ms) for ms in milliseconds)
         why = why_without_ratio(row) if row.ratio is None else ""
-        texts.append(Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
+        texts.append(blocks.Row([case_name(row.id), *times, shown(row.ratio, ".3f"), why]))
     if not points:
         return
     points.sort(key=lambda named: (named[0], order(named[1].x)))
@@ -525,13 +500,13 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[Block]:
         f"run{before.number}-run{now.number}",
         f"run {now.number}, {now.name} over run {before.number}, {before.name}",
     )
-    yield Figures([Figure(
+    yield blocks.Figures([blocks.Figure(
         name, title, f"run {before.number} (ms)", "ratio", blocks.markers(points), [NO_VERDICT, now.conditions],
         x_log=True, line_at=(1.0, "parity"),
     )])  # fmt: skip
     header = ("Case", f"run {before.number}, median (ms)", f"run {now.number}, median (ms)", "ratio", "why")
     notes = [NO_VERDICT, *(f"run {one.number}: {one.conditions}" for one in (before, now))]
-    yield Rows(name, title, header, 1, texts, notes)
+    yield blocks.Rows(name, title, header, 1, texts, notes)
 
 
 def _as_record(one: RecordedRun) -> Json:

@@ -44,10 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with RefusalError.instead_of(ValueError):
         before, now = map(read_record, announced((arguments.before, arguments.now)))
-    except ValueError as error:
-        raise RefusalError(error) from error
     if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
         raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
     differences = machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B"))

@@ -6,19 +6,19 @@ figures of ours and of five public write-ups stand beside each other.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, grouped
 from perf_tests.report.cs336_ours import HERE, OURS
-from perf_tests.report.cs336_published import SENTENCES, THEIRS, table, write_ups
-from perf_tests.report.cs336_sources import SIZES, Figure, Sources
+from perf_tests.report.cs336_sources import SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 
 TITLE = "Write-up"
 QUESTIONS = Path(__file__).with_suffix(".toml")
@@ -51,17 +51,14 @@ class Question:
 
     def entry(self, sources: Sources) -> "Entry":
         """Read the figures; one without a text is none."""
-        here, published = (
-            [figure for source in of for figure in _figures(sources, self.rows, **source) if figure.text]
-            for of in (self.here, self.published)
-        )
+        here: list[Figure] = []
+        published: list[Figure] = []
+        for found, of in ((here, self.here), (published, self.published)):
+            for options in map(dict, of):  # `from` names a reader or a published table
+                named = options.pop("from")
+                read = READERS[named] if named in READERS else partial(table, file=named)
+                found += [figure for figure in read(sources, self.rows, **options) if figure.text]
         return Entry(self, here, published, SENTENCES[self.said](here, published) if self.said else "")
-
-
-def _figures(sources: Sources, labels: Sequence[str], **options: Any) -> Iterable[Figure]:
-    """Read one source of a question, whose `from` names a reader or a published table."""
-    named = options.pop("from")
-    return READERS[named](sources, labels, **options) if named in READERS else table(sources, labels, named, **options)
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,8 @@ class Entry:
     def brief_row(self) -> tuple[str, str, str] | None:
         """Return name, our figure and the published range of one row: the chosen one, else the first that both have.
 
-        None without a figure of ours. The range is over columns in our column's unit, and counts their sources.
+        None without a figure of ours. The range, `31.8 to 35.0, 5 sources`, is over columns of the question's pattern,
+        else in our column's unit; texts that are no numbers stand as they are, each once.
         """
         theirs = {figure.row for figure in self.published}
         fitting = [figure for figure in self.here if re.search(self.question.of, figure.column)]
@@ -114,39 +112,26 @@ class Entry:
         if not fitting:
             return None
         ours = fitting[0]
-        beside = [figure for figure in self.published if figure.row == ours.row and self._fits(figure, ours)]
+        unit = re.compile(r"\(\w+\)$")
+        beside = {
+            theirs.column.partition(",")[0]: theirs.text
+            for theirs in self.published
+            if theirs.row == ours.row
+            if re.search(self.question.of, theirs.column)
+            if self.question.of or unit.findall(theirs.column) == unit.findall(ours.column)
+        }
+        numbers = [float(found[0]) for text in beside.values() if (found := re.match(r"\d+(\.\d+)?", text))]
+        ends = [significant(one, 4) for one in (min(numbers), max(numbers))] if numbers else beside.values()
+        counted = f"{len(beside)} source{'s' * (len(beside) > 1)}"
         said = re.sub(r"^here[:,]? *| *\(\w+\)$", "", ours.column).strip()
         named = f"{self.question.brief} ({', '.join(filter(None, [*ours.row, said]))})"
-        return named, ours.text, _range({figure.column.partition(",")[0]: figure.text for figure in beside})
-
-    def _fits(self, theirs: Figure, ours: Figure) -> bool:
-        """Whether a column of others is of the kind of ours: by the question's pattern, else by its unit."""
-        units = [(re.search(r"\(\w+\)$", one.column) or [""])[0] for one in (theirs, ours)]
-        return bool(re.search(self.question.of, theirs.column)) if self.question.of else units[0] == units[1]
+        return named, ours.text, f"{' to '.join(distinct(ends))}, {counted}" if beside else DASH
 
     @property
     def files(self) -> list[str]:
         """List the files that the figures come from, each once."""
         named = (figure.file for figure in (*self.here, *self.published) if figure.file)
         return distinct(file for files in named for file in files.split(", "))
-
-    @property
-    def sentences(self) -> list[str]:
-        """One made of the figures, and one why."""
-        return [*filter(None, [self.said]), self.question.why]
-
-    @property
-    def origin(self) -> list[str]:
-        return [f"From {', '.join(self.files)}."] if self.files else []
-
-
-def _range(by_source: Mapping[str, str]) -> str:
-    """`31.8 to 35.0, 5 sources`; texts that are no numbers as they are, each once."""
-    numbers = [float(found[0]) for text in by_source.values() if (found := re.match(r"\d+(\.\d+)?", text))]
-    ends = [significant(one, 4) for one in (min(numbers), max(numbers))] if numbers else by_source.values()
-    texts = distinct(ends)
-    counted = f"{len(by_source)} source{'s' * (len(by_source) > 1)}"
-    return f"{' to '.join(texts)}, {counted}" if by_source else DASH
 
 
 def _place(label: str) -> tuple[int, float, str]:
@@ -199,14 +184,26 @@ def as_data(sources: Sources) -> list[Json]:
 def markdown_page(sources: Sources) -> str:
     """Return every table of every question."""
     found = entries(sources)
-    lines = [f"# {TITLE}\n", *(f"{wrapped(line)}\n" for line in _introduction(found))]
-    lines.append(_markdown_table(_whose_figures(sources)))
+    ours, known = sum(bool(entry.here) for entry in found), sum(entry.table is not None for entry in found)
+    introduction = (
+        f"The questions of the course assignment (Stanford CS336, assignment 2) and of five public write-ups: "
+        f"{known} of {len(found)} are answered, {ours} with figures of this suite.",
+        "Written by python -m perf_tests writeup from the files that each answer names. Figures headed here are those "
+        "of the records below, exact counters of an imaginary GPU, closed forms, or computed for this page; figures of "
+        "others are as their sources print them, GB and GiB included. The command above a table measures its cases.",
+    )
+    whose = [*(("here", *line.partition(": ")[::2]) for line in sources.machines), *write_ups(sources)]
+    lines = [f"# {TITLE}\n", *(f"{wrapped(line)}\n" for line in introduction)]
+    lines.append("\n".join(pipe_table(("Figures", "Source", "Machine"), whose, 3)) + "\n")
     for title, of in groupby(found, lambda entry: entry.question.section):
         lines.append(f"## {title}\n")
         for entry in of:
             lines += [f"### {entry.question.asked}\n", f"    {entry.question.command}\n"]
-            lines.append(_markdown_table(entry.table) if entry.table else f"{UNKNOWN}\n")
-            lines += [f"{wrapped(note)}\n" for note in (*entry.sentences, *entry.origin)]
+            table = entry.table
+            lines += pipe_table(table.header, table.rows, table.label_columns) if table else [UNKNOWN]
+            lines.append("")
+            origin = f"From {', '.join(entry.files)}." if entry.files else ""
+            lines += [f"{wrapped(note)}\n" for note in (entry.said, entry.question.why, origin) if note]
     return "\n".join(lines)
 
 
@@ -220,49 +217,20 @@ def short_page(sources: Sources) -> str:
         ]
         for problem in problems()
     }
-    answered = sum(map(bool, rows.values()))
-    lines = [_asked()["head"].format(answered=answered, of=len(rows), machines=_records(sources))]
+    records = grouped((line.split(": ", 1) for line in reversed(sources.machines)), itemgetter(1))
+    machines = "\n".join(
+        fill(
+            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120, subsequent_indent="  ", break_long_words=False
+        )
+        for name, of in records.items()
+    )
+    lines = [_asked()["head"].format(answered=sum(map(bool, rows.values())), of=len(rows), machines=machines)]
     for number, (problem, found) in enumerate(rows.items(), 1):
         lines += [f"## {number}. {problem.name}\n", f"    {problem.command}\n"]
-        lines += [_markdown_table(Table("", "", ("figure", "here", "published"), 1, tuple(found), ()))] if found else []
+        lines += [*pipe_table(("figure", "here", "published"), found, 1), ""] if found else []
         notes = f"*Write.* {problem.write}", f"*Goes wrong.* {problem.wrong}"
         lines += [f"{fill(note, 120, break_long_words=False, break_on_hyphens=False)}\n" for note in notes]
     return "\n".join(lines)
-
-
-def _records(sources: Sources) -> str:
-    """Name the machines and their records, each once."""
-    by_machine: dict[str, list[str]] = {}
-    for line in reversed(sources.machines):
-        file, machine = line.split(": ", 1)
-        by_machine.setdefault(machine, []).append(f"`{file}`")
-    return "\n".join(
-        fill(f"* {machine}: {', '.join(of)}", 120, subsequent_indent="  ", break_long_words=False)
-        for machine, of in by_machine.items()
-    )
-
-
-def _introduction(found: Sequence[Entry]) -> list[str]:
-    """What the page holds, in sentences."""
-    ours = sum(bool(entry.here) for entry in found)
-    known = sum(entry.table is not None for entry in found)
-    return [
-        f"The questions of the course assignment (Stanford CS336, assignment 2) and of five public write-ups: "
-        f"{known} of {len(found)} are answered, {ours} with figures of this suite.",
-        "Written by python -m perf_tests writeup from the files that each answer names. Figures headed here are those "
-        "of the records below, exact counters of an imaginary GPU, closed forms, or computed for this page; figures of "
-        "others are as their sources print them, GB and GiB included. The command above a table measures its cases.",
-    ]
-
-
-def _whose_figures(sources: Sources) -> Table:
-    """The records of this machine, and the five write-ups."""
-    rows = [("here", *line.partition(": ")[::2]) for line in sources.machines] + write_ups(sources)
-    return Table("where", "Whose figures these are", ("Figures", "Source", "Machine"), 3, tuple(rows), ())
-
-
-def _markdown_table(table: Table) -> str:
-    return "\n".join(pipe_table(table.header, table.rows, table.label_columns)) + "\n"
 
 
 def wrapped(text: str, width: int = 120) -> str:

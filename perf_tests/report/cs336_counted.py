@@ -16,8 +16,7 @@ from perf_tests.phases import ZERO_GRAD
 from perf_tests.records.format import GIB, MIB, significant
 from perf_tests.records.published import published_rows
 from perf_tests.report.cs336_ours import COUNTING, COURSE_SIZE
-from perf_tests.report.cs336_published import Printed, is_write_up
-from perf_tests.report.cs336_sources import MEMORY, Counted, Figure, PeakBeside
+from perf_tests.report.cs336_sources import MEMORY, Counted, Figure, PeakBeside, Printed, is_write_up
 
 if TYPE_CHECKING:
     from perf_tests.cases.language_model import LanguageModelCase

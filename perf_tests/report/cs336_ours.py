@@ -7,7 +7,7 @@ A column is a header and the name of a figure: one of this file, else a field, s
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, islice, pairwise, product
+from itertools import groupby, islice, product
 from operator import attrgetter
 from statistics import fmean, median, stdev
 from typing import Any
@@ -17,14 +17,18 @@ from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.records.columns import PASSES, SHORT_OUTCOMES, Cell, inside, rows_in, seconds_of, without_phase
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
 from perf_tests.records.record import Json
-from perf_tests.report.cs336_sources import (
+from perf_tests.report.cs336_sources import (  # fmt: skip
     ATTENTION_BATCH,
+    BF16,
+    FP32,
     LEDGER,
     MEMORY,
     SIZES,
     Figure,
     Fits,
+    Labels,
     Sources,
+    exponents,
     in_unit,
     kernel_name,
     percent,
@@ -35,7 +39,6 @@ HERE = "here"
 CONTEXTS = (128, 256, 512, 1024)
 COURSE_SIZE = "2.7B"
 """The size whose memory the course asks for."""
-FP32, BF16 = "fp32", "bf16"
 COUNTING = LEDGER.rpartition("/")[0]
 """The source of figures that are counted for the page."""
 COUNTS = ("calls", "launches")
@@ -45,8 +48,6 @@ ATTENTION_CASE = "d{width}-seq{length}-fp32-{attention}"
 DIRECTIONS = ("forward", "backward", "update")
 GAPS = {"idle_gaps": "gap between kernels", "api_gaps": "gap between CUDA API calls"}
 
-Labels = Sequence[str]
-"""What the labels of a row are, such as `Size`."""
 FAMILIES: dict[str, Fits] = {
     # The model op by op at the course's batch
     "reference": lambda cell: (
@@ -85,18 +86,16 @@ def cases(
             row = tuple(str({**item, **names}.get(label.lower())) for label in rows or labels)
             for header, name in columns.items():
                 column = header.format(item=item, **names)
-                yield Figure(row, column, _text(one.cell, item, bool(items), name, column, digits), one.file)
-
-
-def _text(cell: Cell, item: Json, is_item: bool, name: str, column: str, digits: int) -> str:
-    if is_item and name in OF_ITEM:
-        return OF_ITEM[name](item)
-    if not is_item and name in OF_CASE:
-        return OF_CASE[name](cell)
-    value = item.get(name) if is_item else cell.number(name)
-    if name.startswith("share"):
-        return percent(value)
-    return f"{finite(value) or 0:g}" if name in COUNTS else in_unit(value, column, digits)
+                value = item.get(name) if items else one.cell.number(name)
+                if items and name in OF_ITEM:
+                    text = OF_ITEM[name](item)
+                elif not items and name in OF_CASE:
+                    text = OF_CASE[name](one.cell)
+                elif name.startswith("share"):
+                    text = percent(value)
+                else:
+                    text = f"{finite(value) or 0:g}" if name in COUNTS else in_unit(value, column, digits)
+                yield Figure(row, column, text, one.file)
 
 
 def _fitting(
@@ -198,23 +197,13 @@ def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
 
 def attention_exponents(sources: Sources, _: Labels) -> Iterator[Figure]:
     """Return the power of the length with which times grow."""
-    timed = [(one.cell, one.file) for one in sources.timed(_fitting("attention")) if one.cell.is_timed]
     return exponents(
         (
-            f"here: {cell.implementation} {cell.phase}", int(cell.label("head_dim")),
-            int(cell.label("sequence_length")), cell.mean_seconds, file,
+            f"here: {one.cell.implementation} {one.cell.phase}", int(one.cell.label("head_dim")),
+            int(one.cell.label("sequence_length")), one.cell.mean_seconds, one.file,
         )
-        for cell, file in timed
+        for one in sources.timed(_fitting("attention")) if one.cell.is_timed
     )  # fmt: skip
-
-
-def exponents(points: Iterable[tuple[str, int, int, float, str]]) -> Iterator[Figure]:
-    """Return log(time ratio) / log(length ratio) of neighbours among (column, width, length, time, file)."""
-    for (column, width), of in groupby(sorted(points), key=lambda point: point[:2]):
-        for (_, _, short, before, _), (_, _, long, after, file) in pairwise(of):
-            if long > short:
-                power = math.log(after / before) / math.log(long / short)
-                yield Figure((str(width), f"{short} to {long}"), column, f"{power:.2f}", file)
 
 
 def _part_seconds(cell: Cell, *names: str) -> list[float]:
@@ -227,10 +216,9 @@ def _part_median(*names: str) -> Callable[[Cell], str]:
     return lambda cell: in_unit(median(rounds), unit="ms") if (rounds := _part_seconds(cell, *names)) else ""
 
 
-def _over(cell: Cell, above: str, below: str, text: Callable[[float], str]) -> str:
-    """Format one number of the case over another; nothing where either is missing or zero."""
-    over, under = cell.number(above), cell.number(below)
-    return text(over / under) if over and under else ""
+def _over(above: str, below: str, text: Callable[[float], str]) -> Callable[[Cell], str]:
+    """Format one number of a case over another; nothing where either is missing or zero."""
+    return lambda cell: text(over / under) if (over := cell.number(above)) and (under := cell.number(below)) else ""
 
 
 def _saved_bytes(cell: Cell) -> dict[str, float]:
@@ -298,12 +286,8 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     "first_round_over_others": lambda cell: next(
         (_first_over_others(series) for series in _series(cell) if series["rounds"] == "0"), ""
     ),
-    "profiled_over_timed": lambda cell: _over(
-        cell, "wall_seconds", "plain_wall_seconds", lambda over: significant(over, 3)
-    ),
-    "measured_over_predicted": lambda cell: _over(
-        cell, "peak_allocated_bytes", "predicted_peak_bytes", lambda over: f"{over:.5f}"
-    ),
+    "profiled_over_timed": _over("wall_seconds", "plain_wall_seconds", lambda over: significant(over, 3)),
+    "measured_over_predicted": _over("peak_allocated_bytes", "predicted_peak_bytes", "{:.5f}".format),
     "top_kernel": lambda cell: next((row["kernel"] for row in _kernels(cell)), ""),
     "share_of_copies": lambda cell: percent(
         sum(finite(row.get("share_of_wall")) or 0.0 for row in rows_in(cell.info, "memory_operations"))
@@ -400,21 +384,18 @@ def _by_precision(sources: Sources, phase: str, size: str, context: int, counter
 
 
 def scores_saved(sources: Sources, _: Labels) -> Iterator[Figure]:
-    for name in ("naive", "sdpa"):
-        squares, grows = squares_saved(sources, name)
-        yield Figure((name,), "here: matrices of scores saved", f"{squares:.2f}", sources.ledger_name)
-        yield Figure((name,), "here: growth at twice the length", f"{grows:.2f}", sources.ledger_name)
-
-
-def squares_saved(sources: Sources, attention: str) -> tuple[float, float]:
-    """Return (k of the k L^2 + c L d numbers that attention saves, from two lengths; growth from one to the other)."""
+    """Matrices of scores among the k L^2 + c L d numbers that attention saves, k from two lengths, and the growth."""
     short, long = 8192, 16384
-    ids = [ATTENTION_CASE.format(width=64, length=length, attention=attention) for length in (short, long)]
-    small, large = (
-        sources.counter("attention_backward", case, "saved_bytes") / (ATTENTION_BATCH * FLOAT32_BYTES) for case in ids
-    )
-    # Subtracting twice the short one removes the linear part.
-    return abs(large - 2 * small) / (long**2 - 2 * short**2), large / small
+    for name in ("naive", "sdpa"):
+        ids = [ATTENTION_CASE.format(width=64, length=length, attention=name) for length in (short, long)]
+        small, large = (
+            sources.counter("attention_backward", case, "saved_bytes") / (ATTENTION_BATCH * FLOAT32_BYTES)
+            for case in ids
+        )
+        # Subtracting twice the short one removes the linear part.
+        squares = abs(large - 2 * small) / (long**2 - 2 * short**2)
+        yield Figure((name,), "here: matrices of scores saved", f"{squares:.2f}", sources.ledger_name)
+        yield Figure((name,), "here: growth at twice the length", f"{large / small:.2f}", sources.ledger_name)
 
 
 def closed_forms(
@@ -427,11 +408,6 @@ def closed_forms(
             yield Figure((name, str(context))[: len(labels)], column, text, "model/sizes.py")
 
 
-def crossover(shape: ModelConfig) -> float:
-    """The context at which one layer's scores are as large as its feed-forward tensor."""
-    return shape.d_ff / shape.num_heads
-
-
 def _mib(numbers: int, batch: int = 4) -> float:
     """MiB of so many float32 numbers for each of a batch."""
     return batch * numbers * FLOAT32_BYTES / MIB
@@ -442,7 +418,8 @@ CLOSED_FORMS: dict[str, Callable[[ModelConfig, int], str]] = {
     "residual_stream": lambda shape, context: f"{_mib(context * shape.d_model):g}",
     "scores": lambda shape, context: f"{_mib(shape.num_heads * context**2):g}",
     "feed_forward": lambda shape, context: f"{_mib(context * shape.d_ff):g}",
-    "crossover": lambda shape, _: f"{crossover(shape):g}",
+    # The context at which one layer's scores are as large as its feed-forward tensor
+    "crossover": lambda shape, _: f"{shape.d_ff / shape.num_heads:g}",
     "block_gradients": lambda shape, _: significant(
         _mib(4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff + 2 * shape.d_model, batch=1)
     ),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from perf_tests.gate.recorded import RecordedResult
@@ -21,6 +22,7 @@ from perf_tests.gate.stages import Shift
 from perf_tests.gate.verdicts import (
     FILE_NAME,
     LOST,
+    SAME_PROGRAM,
     SUITE,
     Acceptance,
     CaseResult,
@@ -31,7 +33,7 @@ from perf_tests.gate.verdicts import (
 )
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
-from perf_tests.records.record import Json, how_many, some_of, without_nan
+from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
 from perf_tests.records.store import write_whole
 
 Result = GateResult | RecordedResult
@@ -46,6 +48,7 @@ HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 MOST_CASES = 3
 """Cases whose risen counters have a sentence each."""
+QUIET = (Verdict.OK, Verdict.SAME)
 WHY = "; counters are exact, so any increase fails"
 
 
@@ -66,7 +69,7 @@ def markdown(result: Result, header: Json, rules: Rules) -> str:
     if isinstance(result, RecordedResult):
         conditions = [in_markdown(line) for line in condition_lines(result, header, rules)]
         return "\n".join([*parts, "", *everything, "", *conditions]) + "\n"
-    if loud := [row for row in result.cases if row.verdict != Verdict.OK]:
+    if loud := [row for row in result.cases if row.verdict not in QUIET]:
         parts += ["", *pipe_table(*verdict_table(loud, header)), ""]
     if limits := limits_to_accept(result, base_revision(header)):
         entries = toml_entries(limits).strip().splitlines()
@@ -104,29 +107,30 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
 def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str], list[list[str]]]:
     """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
     ordered = sorted(
-        cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
+        cases,
+        key=lambda row: (
+            not row.is_failure,
+            row.verdict == Verdict.SAME,
+            row.verdict == Verdict.OK,
+            row.verdict != Verdict.UNDECIDED,
+        ),
     )
     words = [*HEADER, "launch pairs" if header else "launches of head"]
-    rows = [[*case_row(row)] for row in ordered]
+    rows = []
+    for row in ordered:
+        clock = DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}"
+        found = [DASH] * 3
+        if effect := row.effect:
+            found = [f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs)]
+        seconds = duration(row.base_seconds), duration(row.head_seconds)
+        rows.append([case_name(row.id), _verdict(row), clock, *seconds, *found])
     if any(row.verdict == Verdict.UNDECIDED for row in cases):
         words.append("needed")  # launch pairs, or launches, that would decide
         for cells, row in zip(rows, ordered, strict=True):
             needed = "> 1000" if row.launches_needed is None else str(row.launches_needed)
-            cells.append(DASH if row.verdict != Verdict.UNDECIDED or row.effect is None else needed)
+            is_open = row.verdict == Verdict.UNDECIDED and row.effect is not None and not row.explanation
+            cells.append(needed if is_open else DASH)
     return words, rows
-
-
-def case_row(row: CaseResult) -> tuple[str, ...]:
-    """The cells of a case below `HEADER` and its number of launches."""
-    effect = row.effect
-    return (
-        case_name(row.id),
-        _verdict(row),
-        DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}",
-        duration(row.base_seconds),
-        duration(row.head_seconds),
-        *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs))),
-    )
 
 
 def _verdict(row: CaseResult | ExactResult) -> str:
@@ -185,15 +189,29 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
     if undecided and isinstance(result, GateResult) and result.minutes_needed is not None:
         minutes = math.ceil(result.minutes_needed)
         sentences[-1] += f" Deciding takes a run of about {how_many(minutes, 'minute')}: --gate-minutes {minutes}."
-    return sentences + _sentences_without_figures(others)
+    return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
+
+
+def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:
+    """How many cases were not measured because their program is the same, and why the others were."""
+    same = sum(row.verdict == Verdict.SAME for row in rows)
+    reasons = Counter(row.why_measured for row in rows if row.why_measured)
+    sentences = [
+        f"{Verdict.SAME}: {how_many(same, 'case')} of {len(rows)} not measured, because {SAME_PROGRAM} "
+        "(--gate-measure-same measures all)."
+    ] if same else []  # fmt: skip
+    return sentences + [
+        f"Measured, because not shown to be the same program: {how_many(count, 'case')}: {reason.rstrip('.')}."
+        for reason, count in reasons.items()
+    ]
 
 
 def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
     """One for each verdict and its reason."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
-    return [f"{verdict}: {some_of(cases)}: {explanation}." for (verdict, explanation), cases in names.items()]
+    return [
+        f"{verdict}: {some_of([case_name(row.id) for row in of])}: {explanation}."
+        for (verdict, explanation), of in grouped(rows, attrgetter("verdict", "explanation")).items()
+    ]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
@@ -309,33 +327,26 @@ def counter_lines(rows: Sequence[ExactResult]) -> list[str]:
 
 def rise_sentences(rows: Sequence[ExactResult]) -> list[str]:
     """One for each case whose counters rose; of many cases one for all."""
-    risen: dict[str, list[ExactResult]] = {}
-    for row in rows:
-        if row.verdict == Verdict.MORE:
-            risen.setdefault(row.id, []).append(row)
+    rose = [row for row in rows if row.verdict == Verdict.MORE]
+    risen = grouped(rose, attrgetter("id"))
+    if len(risen) > MOST_CASES:
+        by_name = grouped(rose, attrgetter("counter"))
+        most = {name: max(of, key=lambda row: row.new / row.old if row.old else 0) for name, of in by_name.items()}
+        counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
+        accepted = sum(row.accepted is not None for row in rose)
+        said = f", {accepted} of {how_many(len(rose), 'counter')} accepted" if accepted else ""
+        why = WHY if accepted < len(rose) else ""
+        return [f"{Verdict.MORE}: exact counters of {how_many(len(risen), 'case')} rose: {counters}{said}{why}."]
     sentences = []
     for case, of_case in risen.items():
         rises = []
         for row in of_case:
             share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-            accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
-            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}")
+            because = "" if row.accepted is None else f" (accepted: {row.accepted})"
+            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{because}")
         why = WHY if any(row.is_failure for row in of_case) else ""
         sentences.append(f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}{why}.")
-    return sentences if len(risen) <= MOST_CASES else [_rises_together(risen)]
-
-
-def _rises_together(risen: dict[str, list[ExactResult]]) -> str:
-    rows = [row for of_case in risen.values() for row in of_case]
-    most = {
-        name: max((row for row in rows if row.counter == name), key=lambda row: row.new / row.old if row.old else 0)
-        for name in dict.fromkeys(row.counter for row in rows)
-    }
-    counters = ", ".join(f"{name} (by up to {_moved_by(row).lstrip('+')})" for name, row in most.items())
-    accepted = sum(row.accepted is not None for row in rows)
-    said = f", {accepted} of {how_many(len(rows), 'counter')} accepted" if accepted else ""
-    why = WHY if accepted < len(rows) else ""
-    return f"{Verdict.MORE}: exact counters of {how_many(len(risen), 'case')} rose: {counters}{said}{why}."
+    return sentences
 
 
 def _moved_by(row: ExactResult) -> str:

@@ -4,6 +4,7 @@ Also the figures of a history in words, for the page, and its exports for dashbo
 
     perf-tests history
     perf-tests history --case full_step
+    perf-tests history --relative gate-runs --since v1
 """
 
 import argparse
@@ -16,7 +17,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_log
+from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
+from perf_tests.history.relative import read_run, relative_json, relative_lines, relative_of
 from perf_tests.history.series import (
     CounterChange,
     Era,
@@ -48,6 +50,12 @@ from perf_tests.records.store import announced, chosen_paths, each_readable, tel
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--case", metavar="PART", help="also every commit of the cases whose name has this part")
+    parser.add_argument(
+        "--relative",
+        action="store_true",
+        help="chain gate runs instead: files of samples or folders (.benchmarks/gate)",
+    )
+    parser.add_argument("--since", metavar="REV", help="with --relative: begin at this commit")
     parser.add_argument("--export", choices=list(EXPORTS), help="print the newest machine's history for a dashboard")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the export instead of printing it")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
@@ -56,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.export is None:
         raise UsageError(f"-o {arguments.output} is for an export; name one with --export.")
+    if arguments.relative:
+        return _relative(arguments)
+    if arguments.since is not None:
+        raise UsageError(f"--since {arguments.since} is for gate runs; add --relative.")
     machines, left_out = chosen_machines(arguments)
     tell_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
@@ -65,7 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):
         raise UsageError(f"--case {arguments.case}: no recorded case has this in its name.")
     if arguments.export:
-        return _export(eras, arguments.export, arguments.output)
+        text = EXPORTS[arguments.export](eras[0])  # alone: a dashboard would join what cannot be compared
+        if len(eras) > 1:
+            print("Only the newest machine is exported; name its folder for another.", file=sys.stderr)
+        if arguments.output is not None:
+            write_named(arguments.output, text.encode())
+        print(text if arguments.output is None else f"{arguments.output}\n", end="")
+        return FINE
     new = new_slowdowns(eras[0], log)
     if arguments.json:
         shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
@@ -77,27 +95,43 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if new or left_out else FINE
 
 
+def _relative(arguments: argparse.Namespace) -> int:
+    """The same of gate runs, which any machines made."""
+    if arguments.export:
+        raise UsageError("--export writes times of one machine, and --relative has none; choose one of them.")
+    named = [Path(word) for word in arguments.runs or [arguments.storage / "gate"]]
+    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl*")) if one.is_dir() else [one])]
+    left_out: list[str] = []
+    runs = []
+    for path in announced(paths):
+        try:
+            runs.append(read_run(path))
+        except ValueError as error:
+            left_out.append(str(error))
+    tell_left_out(left_out, arguments.runs)
+    if not runs and left_out:
+        return UNREADABLE
+    if not runs:
+        raise RefusalError(f"{named[0]} holds no samples of a gate; `perf-tests run --against REV` writes them.")
+    folder = arguments.storage if arguments.storage.is_dir() else Path()
+    try:
+        line, since = read_line(folder, arguments.since)
+        found = relative_of(runs, line, read_log(folder), since)
+    except ValueError as error:
+        raise RefusalError(error) from error
+    if arguments.case and not any(arguments.case in case_name(one.case) for one in found.curves):
+        raise UsageError(f"--case {arguments.case}: no case of these runs has this in its name.")
+    lines = [json.dumps(relative_json(found), indent=1)] if arguments.json else relative_lines(found, arguments.case)
+    print(painted("\n".join(lines), has_colours() and not arguments.json, STEPS))
+    return FINDINGS if found.new_slowdowns or left_out else FINE
+
+
 def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[str]]:
     """The machines of the named runs, or of all that are stored, and a sentence for each file that cannot be read."""
     left_out: list[str] = []
-    try:
-        paths = announced(chosen_paths(arguments.storage, arguments.runs))
-        return machines_of(each_readable(paths, left_out)), left_out
-    except ValueError as error:
-        raise RefusalError(error) from error
-
-
-def _export(eras: Sequence[Era], name: str, output: str | None) -> int:
-    """Print or write the newest machine alone: a dashboard would join what cannot be compared."""
-    text = EXPORTS[name](eras[0])
-    if len(eras) > 1:
-        print("Only the newest machine is exported; name its folder for another.", file=sys.stderr)
-    if output is None:
-        print(text, end="")
-        return FINE
-    write_named(output, text.encode())
-    print(output)
-    return FINE
+    with RefusalError.instead_of(ValueError):
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
+    return machines, left_out
 
 
 # The history in words: conditions, then what changed since which commit, then the counters.
@@ -109,8 +143,14 @@ SUBJECT_WIDTH = 50
 def history_lines(era: Era, named: str | None = None) -> list[str]:
     """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
     lines = conditions(era)
+    count, least = len(era.timed_places), era.least_shown
+    said = f"no step in any case; in {how_many(count, 'commit')} one of about {least or 0:.1%} would be shown"
+    if count < 2:
+        said = "nothing to compare yet; the next run of another commit will say"
+    elif least is None:
+        said = f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
     steps = steps_in(era)
-    lines += column_table(STEP_COLUMNS, steps) if steps else [why_no_step(era)]
+    lines += column_table(STEP_COLUMNS, steps) if steps else [said]
     changes = counter_changes_in(era)
     lines += column_table(COUNTER_COLUMNS, changes) if changes else []
     lines += filter(None, [still_open_line(era, still_open(era))])
@@ -120,16 +160,6 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
             points = [(point, place in starts) for place, point in enumerate(one.points)]
             lines += [case_name(one.case), *column_table(POINT_COLUMNS, points)]
     return [printable(line).rstrip() for line in lines]
-
-
-def why_no_step(era: Era) -> str:
-    """What so many commits could have shown."""
-    count = len(era.timed_places)
-    if count < 2:
-        return "nothing to compare yet; the next run of another commit will say"
-    if era.least_shown is None:
-        return f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
-    return f"no step in any case; in {how_many(count, 'commit')} one of about {era.least_shown:.1%} would be shown"
 
 
 def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
@@ -186,7 +216,7 @@ def conditions(era: Era) -> list[str]:
 def since(one: Series, step: Step) -> str:
     """`+19.4% (+18.4% to +20.5%) since 0e0e0e0e0e0e (2030-01-01), 10 launches against 14: subject`."""
     code = one.code_of(step)
-    interval = f"{step.interval[0]:+.1%} to {step.interval[1]:+.1%}"
+    interval = STEP_COLUMNS["95 % interval"]((one, step))
     launches = f"{how_many(step.launches_after, 'launch')} against {step.launches_before}"
     subject = f": {code.subject[:SUBJECT_WIDTH]}" if code.subject else ""
     return f"{step.effect:+.1%} ({interval}) since {code.name} ({code.date[:10]}), {launches}{subject}"

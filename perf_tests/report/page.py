@@ -25,22 +25,7 @@ from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, mac
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
 from perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
 from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
-from perf_tests.report import changes, plots, tables
-from perf_tests.report.blocks import (
-    Block,
-    CellOfRow,
-    Figure,
-    Figures,
-    Link,
-    Numbers,
-    Row,
-    Rows,
-    Said,
-    choices_of,
-    sparkline,
-    stored_data,
-    tags_of,
-)
+from perf_tests.report import blocks, changes, plots, tables
 from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
 from perf_tests.report.history import chosen_machines, still_open_line
 from perf_tests.report.plots import RecordedRun
@@ -109,12 +94,10 @@ class Report:
 
 # The sections of the page. A new one is one line here and a function below that gives its blocks.
 
-Blocks = Iterable[Block]
-
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what `blocks` makes of each of its subjects; a subject without blocks has no section.
+    """A heading and what `blocks_of` makes of each of its subjects; a subject without blocks has no section.
 
     `{number}` and `{name}` in its anchor and title are the subject's.
     """
@@ -122,7 +105,7 @@ class Section:
     anchor: str
     title: str
     subjects: "Callable[[Report], Iterable[tuple[int | str, str, Any]]]"
-    blocks: Callable[[Report, Any], Blocks]
+    blocks_of: Callable[[Report, Any], Iterable[blocks.Block]]
     level: int = 2
 
 
@@ -156,13 +139,14 @@ TableOf = Callable[[Sequence[Cell]], Table | None]
 
 
 def part(
-    name: str, title: str, figures: Sequence[Callable[[RecordedRun], list[Figure]]] = (),
+    name: str, title: str, figures: Sequence[Callable[[RecordedRun], list[blocks.Figure]]] = (),
     tables: Sequence[TableOf] = (), passed: str = "", pass_tables: Sequence[TableOf] = (),
 ) -> Section:  # fmt: skip
     """A subsection of a run: figures, tables of its cases, tables of what the pass `passed` found."""
 
-    def blocks(_: Report, one: RecordedRun) -> Iterator[Block]:
-        yield from _drawn(figure for of in figures for figure in of(one))
+    def blocks_of(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
+        if drawn := [figure for of in figures for figure in of(one)]:
+            yield blocks.Figures(drawn)
         # The reasons for cases without a timing, of which there may be thousands, stand below the run's first table.
         said = frozenset(lost_lines(one.cells))
         for builders, cells, without in (
@@ -171,15 +155,15 @@ def part(
         ):
             for table in (found for build in builders if (found := build(cells)) is not None):
                 notes = [*(note for note in table.notes if note not in without), one.conditions]
-                yield Rows.of(table, f"run{one.number}-{table.name}", notes)
+                yield blocks.Rows.of(table, f"run{one.number}-{table.name}", notes)
 
-    return Section(f"run{{number}}-{name}", title, each_run, blocks, level=3)
+    return Section(f"run{{number}}-{name}", title, each_run, blocks_of, level=3)
 
 
 TILES = {Kind.SLOWER: "bad", Kind.FASTER: "good", Kind.LOST: "lost"}
 
 
-def answer(report: Report, _: Report) -> Iterator[Block]:
+def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
     """One sentence, four numbers and the worst cases, of the machine that ran last."""
     era = report.eras[0]
     pair = report.pairs[0][0] if report.pairs[0] else None
@@ -188,10 +172,20 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
     newest = next((one for one in reversed(runs) if one.cells), runs[-1])
     flagged = str(sum(bool(cell.flags) for cell in newest.cells)), "flagged", ""
     if pair is None:
-        yield Said(_one_commit(era, newest), "answer")
+        said = "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
+        if newest.cells:
+            launched = (one for one in era.codes if any(launch.name == newest.name for launch in one.launches))
+            code = next(launched, era.codes[-1])
+            timed = sum(cell.is_timed for cell in newest.cells)
+            said = (
+                f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time at "
+                f"{code.name}, in {how_many(sum(launch.has_cases for launch in code.launches), 'launch')}; "
+                "no other commit has times on this machine, so nothing can be slower or faster yet."
+            )
+        yield blocks.Said(said, "answer")
         lost = sum(bool(cell.outcome) for cell in newest.cells)
         failed = str(lost), "without timing", "lost" if lost else ""
-        yield Numbers([(DASH, COUNTED[Kind.SLOWER], ""), (DASH, COUNTED[Kind.FASTER], ""), failed, flagged])
+        yield blocks.Numbers([(DASH, COUNTED[Kind.SLOWER], ""), (DASH, COUNTED[Kind.FASTER], ""), failed, flagged])
         if newest.cells:
             yield _furthest(newest)
     else:
@@ -199,52 +193,38 @@ def answer(report: Report, _: Report) -> Iterator[Block]:
         opened = [one.opened for one in found if one.opened is not None]
         lines = [changes.headline(pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
         for place, line in enumerate(filter(None, lines)):
-            yield Said(line, "" if place else "answer")
+            yield blocks.Said(line, "" if place else "answer")
         moved = Counter(one.change.kind for one in found)
         counts = [
             (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
              TILES[kind] if moved[kind] else "")
             for kind, words in COUNTED.items()
         ]  # fmt: skip
-        yield Numbers([*counts, flagged])
+        yield blocks.Numbers([*counts, flagged])
         yield from changes.worst(era, 1, pair, found)
         yield from changes.commands(era, found)
     others = len(report.eras) - 1
     where = f"{newest.conditions}."
     if others:
         where += f" Shown apart below: {how_many(others, 'other machine')}, by build and settings."
-    yield from (Said(line, "note") for line in (*_flag_sentences(newest), where))
+    yield from (blocks.Said(line, "note") for line in (*_flag_sentences(newest), where))
 
 
-def _one_commit(era: Era, newest: RecordedRun) -> str:
-    if not newest.cells:
-        return "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
-    launched = (one for one in era.codes if any(launch.name == newest.name for launch in one.launches))
-    code = next(launched, era.codes[-1])
-    timed = sum(cell.is_timed for cell in newest.cells)
-    launches = how_many(sum(launch.has_cases for launch in code.launches), "launch")
-    return (
-        f"{timed} of {how_many(len(newest.cells), 'case')} {'has' if timed == 1 else 'have'} a time at {code.name}, "
-        f"in {launches}; "
-        "no other commit has times on this machine, so nothing can be slower or faster yet."
-    )
-
-
-def _furthest(one: RecordedRun) -> Rows:
+def _furthest(one: RecordedRun) -> blocks.Rows:
     """Cases without a timing, then flagged ones, then those furthest above their least time."""
     cells = sorted(one.cells, key=lambda of: (not of.outcome, not of.flags, of.number("roofline_fraction") or 1.0))
     to, rows = _anchors(one), []
     for cell in cells[:WORST]:
-        told: list[CellOfRow] = [OUTCOMES.get(cell.outcome, ""), DASH, DASH, "", cell.reason]
+        told: list[blocks.CellOfRow] = [OUTCOMES.get(cell.outcome, ""), DASH, DASH, "", cell.reason]
         if cell.is_timed:
             figures = TIMINGS["median (ms)"](cell), LIMITS["least / median"](cell)
-            rounds = sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
+            rounds = blocks.sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
             told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
-        rows.append(Row([Link(case_name(cell.id), to[cell.id]), *told]))
+        rows.append(blocks.Row([blocks.Link(case_name(cell.id), to[cell.id]), *told]))
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
     title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
     why = "without a time, flagged, or furthest above the least time (trend: rounds)"
-    return Rows("worst", f"{title}: {why}", header, 1, rows)
+    return blocks.Rows("worst", f"{title}: {why}", header, 1, rows)
 
 
 def _in_form(name: str, form: str) -> Callable[[Cell], str]:
@@ -284,24 +264,25 @@ LIMIT_NOTE = (
 )
 
 
-def limits(_: Report, one: RecordedRun) -> Iterator[Block]:
+def limits(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
     """The roofline, and a table of the cases whose record knows a limit."""
-    yield from _drawn(plots.roofline(one))
+    if drawn := plots.roofline(one):
+        yield blocks.Figures(drawn)
     known = [
         cell for cell in one.cells if cell.is_timed and any(cell.number(name) is not None for name in KNOWN_LIMITS)
     ]
     yield from _case_tables(one, ("limits-models", "limits-attention"), known, LIMITS, [LIMIT_NOTE, one.conditions], {})
 
 
-def heading(_: Report, one: RecordedRun) -> Iterator[Block]:
-    yield Said(f"{one.conditions}; {date_of(one.record)}")
+def heading(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
+    yield blocks.Said(f"{one.conditions}; {date_of(one.record)}")
     if one.collectives:
         rows = how_many(one.collectives, "measurement")
         said = f"{rows} of collectives alone, of data between ranks without a model"
-        yield Said(f"Not shown here: {said}. Read them with `perf-tests scaling RECORD`.", "note")
+        yield blocks.Said(f"Not shown here: {said}. Read them with `perf-tests scaling RECORD`.", "note")
 
 
-def timings(_: Report, one: RecordedRun) -> Iterator[Block]:
+def timings(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
     """Every case of a run on a line, with the columns that the filters compare."""
     said = [one.conditions, rounds_line(one.cells), tables.SPREAD_NOTE, INTERVAL_NOTE, *_flag_sentences(one)]
     yield from _case_tables(one, ("models", "alone"), one.cells, TIMINGS, said, _anchors(one))
@@ -310,7 +291,7 @@ def timings(_: Report, one: RecordedRun) -> Iterator[Block]:
 def _case_tables(
     one: RecordedRun, names: tuple[str, str], cells: Sequence[Cell], columns: Columns[Cell], said: Sequence[str],
     anchors: Mapping[str, str],
-) -> Iterator[Rows]:  # fmt: skip
+) -> Iterator[blocks.Rows]:  # fmt: skip
     """A table of models and one of attention alone: each case's labels, and its figures or why it has none."""
     for alone, name, title in zip((False, True), names, ("Language models", "Attention alone"), strict=True):
         found = [cell for cell in cells if cell.is_attention == alone]
@@ -324,9 +305,9 @@ def _case_tables(
         for cell in found:
             texts = [*(label.of(cell) for label in labels), *(of(cell) for of in used.values() if cell.is_timed)]
             lost = None if cell.is_timed else (OUTCOMES[cell.outcome], cell.reason)
-            rows.append(Row(texts, anchors.get(cell.id, ""), lost))
+            rows.append(blocks.Row(texts, anchors.get(cell.id, ""), lost))
         header = [*(label.name for label in labels), *(used or ("outcome",))]
-        yield Rows(f"run{one.number}-{name}", title, header, len(labels), rows, said)
+        yield blocks.Rows(f"run{one.number}-{name}", title, header, len(labels), rows, said)
 
 
 def _anchors(one: RecordedRun) -> dict[str, str]:
@@ -341,7 +322,7 @@ def _flag_sentences(one: RecordedRun) -> list[str]:
     ]  # fmt: skip
 
 
-def what_ran(report: Report, _: Report) -> Iterator[Block]:
+def what_ran(report: Report, _: Report) -> Iterator[blocks.Block]:
     rows = []
     for place, era in enumerate(report.eras, 1):
         for code, launch in ((one, launch) for one in era.codes for launch in one.launches):
@@ -355,14 +336,9 @@ def what_ran(report: Report, _: Report) -> Iterator[Block]:
     if len(report.eras) > 1:
         count = len(report.eras)
         lines.append(f"{count} machines, builds or settings are shown separately: their times are not comparable")
-    in_order = [Row([str(place), *texts]) for place, texts in sorted(rows)]
-    yield Rows("runs", "Recorded runs", header, 5, in_order, lines)
-    yield from (Said(f"Left out: {line}", "warning") for line in report.left_out)
-
-
-def _drawn(figures: Iterable[Figure]) -> list[Block]:
-    found = list(figures)
-    return [Figures(found)] if found else []
+    in_order = [blocks.Row([str(place), *texts]) for place, texts in sorted(rows)]
+    yield blocks.Rows("runs", "Recorded runs", header, 5, in_order, lines)
+    yield from (blocks.Said(f"Left out: {line}", "warning") for line in report.left_out)
 
 
 SECTIONS = (
@@ -399,45 +375,35 @@ def page_of(report: Report) -> str:
     sections: list[dict[str, Any]] = []
     for subjects, of_each in groupby(SECTIONS, key=lambda section: section.subjects):
         for (own_number, name, subject), section in product(subjects(report), list(of_each)):
-            if blocks := list(section.blocks(report, subject)):
+            if found := list(section.blocks_of(report, subject)):
                 words = {"anchor": section.anchor, "title": section.title}
                 told = {part: text.format(number=own_number, name=name) for part, text in words.items()}
                 folded = report.folded.get(own_number, "") if subjects is each_run else ""
-                sections.append({**told, "level": section.level, "blocks": blocks, "folded": folded})
-    drawn = [block for section in sections for block in section["blocks"] if isinstance(block, Figures)]
+                sections.append({**told, "level": section.level, "blocks": found, "folded": folded})
+    drawn = [block for section in sections for block in section["blocks"] if isinstance(block, blocks.Figures)]
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
     over_time = (Cell(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
-    cases = {case_name(cell.id): tags_of(cell) for cell in (*cells, *over_time)}
+    cases = {case_name(cell.id): blocks.tags_of(cell) for cell in (*cells, *over_time)}
     eras = [
         changes.era_data(era, n, pairs)
         for n, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
         if pairs
     ]
-    document: str = macros().document(
-        title=TITLE, choices=choices_of(cells), style=style(),
+    template: Any = environment().get_template("page.html.jinja").module
+    document: str = template.document(
+        title=TITLE, choices=blocks.choices_of(cells), style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         sections=[(folded, list(some)) for folded, some in groupby(sections, key=lambda section: section["folded"])],
-        data=without_nan({**stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
+        data=without_nan({**blocks.stored_data(figures, cases), "eras": eras, "tones": changes.TONES}),
         drawing=Markup(plotly()) if figures or eras else "",
         program=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )  # fmt: skip
     return str(document)
 
 
-def style() -> Markup:
-    """The page's CSS, as it stands in a `style` element."""
-    return Markup((HERE / "page.css").read_text(encoding="utf-8"))
-
-
 def plotly() -> str:
     """The smallest of Plotly's published bundles that draws every figure: it knows scatter, bar and pie."""
     return lzma.decompress((HERE / "plotly" / "plotly-basic.min.js.xz").read_bytes()).decode()
-
-
-@cache
-def macros() -> Any:
-    """The macros of `page.html.jinja`."""
-    return environment().get_template("page.html.jinja").module
 
 
 @cache

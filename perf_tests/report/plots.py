@@ -25,7 +25,7 @@ from perf_tests.records.format import MIB, distinct, finite
 from perf_tests.records.record import OUTCOMES, Json, thinned
 from perf_tests.records.store import StoredRecord, ratio_interval
 from perf_tests.report import tables
-from perf_tests.report.blocks import SYMBOLS, Figure, Point, Series, bars, markers, place_of, tags_of, tags_with
+from perf_tests.report.blocks import AXES, SYMBOLS, Figure, Point, Series, bars, markers, place_of, tags_of
 from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE, grouped
 
 
@@ -337,7 +337,7 @@ def memory_categories(run: RecordedRun) -> list[Figure]:
     known = [(cell, held) for cell in run.passes["memory"] if (held := inside(cell.info, "peak_by_category_bytes"))]
     groups = distinct(without_phase(cell) for cell, _ in known)
     known.sort(key=lambda row: (groups.index(without_phase(row[0])), phase_order(row[0])))
-    names = _stacked({name for _, held in known for name in held})
+    names = sorted({name for _, held in known for name in held}, key=_place_in_stack)
     amounts = [
         (cell, name, amount / MIB) for name in names for cell, held in known if (amount := finite(held.get(name)))
     ]
@@ -345,17 +345,15 @@ def memory_categories(run: RecordedRun) -> list[Figure]:
     circle: Json = {"mode": "markers", "look": "points", "symbol": "circle-open", "is_background": True}
     circles = [replace(one, **circle) for one in bars(predicted, lambda _: 0)]
     titles, notes = ("What is held at the peak, by phase", "MiB"), ["circle: the predicted peak", MEMORY_NOTE]
-    return run.phase_bars("memory-categories", titles, amounts, _place_in_stack, notes, circles)
+    return run.phase_bars("memory-categories", titles, amounts, lambda name: _place_in_stack(name)[0], notes, circles)
 
 
-def _stacked(names: Iterable[str]) -> list[str]:
-    """The categories that stay longest at the bottom, unknown ones on top."""
-    return sorted(names, key=lambda name: (_place_in_stack(name), name))
+def _place_in_stack(name: str) -> tuple[int, str]:
+    """The category's place from the bottom on; its number is its colour too, the same in every figure.
 
-
-def _place_in_stack(name: str) -> int:
-    """The category's place, which is also its colour, the same in every figure."""
-    return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
+    Those that stay longest lie at the bottom, unknown ones on top.
+    """
+    return (CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)), name
 
 
 def timelines(run: RecordedRun) -> list[Figure]:
@@ -392,9 +390,9 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     series = [
         Series(
             name, [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
-            _place_in_stack(name), mode="lines", look="area", group=group,
+            _place_in_stack(name)[0], mode="lines", look="area", group=group,
         )
-        for name in _stacked(categories)
+        for name in sorted(categories, key=_place_in_stack)
         if any(held := categories[name])
     ]  # fmt: skip
     if predicted := cell.number(PREDICTED):
@@ -543,7 +541,8 @@ def _roofs(cells: Sequence[Cell], precisions: Sequence[str], intensities: Sequen
     for dash, (precision, rate) in enumerate(best.items(), 1):
         corners = sorted({low, high, *([rate / traffic] if low < rate / traffic < high else [])})
         name = f"best here, {precision}"
-        points = [Point(x, min(rate, x * traffic), name, tags_with(precision=precision)) for x in corners]
+        own = tuple(precision if axis is tables.PRECISION else "" for axis in AXES)
+        points = [Point(x, min(rate, x * traffic), name, own) for x in corners]
         colour = precisions.index(precision)
         series.append(Series(name, points, colour, dash, mode="lines", is_background=True, tied_to=name))
     return series

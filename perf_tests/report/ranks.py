@@ -64,10 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with RefusalError.instead_of(ValueError):
         records = [read_record(path) for path in arguments.records]
-    except ValueError as error:
-        raise RefusalError(error) from error
     for record in records:
         for row in record.data["benchmarks"]:
             info = row["extra_info"]
@@ -172,30 +170,30 @@ def rank_lines(rows: Sequence[Json]) -> list[str]:
     columns: Columns[Json] = {
         "case": lambda row: case_name(row["fullname"]),
         "median": lambda row: duration(row["stats"]["median"]),
-        "slowest": _slowest,
+        "slowest": lambda row: (
+            DASH
+            if len(medians := [median(own) for own in row["extra_info"].get("rank_seconds") or []]) < 2
+            else f"rank {medians.index(max(medians))}, {max(medians) / median(medians) - 1:+.1%}"
+        ),
         "exposed": _exposed,
         "sent": lambda row: (
             DASH if (count := row["extra_info"].get("sent_bytes")) is None else f"{count / 1e6:,.4g} MB"
         ),
-        "efficiency": lambda row: _efficiency(found[row["fullname"]]) if row["fullname"] in found else DASH,
+        "efficiency": lambda row: (
+            f"{scaling.efficiency:.1%}{NOISE if scaling.efficiency > MOST_EFFICIENT else ''}"
+            if (scaling := found.get(row["fullname"]))
+            else DASH
+        ),
         "relative to": lambda row: case_name(found[row["fullname"]].relative_to) if row["fullname"] in found else DASH,
     }
     if any(row["extra_info"].get("rank_peak_allocated_bytes") for row in shared):
-        columns["peaks"] = lambda row: _peaks(row["extra_info"])
+        columns["peaks"] = lambda row: (
+            f"{' to '.join(distinct(f'{end / MIB:,.0f}' for end in (min(counts), max(counts))))} MiB"
+            if (counts := row["extra_info"].get("rank_peak_allocated_bytes"))
+            else DASH
+        )
     lines = [*column_table(columns, shared), RANKS_NOTE]
     return [*lines, NOISE_NOTE] if any(NOISE in line for line in lines) else lines
-
-
-def _slowest(row: Json) -> str:
-    seconds = row["extra_info"].get("rank_seconds")
-    if not isinstance(seconds, list) or len(seconds) < 2:
-        return DASH
-    medians = [median(own) for own in seconds]
-    return f"rank {medians.index(max(medians))}, {max(medians) / median(medians) - 1:+.1%}"
-
-
-def _efficiency(scaling: Scaling) -> str:
-    return f"{scaling.efficiency:.1%}{NOISE if scaling.efficiency > MOST_EFFICIENT else ''}"
 
 
 def _exposed(row: Json) -> str:
@@ -210,13 +208,6 @@ def _exposed(row: Json) -> str:
     if interval is None:
         return f"{said} (few rounds)"
     return f"{said} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
-
-
-def _peaks(info: Json) -> str:
-    counts = info.get("rank_peak_allocated_bytes")
-    if not counts:
-        return DASH
-    return f"{' to '.join(distinct(f'{end / MIB:,.0f}' for end in (min(counts), max(counts))))} MiB"
 
 
 # What ranks send: each part of a step, and collectives alone with the latency and rate of the link between them.

@@ -47,9 +47,6 @@ from perf_tests.records.format import (
 )
 from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json
 
-PassRow = tuple[Cell, Json]
-"""A case, and what a pass found of it."""
-
 Key = TypeVar("Key")
 Kept = TypeVar("Kept")
 
@@ -75,7 +72,12 @@ def tables_of(record: Json, name: str) -> list[Table]:
 
 
 def _pass_table(
-    name: str, title: str, columns: Columns[Json], rows: Sequence[PassRow], notes: Sequence[str], words: int = 0
+    name: str,
+    title: str,
+    columns: Columns[Json],
+    rows: Sequence[tuple[Cell, Json]],
+    notes: Sequence[str],
+    words: int = 0,
 ) -> Table | None:
     """Rows of an extra pass, each case's labels first; the first `words` columns are labels too. None without rows.
 
@@ -124,22 +126,6 @@ ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
 
 Entry = tuple[Cell, str, str]
 """The cell that names the row, the column, and the text."""
-
-
-def timing_table(cells: Sequence[Cell]) -> Table | None:
-    return _timings("timing", "Time by size and context", [cell for cell in cells if not cell.is_attention])
-
-
-def attention_table(cells: Sequence[Cell]) -> Table | None:
-    return _timings("attention", "Attention alone", [cell for cell in cells if cell.is_attention])
-
-
-def memory_table(cells: Sequence[Cell]) -> Table | None:
-    return _memory("memory", "Peak memory by size and context", [cell for cell in cells if not cell.is_attention])
-
-
-def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
-    return _memory("attention_memory", "Peak memory of attention alone", [cell for cell in cells if cell.is_attention])
 
 
 def percentile_table(cells: Sequence[Cell]) -> Table | None:
@@ -204,12 +190,14 @@ def _column(cell: Cell) -> str:
     return f"{cell.implementation} {cell.phase}" if cell.is_attention else cell.phase
 
 
-def _timings(name: str, title: str, cells: Sequence[Cell]) -> Table | None:
-    entries = [(cell, f"{_column(cell)} (ms)", milliseconds(cell)) for cell in cells]
-    return _table(name, title, cells, entries, SPREAD_NOTE)
+def _timings(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table | None:
+    chosen = [cell for cell in cells if cell.is_attention == alone]
+    entries = [(cell, f"{_column(cell)} (ms)", milliseconds(cell)) for cell in chosen]
+    return _table(name, title, chosen, entries, SPREAD_NOTE)
 
 
-def _memory(name: str, title: str, cells: Sequence[Cell]) -> Table | None:
+def _memory(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table | None:
+    cells = [cell for cell in cells if cell.is_attention == alone]
     fields = {"peak_allocated_bytes": "", "predicted_peak_bytes": " predicted"}
     known = [(cell, {of: n for of in fields if (n := cell.number(of)) is not None}) for cell in cells]
     amounts = [amount for _, found in known for amount in found.values()]
@@ -250,6 +238,10 @@ def _table(
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), tuple(rows), notes)
 
 
+timing_table = partial(_timings, name="timing", title="Time by size and context", alone=False)
+attention_table = partial(_timings, name="attention", title="Attention alone", alone=True)
+memory_table = partial(_memory, name="memory", title="Peak memory by size and context", alone=False)
+attention_memory_table = partial(_memory, name="attention_memory", title="Peak memory of attention alone", alone=True)
 TIMING_TABLES = (
     timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table,
 )  # fmt: skip
@@ -378,7 +370,12 @@ def warmup_table(cells: Sequence[Cell]) -> Table | None:
         "steady from": lambda row: count_in(row["by_name"].get("0", {}), "steady_from_round"),
         "recommended": lambda row: count_in(row, "recommended_warmup_rounds"),
     }
-    notes = (WARMUP_NOTE, *_recommendations(cells), *lost_lines(cells))
+    found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
+    needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
+    covering = [for_this_machine([(rounds, name_of(cell)) for rounds, cell in needed])] if needed else []
+    short = [cell for _, cell in needed if cell.flags and cell.info.get("recommendation")]  # a warm-up too short
+    advice = (f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short)
+    notes = (WARMUP_NOTE, *covering, *advice, *lost_lines(cells))
     return _pass_table("warmup", "Time after warm-up rounds", columns, rows, notes)
 
 
@@ -395,15 +392,6 @@ def _mean(name: str, row: Json) -> str:
     if said != DASH and isinstance(outliers, list) and outliers:
         return f"{said} (outlier: round {', '.join(map(str, outliers))})"
     return said
-
-
-def _recommendations(cells: Sequence[Cell]) -> list[str]:
-    """The number that covers every case of the study, and advice for cases whose warm-up was too short."""
-    found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
-    needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
-    short = [cell for _, cell in needed if cell.flags and cell.info.get("recommendation")]
-    covering = [for_this_machine([(rounds, name_of(cell)) for rounds, cell in needed])] if needed else []
-    return [*covering, *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short)]
 
 
 def for_this_machine(needed: Sequence[tuple[float, str]]) -> str:
@@ -535,26 +523,19 @@ class Fit:
 def attention_fits(passes: Sequence[Json]) -> list[Fit]:
     """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
     alone = ((row["identity"], row) for row in passes if is_attention(row["identity"]))
-    by_implementation = grouped(((of["attention"], of["precision"]), row) for of, row in alone)
-    return [
-        Fit(quantity, attention, precision, *_fit([_cell(row, field) for row in chosen]), len(chosen))
-        for (attention, precision), rows in by_implementation.items()
-        for quantity, chosen, field in _quantities(rows)
-        if len({row["identity"]["sequence_length"] for row in chosen}) >= 2
-    ]
-
-
-def _quantities(rows: Sequence[Json]) -> Sequence[tuple[str, list[Json], str]]:
-    forward, backward = (
-        [row for row in rows if row["identity"]["phase"] == phase]
-        for phase in ("attention_forward", "attention_backward")
-    )
-    return (
-        ("saved", forward or backward, "saved_bytes_by_part"),
-        ("forward peak", forward, "peak_allocated_bytes"),
-        ("before backward", backward or forward, "memory_before_backward_bytes"),
-        ("backward peak", backward, "peak_allocated_bytes"),
-    )
+    found = []
+    for (attention, precision), rows in grouped(((of["attention"], of["precision"]), row) for of, row in alone).items():
+        forward, backward = ([row for row in rows if row["identity"]["phase"] == f"attention_{way}"] for way in WAYS)
+        for quantity, chosen, field in (
+            ("saved", forward or backward, "saved_bytes_by_part"),
+            ("forward peak", forward, "peak_allocated_bytes"),
+            ("before backward", backward or forward, "memory_before_backward_bytes"),
+            ("backward peak", backward, "peak_allocated_bytes"),
+        ):
+            if len({row["identity"]["sequence_length"] for row in chosen}) >= 2:
+                fit = _least_squares([_cell(row, field) for row in chosen])
+                found.append(Fit(quantity, attention, precision, *fit, len(chosen)))
+    return found
 
 
 def _cell(row: Json, field: str) -> FitCell:
@@ -565,7 +546,7 @@ def _cell(row: Json, field: str) -> FitCell:
     return length**2 / whole, length * identity["head_dim"] / whole, numbers / whole
 
 
-def _fit(cells: Sequence[FitCell]) -> tuple[int, float, float]:
+def _least_squares(cells: Sequence[FitCell]) -> tuple[int, float, float]:
     """k, c and the worst remainder: of all k whose c of least squares is not negative, the one that leaves least."""
     fits = []
     for k in range(MOST_SQUARES + 1):

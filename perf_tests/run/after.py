@@ -3,7 +3,7 @@
 import gc
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -97,7 +97,7 @@ def _or_stop(session: MeasuringSession) -> Iterator[None]:
         )
 
 
-def finish(session: pytest.Session) -> None:
+def finish(session: pytest.Session) -> None:  # noqa: C901  # one story: saved, compared, and an exit code
     """Turn a complete run into its record and an exit code; an incomplete one keeps its journal."""
     suite = session_of(session.config)
     run = suite.run
@@ -105,8 +105,7 @@ def finish(session: pytest.Session) -> None:
         return
     measuring = suite.workbench.session
     assert measuring is not None
-    progress = measuring.progress
-    keep_pace(suite.workbench.device, progress.measured_seconds, progress.done_predicted_seconds)
+    keep_pace(suite.workbench.device, measuring.progress.measured_seconds, measuring.progress.done_predicted_seconds)
     if not measuring.is_complete or measuring.killed_in:
         _finish_for_now(session, suite, run, measuring)
         return
@@ -117,10 +116,22 @@ def finish(session: pytest.Session) -> None:
         record["links"] = [link.row for link in links]
     findings = Table(timings_of(record)).findings()
     record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
-    if _save(run, record, measuring, suite.saving) and suite.peers is not None:
-        # A rank that dies from here on must not make torchrun measure a second record.
-        suite.peers.end_for_good()
-    hold_against_baseline(run, record, suite.saving, suite.settings)
+    saving, commit = suite.saving, record["commit_info"]
+    name = saving.save_name or f"{str(commit.get('id'))[:12]}{DIRTY if commit.get('dirty') else ''}"
+    try:
+        if saving.json_path is not None:
+            write_whole(saving.json_path, encoded(record))
+            run.notes.append(f"Wrote {saving.json_path}.")
+        path, earlier = measuring.save(record, saving.storage, name), measuring.saved
+        run.notes.append(f"Saved {path}." if earlier is None else f"{path} held this run already; removed its journal.")
+        if suite.peers is not None:  # a rank that dies from here on must not make torchrun measure a second record
+            suite.peers.end_for_good()
+    except OSError as error:
+        run.failures.append(
+            f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "
+            f"free disk space and save it with `{measuring.contents.header['command']}`."
+        )
+    hold_against_baseline(run, record, saving, suite.settings)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
     if session.exitstatus == pytest.ExitCode.OK:
@@ -172,25 +183,6 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOptions) -> bool:
-    """Write the record; returns whether it is written. Otherwise the run fails, and says why."""
-    commit = record["commit_info"]
-    name = saving.save_name or f"{str(commit.get('id'))[:12]}{DIRTY if commit.get('dirty') else ''}"
-    try:
-        if saving.json_path is not None:
-            write_whole(saving.json_path, encoded(record))
-            run.notes.append(f"Wrote {saving.json_path}.")
-        path, earlier = measuring.save(record, saving.storage, name), measuring.saved
-        run.notes.append(f"Saved {path}." if earlier is None else f"{path} held this run already; removed its journal.")
-    except OSError as error:
-        run.failures.append(
-            f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "
-            f"free disk space and save it with `{measuring.contents.header['command']}`."
-        )
-        return False
-    return True
-
-
 def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, settings: Settings) -> None:
     """Add to `run` how its complete record differs from the baseline, if there is one, and the verdicts on times."""
     if run.baseline is None:
@@ -230,18 +222,17 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
     run.verdict_lines = report_lines(result, {}, RULES)
-    run.is_contaminated = bool(result.contaminated)
-    if run.is_contaminated:
+    if result.contaminated:
+        run.is_contaminated = True
         return
     run.slower = sum(row.verdict == Verdict.SLOWER for row in result.cases)
     if result.verdict == RunVerdict.FAILED:
         run.failures.append(run.verdict_lines[-1])
-    limits = limits_to_accept(result, sides.base_name)
-    if limits:
+    if limits := limits_to_accept(result, sides.base_name):
         run.notes.append(offer_entries(limits, offer_among(storage, sides.base_name)))
 
 
-def show(terminal: pytest.TerminalReporter) -> None:
+def show(terminal: pytest.TerminalReporter) -> None:  # noqa: C901  # one story: the screen from top to bottom
     """Write the result screen, below pytest-benchmark's table."""
 
     def section(title: str, lines: list[str]) -> None:
@@ -252,23 +243,16 @@ def show(terminal: pytest.TerminalReporter) -> None:
 
     suite = session_of(terminal.config)
     run = suite.run
-    if run is not None:
-        _show_run(terminal, section, run, suite)
-    section("counters", suite.ledger_lines)
-    if run is not None and run.record is not None:
-        has_failed = run.failures or any(row["outcome"] in FAILURES for row in run.record["outcomes"])
-        terminal.write_line(tally_line(run.record, run.slower), red=bool(has_failed), bold=True)
-
-
-def _show_run(
-    terminal: pytest.TerminalReporter, section: Callable[[str, list[str]], None], run: Run, suite: Session
-) -> None:
-    if run.record is not None:
-        rows, notices = run.record["benchmarks"], [notice["sentence"] for notice in run.record["notices"]]
-        section("results", [*result_lines(run.record, width()), *notices])
-        sections = {"ranks": rank_lines(rows), "collectives": collective_lines(rows), **pass_lines(run.record)}
-        for name, lines in sections.items():
-            section(name, lines)
+    if run is None:
+        section("counters", suite.ledger_lines)
+        return
+    record, sections = run.record, {}
+    if record is not None:
+        rows, notices = record["benchmarks"], [notice["sentence"] for notice in record["notices"]]
+        sections = {"results": [*result_lines(record, width()), *notices], "ranks": rank_lines(rows)}
+        sections |= {"collectives": collective_lines(rows), **pass_lines(record)}
+    for name, lines in sections.items():
+        section(name, lines)
     if run.baseline is not None and run.rows:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
         for line in comparison_lines(run.rows, width()):
@@ -279,3 +263,7 @@ def _show_run(
     section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])
     for failure in run.failures:
         terminal.write_line(failure, red=True)
+    section("counters", suite.ledger_lines)
+    if record is not None:
+        has_failed = run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"])
+        terminal.write_line(tally_line(record, run.slower), red=bool(has_failed), bold=True)

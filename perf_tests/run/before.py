@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import torch
 
 from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import load_attentions
@@ -25,7 +24,7 @@ from perf_tests.bench.recording import (
     open_journal,
 )
 from perf_tests.bench.session import Run, Session, noted, session_of
-from perf_tests.bench.workbench import Workbench, set_up
+from perf_tests.bench.workbench import set_up
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
@@ -62,8 +61,11 @@ RETRIED = ("error", "process_died", "timed_out")
 """Outcomes of cases that --retry measures again."""
 
 
-def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Refuse what cannot run before measuring; returns the cases still to be measured. A gate plans its own run."""
+def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:  # noqa: C901  # one story
+    """Refuse what cannot run before measuring; returns the cases still to be measured. A gate plans its own run.
+
+    Raises pytest.UsageError, and UserCodeError for a model or an optimizer of the user's that cannot be measured.
+    """
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
@@ -81,15 +83,32 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         timeout = Timeout(config, limit)
         config.pluginmanager.register(timeout, "case timeout")
     suite.workbench = workbench = set_up(settings, peers)
+    device = workbench.device.torch_device
     workbench.replaced += suite.replaced
     workbench.replaced_by = load_attentions(cases)
     if not is_in_worker:  # a worker's run was checked where it began
-        check_user_code(cases, workbench.device.torch_device)
+        of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
+        own = next((case.user_model for case in of_models), None)
+        if own is not None:
+            check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
+        trained = next((case for case in of_models if case.user_optimizer is not None), None)
+        if trained is not None and trained.user_optimizer is not None:
+            check_optimizer_before_measuring(trained.user_optimizer, own, trained.config, device)
         workbench.check_attentions(() if is_gate else cases)  # the gate checks each side
     workbench.values_seed = settings.seed if is_typed(config, "--seed") else drawn_seed()
     if is_gate:
         return benchmarks
-    _mark(benchmarks, workbench)
+    for item in benchmarks:
+        marks = [pytest.mark.benchmark(timer=workbench.clock, group=noted(item).case.phase, disable_gc=True)]
+        # A warning of another torch or of the user's model fails no case; the second is torch's own on import of what
+        # shards optimizers, which nothing a user of ranks can change.
+        marks.append(pytest.mark.filterwarnings("default"))
+        if workbench.groups is not None:
+            marks.append(pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is:DeprecationWarning"))
+        if settings.nvtx:
+            marks.append(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+        for mark in marks:
+            item.add_marker(mark)
     if settings.nvtx:
         suite.other_measure = lambda item, workbench: NvtxMeasure(noted(item).case, workbench)
     if not is_recorded:
@@ -153,19 +172,6 @@ def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries
     return [item for item in benchmarks if item.nodeid not in finished]
 
 
-def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
-    for item in benchmarks:
-        phase = noted(item).case.phase
-        item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
-        # A warning of another torch or of the user's model fails no case.
-        item.add_marker(pytest.mark.filterwarnings("default"))
-        if workbench.groups is not None:
-            # Torch's own on import of what shards optimizers; nothing a user of ranks can change.
-            item.add_marker(pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is:DeprecationWarning"))
-        if workbench.settings.nvtx:
-            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
-
-
 def how_long(config: pytest.Config) -> list[str]:
     """Say before the first case of a run that measures how long it will take here."""
     suite = session_of(config)
@@ -217,24 +223,6 @@ def check_cold_cache(cases: Sequence[Case]) -> None:
         raise pytest.UsageError(
             "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )
-
-
-def too_small(config: pytest.Config) -> pytest.UsageError:
-    """Return the refusal of a budget that is used up before the first case."""
-    budget = config.getoption("--memory-budget")
-    words = "The memory that is free" if budget is None else f"--memory-budget {budget}"
-    return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
-
-
-def check_user_code(cases: list[Case], device: torch.device) -> None:
-    """Check the user's code; raises UserCodeError for a model or an optimizer of the user's that cannot be measured."""
-    of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
-    own = next((case.user_model for case in of_models), None)
-    if own is not None:
-        check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
-    trained = next((case for case in of_models if case.user_optimizer is not None), None)
-    if trained is not None and trained.user_optimizer is not None:
-        check_optimizer_before_measuring(trained.user_optimizer, own, trained.config, device)
 
 
 # Which cases of its axes a run leaves out: by what was typed, by pytest's cache, by another plugin, or as a shard.
@@ -293,19 +281,14 @@ def places_of_share(items: Sequence[pytest.Item], settings: Settings) -> list[in
         model: sum(predicted_seconds(items[place], settings) for place in of_model)
         for model, of_model in places.items()
     }
-    parts = balanced(seconds, shares)
-    return sorted(place for model in parts[share - 1] for place in places[model])
-
-
-def balanced(seconds: Mapping[Hashable, float], shares: int) -> list[list[Hashable]]:
-    """Put each name into one of the shares: the longest first, to the share with the least so far."""
-    parts: list[list[Hashable]] = [[] for _ in range(shares)]
+    parts: list[list[int]] = [[] for _ in range(shares)]
     loads = [0.0] * shares
-    for name in sorted(seconds, key=lambda name: -seconds[name]):
+    # The longest first, to the share with the least so far.
+    for model in sorted(seconds, key=lambda model: -seconds[model]):
         lightest = loads.index(min(loads))
-        parts[lightest].append(name)
-        loads[lightest] += seconds[name]
-    return parts
+        parts[lightest] += places[model]
+        loads[lightest] += seconds[model]
+    return sorted(parts[share - 1])
 
 
 # The record that a run is compared with, and the table that shows both.
@@ -413,6 +396,7 @@ def _header(config: pytest.Config, suite: Session, selection: list[str], machine
 
 
 def commit_info_of(config: pytest.Config) -> Json:
+    """Return pytest-benchmark's, of the folder of what is under test, with new files as changes."""
     repository = session_of(config).repository
     named_elsewhere = {name: os.environ.pop(name) for name in OF_GIT if name in os.environ}
     try:
@@ -421,21 +405,14 @@ def commit_info_of(config: pytest.Config) -> Json:
             config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
     finally:
         os.environ.update(named_elsewhere)
-    # Git's own word leaves out new files, whose code no commit holds.
-    commit_info["dirty"] = bool(commit_info.get("dirty")) or names_untracked(repository)
-    return commit_info
-
-
-def names_untracked(repository: Repository) -> bool:
-    """Whether an option names a file that git does not track."""
-    if not repository.files:
-        return False
+    # Git's own word leaves out new files that an option names, whose code no commit holds.
+    asked = ("ls-files", "--error-unmatch", "--", *map(str, repository.files))
     try:
-        return (
-            run_git(repository.root, "ls-files", "--error-unmatch", "--", *map(str, repository.files)).returncode != 0
-        )
+        is_untracked = bool(repository.files) and run_git(repository.root, *asked).returncode != 0
     except OSError:  # no git
-        return True
+        is_untracked = True
+    commit_info["dirty"] = bool(commit_info.get("dirty")) or is_untracked
+    return commit_info
 
 
 def machine_info_of(config: pytest.Config) -> Json:

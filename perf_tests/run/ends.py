@@ -20,7 +20,6 @@ from perf_tests.bench.recording import MeasuringSession
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import CollectiveCase
-from perf_tests.cases.case import Case
 from perf_tests.cases.options import typed_or
 from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import Launched, launched
@@ -102,24 +101,19 @@ def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings 
         rounds += settings.warmup_rounds
     else:
         rounds = pass_named(extra_pass).rounds_of(case.phase, rounds)
-    compiling = COMPILING_SECONDS_PER_BLOCK * case.blocks if case.is_compiled else 0.0
-    round_seconds = _round_seconds(case, ceilings or NOMINAL[case.device])
-    return OVERHEAD_SECONDS[extra_pass] + compiling + rounds * round_seconds
-
-
-def _round_seconds(case: Case, ceilings: Ceilings) -> float:
-    """Predict a round with its set-up."""
+    around = OVERHEAD_SECONDS[extra_pass] + (COMPILING_SECONDS_PER_BLOCK * case.blocks if case.is_compiled else 0.0)
     if isinstance(case, CollectiveCase):
-        return case.message_bytes / COLLECTIVE_BYTES_PER_SECOND[case.backend]
-    passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
+        return around + rounds * case.message_bytes / COLLECTIVE_BYTES_PER_SECOND[case.backend]
+    ceilings = ceilings or NOMINAL[case.device]
     rates = ceilings.matmul_flops_per_second
     rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
-    launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
-    moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
-    updating = update_flops(case) / rates["fp32"]
     # Of a model of the user's own only the products with its weights are known.
     flops = case.forward_flops if case.user_model is None else 2 * (case.tokens or 0) * (case.parameters or 0)
-    return passes * (flops / rate + launching) + updating + moving
+    launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
+    passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
+    updating = update_flops(case) / rates["fp32"]
+    moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
+    return around + rounds * (passes * (flops / rate + launching) + updating + moving)
 
 
 # `--time-limit`: the run ends between cases, before the one that would end too late.

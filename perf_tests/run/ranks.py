@@ -218,7 +218,19 @@ class RankSync:
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
         except BaseException as error:  # pytest's Skipped and Failed are no Exception
-            cause = self._note_failure(item, topic, error)
+            # Said at once: others may wait in a collective until this case is torn down.
+            self._failed = True
+            kind = "unsupported" if isinstance(error, pytest.skip.Exception) else "error"
+            said = (str(error).splitlines() or [""])[0]
+            words = str(error) if kind == "unsupported" else f"{type(error).__name__}: {said}"
+            mine = noted(item).outcome or Outcome(kind, words)
+            # Torch raises a plain RuntimeError for what gloo meets, so its words are all there is to know it by.
+            of_gloo = any(words in str(error) for words in ("gloo", "Connection closed by peer"))
+            is_effect = of_gloo or isinstance(error, dist.DistError)
+            self.peers.send(topic, {**asdict(mine), "is_effect": is_effect})
+            # What is refused before it is tried is refused on all ranks alike.
+            noted(item).outcome = mine if mine.outcome in NOT_TRIED else _by(self.peers.launched.rank, mine)
+            cause = self._cause(item, topic, mine) if is_effect else None
             if cause is None:
                 raise
         else:
@@ -231,25 +243,6 @@ class RankSync:
         if cause.outcome in NOT_TRIED or cause.outcome == "out_of_memory":
             pytest.skip(cause.in_words)
         pytest.fail(cause.in_words, pytrace=False)
-
-    def _note_failure(self, item: pytest.Item, topic: str, error: BaseException) -> Outcome | None:
-        """Say at once what happened here: others may wait in a collective until this case is torn down.
-
-        Returns what another rank met where that is the cause.
-        """
-        self._failed = True
-        kind = "unsupported" if isinstance(error, pytest.skip.Exception) else "error"
-        said = (str(error).splitlines() or [""])[0]
-        words = str(error) if kind == "unsupported" else f"{type(error).__name__}: {said}"
-        outcome = noted(item).outcome or Outcome(kind, words)
-        # Torch raises a plain RuntimeError for what gloo meets, so its words are all there is to know it by.
-        is_effect = isinstance(error, dist.DistError) or any(
-            w in str(error) for w in ("gloo", "Connection closed by peer")
-        )
-        self.peers.send(topic, {**asdict(outcome), "is_effect": is_effect})
-        # What is refused before it is tried is refused on all ranks alike.
-        noted(item).outcome = outcome if outcome.outcome in NOT_TRIED else _by(self.peers.launched.rank, outcome)
-        return self._cause(item, topic, outcome) if is_effect else None
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
@@ -296,22 +289,19 @@ class RankSync:
         try:
             result = yield
         finally:  # also where this rank fails to save: the others wait for its word
-            self._end(session)
+            with suppress(SilentRankError):
+                if self.peers.is_rank0:
+                    if termination_of(self.config).came is None:
+                        # Otherwise the run goes on: torchrun sends a signal where another rank died, and restarts all.
+                        self.peers.end_for_good()
+                    self.peers.send(FINISHED, int(session.exitstatus))
+                elif termination_of(self.config).came is None and (not session.shouldstop or self._rank0_stopped):
+                    # Not after a signal: rank 0 may be the one that died, and torchrun waits for this process to end.
+                    self.peers.recv(FINISHED, 0, RENDEZVOUS_SECONDS)
+                self.peers.shutdown()
         if not self.peers.is_rank0 and (not session.shouldstop or self._rank0_stopped):
             session.exitstatus = pytest.ExitCode.OK
         return result
-
-    def _end(self, session: pytest.Session) -> None:
-        with suppress(SilentRankError):
-            if self.peers.is_rank0:
-                if termination_of(self.config).came is None:
-                    # Otherwise the run goes on: torchrun sends a signal where another rank died, and restarts all.
-                    self.peers.end_for_good()
-                self.peers.send(FINISHED, int(session.exitstatus))
-            elif termination_of(self.config).came is None and (not session.shouldstop or self._rank0_stopped):
-                # Not after a signal: rank 0 may be the one that died, and torchrun waits for this process to end.
-                self.peers.recv(FINISHED, 0, RENDEZVOUS_SECONDS)
-            self.peers.shutdown()
 
 
 def _by(rank: int, outcome: Outcome) -> Outcome:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
+from traceback import walk_stack
 from types import FrameType
 
 import pytest
@@ -63,7 +64,10 @@ def watch_over_user_code() -> None:
     words = [*os.environ.get("PYTEST_ADDOPTS", "").split(), *sys.argv[1:], ""]
     named = ((word.partition("=")[0], word.partition("=")[2] or after) for word, after in pairwise(words))
     names_code = any(option in OPTIONS_OF_USER_CODE and ":" in value for option, value in named)
-    if not names_code or "TORCHELASTIC_RUN_ID" in os.environ or threading.active_count() > 1 or not _is_command():
+    frames = [frame for frame, _ in walk_stack(sys._getframe(1))]  # without this one, which would hold itself
+    of_pytest = [f.f_code.co_name.lstrip("_") for f in frames if f.f_globals.get("__name__") == "_pytest.config"]
+    is_command = of_pytest.count("console_main") == of_pytest.count("main") == 1  # and no pytest inside of another
+    if not names_code or "TORCHELASTIC_RUN_ID" in os.environ or threading.active_count() > 1 or not is_command:
         return
     parent, (done, mark) = os.getpid(), os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
@@ -89,30 +93,14 @@ def watch_over_user_code() -> None:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(parent, -code)
     if code == 0 and not os.read(done, 1):
-        _say_past_capture(ENDED_EARLY)
+        # pytest has turned the standard error to a file by the time of the first conftest.
+        managers = (f.f_locals.get("self") for f in frames)
+        manager = next((one for one in managers if isinstance(one, pytest.PytestPluginManager)), None)
+        capture = None if manager is None else manager.getplugin("capturemanager")
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            print(ENDED_EARLY, file=sys.__stderr__, flush=True)
         code = 4
     os._exit(code)
-
-
-def _is_command() -> bool:
-    """Whether this process is the command `pytest`, and no pytest runs inside of another."""
-    frame: FrameType | None = sys._getframe()
-    of_pytest = []
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "_pytest.config":
-            of_pytest.append(frame.f_code.co_name.lstrip("_"))
-        frame = frame.f_back
-    return of_pytest.count("console_main") == of_pytest.count("main") == 1
-
-
-def _say_past_capture(sentence: str) -> None:
-    """Print it on the standard error, which pytest has turned to a file by the time of the first conftest."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and not isinstance(frame.f_locals.get("self"), pytest.PytestPluginManager):
-        frame = frame.f_back
-    capture = None if frame is None else frame.f_locals["self"].getplugin("capturemanager")
-    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
-        print(sentence, file=sys.__stderr__, flush=True)
 
 
 class TerminatedError(KeyboardInterrupt):

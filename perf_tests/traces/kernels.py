@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from statistics import fmean, median, pstdev
 
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
@@ -371,10 +371,8 @@ def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], bound: Bound)
     busy_us, idle_us = _typical_us(groups), median(map(_idle_us, groups))
     product_flops = fmean(sum(kernel.flops for kernel in _products(group)) for group in groups)
     touched = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in groups)
-    layers: dict[str, list[float]] = defaultdict(list)
-    for (_, layer), group in cells.items():
-        layers[layer].append(total_us(group))
-    of_layer = [fmean(times) / 1e6 for times in layers.values()]
+    layers = grouped(cells, itemgetter(1)).values()
+    of_layer = [fmean(total_us(cells[cell]) for cell in layer) / 1e6 for layer in layers]
     return {
         "part": part,
         "launches": fmean(len(group) for group in groups),

@@ -27,7 +27,9 @@ MOST_REASONS = 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", type=Path, help="a CSV of timings, memory or kernels (.gz, .xz) or a pytest-benchmark JSON"
+        "file",
+        type=Path,
+        help="a CSV (.gz, .xz) or Markdown table of timings, memory or kernels, or a pytest-benchmark JSON",
     )
     parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
     parser.add_argument(
@@ -45,7 +47,7 @@ def _gpu(text: str) -> object:
 def run(arguments: argparse.Namespace) -> int:
     tally, before = Tally(), '{\n "findings": [\n'
     not_judged: list[NotJudged] = []
-    try:
+    with RefusalError.instead_of(ValueError):
         for file in announced([arguments.file]):
             for part in audits_of(file, arguments.gpu):
                 tally.add(part)
@@ -57,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
                 elif arguments.all:
                     for finding in part.findings:
                         print(_fitted(finding.sentence()))
-    except ValueError as error:
-        raise RefusalError(error) from error
     if arguments.json:
         rest = {
             "kind": tally.kind,

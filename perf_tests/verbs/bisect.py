@@ -24,15 +24,7 @@ from perf_tests.bisect import (
     search,
 )
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError
-from perf_tests.phases import (  # fmt: skip
-    FINDINGS,
-    FINE,
-    UNREADABLE,
-    USAGE,
-    InterruptedByUserError,
-    RefusalError,
-    UsageError,
-)
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE, InterruptedByUserError, RefusalError, UsageError
 from perf_tests.user_code.named import SUITE, UNDER_TEST, Repository, repository_of
 
 
@@ -97,10 +89,8 @@ def _repository(options: Sequence[str]) -> Repository:
     for option in UNDER_TEST:
         parser.add_argument(option)
     typed = {f"--{name}": text for name, text in vars(parser.parse_known_args(options)[0]).items()}
-    try:
+    with UsageError.instead_of(ValueError):
         repository = repository_of(typed, Path.cwd())
-    except ValueError as error:
-        raise UsageError(error) from error
     if repository.outside:
         raise UsageError(f"{repository.outside[0]} lies in no git repository, so it has no commits to search.")
     return repository

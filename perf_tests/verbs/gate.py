@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with RefusalError.instead_of(ValueError):
         found = [records_of(arguments.storage, word) for word in (arguments.base, arguments.head)]
         base, head, others = of_newest_machine(*found)
         reason = why_incomparable(base, head)
@@ -35,8 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
         base_name = code_of(base[0].data)[:12]
         accepted = [entry for entry in read_accepted(arguments.storage / FILE_NAME) if entry.is_of(base_name)]
         result = conclude_recorded(base, head, RULES, accepted)
-    except ValueError as error:
-        raise RefusalError(error) from error
     if others and not arguments.json:
         print(
             f"Left out: {some_of(others)}, of another machine, build or setting; --storage with its folder judges it."

@@ -13,16 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from perf_tests.phases import FINE, RefusalError, UsageError
+from perf_tests.records import store
 from perf_tests.records.record import Json, machine_differences, run_of, without_nan
-from perf_tests.records.store import (
-    StoredRecord,
-    chosen_paths,
-    each_run_once,
-    encoded,
-    read_record,
-    save_record,
-    write_named,
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,20 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        records = [read_record(path) for path in chosen_paths(arguments.storage, arguments.records)]
+    with RefusalError.instead_of(ValueError):
+        records = [store.read_record(path) for path in store.chosen_paths(arguments.storage, arguments.records)]
         record = merged(records)
-    except ValueError as error:
-        raise RefusalError(error) from error
     if arguments.output is not None:
         path = Path(arguments.output)
         if path.exists():
             raise UsageError(f"{path} exists, and merge overwrites nothing; name another file with -o.")
-        write_named(arguments.output, encoded(record))
+        store.write_named(arguments.output, store.encoded(record))
     else:
         first = records[0].path
         try:
-            path = save_record(record, first.parent, first.stem.partition("_")[2] or "merged")
+            path = store.save_record(record, first.parent, first.stem.partition("_")[2] or "merged")
         except OSError as error:
             raise UsageError(f"The merged record cannot be written: {error}; name a file for it with -o.") from error
     said = arguments.output or path
@@ -61,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Shard:
-    record: StoredRecord
+    record: store.StoredRecord
     share: int
     """Counted from 1."""
     shares: int
@@ -75,15 +65,29 @@ class Shard:
         return {**settings, "shard": None, "device": str(settings.get("device")).partition(":")[0]}
 
 
-def merged(records: Sequence[StoredRecord]) -> Json:
+def merged(records: Sequence[store.StoredRecord]) -> Json:
     """One record of the whole grid, in its order.
 
     Raises ValueError with one sentence where the records are not all shards of one grid, each once.
     """
-    shards = sorted(map(_shard, each_run_once(records)), key=lambda shard: shard.share)
+    shards = sorted(map(_shard, store.each_run_once(records)), key=lambda shard: shard.share)
     first = shards[0]
-    for shard in shards[1:]:
-        _refuse_another_run(first, shard)
+    facts = [
+        {
+            "commit": (shard.record.data.get("commit_info") or {}).get("id"),
+            "code": shard.record.data["suite"].get("source"),
+            "number of shards": shard.shares,
+            **{f"the setting {name}": value for name, value in sorted(shard.settings.items())},
+        }
+        for shard in shards
+    ]
+    for shard, other in zip(shards[1:], facts[1:], strict=True):  # another run: the first fact in which they differ
+        names = f"{first.record.name} and {shard.record.name}"
+        if said := machine_differences(first.record.data["machine_info"], shard.record.data["machine_info"]):
+            raise ValueError(f"{names} differ in machine or build: {'; '.join(said)}.")
+        for name in {**facts[0], **other}:
+            if facts[0].get(name) != other.get(name):
+                raise ValueError(f"{names} differ in {name}: {facts[0].get(name)!r} and {other.get(name)!r}.")
     _refuse_an_incomplete_set(shards)
     place = {case_id: place for shard in shards for case_id, place in shard.place.items()}
 
@@ -114,7 +118,7 @@ def merged(records: Sequence[StoredRecord]) -> Json:
     return cast(Json, without_nan(record))
 
 
-def _shard(record: StoredRecord) -> Shard:
+def _shard(record: store.StoredRecord) -> Shard:
     suite = record.data["suite"]
     try:
         share, shares = suite["settings"]["shard"]
@@ -128,23 +132,6 @@ def _shard(record: StoredRecord) -> Shard:
     if not is_whole:
         raise ValueError(f"{record.name} was not recorded whole with --shard K/N; merge joins such records.")
     return Shard(record, share, shares, place)
-
-
-def _refuse_another_run(first: Shard, other: Shard) -> None:
-    """Refuse, by ValueError, another run: it names the first fact in which the two differ."""
-    names = f"{first.record.name} and {other.record.name}"
-    one, two = ({
-        "commit": (shard.record.data.get("commit_info") or {}).get("id"),
-        "code": shard.record.data["suite"].get("source"),
-        "number of shards": shard.shares,
-        **{f"the setting {name}": value for name, value in sorted(shard.settings.items())},
-    } for shard in (first, other))  # fmt: skip
-    differences = "; ".join(machine_differences(first.record.data["machine_info"], other.record.data["machine_info"]))
-    if differences:
-        raise ValueError(f"{names} differ in machine or build: {differences}.")
-    for name in {**one, **two}:
-        if one.get(name) != two.get(name):
-            raise ValueError(f"{names} differ in {name}: {one.get(name)!r} and {two.get(name)!r}.")
 
 
 def _refuse_an_incomplete_set(shards: Sequence[Shard]) -> None:

@@ -25,10 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
+    with RefusalError.instead_of(ValueError):
         judged = judge(arguments.samples)
-    except ValueError as error:
-        raise RefusalError(error) from error
     return show(arguments, *judged)
 
 

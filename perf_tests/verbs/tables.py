@@ -15,19 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.records import store
 from perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
 from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant, typst
 from perf_tests.records.published import FLAT_COLUMNS, flat_figures
 from perf_tests.records.record import without_path
-from perf_tests.records.store import (
-    StoredRecord,
-    announced,
-    chosen_paths,
-    each_readable,
-    newest,
-    tell_left_out,
-    write_whole,
-)
 from perf_tests.report.tables import tables_of
 
 CASES = "cases"
@@ -75,13 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     choice = choice_of(arguments)
     left_out: list[str] = []
-    try:
-        readable = each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out)
-        latest = None if arguments.runs else newest(readable)
+    with RefusalError.instead_of(ValueError):
+        readable = store.each_readable(store.announced(store.chosen_paths(arguments.storage, arguments.runs)), left_out)
+        latest = None if arguments.runs else store.newest(readable)
         records = list(readable) if arguments.runs else [latest] if latest else []
-    except ValueError as error:
-        raise RefusalError(error) from error
-    tell_left_out(left_out, arguments.runs)
+    store.tell_left_out(left_out, arguments.runs)
     if not records:
         return UNREADABLE
     only = CASES if choice.is_made else arguments.only
@@ -102,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            write_whole(folder / name, text)
+            store.write_whole(folder / name, text)
             print(folder / name)
     except OSError as error:
         why = without_path(error)
@@ -129,17 +119,17 @@ class CaseChoice:
     def is_made(self) -> bool:
         return self != CaseChoice()
 
-    def rows_of(self, records: Sequence[StoredRecord]) -> list[Row]:
+    def rows_of(self, records: Sequence[store.StoredRecord]) -> list[Row]:
         """The chosen rows in their order; raises UsageError for a value that no row has."""
         rows = [row for record in records for row in case_rows(record.data, record.name, self.against)]
         if self.against is not None and rows and all(row[SPEEDUP.name] is None for row in rows):
             axis, value = self.against
-            raise UsageError(f"--against-axis {axis}={value}: no timed case has it; there are {_some(rows, axis)}.")
+            raise UsageError(f"--against-axis {axis}={value}: no timed case has it; there are {_known(rows, axis)}.")
         left = rows
         for name, values in self.where:
             missing = next((value for value in values if not any(_is(row[name], value) for row in rows)), None)
             if missing is not None and rows:
-                raise UsageError(f"--where {name}={missing}: no case has it; there are {_some(rows, name)}.")
+                raise UsageError(f"--where {name}={missing}: no case has it; there are {_known(rows, name)}.")
             left = [row for row in left if any(_is(row[name], value) for value in values)]
         # By the first name, then the next; unknown values come last either way.
         for word in reversed(self.sort):
@@ -215,16 +205,15 @@ def _is(found: Value, text: str) -> bool:
         return False
 
 
-def _some(rows: Sequence[Row], name: str) -> str:
-    known = list(dict.fromkeys("unknown ones" if row[name] is None else f"{row[name]!s:.60}" for row in rows))
-    rest = f" and {len(known) - MOST_SHOWN} others" if len(known) > MOST_SHOWN else ""
-    return ", ".join(known[:MOST_SHOWN]) + rest
+def _known(rows: Sequence[Row], name: str) -> str:
+    found = list(dict.fromkeys("unknown ones" if row[name] is None else f"{row[name]!s:.60}" for row in rows))
+    return ", ".join(found[:MOST_SHOWN]) + (f" and {len(found) - MOST_SHOWN} others" if found[MOST_SHOWN:] else "")
 
 
 # The tables in each format.
 
 
-def _rows_of(records: Sequence[StoredRecord], only: str | None, choice: CaseChoice) -> dict[str, list[Row]]:
+def _rows_of(records: Sequence[store.StoredRecord], only: str | None, choice: CaseChoice) -> dict[str, list[Row]]:
     """The rows of each table for programs, the records below each other; unknown values are null."""
     found: dict[str, list[Row]] = {}
     if only in (None, CASES):
@@ -238,7 +227,7 @@ def _rows_of(records: Sequence[StoredRecord], only: str | None, choice: CaseChoi
 
 
 def _texts(
-    records: Sequence[StoredRecord], chosen_format: str, only: str | None, choice: CaseChoice
+    records: Sequence[store.StoredRecord], chosen_format: str, only: str | None, choice: CaseChoice
 ) -> dict[str, bytes]:
     """Each table that has rows, by file name. Programs get the table of cases unless asked."""
     if chosen_format not in FORMATS:

@@ -38,14 +38,6 @@ def test_a_slowdown_that_the_newest_commit_shows_is_a_finding(said: Say) -> None
     assert json.loads(printed)["eras"][0]["cases"][0]["steps"][0]["launches_after"] == COUNT - START
 
 
-def test_a_damaged_record_is_one_sentence_and_the_others_are_read(said: Say) -> None:
-    damaged = {**launch(1, 1.0), "commit_info": [1]}
-    code, _, sentence = said([damaged])
-    assert (code, len(sentence.splitlines())) == (3, 1)
-    code, printed, sentence = said([damaged, launch(2, 1.0)])
-    assert (code, len(sentence.splitlines()), "1 launch of 1 commit" in printed) == (1, 1, True)
-
-
 def test_exports_hold_every_commit_and_case(said: Say) -> None:
     records = with_step(0.2)
     records[-1]["benchmarks"] += [timed(BACKWARD, [2.0] * 5, sentinel_seconds=[1e-3, 1e-3]), timed_collective(40_000)]

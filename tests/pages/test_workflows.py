@@ -55,7 +55,7 @@ def test_every_action_is_pinned_by_its_commit_and_every_image_by_its_version() -
 def test_no_script_contains_what_an_event_says() -> None:
     """It comes in as variables of the environment, where no shell reads it as code."""
     scripts = [block for text in WORKFLOWS.values() for block in re.findall(r"run: \|\n((?: {10}.*\n|\n)+)", text)]
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     assert [block for block in scripts if "${{" in block] == []
 
 
@@ -66,8 +66,12 @@ def test_ours_are_built_on_the_reusable_ones_and_a_change_of_pages_measures_noth
     (ignored,) = re.findall(r"paths-ignore: \[(.*)\]", WORKFLOWS["gate"])
     assert {'"docs/**"', '"**.md"'} <= set(ignored.split(", "))
     assert "accepted" not in ignored
+    for name in ("gate", "history"):
+        assert f"uses: OWNER/SUITE/.github/workflows/reusable-{name}.yml@REVISION" in EXAMPLES["history"]
     inputs = set(re.findall(r"^      ([\w-]+):\n        description:", WORKFLOWS["reusable-gate"], re.MULTILINE))
-    assert set(re.findall(r"^      ([\w-]+): ", EXAMPLES["gate"].partition("with:")[2], re.MULTILINE)) <= inputs
+    for name in ("gate", "history"):
+        given = EXAMPLES[name].partition("with:")[2].partition("history:")[0]
+        assert set(re.findall(r"^      ([\w-]+): ", given, re.MULTILINE)) <= inputs
     assert {"model", "options", "runner", "minutes"} <= inputs
 
 
@@ -98,6 +102,33 @@ def test_the_verdicts_are_kept_for_the_summary_and_the_comment(tmp_path: Path) -
     assert (tmp_path / "summary").read_text() == "| case |\n"
     assert (tmp_path / "temp/gate/verdicts.txt").read_text() == "replay of .benchmarks/gate/one.jsonl\n"
     assert (tmp_path / "temp/gate/one.jsonl").exists()
+
+
+@pytest.mark.parametrize("branches, writes", [("perf-history", 2), ("other", 0)])
+def test_samples_of_the_main_branch_are_added_to_a_branch_that_is_there(
+    tmp_path: Path, branches: str, writes: int
+) -> None:
+    stand_in(
+        tmp_path / "bin/gh",
+        f"""case "$*" in
+  *heads/{branches}*) ;;
+  *PUT*) echo "$*" >> asked; base64 --decode content | gzip --decompress >> written ;;
+  *) exit 1 ;;
+esac""",
+    )
+    (tmp_path / "gate").mkdir()
+    for name in ("one", "$(touch pwned)"):
+        (tmp_path / "gate" / f"{name}.jsonl").write_text("{}\n")
+    inputs = {"REPOSITORY": "them/theirs", "BRANCH": "perf-history", "NAME": "0123-7-1", "GH_TOKEN": "none"}
+    ended = run(script("reusable-history", "Record"), tmp_path, **inputs)
+    assert (ended.returncode, "git push origin $(git commit-tree" in ended.stdout) == (int(not writes), not writes)
+    asked = (tmp_path / "asked").read_text().splitlines() if writes else []
+    assert [line.split()[3] for line in asked] == [
+        f"repos/them/theirs/contents/0123-7-1-{number}.jsonl.gz" for number in range(1, writes + 1)
+    ]
+    assert all("branch=perf-history" in line for line in asked)
+    assert not writes or (tmp_path / "written").read_text() == "{}\n" * 2
+    assert not (tmp_path / "pwned").exists()
 
 
 def commented(folder: Path, pull_request: str = "17", earlier: str = "") -> tuple[str, str]:

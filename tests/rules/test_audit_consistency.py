@@ -90,6 +90,7 @@ SHORT, NO_GRADIENT = "suspicious: attention backward", "inconsistent: attention 
 EXPONENT, FUSION = "inconsistent: attention exponent", "suspicious: more than fusion"
 BOUND, OFFSET, ARMS = "notice: launch-bound", "suspicious: constant offset", "suspicious: arms not comparable"
 DOUBLED = str(2 * float(attention_row(8192)["mean_ms"]))
+SIZES_3 = ("small", "medium", "large")
 SIZES_4 = ("small", "medium", "large", "xl")
 
 CASES: dict[str, tuple[list[Row], set[str]]] = {
@@ -136,6 +137,9 @@ CASES: dict[str, tuple[list[Row], set[str]]] = {
     "of optimizers without names": ([without(row, "optimizer") for row in STEPS], {FUSION, TWICE}),
     "models bound by launches": (launched(1.0, "small", "medium", "large"), {BOUND}),
     "one arm faster": (launched(0.65, "small", "medium", "large"), {BOUND, ARMS}),
+    "a backward pass of them": (
+        [row | {"phase": phase} for phase in ("forward", "backward") for row in launched(1, *SIZES_3)], {BOUND},
+    ),
     "two widths alone": (launched(0.65, "small", "medium"), set()),
     "a constant on top of every size": (shifted(70, *SIZES_4), {OFFSET}),
     "little on top of every size": (shifted(5, *SIZES_4), set()),
@@ -151,12 +155,32 @@ def test_what_figures_say_of_each_other(what: str) -> None:
     assert between(*rows) == expected
 
 
-@pytest.mark.parametrize("size, ms, named", [("large", ("190", "700"), False), ("2.7B", ("500", ""), True)])
-def test_a_pass_that_was_not_waited_for_is_told_by_the_time_that_the_step_has_more(
-    size: str, ms: tuple[str, str], named: bool
+MISSING, REPEATED_IN = "for the device; the missing time is in line 3", "the same labels stand at 1500 ms in line 4"
+
+
+@pytest.mark.parametrize("size, ms, repeat, said", [
+    ("large", ("190", "700"), {}, ""), ("2.7B", ("500", ""), {}, MISSING),
+    ("2.7B", ("500", ""), {"mean_ms": "1500"}, REPEATED_IN),
+    ("2.7B", ("500", ""), {"mean_ms": "1500", "std_ms": "700"}, REPEATED_IN),
+    ("2.7B", ("500", ""), {"mean_ms": "501"}, MISSING),
+])  # fmt: skip
+def test_what_is_too_fast_is_told_by_its_repeats_first_and_else_by_the_time_that_the_step_has_more(
+    size: str, ms: tuple[str, str], repeat: Row, said: str
 ) -> None:
-    (finding,) = audited(*step(size, forward=ms[0], fwd_bwd=ms[1])).findings_of("impossible")
-    assert ("without waiting for the device; the missing time is in line 3" in finding.likely_cause) is named
+    rows = step(size, forward=ms[0], fwd_bwd=ms[1])
+    finding = audited(*rows, *([rows[0] | repeat] if repeat else [])).findings_of("impossible")[0]
+    assert [words for words in (MISSING, REPEATED_IN) if words in finding.likely_cause] == [said] * bool(said)
+
+
+@pytest.mark.parametrize("ms, rule, is_named", [
+    ({"backward": "900"}, "backward / forward", True), ({"backward": "300"}, "backward / forward", False),
+    ({"backward": "840", "fwd_bwd": "840"}, "sum of parts", True),
+    ({"backward": "500", "fwd_bwd": "1200"}, "sum of parts", False),
+    ({"backward": "", "fwd_bwd": "700"}, "sum of parts", False),
+])  # fmt: skip
+def test_a_backward_figure_with_the_forward_pass_in_it_is_told_by_its_label(ms: Row, rule: str, is_named: bool) -> None:
+    (finding,) = (one for one in audited(*step(forward="", **ms)).findings if one.rule == rule)
+    assert ("the label leaves out the forward pass" in finding.likely_cause) is is_named
 
 
 @pytest.mark.parametrize("peak, is_found", [(1000, True), (995, True), (700, False)])

@@ -179,6 +179,27 @@ def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(
         assert (figure.seconds, figure.rounding_seconds) == pytest.approx((seconds, rounding))
 
 
+def piped(rows: list[Row]) -> str:
+    return "\n".join(
+        f"| {' | '.join(cells)} |" for cells in ([*rows[0]], ["---:"] * len(rows[0]), *(row.values() for row in rows))
+    )
+
+
+def test_a_page_is_read_by_its_first_table_of_a_kind_and_the_others_are_named(tmp_path: Path) -> None:
+    rows = [TOO_FAST | {"source": "a\\|b", "mean_ms": "**90** ms"}, model_row(mean_ms="1,234"), model_row()]
+    notes = piped([{"what": "a", "why": "b"}])
+    (tmp_path / "page.md").write_text(
+        f"# Times\n\n{notes}\n\nText.\n\n{piped(rows)}\n| 3 |\n\n{piped([model_row()])}\n"
+    )
+    audit = audit_file(tmp_path / "page.md")
+    assert [(one.series, one.places) for one in audit.findings_of("impossible")] == [("a|b", ("line 11",))]
+    assert [(one.place, one.reason.partition(";")[0]) for one in audit.not_judged] == [
+        ("line 12", "a comma before three digits may begin decimals or separate thousands"),
+        ("line 14", "the line has another number of values than the header"),
+        ("line 16", "another table of this file"),
+    ]
+
+
 def test_phases_with_columns_of_their_own_are_read_as_rows() -> None:
     narrow = [model_row(phase=phase, mean_ms=ms) for phase, ms in (("forward", "90"), ("backward", "800"))]
     labels = without(narrow[0], "phase", "mean_ms", "std_ms")
@@ -244,7 +265,10 @@ NO_SHAPE = "lacks the columns d_model, d_ff, n_layers, read as a table of model 
     ("table.csv", "size|gpu\nsmall|T4\n", "'size|gpu'; separate columns by commas, semicolons or tabs"),
     ("table.csv", f"{HEAD},batch\n", "has the columns batch twice"),
     ("table.csv", HEAD.replace("mean_ms,", "").replace("phase,", "") + "\n", "phase, mean_ms or another time"),
-    ("table.csv", "size,phase,mean_ms\nsmall,forward,12\n", NO_SHAPE),
+    ("table.csv", "shape,phase,mean_ms\nsmall,forward,12\n", NO_SHAPE),
+    ("page.md", "# A page\n\nwith | bars\n", "holds no table"),
+    ("page.md", "| a | b |\n|---|---|\n| 1 | 2 |\n", "lacks the columns"),
+    ("page.md", f"|{HEAD.replace(',', '|')}|\n{'|-' * (HEAD.count(',') + 1)}|\n", "has a header but no rows"),
     ("table.csv", "\xff\xfe\x00", "cannot be read as a CSV"),
     ("table.csv", 'd_ff,"' + "x" * 200_000, "be read as a CSV"),
     ("table.csv", f"\xef\xbb\xbf{HEAD}\n", "has a header but no rows"), ("folder.csv", None, "be read as a CSV"),

@@ -15,12 +15,10 @@ from perf_tests.bench.options import SavingOptions, regressions, show_beside_bas
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.session import Run, noted, session_of
-from perf_tests.cases.selected import is_inside
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
 from perf_tests.run.before import (
-    balanced,
     cases_left,
     check_cold_cache,
     choose_baseline,
@@ -36,9 +34,10 @@ from perf_tests.run.before import (
 from perf_tests.run.ends import predicted_seconds
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, TOY, attention_case, language_model_case
+from tests.support.git_repository import git
 from tests.support.items import benchmark, stash_of
 from tests.support.launch import ROOT
-from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, identity, machine, record, timed
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, record, timed
 
 MODELS = [TOY, *(replace(TOY, num_layers=layers) for layers in (4, 40, 400))]
 GRID = [
@@ -61,9 +60,7 @@ def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of
     assert shares > 2 or seconds[0] == pytest.approx(sum(seconds) / shares, rel=0.2), "balanced by predicted time"
 
 
-def test_the_longest_goes_first_and_to_the_share_with_the_least_and_more_shares_than_models_are_refused() -> None:
-    assert balanced({"a": 2, "b": 3, "c": 4, "d": 5}, 2) == [["d", "a"], ["c", "b"]]
-    assert balanced({"a": 1, "b": 1, "c": 1}, 2) == [["a", "c"], ["b"]], "of two alike the first in the grid"
+def test_more_shares_than_models_are_refused() -> None:
     with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
         places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
 
@@ -223,14 +220,6 @@ def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs
     assert all(words in str(refusal.value) for words in ("here: 999", "here: '0.4.1'"))
 
 
-@pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
-def test_a_record_of_a_run_that_no_file_can_be_named_after_is_a_baseline(run: str, tmp_path: Path) -> None:
-    path = save_record({**BOTH, "suite": {**BOTH["suite"], "run": run}}, own_folder(tmp_path), "run")
-    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(ONE))
-    assert found is not None
-    assert found.path == path
-
-
 def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
     slower = Mock(fails=lambda current, compared: "slower" if current["median"] > compared["median"] else None)
     before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
@@ -263,21 +252,23 @@ def test_the_table_is_shown_where_it_is_asked_for_and_has_the_valid_rows_with_a_
     assert len(rows) == 1
 
 
-def test_a_row_whose_phase_is_no_word_is_outside_of_any_run() -> None:
-    assert is_inside(identity(), SETTINGS) is False, "of a batch of 4"
-    assert is_inside(identity(batch_size=1), SETTINGS) is True
-    assert is_inside(identity(batch_size=1) | {"phase": ["forward"]}, SETTINGS) is False
-
-
-@pytest.mark.parametrize("files", [(), (Path("new.py"),)])
 def test_the_commit_is_that_of_what_is_under_test_and_a_file_that_git_does_not_track_is_a_change(
-    tmp_path: Path, files: tuple[Path, ...]
+    tmp_path: Path,
 ) -> None:
     """Wherever pytest was started."""
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"of {Path.cwd()}", "dirty": False})
-    info = commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
-    assert (info["id"], info["dirty"]) == (f"of {tmp_path}", bool(files))
-    assert Path.cwd() != tmp_path
+    (tmp_path / "new.py").touch()
+
+    def is_dirty(*files: Path) -> bool:
+        info = commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
+        assert info["id"] == f"of {tmp_path}" != f"of {Path.cwd()}"
+        return bool(info["dirty"])
+
+    assert (is_dirty(), is_dirty(Path("new.py"))) == (False, True), "no repository at all"
+    git(tmp_path, "init", "-q")
+    assert is_dirty(Path("new.py"))
+    git(tmp_path, "add", "new.py")
+    assert not is_dirty(Path("new.py"))
 
 
 def test_what_drifts_is_no_part_of_the_machine() -> None:

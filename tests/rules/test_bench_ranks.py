@@ -135,11 +135,6 @@ def test_a_port_in_use_is_named_with_what_to_give_torchrun(monkeypatch: pytest.M
             join(Launched(0, 2))
 
 
-def test_the_command_that_resumes_ranks_starts_as_many_on_as_many_machines() -> None:
-    commands = [" ".join(Launched(world=world, local_world=8).command) for world in (8, 16)]
-    assert commands == ["torchrun --nproc-per-node 8 -m pytest", "torchrun --nnodes 2 --nproc-per-node 8 -m pytest"]
-
-
 def typed(monkeypatch: pytest.MonkeyPatch, world: int | None, **options: Any) -> Any:
     """A config under so many ranks, of which this is the first."""
     alone = None if world is None else Launched(0, world)

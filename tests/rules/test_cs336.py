@@ -26,9 +26,8 @@ from perf_tests.report.cs336 import (
     short_page,
     wrapped,
 )
-from perf_tests.report.cs336_ours import crossover, squares_saved
-from perf_tests.report.cs336_published import write_ups
-from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Sources
+from perf_tests.report.cs336_ours import CLOSED_FORMS, scores_saved
+from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Sources, write_ups
 from tests.support.cs336 import COUNTED, checkout, everything, with_record
 from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed
 
@@ -280,9 +279,9 @@ def test_closed_forms_are_those_of_shapes_and_ledger() -> None:
                for row in sources.published("e2e_timing.csv")
                if row["size"] in sources.shapes and row["edition"] == "2025" and row["d_ff"].isdigit()}  # fmt: skip
     assert printed == {name: list(vars(config).values())[:4] for name, config in sources.shapes.items()}
-    assert crossover(sources.shapes["small"]) == 3072 / 12
-    squares = {name: squares_saved(sources, name)[0] for name in ("naive", "sdpa")}
-    assert squares == pytest.approx({"naive": 2 + 1 / 32, "sdpa": 0}, abs=0.001)
+    assert CLOSED_FORMS["crossover"](sources.shapes["small"], 0) == f"{3072 // 12}"
+    squares = {figure.row: figure.text for figure in scores_saved(sources, ()) if "matrices" in figure.column}
+    assert squares == {("naive",): f"{2 + 1 / 32:.2f}", ("sdpa",): "0.00"}
 
 
 THEIRS: list[tuple[str, int, tuple[str, ...], str, str]] = [

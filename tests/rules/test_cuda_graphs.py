@@ -42,13 +42,6 @@ def test_graphs_need_a_gpu_with_triton_and_the_row_says_what_to_choose(
         assert words in str(case.why_unsupported(gpu))
 
 
-def test_a_mode_is_named_in_the_id_and_goes_with_no_attention_that_compiles_itself() -> None:
-    grid = LanguageModelCase.grid(replace(SETTINGS, executions=EXECUTIONS, attentions=("naive", "compiled", "flex")))
-    assert [LanguageModelCase.id_of(*values).removeprefix("tiny-ctx8-fp32-") for values in grid] == [
-        "naive", "naive-compiled-model", "naive-reduce-overhead", "naive-max-autotune", "compiled", "flex"
-    ]  # fmt: skip
-
-
 def test_an_execution_is_a_mode_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A base without modes still compiles, and its missing modes are not collected."""
     with monkeypatch.context() as patch:

@@ -53,7 +53,7 @@ def gated(
             commit(project)
     plan = GatePlan(
         repository=Repository(project), storage=project.parent / "storage",
-        against=Against("main", None, minutes, "pass", None), base=find_commit(project, "main"),
+        against=Against("main", None, minutes, "pass", None, measures_same=True), base=find_commit(project, "main"),
         settings=replace(SETTINGS, device=device), cases=CASES, ids_at_base={case: case for case in CASES},
         machine_info={}, rules=QUICK, options="--against main",
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """What a round holds: the allocator's figures to the byte, what each block is, and a snapshot that the viewer opens."""
 
+import json
 import math
 import pickle
 import pickletools
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from perf_tests.passes.memory_watch import (
     DEEPEST_STACK,
     PART,
     ROUND,
-    AllocatorEvent,
+    AllocatorTrace,
     Frame,
     Happening,
     Held,
@@ -29,12 +31,11 @@ from perf_tests.passes.memory_watch import (
     OpenPart,
     Snapshot,
     Stretch,
+    allocator_trace,
     live_tensor_bytes,
     memory_of_round,
-    read_allocator_trace,
     read_round,
     resident_set_peak_bytes,
-    snapshot_of_events,
     synthetic_snapshot,
 )
 from perf_tests.predict.counting import ACTIVATIONS, BACKWARD_PASS, GRADIENTS, PARAMETERS, TEMPORARIES, WEIGHT_COPIES
@@ -51,6 +52,11 @@ def memory(time: float, count: int, device_type: int = 0) -> dict[str, Any]:
     return {"name": "[memory]", "ts": time, "args": args}
 
 
+def trace_of(*events: dict[str, Any]) -> AllocatorTrace:
+    text = json.dumps({"traceEvents": events})
+    return allocator_trace(Mock(export_chrome_trace=lambda path: Path(path).write_text(text)))
+
+
 def annotation(name: str, start: float, end: float) -> dict[str, Any]:
     return {"name": name, "cat": "user_annotation", "ts": start, "dur": end - start}
 
@@ -60,7 +66,7 @@ def test_a_round_is_read_with_what_stood_before_and_without_an_earlier_round() -
     first = [annotation(f"{ROUND}, the first", 0, 9), annotation(f"{PART}backward", 1, 8), memory(2, 20)]
     forward = [annotation(f"{PART}forward", 20, 40), memory(25, 7), memory(30, 5), memory(35, -5)]
     backward = [annotation(f"{PART}backward", 50, 90), memory(60, 20), memory(70, -7)]
-    trace = read_allocator_trace([*first, annotation(ROUND, 10, 100), memory(12, -20), *forward, *backward])
+    trace = trace_of(*first, annotation(ROUND, 10, 100), memory(12, -20), *forward, *backward)
     found = read_round(trace, held_at_end_bytes=120)
     assert (found.peak_allocated_bytes, found.allocated_before_bytes) == (127, 120)
     assert [(part["phase"], part["peak_allocated_bytes"]) for part in found.parts] == [
@@ -74,12 +80,11 @@ def test_a_round_is_read_with_what_stood_before_and_without_an_earlier_round() -
 
 
 def test_a_peak_begins_with_what_is_held_when_the_stretch_does() -> None:
-    trace = read_allocator_trace([memory(1, 9), memory(3, -9), memory(4, 2)])
-    assert trace.peak_in(Stretch("it", 2, 5)) == 9
+    assert trace_of(memory(1, 9), memory(3, -9), memory(4, 2)).peak_in(Stretch("it", 2, 5)) == 9
 
 
 def test_events_are_read_in_the_order_of_time_and_of_a_cpu_alone() -> None:
-    trace = read_allocator_trace([memory(5, 3), memory(1, 4), memory(2, 8, device_type=1)])
+    trace = trace_of(memory(5, 3), memory(1, 4), memory(2, 8, device_type=1))
     assert [event.bytes for event in trace.events] == [4, 3]
     assert trace.allocated_at(math.inf) == 7
 
@@ -362,12 +367,6 @@ def test_blocks_come_and_go_with_their_lines_gaps_are_filled_and_what_stood_befo
     assert first["frames"] == [{"filename": LINE.filename, "line": 42, "name": "softmax"}]
     assert (first["action"], first["addr"]) == (again["action"], again["addr"]) == ("alloc", again["addr"])
     assert sorted(laid_out(snapshot["segments"][0]).values()) == [300, 1000, 1500, 5000]
-
-
-def test_blocks_of_a_cpu_allocator_make_a_snapshot_too() -> None:
-    snapshot = snapshot_of_events([AllocatorEvent(1, 64, 100), AllocatorEvent(2, 64, -100)])
-    assert_consistent(snapshot)
-    assert len(snapshot["device_traces"][0]) == 3
 
 
 def test_the_latest_events_are_kept_and_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from perf_tests.bench.workers import inherited_environment
-from perf_tests.run.before import names_untracked, source_digest
+from perf_tests.run.before import source_digest
 from perf_tests.user_code import named
-from tests.support.git_repository import git
 from tests.support.launch import MODELS
 
 
@@ -119,7 +118,15 @@ def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
     assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere:{tmp_path}"
 
 
-def test_a_file_beside_the_suite_is_part_of_its_source_and_uncommitted_until_git_tracks_it(tmp_path: Path) -> None:
+def test_workers_keep_out_the_plugins_that_the_run_keeps_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--exitfirst")
+    environment = inherited_environment()
+    assert environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+    assert "PYTEST_ADDOPTS" not in environment
+
+
+def test_a_file_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def attend(q, k, v): return v\n")
     holds_it = named.Repository(tmp_path, files=(Path("kernel.py"),))
@@ -128,12 +135,6 @@ def test_a_file_beside_the_suite_is_part_of_its_source_and_uncommitted_until_git
     kernel.write_text("def attend(q, k, v): return q\n")
     assert source_digest(holds_it) != before
     assert named.digest_of([(Path("a.py"), kernel)]) != named.digest_of([(Path("b.py"), kernel)])
-    assert names_untracked(holds_it), "no repository at all"
-    git(tmp_path, "init", "-q")
-    assert names_untracked(holds_it)
-    git(tmp_path, "add", "kernel.py")
-    assert not names_untracked(holds_it)
-    assert not names_untracked(named.Repository(tmp_path))
 
 
 def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_a_named_shape_stands_in_id_and_identity_by_its_name() -> None:
     assert is_inside(identity, replace(SETTINGS, sizes=("wide=192x768x3x4",)))
     for other in ({}, {"sizes": ("wide=192x768x3x4",), "device": "cuda"}, {"phases": ("backward",)}):
         assert not is_inside(identity, replace(SETTINGS, **other))
+    assert not is_inside(identity | {"phase": ["forward"]}, replace(SETTINGS, sizes=("wide=192x768x3x4",)))
 
 
 def test_one_batch_adds_nothing_to_an_id_and_of_several_only_batch_4() -> None:
@@ -164,12 +165,13 @@ def test_one_batch_adds_nothing_to_an_id_and_of_several_only_batch_4() -> None:
         assert found == ({base: 8} if len(typed) == 1 else {f"{base}-batch2": 2, base: 4, f"{base}-batch8": 8})
     way = LanguageModelCase.id_of("tiny", 8, "fp32", "naive", "compiled", "block", 4, "ddp-world2")
     assert way == f"{base}-compiled-model-checkpoint-block-ddp-world2"
+    assert LanguageModelCase.id_of("tiny", 8, "fp32", "naive", "max-autotune") == f"{base}-max-autotune"
 
 
 def test_attention_compiled_by_itself_is_left_out_of_a_compiled_model() -> None:
-    grid = cases(attentions=("naive", "compiled"), executions=("eager", "compiled"))
+    grid = cases(attentions=("naive", "compiled", "flex"), executions=("eager", "reduce-overhead"))
     ways = {(case.attention, case.execution) for case in grid.values()}
-    assert ways == {("naive", "eager"), ("naive", "compiled"), ("compiled", "eager")}
+    assert ways == {("naive", "reduce-overhead"), *((name, "eager") for name in ("naive", "compiled", "flex"))}
 
 
 def test_attention_alone_runs_only_where_its_grid_is_not_empty_and_for_rounds_of_its_own() -> None:

@@ -66,12 +66,8 @@ LARGER: dict[str, tuple[Case, Case]] = {
 }
 NOT_LARGER: dict[str, tuple[Case, Case]] = {
     "another phase": (of_size("medium", phase="inference"), of_size("small")),
-    "another precision": (of_size("medium", precision="bf16"), of_size("small")),
-    "another attention": (of_size("medium", attention="sdpa"), of_size("small")),
     "another execution": (of_size("medium", execution="compiled"), of_size("small")),
-    "another checkpoint": (of_size("medium", checkpoint="block"), of_size("small")),
     "another model": (of_size("medium", model=f"{MODELS}:Healthy"), of_size("small")),
-    "another device": (of_size("medium", device="cuda"), of_size("small")),
     "wider, with 32 layers after 48": (of_size("2.7B"), of_size("xl")),
     "a smaller context": (of_size("small", 128), of_size("small")),
     "a smaller size": (of_size("tiny", 1024), of_size("small")),

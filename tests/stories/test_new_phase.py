@@ -1,4 +1,7 @@
-"""A new phase is one row of `phases.py` and one benchmark: it is run, recorded, compared and shown like any other."""
+"""A new phase is one row of `phases.py` and one benchmark: it is run, recorded, compared and shown like any other.
+
+On a machine with torch and little else: no git repository, and plugins of its own that must stay out.
+"""
 
 import json
 import subprocess
@@ -8,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.records.record import identity_of
+from tests.support.forked_python import forked_python
 from tests.support.git_repository import copy_suite
-from tests.support.launch import ROOT, SMALL, Launch, finish, start_command
+from tests.support.launch import ROOT, SMALL, Launch, finish, record_files, start_command
 
 LAST_ROW = '        Phase("attention_forward",'
 NEW_ROW = '        Phase("loss", LANGUAGE_MODEL, ("forward",), ("loss",)),\n'
@@ -37,14 +41,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     phases = tree / "perf_tests" / "phases.py"
     phases.write_text(phases.read_text().replace(LAST_ROW, NEW_ROW + LAST_ROW, 1))
     (tree / "perf_tests" / "test_loss.py").write_text(NEW_BENCHMARK)
-    suite = (sys.executable, "-m", "pytest", "perf_tests", "-p", "tests.support.quick_ceiling")
-    options = (f"--benchmark-storage=file://{tree}/storage", "--phase=full_step,loss,forward", "-k=not attention")
-    return finish(start_command((*suite, "-p", "no:cacheprovider", *SMALL, *options), tree, tree), tree / "storage")
+    suite = (forked_python(), "-m", "pytest", "perf_tests", "-p", "tests.support.quick_ceiling")
+    options = (*SMALL, "--phase=full_step,loss,forward", "-k=not attention and not step_of", "--memory")
+    command = (*suite, "-p", "no:cacheprovider", *options)
+    process = start_command(command, tree, tree, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    return finish(process, tree / ".benchmarks")
 
 
 def test_a_new_phase_is_measured_and_counted_before_what_trains(run: Launch) -> None:
     """A forward pass and the loss after it are held; launched and computed is the loss alone, without a product."""
     assert run.exit_code == 0, run.output + run.errors
+    assert [path.stem for path in record_files(run.storage)] == ["0001_unversioned"]
+    assert "test_memory_of_forward[tiny-ctx8-fp32-naive]" in run.passes, "by a worker that keeps plugins out too"
     rows = run.record["benchmarks"]
     assert [identity_of(row)["phase"] for row in rows] == ["forward", "loss", "full_step"]
     assert identity_of(rows[1]) == {**identity_of(rows[0]), "phase": "loss"}

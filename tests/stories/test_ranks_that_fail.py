@@ -1,6 +1,6 @@
 """What one rank meets alone: its words reach rank 0, which goes on with the next case, in the same processes.
 
-Six launches of two ranks, and two by torchrun, of which one restarts its ranks three times.
+Five launches of two ranks, and two by torchrun, of which one restarts its ranks three times.
 """
 
 import sys
@@ -45,7 +45,6 @@ def test_a_rank_that_hangs_ends_its_case_in_time_and_not_the_run(tmp_path: Path)
     "storage, of_rank_1, words",
     [
         pytest.param("", ["--rounds=3"], "Rank 1 was started with different options", id="unlike"),
-        pytest.param("", ["--size=none"], "Rank 1: --size 'none' is unknown", id="refused on rank 1"),
         pytest.param("file", [], "The run cannot be saved under", id="refused on rank 0, before the first case"),
     ],
 )

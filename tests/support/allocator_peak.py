@@ -5,13 +5,14 @@ from dataclasses import replace
 from itertools import accumulate
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.passes.memory_watch import traced_allocator
+from perf_tests.passes.memory_watch import allocator_trace
 from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.predict.counters import Counters, counters_of
 from perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
@@ -28,8 +29,9 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
     An earlier block that is freed inside is not subtracted: the allocator does not know its size. Memory that a library
     allocates for itself, as a matrix product's packing buffers, does not pass through the allocator.
     """
-    events = traced_allocator(function)[0].events
-    return max(accumulate((event.bytes for event in events), initial=0))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    return max(accumulate((event.bytes for event in allocator_trace(profiler).events), initial=0))
 
 
 def rounds(training: Training, tokens_BT: torch.Tensor) -> dict[str, Callable[[], object]]:

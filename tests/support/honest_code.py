@@ -133,6 +133,13 @@ def workspace_and_own_backward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return _Recomputed.apply(q, k, v)  # type: ignore[no-untyped-call]
 
 
+compiled_by_inductor = torch.compile(naive_attention, dynamic=False)
+
+
+def compiled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return compiled_by_inductor(q, k, v)
+
+
 def model(config: Any) -> nn.Module:
     return TransformerLM(config, naive_attention)
 
@@ -263,6 +270,7 @@ def honest() -> Iterator[tuple[str, str]]:
         fused, naive, mask_kept_by_shape, views_in_another_layout, output_not_contiguous, einsum, in_place_on_its_own,
         in_float64, keys_in_another_order, one_sequence_after_the_other, sequences_in_another_order, tiles_of_queries,
         softmax_in_one_pass, checkpoint_reentrant, checkpoint_of_today, workspace_and_own_backward,
+        compiled,
     ]  # fmt: skip
     names = [f"{__file__}:{one.__name__}" for one in attentions] + [f"{EXAMPLES}/flash_attention.py:flash_attention"]
     for name in names:

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 def training_on(group: dist.ProcessGroup, variant: str, optimizer: str = "loop") -> tuple[Training, Ranks]:
     ranks = Ranks(group, CPU)
     return PARALLEL[variant](
-        tiny.model(CPU), ranks, lambda model: Training(model, PRECISIONS["fp32"], CPU, optimizer)
+        tiny.model(), ranks, lambda model: Training(model, PRECISIONS["fp32"], CPU, optimizer)
     ), ranks
 
 
@@ -46,8 +46,8 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
 
     said, ranks = [], Ranks(group, CPU)
     calls: tuple[Callable[[], object], ...] = (
-        lambda: share(tiny.tokens(CPU, batch=5), ranks),
-        lambda: PARALLEL["zero1"](tiny.model(CPU), ranks, with_sgd),
+        lambda: share(tiny.tokens(batch=5), ranks),
+        lambda: PARALLEL["zero1"](tiny.model(), ranks, with_sgd),
     )
     for call in calls:
         try:
@@ -61,7 +61,7 @@ def sharded_blocks(group: dist.ProcessGroup) -> list[int]:
     """Modules that FSDP2 gathers apart, in our model and in one without a list of layers."""
     ranks = Ranks(group, CPU)
     config = ModelConfig(d_model=20, d_ff=28, num_layers=3, num_heads=2, vocab_size=29, context_length=12)
-    models = (tiny.model(CPU, config=config), RMSNorm(config.d_model))
+    models = (tiny.model(config=config), RMSNorm(config.d_model))
     for model in models:
         PARALLEL["fsdp2"](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
     return [sum(isinstance(module, FSDPModule) for module in model.modules()) for model in models]

@@ -3,6 +3,6 @@
 A new fault is one line in the table of its area.
 """
 
-from numerics_tests.harness.faults import arithmetic, layers, narrow, training
+from numerics_tests.harness.faults import arithmetic, layers, training
 
-FAULTS = (*arithmetic.FAULTS, *layers.FAULTS, *narrow.FAULTS, *training.FAULTS)
+FAULTS = (*arithmetic.FAULTS, *layers.FAULTS, *training.FAULTS)

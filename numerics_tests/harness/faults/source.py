@@ -20,6 +20,7 @@ ADAMW_OF_ALL = """torch.optim.AdamW(
 ADAMW_IN_GROUPS = """torch.optim.AdamW(
             [{"params": [p], "lr": 1e-3 if p.dim() > 1 else 1e-4} for p in model.parameters()],"""
 UNSCALE = "                self.scaler.unscale_(self.optimizer)"
+PASS = "                pass"
 FILL_GRADIENTS = """                for parameter in self.model.parameters():
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
@@ -50,10 +51,23 @@ CLEARED_LATE = """self.backward(loss)
             self._clear_if("after-forward", mark)"""
 KEEPS_RATES = "creating_the_optimizer_state_keeps_rates_and_leaves_out_what_is_frozen"
 DRAWN = "every_weight_is_drawn_for_itself"
+INVISIBLE, OVERFLOW = "scaling_by_a_power_of_two_is_invisible", "overflow_skips_the_step_and_halves_the_scale"
 TABLE = "precisions_are_what_their_names_say"
 SOURCE_FAULTS = (
     SourceFault("update clips each tensor alone", "update_clips_to_norm_one_and_steps", "training.py", CLIP,
                 CLIP_EACH_ALONE),
+    SourceFault("clipping forgotten", "update_clips_to_norm_one_and_steps", "training.py", CLIP, PASS),
+    SourceFault("clipping before unscaling", INVISIBLE, "training.py", UNSCALE, PASS),
+    SourceFault("scale that is no power of two", INVISIBLE, "training.py", "enabled=precision.scales_loss",
+                "init_scale=50_001.0, enabled=precision.scales_loss"),
+    SourceFault("step in spite of an overflow", OVERFLOW, "training.py", "self.scaler.step(self.optimizer)",
+                "self.optimizer.step()"),
+    SourceFault("scale that never falls", OVERFLOW, "training.py", "self.scaler.update()",
+                "self.scaler.update(self.scaler.get_scale())"),
+    SourceFault("gradients never cleared", "step_forgets_earlier_gradients_and_repeats", "training.py",
+                "self.optimizer.zero_grad(set_to_none=True)", "pass"),
+    SourceFault("eps of 1e-3 in every norm", "logits_err_at_most_twice_the_plain_formula", "transformer.py",
+                "eps: float = 1e-5", "eps: float = 1e-3"),
     SourceFault("fp16 without loss scaling", TABLE, "precision.py",
                 '"fp16", autocast_dtype=torch.float16, scales_loss=True', '"fp16", autocast_dtype=torch.float16'),
     SourceFault("fp32 with TF32 products", TABLE, "precision.py", 'Precision("fp32")',

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +9,15 @@ from torch.nn import functional as F
 
 from model.attention import AttentionFunction, naive_attention
 from model.precision import Precision
-from model.training import MAX_GRADIENT_NORM, Mark, Training, ignore_mark
-from model.transformer import RMSNorm, TransformerLM
+from model.training import Mark, Training, ignore_mark
+from model.transformer import TransformerLM
 from numerics_tests.harness import tiny
 from numerics_tests.harness.claims import Fault
 from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
 from numerics_tests.test_invariance import wide_model
 from numerics_tests.test_loss_scaling import scaled_backward
-from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, torch_clip
+from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, Clip, torch_clip
+from numerics_tests.test_why_mixed_precision import mixed_update
 
 ROUND_NOTHING: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731, a named default
 
@@ -50,61 +50,16 @@ def adamw(
     return steps
 
 
-def clip_each_alone(gradients: list[Tensor], largest: float) -> Tensor:
-    return torch.stack([torch_clip([gradient], largest) for gradient in gradients]).norm()
+def clip(norm_of: Callable[[list[Tensor]], Tensor], most: float = 1.0) -> Clip:
+    """Clipping by another norm, which may lengthen gradients up to `most` times."""
 
+    def scaled(gradients: list[Tensor], largest: float) -> Tensor:
+        norm = norm_of(gradients)
+        for gradient in gradients:
+            gradient.mul_(min(most, float(largest / (norm + 1e-6))))
+        return norm
 
-def clip_matrices(gradients: list[Tensor], largest: float) -> Tensor:
-    return torch_clip([gradient for gradient in gradients if gradient.dim() > 1], largest)
-
-
-def clip_by_the_largest(gradients: list[Tensor], largest: float) -> Tensor:
-    norm = torch.stack([gradient.abs().max() for gradient in gradients]).max()
-    for gradient in gradients:
-        gradient.mul_(min(1.0, float(largest / (norm + 1e-6))))
-    return norm
-
-
-def always_rescale(gradients: list[Tensor], largest: float) -> Tensor:
-    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-    for gradient in gradients:
-        gradient.mul_(largest / (norm + 1e-6))
-    return norm
-
-
-class ClipBeforeUnscale(Training):
-    def update(self) -> None:
-        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-
-class NeverClips(Training):
-    def update(self) -> None:
-        self.scaler.unscale_(self.optimizer)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-
-class NoPowerOfTwo(Training):
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=50_001.0, enabled=self.precision.scales_loss)
-
-
-class StepsOnOverflow(Training):
-    def update(self) -> None:
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
-        self.optimizer.step()
-        self.scaler.update()
-
-
-class NeverLowersTheScale(Training):
-    def update(self) -> None:
-        scale = self.scaler.get_scale()
-        super().update()
-        self.scaler.update(scale)
+    return scaled
 
 
 class Weights16(Training):
@@ -112,11 +67,6 @@ class Weights16(Training):
 
     def __init__(self, model: nn.Module, precision: Precision, device: torch.device) -> None:
         super().__init__(model.bfloat16(), precision, device)
-
-
-class NeverClears(Training):
-    def clear_gradients(self) -> None:
-        pass
 
 
 class NeverUpdates(Training):
@@ -144,36 +94,26 @@ class FreshNoise(Training):
 
 def built(
     change: Callable[[TransformerLM], object], attention: AttentionFunction | None = None
-) -> Callable[[torch.device, int], TransformerLM]:
+) -> Callable[[int], TransformerLM]:
     """A model builder with one change to the finished model."""
 
-    def build(device: torch.device, seed: int) -> TransformerLM:
-        model = tiny.model(device, seed, attention) if attention else tiny.model(device, seed)
+    def build(seed: int) -> TransformerLM:
+        model = tiny.model(seed, attention) if attention else tiny.model(seed)
         change(model)
         return model
 
     return build
 
 
-def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[torch.device, int], TransformerLM]:
+def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[int], TransformerLM]:
     """A model builder that applies `change` to the output of the submodule `name`."""
     return built(lambda model: model.get_submodule(name).register_forward_hook(lambda _, __, output: change(output)))
 
 
-def noisy_model(device: torch.device) -> tuple[nn.Module, int]:
-    model, longest = wide_model(device)
+def noisy_model() -> tuple[nn.Module, int]:
+    model, longest = wide_model()
     model.get_submodule("norm").register_forward_hook(lambda _, __, output: F.dropout(output, 0.1))
     return model, longest
-
-
-def wrong_eps(model: TransformerLM) -> None:
-    for module in model.modules():
-        if isinstance(module, RMSNorm):
-            module.eps = 1e-3
-
-
-def nothing(model: TransformerLM) -> None:
-    pass
 
 
 def half_detached(x: Tensor) -> Tensor:
@@ -196,17 +136,6 @@ def accumulate(
     return fill
 
 
-def updated_in_16_bits(master: Tensor, change: float, steps: int, low: torch.dtype) -> tuple[Tensor, Tensor]:
-    copy = master.to(low)
-    for _ in range(steps):
-        copy = copy - change
-    return master - steps * change, copy
-
-
-def rounded_to_nearest(x: Tensor, generator: torch.Generator) -> Tensor:
-    return x.bfloat16()
-
-
 def rounded_by_a_coin(x: Tensor, generator: torch.Generator) -> Tensor:
     """Round up or down with probability 1/2 each, regardless of the nearer neighbour."""
     up = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int32) * 0xFFFF
@@ -214,7 +143,6 @@ def rounded_by_a_coin(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 ADAMW, CLIP = "adamw_is_within_its_bound", "clipping_scales_to_the_norm"
-INVISIBLE, OVERFLOW = "scaling_by_a_power_of_two_is_invisible", "overflow_skips_the_step_and_halves_the_scale"
 LOGITS, GRADIENTS = "logits_err_at_most_twice_the_plain_formula", "gradients_err_at_most_twice_the_plain_formula"
 MICROBATCHES = "microbatches_accumulate_to_the_whole_batch"
 SLOPE, LATER = "gradient_is_the_slope_in_a_random_direction", "logits_do_not_depend_on_later_tokens"
@@ -228,51 +156,42 @@ FAULTS = (
     Fault("AdamW without decay on vectors", ADAMW, adamw(decays=lambda parameter: parameter.dim() > 1)),
     Fault("bias correction dropped after 100 steps", ADAMW, adamw(count=lambda n: n if n <= 100 else math.inf)),
     Fault("step counter that stops at 2048", ADAMW, adamw(count=lambda n: min(n, 2048))),
-    Fault("clipping of matrices alone", CLIP, clip_matrices),
-    Fault(
-        "first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient", adamw(corrected=False)
-    ),
+    Fault("clipping of matrices alone", CLIP,
+          lambda gradients, largest: torch_clip([gradient for gradient in gradients if gradient.dim() > 1], largest)),
+    Fault("first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient",
+          adamw(corrected=False)),
     Fault("decay through the gradient", "adamw_without_gradient_only_decays", adamw(coupled=True)),
     Fault("AdamW in float64", "foreach_is_the_loop_to_the_bit", adamw()),
-    Fault("clipping of each tensor alone", CLIP, clip_each_alone),
-    Fault("clipping by the largest element", CLIP, clip_by_the_largest),
-    Fault("clipping that always rescales", "clipping_leaves_small_gradients_alone", always_rescale),
-    Fault("clipping forgotten", "update_clips_to_norm_one_and_steps", NeverClips),
-    Fault("clipping before unscaling", INVISIBLE, ClipBeforeUnscale),
-    Fault("scale that is no power of two", INVISIBLE, NoPowerOfTwo),
-    Fault("step in spite of an overflow", OVERFLOW, StepsOnOverflow),
-    Fault("scale that never falls", OVERFLOW, NeverLowersTheScale),
-    Fault(
-        "loss scaling lost",
-        "scaling_saves_gradients_that_float16_would_lose",
-        lambda x, weight, upstream: scaled_backward(x, weight, upstream, scale=1.0),
-    ),
+    Fault("clipping of each tensor alone", CLIP,
+          lambda gradients, largest: torch.stack([torch_clip([one], largest) for one in gradients]).norm()),
+    Fault("clipping by the largest element", CLIP,
+          clip(lambda gradients: torch.stack([gradient.abs().max() for gradient in gradients]).max())),
+    Fault("clipping that always rescales", "clipping_leaves_small_gradients_alone",
+          clip(lambda gradients: torch.cat([one.flatten() for one in gradients]).norm(), most=torch.inf)),
+    Fault("loss scaling lost", "scaling_saves_gradients_that_float16_would_lose",
+          lambda x, weight, upstream: scaled_backward(x, weight, upstream, scale=1.0)),
     Fault("head in bfloat16", LOGITS, with_output("head", lambda x: x.bfloat16().float())),
-    Fault("eps of 1e-3 in every norm", LOGITS, built(wrong_eps)),
-    Fault("attention without scale in the model", LOGITS, built(nothing, unscaled)),
+    Fault("attention without scale in the model", LOGITS, built(lambda model: None, unscaled)),
     Fault("keys in reverse order", LOGITS, with_output("blocks.0.attention.key", lambda x: x.flip(1))),
     Fault("attention branch detached", GRADIENTS, with_output("blocks.0.attention", half_detached)),
     Fault("embedding detached by half", GRADIENTS, with_output("embedding", half_detached)),
     Fault("feed-forward branch detached", SLOPE, with_output("blocks.1.feed_forward", half_detached)),
-    Fault("mask off by one in the model", LATER, built(nothing, mask_off_by_one)),
+    Fault("mask off by one in the model", LATER, built(lambda model: None, mask_off_by_one)),
     Fault("norm over the whole sequence", LATER, with_output("norm", lambda x: x - 1e-3 * x.mean(1, keepdim=True))),
-    Fault(
-        "statistics of the batch",
-        "sequence_alone_is_as_exact_as_in_a_batch",
-        with_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1)),
-    ),
-    Fault(
-        "dropout in a kernel", "invariance_of_an_attention", lambda q, k, v: F.dropout(naive_attention(q, k, v), 0.1)
-    ),
+    Fault("statistics of the batch", "sequence_alone_is_as_exact_as_in_a_batch",
+          with_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1))),
+    Fault("dropout in a kernel", "invariance_of_an_attention",
+          lambda q, k, v: F.dropout(naive_attention(q, k, v), 0.1)),
     Fault("dropout in a model", "invariance_of_the_model", noisy_model),
     Fault("weights kept in bfloat16", "step_keeps_parameters_gradients_and_moments_in_float32", Weights16),
-    Fault("gradients never cleared", "step_forgets_earlier_gradients_and_repeats", NeverClears),
     Fault("noise without a seed", "step_forgets_earlier_gradients_and_repeats", FreshNoise),
     Fault("mean of microbatch means", MICROBATCHES, accumulate(lambda own, total, count: 1 / count)),
     Fault("microbatches not divided", MICROBATCHES, accumulate(lambda own, total, count: 1.0)),
     Fault("gradients cleared between microbatches", MICROBATCHES, accumulate(lambda o, t, c: o / t, clear=True)),
-    Fault("copy updated instead of its master", "copy_follows_its_master", updated_in_16_bits),
-    Fault("rounding to nearest", "stochastic_rounding_is_right_on_average", rounded_to_nearest),
+    Fault("copy updated instead of its master", "copy_follows_its_master",
+          lambda master, change, steps, low: (
+              master - steps * change, mixed_update(master.to(low), change, steps, low)[1])),
+    Fault("rounding to nearest", "stochastic_rounding_is_right_on_average", lambda x, generator: x.bfloat16()),
     Fault("rounding by a coin", "stochastic_rounding_is_right_on_average", rounded_by_a_coin),
     Fault("step that leaves the weights alone", "autocast_trains_like_float32", NeverUpdates),
-)
+)  # fmt: skip

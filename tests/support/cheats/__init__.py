@@ -57,7 +57,7 @@ class Cheat:
     phase: str = "attention_forward"
     refused: str = ROUNDS_CHECK
     tokens: int = 256
-    precisions: tuple[str, ...] = ("fp32", "bf16")
+    precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
     """The precisions in which the bound can see it."""
 
 

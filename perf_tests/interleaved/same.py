@@ -1,0 +1,320 @@
+"""Whether base and head run the same program, so that its cases need not be measured. No torch.
+
+Two processes of equal code, input and environment do the same, so only files that differ between the trees count. Each
+must be shown to change nothing: a module by an equal syntax tree, any other file by never being read. What is not shown
+is measured, with the reason. Both workers import, build and play the cases on tensors without content; they say which
+files they used, and a digest of every operation.
+
+The decision on code holds for a whole run: one process serves all cases, and each may change what the next one does.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from filecmp import cmp
+from functools import cached_property
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from types import FrameType
+from typing import Any
+
+from perf_tests.records.record import Json
+from perf_tests.user_code.source import FOLLOWED, Source, words_in
+
+# What a worker used of its tree.
+
+STARTS = {
+    "subprocess.Popen": "starts another program", "os.system": "starts another program",
+    "os.exec": "starts another program", "os.posix_spawn": "starts another program",
+    "os.fork": "starts another process", "os.forkpty": "starts another process",
+    "ctypes.dlopen": "loads a library", "socket.connect": "opens a connection", "sqlite3.connect": "opens a database",
+}  # fmt: skip
+"""Python's audit events by which code leaves what can be followed."""
+
+
+class Watch:
+    """Notes what this process uses of `tree` from here on; `finished` says it. Code of `trusted` folders is ours."""
+
+    def __init__(self, tree: Path, trusted: Sequence[Path] = ()) -> None:
+        self._top, self._trusted = f"{tree}/", tuple(f"{folder}/" for folder in trusted)
+        self._ran: dict[str, None] = {}
+        self._opened: dict[str, None] = {}
+        self._beyond: dict[str, None] = {}
+        self._is_on = True
+        sys.addaudithook(self._note)  # for good: Python cannot take one away
+
+    def finished(self) -> Json:
+        """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed."""
+        self._is_on = False
+        for module in list(sys.modules.values()):
+            places = [getattr(module, "__file__", None)]
+            places += [] if places[0] else list(getattr(module, "__path__", ()))
+            for place in places:
+                if isinstance(place, str) and (name := self._in_tree(place)) is not None:
+                    self._ran.setdefault(name)
+        return {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
+
+    def _in_tree(self, place: object) -> str | None:
+        if isinstance(place, bytes):
+            place = os.fsdecode(place)
+        if not isinstance(place, str) or place.startswith("<"):
+            return None
+        path = os.path.abspath(place)
+        if not path.startswith(self._top):
+            path = path if path.startswith((sys.prefix, sys.base_prefix)) else os.path.realpath(path)
+        return path.removeprefix(self._top) if path.startswith(self._top) else None
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._is_on:
+            return
+        if event == "open":
+            place = arguments[0]
+            if (name := self._in_tree(os.fspath(place) if hasattr(place, "__fspath__") else place)) is not None:
+                self._opened.setdefault(_source_of(name))
+        elif event == "exec":
+            if (name := self._in_tree(getattr(arguments[0], "co_filename", None))) is not None:
+                self._ran.setdefault(name)
+        elif event in ("os.listdir", "os.scandir"):
+            if self._in_tree(f"{arguments[0] or '.'}/x") is not None and (line := self._line_of_theirs()):
+                self._beyond.setdefault(f"{line} asks which files there are")
+        elif event in STARTS and (line := self._line_of_theirs()):
+            self._beyond.setdefault(f"{line} {STARTS[event]}")
+
+    def _line_of_theirs(self) -> str | None:
+        """The innermost line of the tree's code on the stack; None where the import system asks on its behalf."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            place = frame.f_code.co_filename
+            if place.startswith("<frozen importlib"):
+                return None
+            if place.startswith(self._top) and not place.startswith(self._trusted):
+                return f"{place.removeprefix(self._top)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+
+def _source_of(name: str) -> str:
+    """The source of a file of byte code; any other file's own name."""
+    path = PurePosixPath(name)
+    if path.parent.name == "__pycache__" and path.suffix == ".pyc":
+        return str(path.parent.parent / f"{path.name.partition('.')[0]}.py")
+    return name
+
+
+# The files that differ between the trees, and why one of them keeps a run from being shown to be the same.
+
+DEPENDENCIES = re.compile(
+    r"(.*/)?((requirements|constraints)[^/]*\.(txt|in)|requirements/[^/]*|pyproject\.toml|setup\.(py|cfg)|Pipfile|"
+    r"environment[^/]*\.ya?ml|conda[^/]*\.ya?ml|[^/]*\.lock|pylock[^/]*\.toml|\.python-version|tox\.ini|pdm\.toml|uv\.toml)",
+    re.IGNORECASE,
+)
+COMPILED = frozenset({
+    ".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".cubin", ".dll", ".dylib", ".f", ".f90", ".h", ".hip", ".hpp", ".inl",
+    ".metal", ".mm", ".pth", ".ptx", ".pxd", ".pyd", ".pyx", ".rs", ".so", ".a", ".o",
+})  # fmt: skip
+"""Sources and objects that are compiled or linked, and `.pth`, which Python runs at its start."""
+POINTER = b"version https://git-lfs"
+PROSE = frozenset({".md", ".rst"})
+"""Documents: of these alone a word of a string that is their name without suffix says nothing."""
+
+
+def differing(base: Path, head: Path) -> list[str]:
+    """Files and links that only one tree has, or that differ, sorted; without byte code and records."""
+    files = [_files(base), _files(head)]
+    return sorted(
+        name
+        for name in files[0] | files[1]
+        if name not in files[0] or name not in files[1] or not _are_equal(base / name, head / name)
+    )
+
+
+def _files(tree: Path) -> set[str]:
+    found = set()
+    for folder, folders, names in os.walk(tree):
+        here = Path(folder).relative_to(tree)
+        links = [name for name in folders if (tree / here / name).is_symlink()]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in links and name != "__pycache__" and (here / name).parts[0] != ".benchmarks"
+        ]
+        found |= {str(here / name) for name in (*names, *links)}
+    return found
+
+
+def _are_equal(one: Path, other: Path) -> bool:
+    if one.is_symlink() or other.is_symlink():
+        return one.is_symlink() and other.is_symlink() and os.readlink(one) == os.readlink(other)
+    may_run = [bool(path.stat().st_mode & 0o111) for path in (one, other)]
+    return may_run[0] == may_run[1] and cmp(one, other, shallow=False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the worker of one side said of itself once it had played the cases."""
+
+    ran: tuple[str, ...]
+    """Files of its tree that ran, in order."""
+    opened: frozenset[str]
+    beyond: tuple[str, ...]
+    """Lines that did what cannot be followed."""
+    digests: Mapping[str, str]
+    """Of the operations of each case that was played, and of all before it, in the order of the run."""
+    unplayed: Mapping[str, str]
+    """Why a case was not."""
+
+    @classmethod
+    def of(cls, message: Json) -> "Seen":
+        digests = {case: said["digest"] for case, said in message["played"].items() if said["digest"]}
+        unplayed = {case: said["reason"] for case, said in message["played"].items() if not said["digest"]}
+        return cls(tuple(message["ran"]), frozenset(message["opened"]), tuple(message["beyond"]), digests, unplayed)
+
+
+@dataclass
+class Tree:
+    """One tree and what its worker used of it; `trusted` beginnings of names are the suite's own."""
+
+    tree: Path
+    seen: Seen
+    trusted: tuple[str, ...] = ()
+    _sources: dict[str, Source] = field(default_factory=dict)
+
+    def source(self, name: str) -> Source:
+        if name not in self._sources:
+            self._sources[name] = Source(name, (self.tree / name).read_bytes())
+        return self._sources[name]
+
+    @cached_property
+    def ran(self) -> list[str]:
+        """Modules of theirs in the order of import."""
+        return [name for name in self.seen.ran if not name.startswith(self.trusted or "\0")]
+
+    @cached_property
+    def reach(self) -> set[str]:
+        """Files of Python that ran, that any import statement of these may lead to, and so on, without ours."""
+        by_last: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+        for name in _files(self.tree):
+            if name.endswith(".py") and not name.startswith(self.trusted or "\0"):
+                module = PurePosixPath(name).with_suffix("").parts
+                module = module[:-1] if module[-1] == "__init__" else module
+                if module:
+                    by_last.setdefault(module[-1], []).append((module, name))
+        found = {name for name in self.ran if name.endswith(".py") and (self.tree / name).is_file()}
+        left = list(found)
+        while left:
+            source = self.source(left.pop())
+            asked = {meant[:count] for meant in source.imports for count in range(1, len(meant) + 1)}
+            for meant in asked:
+                for module, name in by_last.get(meant[-1], ()):
+                    # A relative import says the whole path, an absolute one an end of it.
+                    is_meant = module == meant[1:] if meant[0] == "" else module[-len(meant) :] == meant
+                    if is_meant and name not in found:
+                        found.add(name)
+                        left.append(name)
+        return found
+
+    @cached_property
+    def words(self) -> set[str]:
+        """Words of all strings of the code in reach, and of the data that was opened."""
+        found: set[str] = set().union(*(self.source(name).words for name in self.reach))
+        for name in self.seen.opened - self.reach:
+            if not name.startswith(self.trusted or "\0") and (self.tree / name).is_file():
+                found |= words_in([(self.tree / name).read_bytes()[:1_000_000].decode(errors="replace")])
+        return found
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """What the code in reach does that cannot be followed."""
+        found = []
+        tops = {PurePosixPath(name).parts for name in self.ran}
+        ours = {part.removesuffix(".py") for parts in tops for part in parts}
+        for name in sorted(self.reach):
+            source = self.source(name)
+            found += source.unknown
+            found += [
+                f"{name}:{line} uses {package}, which is not followed"
+                for package, line in source.packages.items()
+                if package not in FOLLOWED and package not in ours
+            ]
+        return found
+
+
+def why_not_the_same(base: Tree, head: Tree, settings: str = "", keeps_locals: bool = False) -> str | None:
+    """None where the code of both sides is shown to do the same, else the first reason why it is not, in words.
+
+    `settings` is what was typed, which may name files. `keeps_locals` is for torch.compile, which sees their names.
+    """
+    files = differing(base.tree, head.tree)
+    if not files:
+        return None
+    try:
+        return _why_not_the_same(base, head, files, words_in([settings]), keeps_locals)
+    except ValueError as error:
+        return str(error)
+
+
+def _why_not_the_same(
+    base: Tree, head: Tree, files: Sequence[str], settings: set[str], keeps_locals: bool
+) -> str | None:
+    sides = (head, base)
+    never = (_why_never(name, (base.tree / name, head.tree / name)) for name in files)
+    if why := next(filter(None, chain(never, *(side.seen.beyond for side in sides))), None):
+        return why
+    if base.ran != head.ran:
+        alone = sorted(set(base.ran) ^ set(head.ran))
+        return f"{alone[0]} is imported on one side alone" if alone else "modules are imported in another order"
+    in_reach = [name for name in files if name in base.reach | head.reach]
+    words = base.words | head.words | settings
+    for name in files:
+        if name in in_reach:
+            why = _why_code_differs(name, base, head, keeps_locals)
+        elif name in base.seen.opened | head.seen.opened:
+            why = f"{name}, which is opened, differs"
+        else:
+            why = f"{name}, which the code or an option names, differs" if _is_named(name, words) else None
+        if why is not None:
+            return why
+    # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
+    for side in sides:
+        readers = (line for name in sorted(side.reach) for line in side.source(name).reads_source)
+        if why := next(chain(side.unknown, readers if in_reach else ()), None):
+            return f"{why}, and {files[0]} differs"
+    return None
+
+
+def _why_never(name: str, places: Sequence[Path]) -> str | None:
+    """Why a differing file of this kind is never shown to change nothing."""
+    if DEPENDENCIES.fullmatch(name):
+        return f"dependencies changed, not measured here: {name}"
+    if any(place.is_symlink() for place in places):
+        return f"{name} is a symbolic link, and differs"
+    if PurePosixPath(name).suffix.lower() in COMPILED:
+        return f"{name} is compiled, linked or run at the start, and differs"
+    if PurePosixPath(name).parts[0] == ".git" or name == ".gitmodules":
+        return f"{name} differs"
+    for place in places:
+        if place.is_file():
+            with place.open("rb") as file:
+                if file.read(len(POINTER)) == POINTER:
+                    return f"{name} is kept by git LFS, and differs"
+    return None
+
+
+def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> str | None:
+    for side, words in ((base, "base"), (head, "head")):
+        if not (side.tree / name).is_file():
+            return f"{name}, which can be imported, is not in {words}"
+    line = head.source(name).line_of_difference(base.source(name), keeps_locals)
+    return None if line is None else f"{name}:{line} differs"
+
+
+def _is_named(name: str, words: set[str]) -> bool:
+    """Whether a string may be this file's name, or a part of which it is made."""
+    path = PurePosixPath(name.lower())
+    if path.name in words or any(path.name in word for word in words if "." in word):
+        return True
+    parts = {path.stem} if path.suffix == ".py" else {path.suffix.lstrip(".")}
+    parts |= set() if path.suffix in PROSE else {path.stem}
+    return bool((parts - {""}) & words)
