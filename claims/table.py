@@ -10,8 +10,8 @@ from claims import (
     cheats,
     cost,
     fresh_values,
+    gate,
     gate_elsewhere,
-    gate_worth,
     histories,
     predicted_times,
 )
@@ -117,7 +117,7 @@ CLAIMS = {
             "seconds of screening": at_most(180),
             "cleared by screening": at_least(0.95),
         },
-        gate_worth.worth, 0.5, needs_quiet_clock=False,
+        gate.worth, 0.5, needs_quiet_clock=False,
     ),
     "cheats": Claim(
         "of a catalogue of cheats none is recorded that timed rounds can show, and of honest code none is refused",

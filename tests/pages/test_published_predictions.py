@@ -6,16 +6,7 @@ from statistics import median
 
 import pytest
 
-from claims.predicted_times import HELD_OF_THE_REFERENCE
-from claims.published_memory import (
-    OUTLIERS,
-    AttentionPeak,
-    compared,
-    left_out_sources,
-    outlier,
-    small_attention_peaks,
-)
-from claims.published_times import published_attention
+from claims.predicted_times import HELD_OF_THE_REFERENCE, published_attention
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.hardware.limits import FLOAT32_BYTES, HELD, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
@@ -29,6 +20,14 @@ from perf_tests.predict.published import (
 )
 from perf_tests.records.published import published_rows
 from tests.support.documents import page
+from tests.support.published_memory import (
+    OUTLIERS,
+    AttentionPeak,
+    compared,
+    left_out_sources,
+    outlier,
+    small_attention_peaks,
+)
 
 Cells = Callable[..., PublishedPeak]
 

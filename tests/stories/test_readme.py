@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from claims.published_times import LONG
+from claims.predicted_times import LONG
 from claims.table import CLAIMS
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import consistency, physics
