@@ -147,7 +147,6 @@ def test_the_other_commands_of_the_page_run_from_the_wheel(folder: Path) -> None
         f"run {QUICK} -k test_forward",
         f"run --against main {QUICK}",
         "report -o page.html",
-        "writeup -o writeup.md",
     )]  # fmt: skip
     typed = [
         [*words, *(collects if words[0] == "run" else ())]

@@ -49,7 +49,7 @@ class NanoGpt(nn.Module):
 
 
 class NanoGptOfAllPositions(NanoGpt):
-    """As a user writes it, so that the suite sees all logits."""
+    """Give all logits: a user writes it so for the suite."""
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return super().forward(idx, idx)
