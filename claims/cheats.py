@@ -3,7 +3,7 @@
 import json
 import runpy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
@@ -79,15 +79,7 @@ def by_pytest_benchmark(name: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         test, record = Path(folder, "test_it.py"), Path(folder, "record.json")
         test.write_text(HARNESS.format(path=str(HERE / f"{name}.py"), tokens=CHEATS[name].tokens))
-        words: Sequence[str] = (
-            "-q",
-            "-s",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:perf_tests.plugin",
-            f"--rootdir={folder}",
-        )
+        words = ("-q", "-s", "-pno:cacheprovider", "-pno:perf_tests.plugin", f"--rootdir={folder}")
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             pytest.main([*words, "-c", "/dev/null", f"--benchmark-json={record}", str(test)])
         return float(json.loads(record.read_text())["benchmarks"][0]["stats"]["median"])

@@ -132,35 +132,31 @@ def test_the_gpu_that_auto_passes_over_is_named(sees: Sees, monkeypatch: pytest.
     assert str(device_named("auto")) == "cpu"
 
 
-@pytest.mark.parametrize(
-    "capability, built_for, runs",
-    [
-        ((8, 0), ["sm_80"], True),
-        ((8, 9), ["sm_86"], True),  # a later minor revision
-        ((8, 0), ["sm_86"], False),  # an earlier one
-        ((9, 0), ["sm_80", "sm_86"], False),  # machine code stays within its major revision
-        ((9, 0), ["sm_90a"], True),
-        ((10, 0), ["sm_100a"], True),
-        ((10, 3), ["sm_100a"], False),  # code of one architecture runs on that one
-        ((10, 3), ["sm_100f"], True),  # code of a family runs on its later members
-        ((12, 0), ["sm_100f"], False),
-        ((9, 0), ["compute_80"], True),  # PTX is translated for later ones
-        ((8, 0), ["compute_80"], True),
-        ((12, 0), ["compute_100f"], False),
-        ((12, 1), ["sm_75", "compute_120"], True),
-        ((7, 5), ["compute_80"], False),
-        ((10, 0), ["compute_90a"], False),
-        ((6, 1), WHEEL, False),
-        ((12, 0), ["sm_90", "sm_120"], True),
-        ((9, 0), [], False),
-    ],
-)
-def test_a_build_serves_the_gpus_that_cuda_says_it_does(
-    sees: Sees, capability: tuple[int, int], built_for: Sequence[str], runs: bool
-) -> None:
+BUILDS: dict[tuple[str, ...], tuple[set[tuple[int, int]], set[tuple[int, int]]]] = {
+    ("sm_80",): ({(8, 0)}, set()),
+    ("sm_86",): ({(8, 9)}, {(8, 0)}),  # a later minor revision, not an earlier one
+    ("sm_80", "sm_86"): (set(), {(9, 0)}),  # machine code stays within its major revision
+    ("sm_90a",): ({(9, 0)}, set()),
+    ("sm_100a",): ({(10, 0)}, {(10, 3)}),  # code of one architecture runs on that one
+    ("sm_100f",): ({(10, 3)}, {(12, 0)}),  # code of a family runs on its later members
+    ("compute_80",): ({(8, 0), (9, 0)}, {(7, 5)}),  # PTX is translated for later ones
+    ("compute_100f",): (set(), {(12, 0)}),
+    ("compute_90a",): (set(), {(10, 0)}),
+    ("sm_75", "compute_120"): ({(12, 1)}, set()),
+    ("sm_90", "sm_120"): ({(12, 0)}, set()),
+    WHEEL: (set(), {(6, 1)}),
+    (): (set(), {(9, 0)}),
+}
+"""Compute capabilities on which a build runs, and on which it does not, by the architectures it is made for."""
+
+
+@pytest.mark.parametrize("built_for", BUILDS, ids=" ".join)
+def test_a_build_serves_the_gpus_that_cuda_says_it_does(sees: Sees, built_for: Sequence[str]) -> None:
     """CUDA C++ Programming Guide, "Compute Compatibility"."""
-    sees(capability, built_for=built_for)
-    assert (why_gpu_cannot_run(0) is None) == runs
+    for runs, capabilities in zip((True, False), BUILDS[tuple(built_for)], strict=True):
+        for capability in capabilities:
+            sees(capability, built_for=built_for)
+            assert (why_gpu_cannot_run(0) is None) == runs, capability
 
 
 HALF = {"fp16", "fp16-unscaled"}

@@ -11,7 +11,7 @@ import pytest
 
 from numerics_tests.harness.claims import Claim, Fault, SourceFault, all_claims
 from numerics_tests.harness.faults import FAULTS
-from numerics_tests.harness.faults.source import RANK_FAULTS, SOURCE_FAULTS
+from numerics_tests.harness.faults.source import HONEST, RANK_FAULTS, SOURCE_FAULTS
 from numerics_tests.machine.environment import device
 
 CLAIMS = all_claims()
@@ -59,6 +59,12 @@ def test_kill_matrix_second_import_passes() -> None:
     """A copy of `model/` without a fault is judged as the model is: what the faults fail on is the fault."""
     for fault in JUDGED_BY_A_COPY.values():
         replace(fault, new=fault.old).judge()
+
+
+@pytest.mark.parametrize("rewrite", HONEST, ids=lambda rewrite: rewrite.name.replace(" ", "-"))
+def test_kill_matrix_honest_rewrite_passes(rewrite: SourceFault) -> None:
+    """No claim asks for the very operations that the model is written in."""
+    rewrite.judge()
 
 
 @pytest.mark.parametrize(

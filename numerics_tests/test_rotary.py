@@ -24,7 +24,8 @@ context measured here."""
 
 def model_rotary(x_TK: Tensor) -> Tensor:
     num_tokens, width = x_TK.shape
-    return RotaryEmbedding(width, num_tokens).to(x_TK.device)(x_TK)
+    # Of a longer context, whose first positions they are.
+    return RotaryEmbedding(width, num_tokens + 5).to(x_TK.device)(x_TK)
 
 
 ROTARIES = {"model": model_rotary}

@@ -1,7 +1,7 @@
 """The model as a whole: logits and gradients against float64, and a training step in each precision."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -366,3 +366,31 @@ def test_region_is_left_before_the_loss(precision: str) -> None:
     assert not torch.is_autocast_enabled(device().type)
     assert logits.dtype == (PRECISIONS[precision].autocast_dtype or torch.float32)
     assert training.loss(logits, tiny.targets_of(tokens)).dtype == torch.float32
+
+
+BuildCheckpointed = Callable[[int, str], TransformerLM]
+"""(seed, checkpoint) to a model of three layers, so that two blocks per checkpoint leave one over."""
+
+CONFIG = replace(tiny.CONFIG, num_layers=3)
+
+
+def build_checkpointed(seed: int, checkpoint: str) -> TransformerLM:
+    return tiny.model(seed, config=CONFIG, checkpoint=checkpoint)
+
+
+@claim("build", {"model": build_checkpointed}, cost=4, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
+def test_checkpointing_changes_no_bit(build: BuildCheckpointed, seed: int, precision: str) -> None:
+    """Logits and every gradient; recomputation runs the same kernels on the same inputs: Chen et al., 2016."""
+    tokens = tiny.tokens(seed)
+
+    def results(checkpoint: str) -> Iterator[tuple[str, Tensor]]:
+        training = Training(build(seed, checkpoint), PRECISIONS[precision], device())
+        logits = training.forward(tokens)
+        yield "logits", logits.detach()
+        training.backward(training.loss(logits, tokens))
+        yield from tiny.gradients(training.model).items()
+
+    kept = dict(results("none"))
+    for checkpoint in ("attention", "block", "2", "3", "5"):
+        for name, value in results(checkpoint):
+            assert_same_bits(value, kept[name], "the same kernels")

@@ -1,4 +1,4 @@
-"""Measure PyTorch training steps, gate changes of them, read records; also `python -m perf_tests`."""
+"""Measure PyTorch training steps, gate changes of them, read records; also `python -m perf_tests` in a checkout."""
 
 import argparse
 import re

@@ -31,6 +31,8 @@ from numerics_tests.machine.environment import device
 
 SUITE = Path(__file__).parents[1]
 MODEL = Path(__file__).parents[2] / "model"
+REGIONS = MODEL / "regions.py"
+"""Names parts of the model and computes nothing."""
 
 
 def _profile(examples: int, **more: Any) -> settings:
@@ -48,10 +50,10 @@ PROFILES = {
 DEFAULT_PROFILE = "quick"
 
 NOT_JUDGED = (
-    *(SUITE, SUITE.parent / "perf_tests", MODEL / "regions.py", Path(sys.prefix), Path(sys.base_prefix)),
+    *(SUITE, SUITE.parent / "perf_tests", Path(sys.prefix), Path(sys.base_prefix)),
     *(Path(folder).parent for folder in torch.__path__),  # other packages too, and outside of sys.prefix beside a venv
 )
-"""Code of the harness, of libraries, and the names of regions."""
+"""Code of the harness and of libraries."""
 
 MOST_NUMBERS = 8
 """Numbers of an input that a failure shows; Hypothesis has made it as small as it could."""
@@ -115,7 +117,9 @@ class Claim:
         def watch(frame: FrameType, event: str, argument: object) -> None:
             nonlocal seen
             path = Path(frame.f_code.co_filename)
-            if event == "return" and path.is_file() and not any(path.is_relative_to(folder) for folder in NOT_JUDGED):
+            # An installed suite, with its model, lies among the libraries.
+            is_judged = path.parent == MODEL or not any(path.is_relative_to(folder) for folder in NOT_JUDGED)
+            if event == "return" and path.is_file() and is_judged and path != REGIONS:
                 seen = f"Judged: {os.path.relpath(path)}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
 
         before = sys.getprofile()

@@ -133,16 +133,8 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
     for name, tensors in (("parameters", parameters), ("gradients", gradients_kept), ("moments", moments)):
         (kept[name],) = {tensor.dtype for tensor in tensors}
     slices = [moment.to_local() if isinstance(moment, DTensor) else moment for moment in moments]
-    return Seen(
-        own,
-        gradients,
-        clipped,
-        apart,
-        whole(training, "data"),
-        kept,
-        sum(part.numel() for part in slices),
-        messages.seen,
-    )
+    elements = sum(part.numel() for part in slices)
+    return Seen(own, gradients, clipped, apart, whole(training, "data"), kept, elements, messages.seen)
 
 
 def adamw_runs_as(group: dist.ProcessGroup, variant: str, optimizer: str) -> tuple[bool, bool]:

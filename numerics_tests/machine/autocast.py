@@ -8,6 +8,7 @@ what torch 2.9, 2.13 and 2.15 did on x86-64.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,6 +29,16 @@ def _attention(a: Tensor, b: Tensor) -> Tensor:
 
 def _probabilities(a: Tensor) -> Tensor:
     return a.abs().clamp(0.25, 0.75)
+
+
+def _method(name: str, a: Tensor, b: Tensor) -> Tensor:
+    found: Tensor = getattr(a, name)()
+    return found
+
+
+def _methods(*names: str) -> dict[str, Call]:
+    """Ops that are methods of a tensor without arguments."""
+    return {name: partial(_method, name) for name in names}
 
 
 GROUPS: dict[str, dict[str, Call]] = {
@@ -55,6 +66,7 @@ GROUPS: dict[str, dict[str, Call]] = {
         "einsum(outer)": lambda a, b: torch.einsum("i,j->ij", a[0], a[0]),
     },
     "norms and sums": {
+        **_methods("sum", "exp", "expm1", "square", "reciprocal", "tan"),
         "layer_norm": lambda a, b: F.layer_norm(a, a.shape[-1:]),
         "layer_norm(weight)": lambda a, b: F.layer_norm(a, a.shape[-1:], a[0], a[0]),
         "group_norm": lambda a, b: F.group_norm(a, 1),
@@ -64,7 +76,6 @@ GROUPS: dict[str, dict[str, Call]] = {
         "softmax": lambda a, b: F.softmax(a, -1),
         "Tensor.softmax": lambda a, b: a.softmax(-1),
         "log_softmax": lambda a, b: F.log_softmax(a, -1),
-        "sum": lambda a, b: a.sum(),
         "sum(dim)": lambda a, b: a.sum(-1),
         "cumsum": lambda a, b: a.cumsum(-1),
         "cumprod": lambda a, b: a.cumprod(-1),
@@ -72,16 +83,12 @@ GROUPS: dict[str, dict[str, Call]] = {
         "norm(dim)": lambda a, b: torch.norm(a, dim=-1),
         "linalg.vector_norm": lambda a, b: torch.linalg.vector_norm(a),
         "normalize": lambda a, b: F.normalize(a),
-        "exp": lambda a, b: a.exp(),
-        "expm1": lambda a, b: a.expm1(),
         "log": lambda a, b: a.abs().log(),
         "log1p": lambda a, b: a.abs().log1p(),
         "pow(scalar)": lambda a, b: a.abs() ** 0.5,
         "pow(square)": lambda a, b: a**2,
         "pow(base)": lambda a, b: 2.0**a,
-        "square": lambda a, b: a.square(),
         "rsqrt": lambda a, b: a.abs().rsqrt(),
-        "reciprocal": lambda a, b: a.reciprocal(),
         "1 / x": lambda a, b: 1 / a,
         "tan": lambda a, b: a.tan(),
     },
@@ -106,17 +113,9 @@ GROUPS: dict[str, dict[str, Call]] = {
     },
     "only on cpu": {"quantile": lambda a, b: torch.quantile(a, 0.5)},
     "untouched": {
-        "mean": lambda a, b: a.mean(),
-        "var": lambda a, b: a.var(),
-        "std": lambda a, b: a.std(),
-        "max": lambda a, b: a.max(),
+        **_methods("mean", "var", "std", "max", "sin", "cos", "sigmoid", "tanh", "relu"),
         "amax": lambda a, b: a.amax(-1),
         "sqrt": lambda a, b: a.abs().sqrt(),
-        "sin": lambda a, b: a.sin(),
-        "cos": lambda a, b: a.cos(),
-        "sigmoid": lambda a, b: a.sigmoid(),
-        "tanh": lambda a, b: a.tanh(),
-        "relu": lambda a, b: a.relu(),
         "silu": lambda a, b: F.silu(a),
         "gelu": lambda a, b: F.gelu(a),
         "gelu(tanh)": lambda a, b: F.gelu(a, approximate="tanh"),

@@ -22,7 +22,16 @@ from perf_tests.hardware import device as heap
 from perf_tests.hardware.bound import put_back
 from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
 from perf_tests.phases import LANGUAGE_MODEL
-from perf_tests.user_code.attention import IncorrectError, Sizes, Use, attention_named, check_attention, function_of
+from perf_tests.user_code.attention import (
+    IncorrectError,
+    NoBackwardError,
+    Sizes,
+    Use,
+    attention_named,
+    check_attention,
+    function_of,
+    multiple_of,
+)
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import check_values_of
 from perf_tests.user_code.optimizer import check_a_step, user_optimizer
@@ -225,6 +234,8 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
             check_attention(attention_named(name).build(), name, use, checked, sizes[name, use])
         except IncorrectError as error:
             found[name, use] = Outcome("incorrect", str(error))
+        except NoBackwardError as error:
+            found[name, use] = OfBackward("unsupported", str(error))
         except UserCodeError as error:
             # Where the device is at fault, another one would run the function.
             cause, on_cpu = error.__cause__, use.device.type == "cpu"
@@ -237,9 +248,22 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
     return found
 
 
+class OfBackward(Outcome):
+    """Why only cases with a backward pass are not timed."""
+
+
 def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome | None:
     """Return that of the case's function; a model of the user's has none, and may name no heads."""
-    return None if case.user_attention is None else refused.get((case.user_attention, _use_of(case, device)))
+    if case.user_attention is None:
+        return None
+    outcome = refused.get((case.user_attention, _use_of(case, device)))
+    if outcome is not None and (case.row.has_backward or not isinstance(outcome, OfBackward)):
+        return outcome
+    tokens, multiple = case.query_shape[-2], multiple_of(function_of(case.user_attention), case.user_attention)
+    if tokens % multiple:
+        sentence = f"{case.user_attention} takes multiples of {multiple} tokens (multiple_of), and here are {tokens}"
+        return Outcome("unsupported", sentence)
+    return None
 
 
 def _use_of(case: Case, device: torch.device) -> Use:

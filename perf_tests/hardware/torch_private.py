@@ -7,7 +7,7 @@ import importlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -41,21 +41,41 @@ def bound_fake_shapes() -> None:
         FakeTensorMode.cache_clear()
 
 
-def spare_fakes_their_truncated_normals() -> None:
-    """Let `nn.init.trunc_normal_` leave tensors without content alone, for good.
+def let_models_be_built_of_fakes() -> None:
+    """Let `nn.init.trunc_normal_` and conversions of a module work on tensors without content, for good.
 
-    Since torch 2.13 it draws until no value lies outside of its bounds, and reads that off the tensor, which has none.
-    Modules import the public function by name, so that only the private one below it can be replaced.
+    Since torch 2.13 the former draws until no value lies outside of its bounds, and reads that off the tensor, which
+    has none. Modules import the public function by name, so that only the private one below it can be replaced.
+    `module.to(dtype)` swaps tensors without content, which fails for any that is referred to weakly, as parameters are;
+    their data are replaced here, as in a real tensor of the same device.
     """
-    draw = torch.nn.init._no_grad_trunc_normal_
+    draw, convert = torch.nn.init._no_grad_trunc_normal_, vars(torch.nn.Module)["_apply"]
     if getattr(draw, "spares_fakes", False):
         return
 
     def draw_real(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *arguments, **named)
 
+    def convert_fakes(module: Any, converted: Callable[[Any], Any], recurse: bool = True) -> Any:
+        parameters = module._parameters
+        if not any(isinstance(parameter, FakeTensor) for parameter in parameters.values()):
+            return convert(module, converted, recurse)
+        for child in module.children() if recurse else ():
+            child._apply(converted)
+        for name, parameter in parameters.items():
+            if parameter is not None:
+                with torch.no_grad():
+                    now = converted(parameter)
+                if now.device == parameter.device:
+                    parameter.data = now
+                else:
+                    parameters[name] = torch.nn.Parameter(now, parameter.requires_grad)
+        module._buffers.update({name: b if b is None else converted(b) for name, b in module._buffers.items()})
+        return module
+
     vars(draw_real)["spares_fakes"] = True
     vars(torch.nn.init)["_no_grad_trunc_normal_"] = draw_real
+    torch.nn.Module._apply = convert_fakes  # type: ignore[method-assign]
 
 
 def profiler_is_active() -> bool:

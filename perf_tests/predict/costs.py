@@ -315,6 +315,9 @@ LISTS = {
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
+MASK_ALIGNMENT = 8
+"""The memory-efficient kernel reads rows of a mask that begin at multiples of so many elements."""
+
 _PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
 """Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
 
@@ -383,27 +386,36 @@ def fused_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32.
+    """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32 and for a mask, else PyTorch's math.
 
-    cuDNN's kernel, which torch prefers for 16 bits on some cards, makes and saves tensors of the same sizes. Assumes
-    compute capability 8.0 or more and head widths that are multiples of 8, as in all of the suite's sizes. Raises
-    NotImplementedError for a mask, which needs other kernels.
+    The latter takes what no kernel does: tensors without heads, and groups of queries in the memory-efficient one
+    (PyTorch, native/transformers/cuda/sdp_utils.cpp). cuDNN's kernel, which torch prefers for 16 bits on some cards,
+    makes and saves tensors of the same sizes. Assumes compute capability 8.0 or more and head widths that are multiples
+    of 8, as in all of the suite's sizes.
     """
-    if attn_mask is not None:
-        raise NotImplementedError("fused attention with a mask is not counted for CUDA.")
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    if query.dtype in _SIXTEEN_BIT:
-        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if enable_gqa:  # the memory-efficient kernel takes as many heads of keys as of queries; without it, PyTorch's math
+        if attn_mask is not None and attn_mask.dtype != torch.bool:
+            attn_mask = attn_mask.to(dtype)
+    is_flash = query.dtype in _SIXTEEN_BIT and attn_mask is None
+    if query.dim() != 4 or (enable_gqa and not is_flash):
         with sdpa_kernel(SDPBackend.MATH):
             return F.scaled_dot_product_attention(
-                query, key, value, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
+    if is_flash:
+        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if attn_mask is not None:  # as native/transformers/attention.cpp prepares it
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.where(attn_mask, 0.0, torch.full((), -torch.inf, dtype=query.dtype))
+        keys = attn_mask.shape[-1]
+        if keys % MASK_ALIGNMENT:
+            attn_mask = F.pad(attn_mask, (0, MASK_ALIGNMENT - keys % MASK_ALIGNMENT))[..., :keys]
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     efficient = operator("_scaled_dot_product_efficient_attention")
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    return efficient(query, key, value, None, records_graph, dropout_p, is_causal, scale=scale)[0]
+    return efficient(query, key, value, attn_mask, records_graph, dropout_p, is_causal, scale=scale)[0]
 
 
 def follow_rules(module: nn.Module) -> None:

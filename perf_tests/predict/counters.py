@@ -40,7 +40,7 @@ from perf_tests.predict.counting import (
     WORKSPACES,
     PartCounters,
 )
-from perf_tests.predict.fake_run import Parts, attention_passes, fake_run, fake_training, passes, updates
+from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, passes, updates
 from perf_tests.records.record import cache_folder
 from perf_tests.records.store import write_whole
 from perf_tests.user_code.guard import UserCodeError, guarded
@@ -131,20 +131,10 @@ def counters_of(
             return _counters(case, _parts(case, all_layers), libraries)
     except UserCodeError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
-        sentence = f"{what}: it reads a value of one." if reads else str(error)
-        raise NotCountedError(f"{sentence.rstrip('.')}{_way_out(sentence)}.") from error
-
-
-_WAYS_OUT = {
-    "attention with a mask": "attn_implementation=eager",
-    "Expected inputs of BF16": "experts_implementation=batched_mm",  # of torch's grouped product
-}
-"""What to give with --model-arg to a model of transformers, by a word of what went wrong."""
-
-
-def _way_out(sentence: str) -> str:
-    option = next((option for words, option in _WAYS_OUT.items() if words in sentence), None)
-    return "" if option is None else f"; a model of transformers is counted with --model-arg {option}"
+        sentence = f"{what}: it reads a value of one" if reads else str(error).rstrip(".")
+        if "Expected inputs of BF16" in sentence:  # of torch's grouped product
+            sentence += "; a model of transformers is counted with --model-arg experts_implementation=batched_mm"
+        raise NotCountedError(f"{sentence}.") from error
 
 
 def _parts(case: Case, all_layers: bool) -> list[_Part]:
@@ -183,7 +173,11 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
     if case.row.holds_logits:
         beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
     if case.holds_former_pass and not is_first_step:
-        beside[names[0]] += Counter({FORMER_PASS: _former_pass_bytes(case, counted)})
+        # Its logits, and where no backward pass freed it the graph behind them.
+        logits_bytes = case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
+        has_graph = case.row.records_graph and not case.row.has_backward
+        graph_bytes = counted["forward"].saved_bytes if has_graph else 0
+        beside[names[0]] += Counter({FORMER_PASS: graph_bytes + logits_bytes})
     if "zero_grad" in timed and case.zero_grad == "after-forward" and not is_first_step:
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
@@ -201,13 +195,6 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
         beside["optimizer"] = step if case.row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
-
-
-def _former_pass_bytes(case: LanguageModelCase, counted: Parts) -> int:
-    """Its logits, and where no backward pass freed it the graph behind them."""
-    logits_bytes = case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
-    graph_bytes = counted["forward"].saved_bytes if case.row.records_graph and not case.row.has_backward else 0
-    return graph_bytes + logits_bytes
 
 
 def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | None) -> Counters:
@@ -244,7 +231,7 @@ def _model_flops(case: Case, names: Collection[str]) -> int | None:
     if not isinstance(case, LanguageModelCase) or case.user_model is None:
         return case.model_flops
     timed = [name.replace("inference", "forward") for name in case.row.timed if name in FORWARD_PASSES]
-    if not timed or products_outside(names, names_with_model_flops()):
+    if not timed or products_outside(names, {*map(str, flop_registry), *names_with_executed_flops()}):
         return None
     flops = pass_flops(replace(case, phase="forward", optimizer=None))
     return sum(flops[name] for name in timed)
@@ -305,10 +292,6 @@ def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 def names_with_executed_flops() -> set[str]:
     return {*MATRIX_PRODUCTS, *FUSED_ATTENTION}
-
-
-def names_with_model_flops() -> set[str]:
-    return {str(packet) for packet in flop_registry} | names_with_executed_flops()
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:

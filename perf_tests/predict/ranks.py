@@ -18,6 +18,7 @@ from perf_tests.cases.sharing import Sharing
 from perf_tests.hardware.datasheets import FITS
 from perf_tests.hardware.limits import (
     AFTERWARDS,
+    LINK_EFFICIENCY,
     SHARDED,
     Message,
     ParameterShapes,
@@ -58,7 +59,8 @@ class RankPrediction:
     """Bytes that add up to the peak."""
     messages: tuple[Message, ...]
     exposed_seconds: tuple[float, float] | None
-    """What a step waits for: with all overlap that the variant has, and with none. Without an interconnect, None."""
+    """What a step waits for: with all overlap that the variant has on a fast link, and with none on a slow one; None
+    without an interconnect."""
     smallest_world: int | None
     """The fewest ranks among whom the step fits; None where no number of them helps."""
 
@@ -150,25 +152,27 @@ def _exposed_seconds(
     """
     if bytes_per_second is None:
         return None
+    slow, fast = (share * bytes_per_second for share in LINK_EFFICIENCY)
     by_kind = {
-        kind: float(sent_bytes([one for one in messages if one.kind == kind], sharing.world)) / bytes_per_second
+        kind: float(sent_bytes([one for one in messages if one.kind == kind], sharing.world)) / fast
         for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
     }
     everything = sum(by_kind.values())
+    longest = everything * fast / slow
     if sharing.parallel in AFTERWARDS:
-        return everything, everything
+        return everything, longest
     backward, forward = (
         predict_case(replace(case, phase=phase), machine).time.low_seconds for phase in ("backward", "forward")
     )
     if sharing.parallel in SHARDED:
         first = next(one for one in messages if one.kind == "all_gather")
         last = next(one for one in messages if one.kind == "reduce_scatter")  # of what is outside of blocks
-        waits = float(sent_bytes([first, last], sharing.world)) / bytes_per_second + by_kind["all_reduce"]
-        return max(waits, everything - forward - backward), everything
+        waits = float(sent_bytes([first, last], sharing.world)) / fast + by_kind["all_reduce"]
+        return max(waits, everything - forward - backward), longest
     last = [one for one in messages if one.kind == "all_reduce"][-1]
-    waits = float(last.sent_bytes(sharing.world)) / bytes_per_second
+    waits = float(last.sent_bytes(sharing.world)) / fast
     overlapped = max(waits, by_kind["all_reduce"] - backward)
-    return overlapped + by_kind["broadcast"], everything
+    return overlapped + by_kind["broadcast"], longest
 
 
 def rank_lines(prediction: RankPrediction) -> list[str]:
@@ -199,7 +203,9 @@ def _times(prediction: RankPrediction) -> list[str]:
         "step": prediction.seconds,
     }
     rows = [(name, duration_range(low, high) if high else DASH) for name, (low, high) in ranges.items()]
-    return ["", *table(("time", "range"), rows), "exposed: with all overlap that the variant has, to none of it"]
+    slow, fast = LINK_EFFICIENCY
+    of_link = f"{fast:g} of the interconnect's rate, to none of it at {slow:g}"
+    return ["", *table(("time", "range"), rows), f"exposed: with all overlap that the variant has at {of_link}"]
 
 
 def rank_json(prediction: RankPrediction) -> Json:

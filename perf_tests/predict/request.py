@@ -102,23 +102,27 @@ def answered(arguments: argparse.Namespace) -> Answer:
 
 
 def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
-    """Attention alone, one rank of many, several contexts or checkpoints, or one step."""
+    """Attention alone, one rank of many, several contexts, batch sizes or checkpoints, or one step."""
     if arguments.size is None and arguments.model is None:
         of_attention = _requested_attention(arguments, machine)
         cells = predict_attention(of_attention, machine)
         return Answer(attention_lines(cells), attention_json(cells), cells.fits, tuple(of_attention))
     contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
-    cases = [_requested_step(arguments, machine, context) for context in contexts]
+    batches = whole_numbers((STEP_BATCH_SIZE,), "--batch-size", arguments.batch_size or "all")
+    cases = [_requested_step(arguments, machine, context, batch) for context in contexts for batch in batches]
     case = cases[0]
     checkpoints = requested_checkpoints(arguments.checkpoint, case.config.num_layers)
     if (sharing := _requested_sharing(arguments)) is not None:
         if len(cases) * len(checkpoints) > 1 or case.user_model is not None or case.user_optimizer is not None:
-            raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
+            raise ValueError(
+                "--parallel takes one context, batch size and checkpoint, and a model and optimizer of the suite's."
+            )
         shared = predict_ranks(case, machine, sharing, link_rate(arguments.interconnect))
         return Answer(rank_lines(shared), rank_json(shared), shared.verdict == FITS)
     if len(cases) > 1:
         if len(checkpoints) > 1:
-            raise ValueError("--context and --checkpoint are both lists; compare one at a time.")
+            option = "--context" if len(contexts) > 1 else "--batch-size"
+            raise ValueError(f"{option} and --checkpoint are both lists; compare one at a time.")
         table = predict_contexts(cases, machine)
         return Answer(context_lines(table), context_json(table), table.fits, tuple(cases))
     if len(checkpoints) > 1:
@@ -168,12 +172,14 @@ def _check_eager(arguments: argparse.Namespace) -> None:
             raise ValueError(
                 f"{option} {value} is not predicted: how many kernels a compiled graph launches, what they move and "
                 "what they hold is not known before it is compiled; measure it with "
-                f"`pytest perf_tests {option} {value} --kernels --memory`."
+                f"`perf-tests run {option} {value} --kernels --memory`."
             )
     one_of(EXECUTIONS, "--execution", arguments.execution)
 
 
-def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, context: int) -> LanguageModelCase:
+def _requested_step(
+    arguments: argparse.Namespace, machine: TargetMachine, context: int, batch_size: int
+) -> LanguageModelCase:
     own = _requested_model(arguments)
     size = _requested_size(arguments, own)
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
@@ -184,7 +190,7 @@ def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, conte
     named_optimizer = optimizer("--optimizer", arguments.optimizer)
     return LanguageModelCase(
         phase="full_step", size=size_label(size), config=config, context_length=context,
-        batch_size=_batch_size(arguments, STEP_BATCH_SIZE),
+        batch_size=batch_size,
         precision=_precision(arguments.precision, machine),
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
         checkpoint=checkpoint, optimizer=optimizer_that_runs(named_optimizer, torch.device(machine.device)),
@@ -281,15 +287,13 @@ def _requested_attention(arguments: argparse.Namespace, machine: TargetMachine) 
     length, width = arguments.sequence_length, arguments.head_dim
     lengths = whole_numbers(SEQUENCE_LENGTHS, "--sequence-length", "all" if length is None else length)
     widths = whole_numbers(HEAD_DIMS, "--head-dim", "all" if width is None else width)
-    batch_size = _batch_size(arguments, ATTENTION_BATCH_SIZE)
+    batch_size, *others = whole_numbers((ATTENTION_BATCH_SIZE,), "--batch-size", arguments.batch_size or "all")
+    if others:
+        raise ValueError(f"--batch-size {arguments.batch_size!r} is a list; attention alone takes one batch size.")
     return [
         AttentionCase(phase.name, width, length, batch_size, precision, attention, machine.device)
         for length, width, phase in product(lengths, widths, phases_of(ATTENTION_ALONE))
     ]
-
-
-def _batch_size(arguments: argparse.Namespace, default: int) -> int:
-    return default if arguments.batch_size is None else whole_number("--batch-size", arguments.batch_size)
 
 
 def _precision(text: str, machine: TargetMachine) -> str:

@@ -1,6 +1,6 @@
 """Predictions as lines for a terminal and as JSON: a step, several contexts or checkpoints, attention alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from model.precision import PRECISIONS
 from perf_tests.cases.language_model import LanguageModelCase
@@ -9,8 +9,8 @@ from perf_tests.hardware.datasheets import (
     FRAGMENTATION_SHARE,
     MAY_NOT_FIT,
 )
-from perf_tests.hardware.limits import COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY
-from perf_tests.phases import label_of, optimizer_in_words
+from perf_tests.hardware.limits import ALONE, COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY, UPDATES, WHOLE_MODELS
+from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_in_words
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
 from perf_tests.predict.step import (
@@ -98,13 +98,15 @@ def _checkpoint_option(step: PredictedCase) -> str:
     return f"--checkpoint {step.case.identity()['checkpoint']}"
 
 
-def step_name(step: PredictedCase, with_context: bool = True) -> str:
+def step_name(step: PredictedCase, without: Collection[str] = ()) -> str:
+    """Name a step; `without` context or batch, which a table has instead."""
     assert isinstance(step.case, LanguageModelCase)
     case = step.case.identity()
     of_model = case["size"] if step.case.user_model is None else f"{case['size']} ({case['model']})"
-    at_context = f" at context {case['context_length']}" if with_context else ""
+    at_context = "" if "context" in without else f" at context {case['context_length']}"
+    of_batch = "" if "batch" in without else f"batch {case['batch_size']}, "
     return (
-        f"A training step of {of_model}{at_context}, batch {case['batch_size']}, "
+        f"A training step of {of_model}{at_context}, {of_batch}"
         f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
     )
 
@@ -159,12 +161,23 @@ def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachi
 def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
     """Say where rates come from, and ranges where they are known."""
     lines = [f"rates and launches: {machine.ceilings.source}"]
-    if any(cell.is_range_known for cell in cells):
+    classes = dict.fromkeys(_class_of(cell) for cell in cells if cell.is_range_known)
+    if classes:
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD.items())
         kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
-        lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range: {held}"]
+        lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range:"]
+    for name in classes:
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD[name].items())
+        lines += [f"  {name}: {held}"]
     return lines
+
+
+def _class_of(cell: PredictedCase) -> str:
+    """Return the class of published times that the cell's range was checked on."""
+    row = cell.case.row
+    if row.family == ATTENTION_ALONE:
+        return ALONE
+    return UPDATES if row.main_parts == ("optimizer",) else WHOLE_MODELS
 
 
 def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
@@ -293,32 +306,32 @@ def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> lis
 
 
 def context_lines(prediction: ContextPrediction) -> list[str]:
-    """A row for each context; a dash where the step does not fit, with its peak and its conditions below."""
-    first = prediction.steps[0]
+    """A row for each context and batch; a dash where the step does not fit, with its peak and its conditions below."""
+    first, identities = prediction.steps[0], [step.case.identity() for step in prediction.steps]
+    columns = {"context": "context_length", "batch": "batch_size"}
+    varied = [name for name, field in columns.items() if len({identity[field] for identity in identities}) > 1]
     rows = [
         (
-            str(step.case.identity()["context_length"]),
+            *(str(identity[columns[name]]) for name in varied),
             gb(forward.peak_bytes),
             gb(step.peak_bytes) if step.fits else DASH,
             step.peak_part if step.fits else DASH,
             step.verdict,
             duration(step.time.seconds),
         )
-        for step, forward in zip(prediction.steps, prediction.forwards, strict=True)
+        for identity, step, forward in zip(identities, prediction.steps, prediction.forwards, strict=True)
     ]
-    header = ("context", "forward pass", "full step", "reached in", "verdict", "time of a step")
+    header = (*varied, "forward pass", "full step", "reached in", "verdict", "time of a step")
     lines = [
-        f"{step_name(first, with_context=False)} on {prediction.machine.name}", room_line(prediction.machine), "",
+        f"{step_name(first, without=varied)} on {prediction.machine.name}", room_line(prediction.machine), "",
         *table(header, rows, left=("reached in",)), "", assumption(first),
     ]  # fmt: skip
-    for step, conditions in zip(prediction.steps, prediction.conditions, strict=True):
-        context = step.case.identity()["context_length"]
+    for identity, step, conditions in zip(identities, prediction.steps, prediction.conditions, strict=True):
+        place = ", ".join(f"{name} {identity[columns[name]]}" for name in varied)
         if not step.fits:
             needed = gb(prediction.machine.room.bytes_for(step.peak_bytes))
-            lines += [
-                f"context {context} {step.verdict}: its peak is {gb(step.peak_bytes)}, {needed} with fragmentation"
-            ]
-        lines += [f"context {context} {line}" for line in condition_lines(conditions, step)]
+            lines += [f"{place} {step.verdict}: its peak is {gb(step.peak_bytes)}, {needed} with fragmentation"]
+        lines += [f"{place} {line}" for line in condition_lines(conditions, step)]
     return lines
 
 

@@ -159,7 +159,7 @@ def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
     stored = record_files(storage)
     if not asked:
         if not stored:
-            raise ValueError(f"{storage} holds no record; `pytest perf_tests` records a run.")
+            raise ValueError(f"{storage} holds no record; `perf-tests run` records one.")
         return stored
     return list(dict.fromkeys(path for word in asked for path in _fitting(stored, storage, word)))
 

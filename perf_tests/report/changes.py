@@ -289,11 +289,11 @@ def commands(era: Era, found: Sequence[Moved]) -> Iterator[blocks.Said]:
         good = codes[max(codes.index(one.start) - 1, 0)]
         if good is not one.start and good.commit and one.start.commit:
             pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
-            yield blocks.Said(f"python -m perf_tests gate {pair}", "command")
+            yield blocks.Said(f"perf-tests gate {pair}", "command")
             of = dict(series[one.change.case].identity)
             options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
             said = shlex.quote(" ".join(options))
-            yield blocks.Said(f"python -m perf_tests bisect {pair} --case {case} --options {said}", "command")
+            yield blocks.Said(f"perf-tests bisect {pair} --case {case} --options {said}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:

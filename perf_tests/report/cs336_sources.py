@@ -20,6 +20,7 @@ from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
 from perf_tests.records.record import Json, grouped
 from perf_tests.records.store import StoredRecord, each_readable, record_files
+from perf_tests.user_code.named import is_installed
 
 ROOT = Path(__file__).parents[2]
 LEDGER = "perf_tests/predict/exact_counters"
@@ -92,7 +93,7 @@ class Sources:
     @cached_property
     def records(self) -> list[StoredRecord]:
         """Records of the named machine that has the newest one, newest first."""
-        paths = record_files(self.root / ".benchmarks")
+        paths = record_files((Path() if is_installed(self.root) else self.root) / ".benchmarks")
         named = (path for path in paths if not GIT_IGNORES.search(path.parent.name))
         found = list(each_readable(named, self.left_out))
         found.sort(key=lambda record: (str(record.data.get("datetime")), record.name), reverse=True)

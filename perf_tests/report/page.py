@@ -279,7 +279,7 @@ def heading(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
     if one.collectives:
         rows = how_many(one.collectives, "measurement")
         said = f"{rows} of collectives alone, of data between ranks without a model"
-        yield blocks.Said(f"Not shown here: {said}. Read them with `python -m perf_tests scaling RECORD`.", "note")
+        yield blocks.Said(f"Not shown here: {said}. Read them with `perf-tests scaling RECORD`.", "note")
 
 
 def timings(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:

@@ -60,7 +60,8 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         )
     if against.revision is not None and repository.outside:
         raise pytest.UsageError(
-            f"{repository.outside[0]} lies in no git repository, so it has no base; run `git init` and commit it."
+            f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one (`git init`), or "
+            "name code of a repository with --model."
         )
     try:
         base = None if against.revision is None else find_commit(repository.root, against.revision)

@@ -65,7 +65,23 @@ def _as_fused(function: AttentionFunction) -> AttentionFunction:
         with torch.autocast(device, enabled=False):
             return function(q_BHTK.to(dtype), k_BHTK.to(dtype), v_BHTK.to(dtype))
 
+    vars(attend)["multiple_of"] = getattr(function, "multiple_of", 1)
     return attend
+
+
+LARGEST_MULTIPLE = 1024
+"""A function that takes multiples of more tokens could not be held to float64 at any length."""
+
+
+def multiple_of(attend: AttentionFunction, name: str) -> int:
+    """Read the number whose multiples alone the function takes as tokens, its attribute `multiple_of`.
+
+    Raises UserCodeError for what is no such number.
+    """
+    multiple = getattr(attend, "multiple_of", 1)
+    if not isinstance(multiple, int) or not 1 <= multiple <= LARGEST_MULTIPLE:
+        raise UserCodeError(f"{name} has multiple_of {multiple!r}; it must be a number from 1 to {LARGEST_MULTIPLE}.")
+    return multiple
 
 
 # How far output and gradients of causal attention may be from float64, element by element, in each precision.
@@ -252,6 +268,10 @@ class IncorrectError(ValueError):
     """It runs and computes something else; the message says how far off and where."""
 
 
+class NoBackwardError(UserCodeError):
+    """Its output is right at every length, and its backward pass raises NotImplementedError."""
+
+
 @dataclass(frozen=True)
 class Use:
     """How cases call attention."""
@@ -294,20 +314,30 @@ def check_attention(
     seed: int = 0,
 ) -> None:
     """Hold the function to float64; raises IncorrectError where its results are not attention's in this precision,
-    UserCodeError where it fails.
+    UserCodeError where it fails, NoBackwardError where it does so in its backward pass alone, on purpose.
 
     `lengths` are checked beside LENGTHS, each of `sizes` at one short length: a kernel may leave out the last heads.
+    All are the next multiples of what the function takes.
     """
+    multiple = multiple_of(attend, name)
+
+    def taken(tokens: int) -> int:
+        return -(-tokens // multiple) * multiple
+
     forget_compiled()  # after eight shapes torch.compile runs a function uncompiled, and that would be checked
-    for tokens in sorted({*LENGTHS, *lengths}):
-        _check(attend, name, use, _drawn(use, tokens, seed))
-    _check(attend, name, use, _drawn(use, MANY_KEYS, seed, (1, 1), are_scores_equal=True))
+    drawn = [_drawn(use, tokens, seed) for tokens in sorted({taken(tokens) for tokens in (*LENGTHS, *lengths)})]
+    without_backward = None
+    for inputs in (*drawn, _drawn(use, taken(MANY_KEYS), seed, (1, 1), are_scores_equal=True)):
+        without_backward = _check(attend, name, use, inputs) or without_backward
     for of_case in sorted(set(sizes)):
         forget_compiled()
-        _check(attend, name, use, _drawn(use, LENGTHS[0], seed, of_case))
+        without_backward = _check(attend, name, use, _drawn(use, taken(LENGTHS[0]), seed, of_case)) or without_backward
+    if without_backward is not None:
+        raise NoBackwardError(str(without_backward)) from without_backward
 
 
-def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> None:
+def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> UserCodeError | None:
+    """Check one size; returns why gradients were left out, where the backward pass is not implemented."""
     *leaves, gradient = inputs
     words = f"inputs of shape {tuple(gradient.shape)} in {use.precision.name}"
     for leaf in leaves:
@@ -321,9 +351,15 @@ def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> No
     _check_output(output, use, gradient.shape, words)
     if not output.requires_grad:
         raise IncorrectError(f"it records no graph for a backward pass, for {words}.")
-    with guarded(f"{name} fails in the backward pass of {words}", LONGEST_CHECK_SECONDS):
-        # Not `torch.autograd.grad`, which no timed round calls and which reentrant checkpoints refuse.
-        output.backward(do.to(output.dtype))
+    without_backward = None
+    try:
+        with guarded(f"{name} fails in the backward pass of {words}", LONGEST_CHECK_SECONDS):
+            # Not `torch.autograd.grad`, which no timed round calls and which reentrant checkpoints refuse.
+            output.backward(do.to(output.dtype))
+    except UserCodeError as error:
+        if not isinstance(error.__cause__, NotImplementedError):
+            raise
+        without_backward = error
     with torch.no_grad(), _running(name, use, f"{words} under no_grad"):
         without_graph = attend(q, k, v)
     _check_output(without_graph, use, gradient.shape, f"{words} under no_grad")
@@ -331,14 +367,15 @@ def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> No
         if not torch.equal(before, now):
             raise IncorrectError(f"it changes {letter} in place, for {words}.")
     gradients = []
-    for letter, leaf in zip("qkv", leaves, strict=True):
+    for letter, leaf in zip("qkv" if without_backward is None else "", leaves, strict=without_backward is None):
         if leaf.grad is None:
             raise IncorrectError(f"it gives {letter} no gradient, for {words}.")
         gradients.append(leaf.grad)
     is_tf32 = use.precision.float32_matmul_precision != "highest"
     exact, allowed = exact_and_bounds(*inputs, Arithmetic.of(use.dtype, is_tf32))
-    _check_within(Attended(output.detach(), *gradients), exact, allowed, words)
-    _check_within(Attended(without_graph, *gradients), exact, allowed, f"{words} under no_grad")
+    _check_within((output.detach(), *gradients), exact, allowed, words)
+    _check_within((without_graph, *gradients), exact, allowed, f"{words} under no_grad")
+    return without_backward
 
 
 @contextmanager
@@ -363,8 +400,9 @@ def _check_output(output: object, use: Use, shape: torch.Size, words: str) -> No
             raise IncorrectError(f"it returns {theirs}, not {mine}, for {words}.")
 
 
-def _check_within(found: Attended, exact: Attended, allowed: Attended, words: str) -> None:
-    for name, got, wanted, bound in zip(NAMES, found, exact, allowed, strict=True):
+def _check_within(found: Iterable[Tensor], exact: Attended, allowed: Attended, words: str) -> None:
+    """Hold the output to its bound, and the gradients that are there."""
+    for name, got, wanted, bound in zip(NAMES, found, exact, allowed, strict=False):
         check_within(got, wanted, bound, name, words)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import FakeTensorMode, spare_fakes_their_truncated_normals
+from perf_tests.hardware.torch_private import FakeTensorMode, let_models_be_built_of_fakes
 from perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
@@ -62,7 +62,7 @@ def check_configuration(option: str, text: str) -> None:
     """Refuse, by ValueError with one sentence, what can be refused without transformers, and where it is missing."""
     _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
     if importlib.util.find_spec("transformers") is None:
-        raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install '.[hf]'`.")
+        raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install transformers`.")
 
 
 def size_name(model: str) -> str:
@@ -115,13 +115,6 @@ def _transformers() -> Any:
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
-
-
-def _import_class_of(found: Any) -> None:
-    """Import the model's own file now, which may take seconds: building it has a limit."""
-    classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
-    if type(found) in classes:
-        classes[type(found)]
 
 
 def _read(what: str, path: Path) -> dict[str, Any]:
@@ -200,7 +193,7 @@ class UserModel:
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
-        spare_fakes_their_truncated_normals()
+        let_models_be_built_of_fakes()
         if is_configuration(self.name):
             chosen = {name: value for name, value in self.values if name in IMPLEMENTATIONS}
             for name, value in chosen.items():
@@ -209,7 +202,10 @@ class UserModel:
                     raise UserCodeError(f"--model-arg {name} is {value!r}; it must be one of {known}.")
             with guarded(f"--model {self.name} cannot be imported"):
                 found = configuration(self.name, self.values)
-                _import_class_of(found)
+                # The model's own file now, which may take seconds: building it has a limit.
+                classes = getattr(_transformers(), "MODEL_FOR_CAUSAL_LM_MAPPING", {})
+                if type(found) in classes:
+                    classes[type(found)]
             with guarded(f"--model {self.name} builds no model", seconds):
                 # Weights in float32, whatever the configuration says: precision is an axis of its own.
                 model: Any = _transformers().AutoModelForCausalLM.from_config(

@@ -216,7 +216,7 @@ class Repository:
     """The place of what is under test, as seen from the folder in which pytest was started."""
 
     root: Path
-    """The suite's folder, or the top folder of another git repository."""
+    """The suite's folder, or the top folder of another git repository, or one where nothing named lies in any."""
     holds_suite: bool = True
     """Whether base has a `model/` of its own; the suite of another repository is the same on both sides."""
     named: tuple[str, ...] = ()
@@ -243,10 +243,12 @@ class Repository:
 def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
     """Find the repository of what the options name, seen from `folder`; the suite's where none is in another one.
 
+    A suite that is installed as a library is in none, and records go to the repository around `folder`, or to itself.
     Raises ValueError with one sentence where two repositories hold it.
     """
     holders: dict[Path, list[tuple[str, str, Path]]] = {}
     outside = []
+    home = (_top_of(folder.resolve() / "it") or folder.resolve()) if is_installed(SUITE) else SUITE
     for option, text in (
         (option, text.strip()) for option, texts in typed.items() for text in (texts or "").split(",")
     ):
@@ -254,7 +256,7 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
             continue
         root = _top_of(file)
         if file.is_relative_to(SUITE) and root == _top_of(SUITE / "perf_tests"):
-            root = SUITE
+            root = SUITE if home == SUITE else None
         if root is None:
             outside.append(f"{option} {text}")
         else:
@@ -265,7 +267,9 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
             f"{ours[0][0]} {ours[0][1]} lies in the repository {first}, and {others[0][0]} {others[0][1]} in {second}; "
             "a record has one commit and the gate one base, so give files of one repository."
         )
-    root, found = next(iter(holders.items()), (SUITE, []))
+    if home != SUITE and not (holders or outside):
+        outside.append("The installed suite's own model")
+    root, found = next(iter(holders.items()), (home, []))
     entries = [Path(entry).resolve() for entry in sys.path if entry]
     return Repository(
         root,

@@ -32,16 +32,12 @@ class UserOptimizer:
 
     def build(self, module: nn.Module, seconds: float | None = None) -> Optimizer:
         """Build it; raises UserCodeError unless it holds each trainable parameter once, and within `seconds`."""
-        with guarded(f"--optimizer {self.name} cannot be imported"):
-            factory = load(self.name)
-        with guarded(f"--optimizer {self.name} builds no optimizer", seconds):
-            optimizer = factory(list(module.named_parameters()))
-        check_kind(f"--optimizer {self.name}", optimizer, Optimizer, "a torch.optim.Optimizer")
-        self._check_groups(optimizer, module)
-        return optimizer
-
-    def _check_groups(self, optimizer: Optimizer, module: nn.Module) -> None:
         what = f"--optimizer {self.name}"
+        with guarded(f"{what} cannot be imported"):
+            factory = load(self.name)
+        with guarded(f"{what} builds no optimizer", seconds):
+            optimizer: Optimizer = factory(list(module.named_parameters()))
+        check_kind(what, optimizer, Optimizer, "a torch.optim.Optimizer")
         held = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         named = {id(parameter): name for name, parameter in module.named_parameters()}
         left_out = [named[id(one)] for one in module.parameters() if one.requires_grad and id(one) not in held]
@@ -56,6 +52,7 @@ class UserOptimizer:
         if not all("lr" in group for group in optimizer.param_groups):
             next_step = "its state is made by a step with lr 0, so name the learning rate lr"
             raise UserCodeError(f"{what} has a group without `lr`; {next_step}.")
+        return optimizer
 
 
 def user_optimizer(text: str | None) -> UserOptimizer | None:

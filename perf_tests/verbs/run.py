@@ -13,10 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from perf_tests.phases import FINE, UsageError
+from perf_tests.phases import FINE
 from perf_tests.user_code.named import SUITE
-
-CONFIGURATION = SUITE / "pyproject.toml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Become pytest, whose exit code is the command's; a first word `test_counters.py` is that file of the suite."""
+    """Become pytest, whose exit code is the command's.
+
+    A first word `test_counters.py` is that file of the suite, and `numerics_tests`, or a file in it, those tests.
+    """
     if {"-h", "--help"} & set(arguments.of_pytest):
         print(_help(), end="")
         return FINE
-    if CONFIGURATION.is_file():
-        os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
-    raise UsageError(
-        f"There is no {CONFIGURATION}: install the suite from its checkout, `pip install --editable FOLDER`."
-    )
+    return os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
 
 
 def _help() -> str:
@@ -55,6 +52,7 @@ def of_pytest(words: Sequence[str]) -> list[str]:
 
     `--help-all` is pytest's own help, with the options of its plugins.
     """
-    words = ["--help" if word == "--help-all" else word for word in words]
-    file, left = (words[0], words[1:]) if words and words[0].startswith("test_") else ("", words)
-    return ["--config-file", str(CONFIGURATION), str(SUITE / "perf_tests" / file), *left]
+    words, place = ["--help" if word == "--help-all" else word for word in words], SUITE / "perf_tests"
+    if words and words[0].startswith(("test_", "numerics_tests")):
+        place = (SUITE if words[0].startswith("numerics_tests") else place) / words.pop(0)
+    return ["--config-file", str(SUITE / "pyproject.toml"), str(place), *words]

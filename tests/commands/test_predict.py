@@ -8,6 +8,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE
+from perf_tests.hardware.limits import ALONE, UPDATES, WHOLE_MODELS
 from perf_tests.predict import request
 from perf_tests.predict.request import link_rate
 from perf_tests.predict.step import predict_case
@@ -54,6 +55,10 @@ def test_rules_of_cudas_libraries_and_ranges_are_printed_where_they_are_known(
     assert len(shown) == len(rules)
     assert all(line.startswith(rule) and len(line) <= 120 for line, rule in zip(shown, rules, strict=True))
     assert ("\nrange: " in text) == ("not known" not in text) == ("sdpa" not in words)
+    # Counts are of the class that the rows are of.
+    classes = re.findall(r"^  ([a-z ]+): \d+ of \d+ bound by", text, re.M)
+    of_a_step = [] if "sdpa" in words else [WHOLE_MODELS, UPDATES]
+    assert classes == ([ALONE] if "--head-dim" in words and of_a_step else of_a_step)
 
 
 SCREENS = {
@@ -64,6 +69,13 @@ SCREENS = {
         r"\n512 .* GB +- ",
         "context 512 fits only if gradients are cleared before the forward pass",
         "gradients set to None after the forward pass",
+    ),
+    f"{STEP} --gpu=T4 --batch-size=1,2048": (
+        1,
+        "^A training step of tiny at context 64, fp32, naive attention",
+        r"\nbatch +forward pass ",
+        r"\n1 .* fits ",
+        "\nbatch 2048 does not fit: its peak is ",
     ),
     f"{STEP} --gpu=T4 --zero-grad=before-step --hold=former-pass": (
         0,
@@ -160,9 +172,11 @@ REFUSED = {
     f"{ON_T4} --size=7B": r"--size '7B' is unknown; choose from tiny, small.* or a shape as D_MODELxD_FF",
     f"{ON_T4} --size=tiny,small": "names 2 sizes; predict takes one",
     f"{ON_T4} --precision=bf16": "T4 has no bf16 path, or only emulates it; it has fp32, fp16",
-    f"{ON_T4} --attention=flex": "--attention flex is not predicted: how many kernels .*pytest perf_tests",
+    f"{ON_T4} --attention=flex": "--attention flex is not predicted: how many kernels .*perf-tests run",
     f"{ON_T4} --execution=max-autotune": "--execution max-autotune is not predicted: .*before it is compiled",
     f"{ON_T4} --context=64,128 --checkpoint=all": "--context and --checkpoint are both lists; compare one at a time",
+    f"{ON_T4} --batch-size=4,8 --checkpoint=all": "--batch-size and --checkpoint are both lists; compare one at a time",
+    f"{ATTENTION} --batch-size=4,8": "--batch-size '4,8' is a list; attention alone takes one batch size",
     f"{ON_T4} --attention=flash": "--attention 'flash' is unknown; choose from naive, sdpa",
     f"{ON_T4} --execution=jit": "--execution 'jit' is unknown; choose from eager",
     f"{ON_T4} --checkpoint=some": "checkpoint is 'some'; it must be none",
@@ -183,7 +197,7 @@ REFUSED = {
     f"{ON_T4} --parallel=fsdp2 --world=2 --reshard=maybe": r"--reshard 'maybe' is unknown; choose from yes, no\.",
     f"{ON_T4} --parallel=ddp --world=2 --reshard=no": "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of",
     f"{ON_T4} --parallel=fsdp2 --world=2 --bucket-mb=1": "--bucket-mb changes ddp and zero1 alone; choose one of them",
-    f"{ON_T4} --parallel=ddp --world=2 --checkpoint=all": "--parallel takes one context, one checkpoint",
+    f"{ON_T4} --parallel=ddp --world=2 --checkpoint=all": "--parallel takes one context, batch size and checkpoint",
     "--gpu=T4 --head-dim=wide": "not a whole number",
     "--gpu=T4 --sequence-length=0": "at least 1",
     **{

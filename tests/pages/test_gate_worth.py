@@ -12,8 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claims.gate import FILE, KEPT, PROOFS, Trial, finished_trials, read_trial, trials_under
-from claims.gate_worth import cleared_in, errors_of, is_injected, say, screening_seconds, slowed_in, suites_of
+from claims.gate import (
+    FILE,
+    KEPT,
+    PROOFS,
+    Trial,
+    cleared_in,
+    errors_of,
+    finished_trials,
+    is_injected,
+    read_trial,
+    say,
+    screening_seconds,
+    slowed_in,
+    suites_of,
+    trials_under,
+)
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
 from perf_tests.gate.statistics import decide_clock, pair_values

@@ -13,7 +13,7 @@ from statistics import median
 import pytest
 
 from model.sizes import SIZES
-from perf_tests.hardware.limits import Link, ParameterShapes, bus_share, fit_link, step_messages
+from perf_tests.hardware.limits import LINK_EFFICIENCY, Link, ParameterShapes, bus_share, fit_link, step_messages
 from perf_tests.predict.ranks import parameter_shapes
 from perf_tests.records.published import PUBLISHED, published_rows
 from tests.support.documents import page
@@ -128,6 +128,24 @@ def test_the_page_shows_the_errors_of_each_prediction(left_out: LeftOut, head: s
     figures = f"| {len(errors)} | {median(errors):.1%} | {worst:.1%} | {max(errors):.1%} |"
     assert row.endswith(figures.replace("%", " %"))
     assert median(errors) <= limit
+
+
+LINKS = {"2x H100-SXM": 450e9, "2x H800-PCIe": 63e9, "2x T4": 15.75e9}
+"""Bytes per second in one direction by NVLink 4, PCIe 5 x16 and PCIe 3 x16, of datasheets and the standard."""
+
+
+def test_the_page_counts_the_exchanges_that_lie_in_the_range_of_link_efficiency() -> None:
+    """Those that a step waits for whole; between two ranks an all-reduce sends every byte once."""
+    shares = [
+        shapes_of(row).bytes / (float(row["comm_ms"]) / 1e3) / LINKS[row["gpu"]]
+        for row in published_rows("ddp.csv")
+        if row["impl"] in ("naive", "flat") and row["comm_ms"] and row["gpu"] in LINKS
+    ]
+    slow, fast = LINK_EFFICIENCY
+    held = sum(slow <= share <= fast for share in shares)
+    words = f"reaches {fast:g} of its rate, to none of it at {slow:g}. {held} of {len(shares)} published exchanges"
+    assert words in " ".join(page("predict").split())
+    assert (held, len(shares)) == (7, 9)
 
 
 def test_tables_that_do_not_grow_are_left_out_and_one_message_on_nvlink_takes_longer_than_predicted() -> None:

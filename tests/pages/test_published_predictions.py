@@ -6,19 +6,10 @@ from statistics import median
 
 import pytest
 
-from claims.predicted_times import HELD_OF_THE_REFERENCE
-from claims.published_memory import (
-    OUTLIERS,
-    AttentionPeak,
-    compared,
-    left_out_sources,
-    outlier,
-    small_attention_peaks,
-)
-from claims.published_times import published_attention
+from claims.predicted_times import HELD_OF_THE_REFERENCE, published_attention
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.limits import FLOAT32_BYTES, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST
+from perf_tests.hardware.limits import FLOAT32_BYTES, HELD, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
 from perf_tests.predict.published import (
     TORCH_THEN,
     PublishedPeak,
@@ -29,6 +20,14 @@ from perf_tests.predict.published import (
 )
 from perf_tests.records.published import published_rows
 from tests.support.documents import page
+from tests.support.published_memory import (
+    OUTLIERS,
+    AttentionPeak,
+    compared,
+    left_out_sources,
+    outlier,
+    small_attention_peaks,
+)
 
 Cells = Callable[..., PublishedPeak]
 
@@ -158,7 +157,10 @@ def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
     assert f"{said}with them, {without} without" in " ".join(page("predict").split())
 
 
-def test_the_page_says_how_often_ranges_hold_of_models_that_launch_as_ours() -> None:
+def test_the_page_says_how_often_ranges_hold_by_class_and_of_models_that_launch_as_ours() -> None:
+    for name, counts in HELD.items():
+        found = ("{} of {}".format(*counts[bound]) if bound in counts else "-" for bound in HELD[WHOLE_MODELS])
+        assert f"| {name} | {' | '.join(found)} |" in page("predict")
     for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
         held, of = HELD_OF_THE_REFERENCE[bound]
         assert f"{held} of {of} {words}" in " ".join(page("predict").split())

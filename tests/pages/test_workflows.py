@@ -77,12 +77,16 @@ def test_ours_are_built_on_the_reusable_ones_and_a_change_of_pages_measures_noth
 
 @pytest.mark.parametrize("model, typed", [("", ""), ("train/model.py:build", " --model train/model.py:build")])
 def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: Path, model: str, typed: str) -> None:
-    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$@"')
+    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$@"; echo "$PYTHONPATH"')
     (tmp_path / "code").mkdir()
     inputs = {"SUITE": "suite", "BASE": "HEAD^1", "MINUTES": "7", "OPTIONS": "--size tiny", "MODEL": model}
-    ended = run("cd code\n" + script("reusable-gate", "Gate"), tmp_path, **inputs)
-    summary = f"--gate-summary {tmp_path}/temp/gate.md"
-    assert ended.stdout == f"run --against HEAD^1 --gate-minutes 7 {summary} --size tiny{typed}\n", ended.stderr
+    folders = {"FOLDERS": "src:lib"} if model else {"FOLDERS": "", "PYTHONPATH": ""}
+    ended = run("cd code\n" + script("reusable-gate", "Gate"), tmp_path, **inputs, **folders)
+    summary, path = (
+        f"--gate-summary {tmp_path}/temp/gate.md",
+        f"{tmp_path}/code/src:{tmp_path}/code/lib" if model else "",
+    )
+    assert ended.stdout == f"run --against HEAD^1 --gate-minutes 7 {summary} --size tiny{typed}\n{path}\n", ended.stderr
     assert "--benchmark-compare" not in WORKFLOWS["reusable-gate"]
 
 

@@ -156,8 +156,38 @@ def test_fused_attention_saves_its_output_and_one_number_a_row(dtype: torch.dtyp
         assert q.grad is not None
         grouped = F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], is_causal=True, scale=0.5, enable_gqa=True)
         assert grouped.shape == out.shape == q.shape
-        with pytest.raises(NotImplementedError, match="mask"):
-            F.scaled_dot_product_attention(q, q, q, torch.zeros(8, 8))
+
+
+MASKED: dict[str, tuple[tuple[int, ...], torch.dtype, int, str]] = {
+    "of truth values": ((100, 100), torch.bool, 4, "aten._scaled_dot_product_efficient_attention"),
+    "of numbers for each sequence": ((2, 1, 100, 100), FLOAT, 4, "aten._scaled_dot_product_efficient_attention"),
+    "with groups of queries": ((100, 100), torch.bool, 2, "aten.bmm"),
+}
+
+
+@pytest.mark.parametrize("dtype", [HALF, FLOAT])
+@pytest.mark.parametrize("name", MASKED)
+def test_attention_with_a_mask_runs_the_efficient_kernel_on_the_whole_square_and_grouped_pytorchs_math(
+    name: str, dtype: torch.dtype
+) -> None:
+    """16 bits come by autocast, which casts the mask too; 100 keys are no multiple of what the kernel aligns to."""
+    shape, kind, heads_of_keys, operator_name = MASKED[name]
+    with FakeTensorMode():
+        q = torch.zeros(2, 4, 100, 64, requires_grad=True)
+        k, v = (torch.zeros(2, heads_of_keys, 100, 64, requires_grad=True) for _ in range(2))
+        mask, outputs = torch.zeros(shape, dtype=kind), []
+
+        def attend() -> None:
+            with torch.autocast("cpu", dtype=HALF, enabled=dtype == HALF):
+                outputs.append(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=heads_of_keys == 2))
+
+        forward = kernels_of(attend, "cuda")
+        backward = kernels_of(outputs[0].sum().backward, "cuda")
+    assert outputs[0].shape == q.shape
+    assert {kernel.name for kernel in forward if kernel.flops} == {operator_name}
+    square = 2 * 8 * 100 * 100 * 64
+    products = [sum(kernel.flops * calls for kernel, calls in part.items()) / square for part in (forward, backward)]
+    assert products == [2, 5 if heads_of_keys == 4 else 4]
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])

@@ -436,10 +436,6 @@ def test_the_products_of_an_optimizer_are_executed_flops_and_no_model_flops() ->
 NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
     "compiled": (of(execution="compiled"), "compiled model fuses"),
     "flex": (of(attention="flex"), "flex attention fuses"),
-    "a mask": (
-        of("Masked", device="cuda"),
-        r"attention with a mask is not counted for CUDA; .*--model-arg attn_implementation=eager\.$",
-    ),
     "grouped experts": (of("GroupsItsExperts"), r"type but got .*--model-arg experts_implementation=batched_mm\.$"),
     "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be played .*it reads a value of one"),
     "an optimizer that reads": (

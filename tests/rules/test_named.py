@@ -68,6 +68,17 @@ def test_what_lies_in_no_repository_has_no_base_and_two_repositories_are_refused
             holder(theirs, model=f"{theirs}/train/nets.py:build", **{option: text})
 
 
+def test_an_installed_suite_holds_no_records_and_has_no_base(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its environment lies in their repository, and for its own examples."""
+    monkeypatch.setattr(named, "SUITE", theirs / ".venv/lib/python3.11/site-packages/perf_tests_suite")
+    for typed in ({}, {"optimizer": f"{named.SUITE}/examples/muon.py:build"}):
+        for folder, root in ((theirs / "train", theirs), (theirs.parent, theirs.parent)):
+            found = holder(folder, **typed)
+            assert (found.root, found.holds_suite, len(found.outside)) == (root, False, 1)
+    found = holder(theirs.parent, model=f"{theirs}/train/nets.py:build")
+    assert (found.root, found.outside) == (theirs, ())
+
+
 @pytest.fixture
 def tree(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This process as a worker whose tree lacks the kernels; what was typed was typed in `train`."""

@@ -162,9 +162,9 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
     assert page.column("worst", "since") == [made[at] for at in (COUNTED, LOST, SLOWED, SLOWED)]
     assert "26 unchanged (a slowdown of 5% is excluded)" in page.texts["answer"]
     pair = f"{made[SLOWED - 1]} {made[SLOWED]}"
-    assert f"python -m perf_tests gate {pair}" in said
+    assert f"perf-tests gate {pair}" in said
     options = "--head-dim 64 --sequence-length 1024 --precision fp32 --attention naive"
-    assert f"python -m perf_tests bisect {pair} --case '{SLOWER[0]}' --options '{options}'" in said
+    assert f"perf-tests bisect {pair} --case '{SLOWER[0]}' --options '{options}'" in said
     screen = page.source.partition("</section>")[0]
     assert [screen.count(f'class="{tone}"') for tone in ("bad", "lost", "good")] == [3, 3, 0], "a tile and its rows"
     drawn = [attributes for _, attributes in page.elements if "data-case" in attributes]

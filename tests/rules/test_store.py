@@ -214,7 +214,7 @@ NAMED = {
 
 
 def test_records_are_named_by_path_folder_or_beginning_of_a_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no record; `pytest perf_tests` records a run"):
+    with pytest.raises(ValueError, match="holds no record; `perf-tests run` records one"):
         chosen_paths(tmp_path, [])
     paths = {name: write_record(tmp_path / f"{name}.json", record()) for name in ("a/0001_x", "b/0002_x")}
     for words, names in NAMED.items():

@@ -122,6 +122,30 @@ def needs_a_gpu(q, k, v):
 def nothing(q, k, v):
     return None
 
+class ForwardOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(context, q, k, v):
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    @staticmethod
+    def backward(context, gradient):
+        raise NotImplementedError
+
+def forward_only(q, k, v):
+    return ForwardOnly.apply(q, k, v)
+
+def wrong_forward_only(q, k, v):
+    return ForwardOnly.apply(q, k, 1.001 * v)
+
+def of_blocks(q, k, v):
+    assert q.shape[-2] % 16 == 0
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+def of_no_blocks(q, k, v):
+    return of_blocks(q, k, v)
+
+of_blocks.multiple_of, of_no_blocks.multiple_of = 16, "16"
+
 def reads_a_value(q, k, v):
     return scaled_dot_product_attention(q, k, v, is_causal=bool(q.sum() < 1e9))
 
@@ -179,6 +203,43 @@ def test_a_function_that_fails_is_an_outcome(
     (found,) = refusals([language_model_case(FOUR_HEADS, attention=planted(name))], CPU).values()
     assert (found.outcome, words in found.reason) == (outcome, True), found.reason
     assert found.in_words.startswith("incorrect: error ") or "bound" not in words
+
+
+def test_without_a_backward_pass_cases_that_have_none_are_timed_if_the_output_is_right(
+    planted: Callable[[str], str],
+) -> None:
+    """Of attention alone and in a model."""
+
+    def outcomes(name: str) -> list[str | None]:
+        alone = [
+            attention_case(phase=phase, attention=planted(name))
+            for phase in ("attention_forward", "attention_backward")
+        ]
+        cases = [
+            *alone,
+            *(language_model_case(phase=phase, attention=planted(name)) for phase in ("inference", "backward")),
+        ]
+        refused = refusals(cases, CPU)
+        found = [refusal_of(case, refused, CPU) for case in cases]
+        assert all(one is None or one.outcome != "unsupported" or "planted.py:" in one.reason for one in found)
+        return [None if one is None else one.outcome for one in found]
+
+    assert outcomes("forward_only") == [None, "unsupported", None, "unsupported"]
+    assert outcomes("wrong_forward_only") == ["incorrect"] * 4
+
+
+def test_a_function_of_multiples_is_checked_and_timed_at_these_alone(planted: Callable[[str], str]) -> None:
+    of_blocks, of_no_blocks = (
+        [attention_case(sequence_length=tokens, attention=planted(name)) for tokens in (48, 50)]
+        for name in ("of_blocks", "of_no_blocks")
+    )
+    refused = refusals(of_blocks, CPU)
+    even, odd = (refusal_of(case, refused, CPU) for case in of_blocks)
+    assert (even, odd and odd.outcome) == (None, "unsupported")
+    assert odd is not None
+    assert odd.reason.endswith("takes multiples of 16 tokens (multiple_of), and here are 50")
+    (found,) = refusals(of_no_blocks, CPU).values()
+    assert "has multiple_of '16'; it must be a number from 1 to 1024" in found.reason
 
 
 def test_what_cannot_be_imported_or_called_is_refused_before_measuring(planted: Callable[[str], str]) -> None:

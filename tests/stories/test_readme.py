@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from claims.published_times import LONG
+from claims.predicted_times import LONG
 from claims.table import CLAIMS
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import consistency, physics
@@ -143,7 +143,7 @@ def figures_of(name: str) -> list[str]:
             f"{IN_WORDS[FEWEST_QUADRUPLES]}",
         ]
     ranges = [
-        f"{1e6 * seconds:.0f} to {1e6 * seconds * limits.HOST_SPREAD + 1e-9:.0f}"
+        f"{1e6 * seconds:g} to {1e6 * seconds * limits.HOST_SPREAD:g}"
         for seconds in limits.FAST_HOST_LAUNCH_SECONDS.values()
     ]
     long = CLAIMS["times-left-out"].limits[f"attention alone forward from {LONG} tokens, median error"].high

@@ -246,6 +246,21 @@ class TruncatedNormals(Healthy):
             trunc_normal_(parameter, std=0.02, a=-0.06, b=0.06)
 
 
+class Converts(Averaging):
+    """Converts its weights while it is built, one of them held twice, and is built without memory at first."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        with torch.device("meta"):
+            super().__init__(config)
+        self.to_empty(device="cpu")
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.ones(4, dtype=torch.float64))
+        self.embedding.to(torch.bfloat16)
+        self.float()
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter)
+
+
 class Bidirectional(Averaging):
     """Sees the tokens that it is to predict."""
 

@@ -12,8 +12,8 @@ from numerics_tests.harness.claims import Fault
 from numerics_tests.machine.narrow import E4M3, E4M3_MAX, Blocked, mxfp8, nvfp4
 from numerics_tests.machine.sums import BLOCK, sequential, tree_of
 from numerics_tests.test_accumulation import add_one_by_one
-from numerics_tests.test_accumulation_order import running
-from numerics_tests.test_narrow_formats import cast, emulated
+from numerics_tests.test_formats import cast, emulated
+from numerics_tests.test_reductions import running
 
 
 def half_up_to_bfloat16(x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ ADAMW_IN_GROUPS = """torch.optim.AdamW(
             [{"params": [p], "lr": 1e-3 if p.dim() > 1 else 1e-4} for p in model.parameters()],"""
 UNSCALE = "                self.scaler.unscale_(self.optimizer)"
 PASS = "                pass"
+TURNED = "return swapped_BHTK * self.signed_sin_TK[:num_tokens] + x_BHTK * self.cos_TK[:num_tokens]"
 FILL_GRADIENTS = """                for parameter in self.model.parameters():
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
@@ -68,6 +69,8 @@ SOURCE_FAULTS = (
                 "self.optimizer.zero_grad(set_to_none=True)", "pass"),
     SourceFault("eps of 1e-3 in every norm", "logits_err_at_most_twice_the_plain_formula", "transformer.py",
                 "eps: float = 1e-5", "eps: float = 1e-3"),
+    SourceFault("rotary tables read from their end", "rotary_is_a_turn_in_the_complex_plane", "transformer.py", TURNED,
+                TURNED.replace("[:num_tokens]", "[-num_tokens:]")),
     SourceFault("fp16 without loss scaling", TABLE, "precision.py",
                 '"fp16", autocast_dtype=torch.float16, scales_loss=True', '"fp16", autocast_dtype=torch.float16'),
     SourceFault("fp32 with TF32 products", TABLE, "precision.py", 'Precision("fp32")',
@@ -140,6 +143,53 @@ SOURCE_FAULTS = (
     SourceFault("tenth of the rate for some", "training_takes_torchs_defaults", "training.py", ADAMW_OF_ALL,
                 ADAMW_IN_GROUPS),
 )  # fmt: skip
+
+RMS, LOSS = "rms_norm_of_the_model_rounds_once", "loss_is_within_its_bound"
+TABLES = "cos_TP, sin_TP = angle_TP.cos(), angle_TP.sin()"
+WIDE_TABLES = """angle_TP = torch.arange(context_length).double()[:, None] * theta ** -(
+            torch.arange(0, head_dim, 2).double() / head_dim
+        )
+        cos_TP, sin_TP = angle_TP.cos().float(), angle_TP.sin().float()"""
+TURNED_AS_COMPLEX = """turn_TP = torch.complex(self.cos_TK[:num_tokens, ::2], self.signed_sin_TK[:num_tokens, 1::2])
+            pairs_BHTP = torch.view_as_complex(x_BHTK.float().unflatten(-1, (-1, 2)).contiguous())
+            return torch.view_as_real(pairs_BHTP * turn_TP).flatten(-2)"""
+SCORES = "q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])"
+NEGATIVE = "return -log_probabilities_BTV.gather(-1, targets_BT[..., None]).mean()"
+HONEST = (
+    SourceFault("rotary tables in float64", "rotary_holds_far_out", "transformer.py", TABLES, WIDE_TABLES),
+    SourceFault("rotary by complex numbers", "rotary_is_a_turn_in_the_complex_plane", "transformer.py", TURNED,
+                TURNED_AS_COMPLEX),
+    SourceFault("norm by F.rms_norm", RMS, "transformer.py", "(self.weight_D * (x_float32_BTD * inverse_rms_BT1))",
+                "nn.functional.rms_norm(x_float32_BTD, x_BTD.shape[-1:], self.weight_D, self.eps)"),
+    SourceFault("norm by a division", RMS, "transformer.py", "x_float32_BTD * inverse_rms_BT1",
+                "x_float32_BTD / inverse_rms_BT1.reciprocal()"),
+    SourceFault("loss by F.cross_entropy", LOSS, "training.py", NEGATIVE,
+                "return nn.functional.cross_entropy(logits_BTV.flatten(0, -2), targets_BT.flatten())"),
+    SourceFault("loss by log_softmax", "loss_gradient_is_probability_less_one_hot", "training.py",
+                "shifted_BTV - shifted_BTV.exp().sum(dim=-1, keepdim=True).log()", "logits_BTV.log_softmax(-1)"),
+    SourceFault("loss as Liger writes it", "loss_of_equal_logits_is_the_log_of_their_number", "training.py", NEGATIVE,
+                "return (logits_BTV.logsumexp(-1) - logits_BTV.gather(-1, targets_BT[..., None])[..., 0]).mean()"),
+    SourceFault("softmax of torch", "softmax_of_16_bits_is_within_its_bound", "attention.py",
+                "return exponentials / exponentials.sum(dim=-1, keepdim=True)", "return torch.softmax(x, -1)"),
+    SourceFault("softmax in float32", "attention_is_within_its_bound_at_any_shape", "attention.py",
+                "softmax(scores_BHTT)", "softmax(scores_BHTT.float()).to(scores_BHTT.dtype)"),
+    SourceFault("scaled queries", "attention_is_within_its_bound_across_blocks", "attention.py", SCORES,
+                "(q_BHTK / math.sqrt(q_BHTK.shape[-1])) @ k_BHTK.transpose(-2, -1)"),
+    SourceFault("mask by finfo.min", "first_token_is_seen_from_far_away", "attention.py", 'float("-inf")',
+                "torch.finfo(scores_BHTT.dtype).min"),
+    SourceFault("fused attention with a mask", "attention_is_within_its_bound_across_blocks", "attention.py", FUSED,
+                FUSED.replace("is_causal=True", "attn_mask=causal_mask(q_BHTK.shape[-2], q_BHTK.device)")),
+    SourceFault("fused silu", "swiglu_is_within_its_running_bound", "transformer.py", "gate_BTF * gate_BTF.sigmoid()",
+                "nn.functional.silu(gate_BTF)"),
+    SourceFault("product by einsum", "linear_rounds_once", "transformer.py", LINEAR,
+                'return torch.einsum("...i,oi->...o", x, self.weight_OI)'),
+    SourceFault("products in float64", "gradients_err_at_most_twice_the_plain_formula", "transformer.py", LINEAR,
+                "return nn.functional.linear(x.double(), self.weight_OI.double()).to(x.dtype)"),
+    SourceFault("embedding by index_select", "gradients_err_at_most_twice_the_plain_formula", "transformer.py",
+                "nn.functional.embedding(tokens_BT, self.weight_VD)",
+                "self.weight_VD.index_select(0, tokens_BT.flatten()).view(*tokens_BT.shape, -1)"),
+)  # fmt: skip
+"""Other ways to write a part, each with the claim that comes nearest to refusing it; none is a fault."""
 
 CLIP_ITS_SLICE = """                gradients = [parameter.grad for parameter in self.model.parameters()]
                 slices = [getattr(gradient, "to_local", gradient.detach)() for gradient in gradients]

@@ -15,8 +15,8 @@ from numerics_tests.harness import tiny
 from numerics_tests.harness.claims import Fault
 from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
 from numerics_tests.test_invariance import wide_model
-from numerics_tests.test_loss_scaling import scaled_backward
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, Clip, torch_clip
+from numerics_tests.test_precisions import scaled_backward
 from numerics_tests.test_why_mixed_precision import mixed_update
 
 ROUND_NOTHING: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731, a named default

@@ -1,6 +1,9 @@
-"""A wrong option and changed flags are named in one sentence instead of spoiling results."""
+"""The suite itself: what its checks reject, flags and options that are wrong, the report on mutants, the README."""
 
+import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,63 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerics_tests.harness.claims import DEFAULT_PROFILE, PROFILES, load_profile
+from model.attention import softmax as model_softmax
+from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
+from numerics_tests.harness.claims import DEFAULT_PROFILE, PROFILES, all_claims, load_profile
+from numerics_tests.harness.mutants import Change, report
+from numerics_tests.harness.strategies import Recipe
 from numerics_tests.machine import environment
+
+ZERO = torch.zeros(2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1.0])
+def test_value_outside_its_bound_is_refused(wrong: float) -> None:
+    """NaN too, which is neither smaller nor larger than anything."""
+    with pytest.raises(AssertionError, match=r"x its bound at \(1,\) \(1 of 2 outside\)"):
+        assert_within(torch.tensor([0.0, wrong]), ZERO, 0.5, "a source")
+
+
+def test_oracle_of_low_precision_is_refused() -> None:
+    """Two results in low precision agree on their common error."""
+    with pytest.raises(AssertionError, match="the oracle must be float64"):
+        assert_within(torch.zeros(2), torch.zeros(2), 1.0, "a source")
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([-0.0]), torch.tensor([1e-45]), torch.zeros(1, dtype=torch.float64)])
+def test_other_bits_are_refused(wrong: torch.Tensor) -> None:
+    """The sign of zero counts, and the dtype."""
+    with pytest.raises(AssertionError, match="a source"):
+        assert_same_bits(wrong, torch.zeros(1), "a source")
+
+
+def test_more_than_twice_the_error_is_refused() -> None:
+    """The baseline's own error decides."""
+    baseline = torch.full((2,), 0.1)
+    assert_at_most_twice(torch.full((2,), 0.19), baseline, ZERO, 0.0)
+    with pytest.raises(AssertionError, match="x what is allowed"):
+        assert_at_most_twice(torch.full((2,), 0.21), baseline, ZERO, 0.0)
+    with pytest.raises(AssertionError, match="x what is allowed"):
+        assert_at_most_twice(torch.full((2,), math.nan), baseline, ZERO, 0.0)
+
+
+def test_failure_can_be_read_and_pasted() -> None:
+    """The bound's formula, the drawn numbers and a line of the judged code; the lines after "Paste:" repeat it all."""
+    softmax = all_claims()["test_softmax_is_within_its_bound"]
+    nearly = replace(softmax, references={"nearly": lambda x: model_softmax(x) * 1.1})
+    recipe = Recipe((2, 3), torch.float16, seed=3, exponent=4, planted=((1, 256.0),))
+    with pytest.raises(AssertionError) as caught:
+        nearly.checked(**{softmax.argument: nearly.references["nearly"], "recipe": recipe})
+    formula, inputs, judged, pasted = caught.value.__notes__
+    assert "relative ((m - x_i) + log n + n + 8) u32 + u" in formula
+    assert inputs.split()[1:4:2] == ["recipe:", "256,"]
+    assert re.fullmatch(r"Judged: model/attention\.py:\d+, in softmax", judged)
+    lines = [line.removeprefix("    ") for line in pasted.splitlines()[1:]]
+    scope: dict[str, object] = {}
+    exec("\n".join(lines[:-1]), scope)
+    assert scope["claim"] is softmax
+    with pytest.raises(AssertionError, match=re.escape(str(caught.value)[:40])):
+        exec(lines[-1], {**scope, "claim": nearly})
 
 
 def start(*options: str) -> int:
@@ -130,3 +188,64 @@ def test_torch_draws_the_same_in_every_example() -> None:
 
     example()
     assert len(drawn) == 1
+
+
+DIFF = """--- model/training.py
++++ model/training.py
+@@ -1,4 +1,3 @@
+ def step():
+-    a = f(
+-        b, c)
++    a = f(b)
+"""
+KNOWN = Change.of(DIFF)
+CHANGES = {"known": KNOWN, "new": Change("x + 1", "x - 1")}
+
+
+def statuses(killed: int, **others: str) -> dict[str, str]:
+    return {f"killed_{number}": "killed" for number in range(killed)} | others
+
+
+EQUIVALENT = {"c is 0": (KNOWN,)}
+
+
+def test_a_change_is_its_lines_without_their_layout() -> None:
+    assert Change("a = f( b, c)", "a = f(b)") == KNOWN
+
+
+@pytest.mark.parametrize("word", ["survived", "no tests", "suspicious"])
+@pytest.mark.parametrize("killed, is_good", [(98, True), (31, False)])
+def test_few_may_survive_unexplained(word: str, killed: int, is_good: bool) -> None:
+    """One of a hundred passes, one of 33 does not; the equivalent one does not count."""
+    lines, passes = report(statuses(killed, known="survived", new=word), CHANGES.__getitem__, EQUIVALENT)
+    assert passes == is_good
+    assert f"  new ({word})\n    - x + 1\n    + x - 1" in lines
+    assert "     1 equivalent: c is 0" in lines
+
+
+def test_an_explanation_without_a_survivor_is_refused() -> None:
+    lines, passes = report(statuses(9), CHANGES.__getitem__, EQUIVALENT)
+    assert not passes
+    assert "take it out of EQUIVALENT" in lines[-1]
+
+
+def test_no_mutants_prove_nothing() -> None:
+    assert not report({}, CHANGES.__getitem__, {})[1]
+
+
+HERE = Path(__file__).parent
+TEXT = (HERE / "README.md").read_text()
+
+
+def test_readme_lists_every_test_file() -> None:
+    """Each named file exists, and the table of questions has each test of precision."""
+    named = set(re.findall(r"`(test_\w+\.py)`", TEXT))
+    assert named == {path.name for path in HERE.glob("test_*.py")} - {Path(__file__).name}
+
+
+def test_readme_commands_select_something() -> None:
+    """Profiles are known, and each word after -k is part of a test's name."""
+    names = re.findall(r"^def (test_\w+)", "".join(path.read_text() for path in HERE.glob("test_*.py")), re.MULTILINE)
+    assert set(re.findall(r"--hypothesis-profile (\w+)", TEXT)) <= set(PROFILES)
+    for selection in re.findall(r"-k (\w+)", TEXT):
+        assert any(selection in name for name in names), f"no test is called like {selection}"
