@@ -81,7 +81,7 @@ def test_invariance_of_an_attention(attention: AttentionFunction) -> None:
 
 SHAPE = ModelConfig(d_model=256, d_ff=512, num_layers=2, num_heads=4, vocab_size=256, context_length=max(LENGTHS))
 Build = Callable[[], tuple[nn.Module, int]]
-"""Makes a model in evaluation mode, and says the most tokens that it takes."""
+"""A maker of a model in evaluation mode, and of the most tokens that it takes."""
 
 
 def wide_model() -> tuple[nn.Module, int]:

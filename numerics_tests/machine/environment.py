@@ -15,7 +15,7 @@ _device = torch.device("cpu")
 
 
 def device() -> torch.device:
-    """Where tests compute: the CPU unless --device says otherwise."""
+    """Return where tests compute: the CPU unless --device says otherwise."""
     return _device
 
 
