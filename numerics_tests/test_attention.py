@@ -68,12 +68,12 @@ def test_attention_is_within_its_bound_across_blocks(attention: AttentionFunctio
 
 @claim("attention", EAGER, cost=4, seed=st.integers(0, 2**32 - 1), power=st.integers(7, 12))
 def test_first_token_is_seen_from_far_away(attention: AttentionFunction, seed: int, power: int) -> None:
-    """700 tokens, of which the first has the only key that queries point to: every row is its value, to 2^-20.
+    """2050 tokens, of which the first has the only key that queries point to: every row is its value, to 2^-20.
 
-    The other scores are lower by at least 2^7, and exp(-2^7) of 700 of them is below 2^-170.
+    The other scores are lower by at least 2^7, and exp(-2^7) of 2050 of them is below 2^-170.
     """
     generator = torch.Generator().manual_seed(seed)
-    shape, wide = (1, 1, 700, 16), 2.0**power
+    shape, wide = (1, 1, 2050, 16), 2.0**power
     q, k = torch.zeros(shape), torch.zeros(shape)
     q[..., 0], k[..., 0, 0] = 4.0, wide
     v = torch.randn(shape, generator=generator).to(device())

@@ -66,6 +66,15 @@ def check_logits(made: TransformerLM, tokens: Tensor) -> None:
     assert_at_most_twice(made(tokens).detach(), plain, exact, roundings=tiny.CONFIG.d_model)
 
 
+@claim("make", tiny.TRAININGS)
+def test_each_token_of_a_large_vocabulary_has_its_own_row(make: tiny.MakeTraining) -> None:
+    """Logits of tokens beyond ten bits, by the same rule: none is clamped or wrapped on its way to the embedding."""
+    made, words = tiny.model(config=replace(tiny.CONFIG, vocab_size=1100)), torch.arange(1076, 1100, device=device())
+    logits = make(made, PRECISIONS["fp32"], device()).forward(words.view(2, -1)).detach()
+    (exact, _), (plain, _) = (tiny.by_the_formula(made, words.view(2, -1), d) for d in (torch.float64, torch.float32))
+    assert_at_most_twice(logits, plain, exact, roundings=tiny.CONFIG.d_model)
+
+
 @claim("linear", {"model": Linear}, out_width=st.integers(100, 400), in_width=st.integers(100, 400))
 def test_weights_are_drawn_as_wide_as_their_matrix_needs(
     linear: Callable[[int, int], Linear], out_width: int, in_width: int
