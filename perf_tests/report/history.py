@@ -2,7 +2,6 @@
 
 Also the figures of a history in words, for the page, and its exports for dashboards.
 
-    perf-tests history
     perf-tests history --case full_step
     perf-tests history --relative gate-runs --since v1
 """

@@ -187,6 +187,8 @@ def test_no_verb_but_report_may_load_the_page_and_help_loads_none() -> None:
     assert set(verbs) <= modules
     assert "perf_tests.report.page" not in modules
     assert not {"torch", "scipy", "perf_tests.records.record", *VERBS.values()} & loaded(CALL, "--help")
+    for verb in VERBS:
+        assert verb == "run" or "torch" not in loaded(CALL, verb, "--help"), verb
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
