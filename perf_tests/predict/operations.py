@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from traceback import walk_stack
@@ -107,8 +106,6 @@ class Played:
     operations: tuple[Operation, ...]
     peak_bytes: int
     """Everything resident included."""
-    digest: str
-    """Equal for rounds that issue equal operations: shapes, strides, dtypes and plain arguments, in order."""
 
     @property
     def reads_values(self) -> bool:
@@ -220,7 +217,6 @@ class Recording(Counting):
         super().__init__(*arguments)
         self._operations: list[Operation] = []
         self._saved: dict[int, int] = {}
-        self._digest = sha256()
         self._is_on = False
         self._part, self._is_timed = "", True
         self._marked = 0
@@ -242,8 +238,7 @@ class Recording(Counting):
             replace(one, saved_bytes=self._saved.get(place, 0)) for place, one in enumerate(self._operations)
         )
         peak = max((part.peak_bytes for part in self.finished().values()), default=0)
-        self._digest.update(json.dumps([[one.saved_bytes for one in operations], peak]).encode())
-        return Played(operations, peak, self._digest.hexdigest())
+        return Played(operations, peak)
 
     @contextmanager
     def timed(self, name: str, case: Case, is_timed: bool | None = None) -> Iterator[None]:
@@ -313,7 +308,6 @@ class Recording(Counting):
             block = self.tracker.block_of(tensor)
             self._made[id(block)] = block, number
         tensors = f"{_listed(inputs)} -> {_listed(outputs)}"
-        self._digest.update(repr([str(func), _plain(args), _plain(kwargs), launches, asdict(cost)]).encode())
         self._operations.append(Operation(self._part, self._is_timed, cost, tensors, stack, launches, 0, sources))
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
@@ -388,18 +382,6 @@ def _shown(tensor: Tensor) -> str:
     return f"{_SHORT.get(letters, letters)}{dtype[len(letters) :]}{list(tensor.shape)}"
 
 
-def _plain(value: object) -> object:
-    """Arguments as values whose text is the same in every process that issues the same operation."""
-    if isinstance(value, Tensor):
-        return _shown(value), tuple(value.stride())
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    plain = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-    return value if isinstance(value, plain) else type(value).__name__
-
-
 # A side: cases to a process in its tree, operations back, both as JSON.
 
 
@@ -471,7 +453,6 @@ def _json_of(played: Played) -> Json:
         "stacks": [*tables["stacks"]],
         "operations": rows,
         "peak_bytes": played.peak_bytes,
-        "digest": played.digest,
     }
 
 
@@ -483,7 +464,7 @@ def _played_of(data: Json) -> Played:
         Operation(part, timed, costs[cost], data["tensors"][tensors], stacks[stack], launches, saved, tuple(sources))
         for part, timed, cost, tensors, stack, launches, saved, sources in data["operations"]
     )
-    return Played(operations, data["peak_bytes"], data["digest"])
+    return Played(operations, data["peak_bytes"])
 
 
 def main() -> int:

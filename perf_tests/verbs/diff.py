@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", help="a git revision")
     parser.add_argument("head", nargs="?", help="another one (the working tree, with its uncommitted changes)")
     _add_own(parser)
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTION ...",
-                        help="what is measured, as `perf-tests run --help` lists it: --size, --phase, --model, ...")  # fmt: skip
+    listed = "what is measured, as `perf-tests run --help` lists it: --size, --phase, --model, ..."
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTION ...", help=listed)
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
