@@ -209,7 +209,7 @@ def typical_seconds(*options: str) -> dict[str, float]:
     return {clock: math.exp(fmean(math.log(median(seconds)) for seconds in rounds[clock])) for clock in rounds}
 
 
-RECORD = ROOT / ".benchmarks/epyc-2core/0001_9e03909d2d18.json"
+RECORD = ROOT / ".benchmarks/epyc-2core/0001_9e03909d2d18.json.xz"
 COMMITS, LAUNCHES, CASES, OPENINGS = 400, 5, 30, 5
 
 

@@ -1,6 +1,5 @@
 """Rows of one case join across records: what a fresh case says of itself is what a committed record holds."""
 
-import json
 from dataclasses import make_dataclass
 from functools import cache
 from typing import Any
@@ -13,15 +12,14 @@ from perf_tests.cases.selected import family_of
 from perf_tests.cases.settings import Settings
 from perf_tests.phases import AttentionIdentity, LanguageModelIdentity, has_identity, identity_from
 from perf_tests.records.record import Json, identity_of
-from perf_tests.records.store import Status, compare
+from perf_tests.records.store import Status, compare, read_record
 from tests.support.documents import ROOT
 
 
 @cache
 def record() -> Json:
-    (committed,) = (ROOT / ".benchmarks" / "epyc-2core").glob("0001_*.json")
-    found: Json = json.loads(committed.read_bytes())
-    return found
+    (committed,) = (ROOT / ".benchmarks" / "epyc-2core").glob("0001_*.json.xz")
+    return read_record(committed).data
 
 
 def fresh_case(row: Json) -> Case:

@@ -62,7 +62,7 @@ def test_a_published_share_is_that_of_its_source_and_so_are_the_ratios() -> None
 
 
 def test_the_measured_table_is_the_records_and_products_take_more_of_a_cpu_than_of_any_gpu_in_fp32_alone() -> None:
-    passes = read_record(named(block(TEXT, "measured"), "json")).data["passes"]
+    passes = read_record(named(block(TEXT, "measured"), r"json\.xz")).data["passes"]
     kernels = [row for row in passes if row["pass"] == "kernels" and row["identity"].get("size") == "small"]
     found = {(row["identity"]["phase"], row["identity"]["precision"]): row["values"] for row in kernels}
 

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import lzma
 import re
 import shlex
 import subprocess
@@ -62,10 +63,15 @@ def test_each_pytest_command_collects() -> None:
     assert [(words, *end) for words, end in zip(typed, ends, strict=True) if end[0]] == []
 
 
-def test_pytest_benchmarks_own_command_groups_as_typed() -> None:
+def test_pytest_benchmarks_own_command_groups_as_typed(tmp_path: Path) -> None:
+    """In the folder of a user whose record is not packed."""
+    (packed,) = (ROOT / ".benchmarks/epyc-2core").glob("0001_*.json.xz")
+    own = tmp_path / ".benchmarks/machine" / packed.stem
+    own.parent.mkdir(parents=True)
+    own.write_bytes(lzma.decompress(packed.read_bytes()))
     (command,) = commands_that_begin("pytest-benchmark compare ")
     words = [sys.executable, "-c", "from pytest_benchmark.cli import main; main()", *shlex.split(command)[1:]]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert "benchmark 'precision=bf16': 3 tests" in ended.stdout, ended.stderr
 
 
@@ -182,7 +188,7 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
 
 def test_the_screen_of_the_tutorial_is_that_of_the_record_it_names() -> None:
     text = page("tutorial")
-    record = read_record(named(text, "json")).data
+    record = read_record(named(text, r"json\.xz")).data
     assert is_shortened(
         list(filter(None, indented(block(text, "screen")))), [line.rstrip() for line in result_lines(record)]
     )
@@ -202,7 +208,7 @@ def test_the_prediction_is_what_its_command_prints(text: str, capsys: pytest.Cap
 
 def test_the_results_are_those_of_the_record_they_name() -> None:
     text = block(README, "results")
-    record = read_record(named(text, "json")).data
+    record = read_record(named(text, r"json\.xz")).data
     assert is_shortened(output(text)[1:], [line.rstrip() for line in result_lines(record)])
     started, ended = (datetime.fromisoformat(time) for time in (record["suite"]["started"], record["datetime"]))
     minutes, seconds = divmod(round((ended - started).total_seconds()), 60)
@@ -214,7 +220,7 @@ def test_the_results_are_those_of_the_record_they_name() -> None:
 
 
 def test_the_method_names_every_column_of_the_results() -> None:
-    record = read_record(next((ROOT / ".benchmarks/epyc-2core").glob("0001_*.json"))).data
+    record = read_record(next((ROOT / ".benchmarks/epyc-2core").glob("0001_*.json.xz"))).data
     columns = re.split(r"\s{2,}", result_lines(record)[0])
     rows = [line for line in block(page("measuring"), "columns").splitlines() if line.startswith("| ")][1:]
     assert [row.split("|")[1].strip() for row in rows] == columns[1:]
