@@ -32,6 +32,7 @@ NAMES_OF_A_MODULE = "asks a module for a name that is not known"
 ASKERS = ("delattr", "getattr", "setattr", "vars")
 IMPORTS = "imports a module whose name is not known"
 RUNS_CODE, STARTS = "runs code from a string or a file", "starts another program"
+MEASURES = "asks for a file's size or date"
 UNKNOWN = {
     **dict.fromkeys(
         ("__builtins__", "exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
@@ -53,10 +54,11 @@ UNKNOWN = {
     ),
     **dict.fromkeys(
         ("listdir", "scandir", "walk", "fwalk", "iterdir", "glob", "iglob", "rglob", "exists", "lexists", "is_file",
-         "is_dir", "isfile", "isdir", "islink", "is_symlink", "stat", "lstat", "getsize", "getmtime", "getctime",
-         "access", "samefile", "readlink", "copyfile", "copytree", "make_archive", "statvfs"),
+         "is_dir", "isfile", "isdir", "islink", "is_symlink", "access", "samefile", "readlink", "copyfile", "copytree",
+         "make_archive", "statvfs"),
         "asks which files there are",
     ),
+    **dict.fromkeys(("fstat", "getatime", "getctime", "getmtime", "getsize", "lstat", "stat", "st_size"), MEASURES),
     **dict.fromkeys(
         ("system", "popen", "fork", "forkpty", "execv", "execve", "execvp", "execl", "execlp", "spawnv", "spawnl",
          "posix_spawn", "posix_spawnp", "startfile", "Popen", "multiprocessing"),
@@ -220,7 +222,7 @@ class Source:
         for node, name in _names(self._tree):
             is_of_torch = isinstance(node, ast.Attribute) and name in ("compile", "eval", "exec")
             is_unknown = name in UNKNOWN and not (is_of_torch and _root(node) != "builtins")
-            if is_unknown and (node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS)):
+            if is_unknown and (node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS, MEASURES)):
                 yield node.lineno, UNKNOWN[name]
             if name == "__dict__" and _root(node) in self._modules:
                 yield node.lineno, NAMES_OF_A_MODULE

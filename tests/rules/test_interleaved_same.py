@@ -58,6 +58,7 @@ EITHER = "try:\n    from fast import attend\nexcept ImportError:\n    attend = f
 BRANCH = "def attend(x):\n    if x > 9:\n        from rare import slow\n        return slow(x)\n    return x\n"
 LITERAL = "import importlib\ndef attend(x):\n    return x if x < 9 else importlib.import_module('rare').slow(x)\n"
 THREADS = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nattend = float\n"
+MEASURED = "import os\nsize = os.stat(__file__)\nattend = lambda x: x if x < 9 else 2 * x\n"
 REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
 
 
@@ -112,6 +113,9 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
          {"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]',
           "plugin.py": "1"}, "plugin.py, which the code or an option names, differs"),
+        ({"layers.py": MEASURED}, {"layers.py": f"{MEASURED}# the size changes\n"}, "asks for a file's size or date"),
+        ({"layers.py": MEASURED.replace("os.stat", "os.path.getmtime")},
+         {"layers.py": MEASURED.replace("os.stat", "os.path.getmtime"), "a.txt": ""}, "asks for a file's size or date"),
     ],
     ids=[
         "monkeypatch in another module", "default in a config file", "environment variable read at import",
@@ -121,7 +125,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "lazy import of a new folder", "registry filled by import order",
         "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
         "code from a string", "a program started", "source that is read", "data of a built name",
-        "a module that data names",
+        "a module that data names", "size of its own file", "date of its own file",
     ],
 )  # fmt: skip
 def test_a_change_that_may_reach_the_program_is_never_the_same(
