@@ -292,14 +292,12 @@ def _answerable(
 ) -> dict[int, tuple[Place, int]]:
     """The place and line that answer for each operation that the other side lacks, where it has a stack at all."""
     found: dict[int, tuple[Place, int]] = {}
-    changed: dict[int, tuple[Place, int]] = {}
     by_stack: dict[tuple[Place, ...], tuple[Place, int]] = {}
     for number in sorted(alone):
         operation = operations[number]
-        inherited = (changed[source] for source in operation.sources if source in changed)
-        answer = lines.innermost(side, operation) or by_stack.get(operation.stack) or next(inherited, None)
+        answer = lines.innermost(side, operation) or by_stack.get(operation.stack)
         if answer is not None:
-            found[number] = changed[number] = by_stack[operation.stack] = answer
+            found[number] = by_stack[operation.stack] = answer
         elif operation.stack:
             found[number] = lines.nearest(side, operation)
     return found
@@ -318,10 +316,7 @@ def aligned(base: Sequence[Operation], head: Sequence[Operation]) -> list[Pair]:
     lines = [[(key, one.stack[:1] and one.stack[0].code) for key, one in zip(*side, strict=True)]
              for side in zip(keys, sides, strict=True)]  # fmt: skip
     names = [[(one.part, one.cost.name) for one in side] for side in sides]
-    plain = common_subsequence(*keys)
-    pairs = _refined(common_subsequence(*lines), *keys)
-    # Expressions may have swapped places: then the lines align fewer operations than there are.
-    pairs = _refined(plain if len(plain) > len(pairs) else pairs, *names)
+    pairs = _refined(_refined(common_subsequence(*lines), *keys), *names)
     found: list[Pair] = []
     for before, after in pairwise([(-1, -1), *pairs, (len(base), len(head))]):
         found += [(number, None) for number in range(before[0] + 1, after[0])]

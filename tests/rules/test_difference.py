@@ -200,9 +200,10 @@ def test_at_most_twelve_rows_are_shown_and_the_rest_is_summed(compare: Compare) 
 def test_what_a_dtype_changes_downstream_is_answered_for_by_the_line_that_changed_it(compare: Compare) -> None:
     head = MODEL.replace("        mask =", "        scores = scores.double()\n        mask =")
     head = head.replace("weights @ v", "weights.float() @ v")
+    head = head.replace("        weights =", "        near = -v\n        weights =")
     rows = {(row.kind, row.line): row.operations for row in compare(MODEL, head, phase="inference").rows}
-    cast, back = line_of(head, "scores.double()"), line_of(head, "weights.float()")
-    assert rows.keys() == {(CHANGED, cast), (ADDED, cast), (ADDED, back)}
+    cast, back, near = (line_of(head, text) for text in ("scores.double()", "weights.float()", "-v"))
+    assert rows.keys() == {(CHANGED, cast), (ADDED, cast), (ADDED, near), (ADDED, back)}
     assert rows[CHANGED, cast] == {"masked_fill": 3, "softmax": 3}
 
 
