@@ -197,10 +197,10 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
         ]
     if undecided and header:
         minutes = result.minutes_needed if isinstance(result, GateResult) else None
-        if minutes is not None:
-            takes = how_many(math.ceil(minutes), "minute")
-            sentences[-1] += f" Deciding takes about {takes}: --gate-minutes {math.ceil(minutes)}."
         how = "Alone" if len(undecided) == 1 else "One alone"
+        if minutes is not None:
+            of_all = "" if how == "Alone" else f": --gate-minutes {math.ceil(minutes)}"
+            sentences[-1] += f" Deciding takes about {how_many(math.ceil(minutes), 'minute')}{of_all}."
         sentences[-1] += f" {how}: {reproduce_command(undecided[0].id, header, minutes)}"
     return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
 

@@ -153,7 +153,8 @@ def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(
     state, how, command = sentence.partition("One alone: pytest" if rows[1:] else "Alone: pytest")
     assert command.endswith("--gate-minutes 1 --size tiny --against main")
     again = command.replace("--gate-minutes 1 ", "") + " --gate-minutes 34"
-    assert timed == f"{state}Deciding takes about 34 minutes: --gate-minutes 34. {how}{again}"
+    of_all = ": --gate-minutes 34" if rows[1:] else ""
+    assert timed == f"{state}Deciding takes about 34 minutes{of_all}. {how}{again}"
     decided = verdict_sentence(result(rows, [], verdict=RunVerdict.PASSED))
     assert decided == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
 
