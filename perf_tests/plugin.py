@@ -27,7 +27,7 @@ from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
-from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of
+from perf_tests.user_code.named import UNDER_TEST, measures_the_suites_own, names_code, repository_of
 
 LEDGER_TEST = "test_counters.py"
 
@@ -97,12 +97,15 @@ def _is_late(config: pytest.Config) -> bool:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     if _is_late(config):
         return []
-    typed = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    if typed and all(path.is_relative_to(before.HERE.parent / "numerics_tests") for path in typed):
+    places = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    if places and all(path.is_relative_to(before.HERE.parent / "numerics_tests") for path in places):
         return []  # it has a line of its own, and other threads
     settings = session_of(config).settings
     reason = why_gpu_is_passed_over(settings.device)
-    lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
+    typed = {name: config.getoption(name) for name in UNDER_TEST}
+    whose = measures_the_suites_own(typed, config.invocation_params.dir)
+    device = f"device: {settings.device}, threads: {settings.threads}"
+    lines = [line for line in (whose, device, reason) if line]
     if settings.nvtx:
         lines.append("nvtx: rounds run inside ranges, so nothing is timed and nothing is saved")
     if settings.cold_cache:

@@ -146,9 +146,12 @@ def open_journal(
             continue
         difference = _difference(contents.header, header)
         if difference:
+            command = f"`{contents.header['command']}`"
+            # With the same settings and selection only the code differs, and the command alone would be refused again.
+            how = f"{'go back to that code and ' if difference == CODE else ''}resume it with {command}"
             raise ResumeError(
-                f"The interrupted run {path.name} differs from this one in {difference}; "
-                f"resume it with `{contents.header['command']}`, or delete {path} to start over."
+                f"The interrupted run {path.name} differs from this one in {difference}; {how}, or delete {path} to "
+                "start over."
             )
         if differences and not any_driver:
             raise ResumeError(
@@ -217,6 +220,9 @@ def _is_another_share(interrupted: Json, now: Json) -> bool:
     return isinstance(theirs, list) and ours is not None and theirs[:1] != ours[:1] and theirs[1:] == ours[1:]
 
 
+CODE = "its code, which has changed since"
+
+
 def _difference(interrupted: Json, now: Json) -> str:
     """Say what makes two headers different runs; empty if they are one."""
     before = interrupted["settings"]
@@ -229,7 +235,7 @@ def _difference(interrupted: Json, now: Json) -> str:
         return ", ".join(changed)
     if interrupted["selection"] != now["selection"]:
         return f"its selection ({len(interrupted['selection'])} cases then, {len(now['selection'])} now)"
-    return "its code, which has changed since" if interrupted["source"] != now["source"] else ""
+    return CODE if interrupted["source"] != now["source"] else ""
 
 
 # How far a run is: a line that is rewritten at a terminal, a line a minute in a log.

@@ -261,7 +261,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("--device", "device: auto, cpu, cuda or cuda:N", "auto", lambda _, text: device_named(text),
                typed_by_default="auto"),
         Option("--size", f"model sizes: {', '.join(SIZES)}, or [NAME=]D_MODELxD_FFxLAYERSxHEADS",
-               "small on a CPU, small to 2.7B on a GPU", sizes),
+               "small on a CPU, small-2layers with --against; small to 2.7B on a GPU", sizes),
         Option("--vocab-size", "tokens in the vocabulary of each size", "10000", whole_number),
         Option("--context", "context lengths in tokens", "128 on a CPU, 128 to 1024 on a GPU",
                partial(whole_numbers, CONTEXTS)),

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
@@ -35,6 +35,7 @@ from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
 from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
 from perf_tests.records.store import write_whole
+from perf_tests.user_code import named
 
 Result = GateResult | RecordedResult
 
@@ -55,7 +56,7 @@ WHY = "; counters are exact, so any increase fails"
 def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
     lines = failure_sentences(result, header, rules)
-    lines += table(*verdict_table(result.cases, header)) if result.cases else []
+    lines += table(*verdict_table(result, header)) if result.cases else []
     lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
     lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
     return [printable(line) for line in (*lines, verdict_sentence(result))]
@@ -65,12 +66,13 @@ def markdown(result: Result, header: Json, rules: Rules) -> str:
     """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
     parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
-    everything = pipe_table(*verdict_table(result.cases, header))
+    everything = pipe_table(*verdict_table(result, header))
     if isinstance(result, RecordedResult):
         conditions = [in_markdown(line) for line in condition_lines(result, header, rules)]
         return "\n".join([*parts, "", *everything, "", *conditions]) + "\n"
-    if loud := [row for row in result.cases if row.verdict not in QUIET]:
-        parts += ["", *pipe_table(*verdict_table(loud, header)), ""]
+    rose = {row.id for row in result.exact if row.is_failure}
+    if loud := [row for row in result.cases if row.verdict not in QUIET or row.id in rose]:
+        parts += ["", *pipe_table(*verdict_table(replace(result, cases=loud), header)), ""]
     if limits := limits_to_accept(result, base_revision(header)):
         entries = toml_entries(limits).strip().splitlines()
         # The fence is longer than any run of backticks in the entries.
@@ -107,12 +109,13 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
     return json.dumps(without_nan(data), allow_nan=False, indent=1)
 
 
-def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str], list[list[str]]]:
+def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[str]]]:
     """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
+    rose = {row.id for row in result.exact if row.is_failure}
     ordered = sorted(
-        cases,
+        result.cases,
         key=lambda row: (
-            not row.is_failure,
+            not (row.is_failure or row.id in rose),
             row.verdict == Verdict.SAME,
             row.verdict == Verdict.OK,
             row.verdict != Verdict.UNDECIDED,
@@ -126,8 +129,9 @@ def verdict_table(cases: Sequence[CaseResult], header: Json) -> tuple[list[str],
         if effect := row.effect:
             found = [f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs)]
         seconds = duration(row.base_seconds), duration(row.head_seconds)
-        rows.append([case_name(row.id), _verdict(row), clock, *seconds, *found])
-    if any(row.verdict == Verdict.UNDECIDED for row in cases):
+        verdict = f"{_verdict(row)}{f', {Verdict.MORE}' if row.id in rose else ''}"
+        rows.append([case_name(row.id), verdict, clock, *seconds, *found])
+    if any(row.verdict == Verdict.UNDECIDED for row in ordered):
         words.append("needed")  # launch pairs, or launches, that would decide
         for cells, row in zip(rows, ordered, strict=True):
             needed = "> 1000" if row.launches_needed is None else str(row.launches_needed)
@@ -162,7 +166,10 @@ def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
             f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({_interval(result.suite)} at 95 %): "
             f"{cause}{_because(result.suite_accepted)}."
         )
-    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
+    for row in result.cases:
+        if row.verdict == Verdict.SLOWER:
+            again = f" Again: {reproduce_command(row.id, header)}" if header else ""
+            sentences.append(_case_sentence(row, header, rules) + again)
     sentences += _sentences_without_figures(row for row in result.cases if row.verdict in LOST.values())
     return sentences + rise_sentences(result.exact)
 
@@ -187,11 +194,14 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
         sentences = [
             f"{Verdict.UNDECIDED}: of {len(undecided)} cases a slowdown of {rules.matters:.1%} is neither confirmed "
             f"nor excluded{unconfirmed}; {needed}."
-            + (f" One alone: {reproduce_command('CASE', header)}" if header else "")
         ]
-    if undecided and isinstance(result, GateResult) and result.minutes_needed is not None:
-        minutes = math.ceil(result.minutes_needed)
-        sentences[-1] += f" Deciding takes a run of about {how_many(minutes, 'minute')}: --gate-minutes {minutes}."
+    if undecided and header:
+        minutes = result.minutes_needed if isinstance(result, GateResult) else None
+        how = "Alone" if len(undecided) == 1 else "One alone"
+        if minutes is not None:
+            of_all = "" if how == "Alone" else f": --gate-minutes {math.ceil(minutes)}"
+            sentences[-1] += f" Deciding takes about {how_many(math.ceil(minutes), 'minute')}{of_all}."
+        sentences[-1] += f" {how}: {reproduce_command(undecided[0].id, header, minutes)}"
     return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
 
 
@@ -218,8 +228,7 @@ def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
-    """What the row shows of a slower or undecided case, what another clock shows that calls it SLOWER too, and how to
-    measure it again."""
+    """What the row shows of a slower or undecided case, and what another clock shows that calls it SLOWER too."""
     launches, effect = ("launch pairs" if header else "launches"), row.effect
     start = f"{row.verdict}: {case_name(row.id)}"
     if effect is None:
@@ -230,9 +239,8 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
     said = f"{start}: head is {abs(effect.effect):.1%} {words} by {clock} ({_interval(effect)} at 95 %{count})"
     for by, other in row.slower_by.items():
         said += "" if by == row.clock else f"; by {CLOCKS[by]} {other.effect:+.1%} ({_interval(other)})"
-    how = "Again"
     if row.verdict == Verdict.UNDECIDED:
-        how, fresh = "Alone", "fresh " if header else ""
+        fresh = "fresh " if header else ""
         state = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
         if header and effect.low > rules.margin:
             state = "it needs confirmation by fresh launch pairs"
@@ -240,13 +248,18 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
         said += f"; {state}; deciding would take {needed} {fresh}{launches}"
     else:
         said += f"; a slowdown above {rules.margin:.1%} is significant{_because(row.accepted)}"
-    return f"{said}." + (f" {how}: {reproduce_command(row.id, header)}" if header else "")
+    return f"{said}."
 
 
-def reproduce_command(case_id: str, header: Json) -> str:
-    options = header.get("options") or f"--against {base_revision(header)}"
-    folder = f"{header['suite']}/" if header.get("suite") else ""
-    return f"pytest {shlex.quote(f'{folder}{case_id}')} {options}"
+def reproduce_command(case_id: str, header: Json, minutes: float | None = None) -> str:
+    """What to type in this folder to measure a case again, where known for as many minutes as it needs."""
+    typed = header.get("options") or f"--against {base_revision(header)}"
+    if minutes is not None:
+        typed = f"{re.sub(r'--gate-minutes[= ][^ ]+ ?', '', typed)} --gate-minutes {math.ceil(minutes)}"
+    options, suite = shlex.split(typed), Path(header.get("suite") or named.SUITE)
+    if options[:2] == named.CONFIGURED:
+        return named.as_typed_here([*named.CONFIGURED, f"{named.SUITE}/{case_id}", *options[2:]])
+    return named.as_typed_here([case_id if suite == Path.cwd() else f"{suite}/{case_id}", *options])
 
 
 def base_revision(header: Json) -> str:
@@ -282,7 +295,7 @@ def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
             spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
         of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "more pair")
         lines = [
-            f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of those "
+            f"{header['base']['label']} against {header['head']['label']}: up to {of_all} a case, {fresh} of those "
             f"that stage 1 could not clear; verdicts use {CLOCKS[clock.clock]}: {spreads}."
         ]
         if clock.guards:
@@ -303,8 +316,8 @@ def verdict_sentence(result: Result) -> str:
     counts = Counter(row.verdict for row in result.cases)
     counted = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
     counted += ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
-    exact = sum(row.is_failure for row in result.exact)
-    counted += f", {exact} counters rose" if exact else ""
+    if risen := [row.id for row in result.exact if row.is_failure]:
+        counted += f"; {how_many(len(risen), 'counter')} rose in {how_many(len({*risen}), 'case')}"
     rows: list[CaseResult | ExactResult] = [*result.cases, *result.exact]
     accepted = sum(row.accepted is not None for row in rows)
     counted += f"; {accepted} accepted" if accepted else ""

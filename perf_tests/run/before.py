@@ -51,7 +51,7 @@ from perf_tests.records.store import (
 )
 from perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, predicted_seconds, quarantine, read_time_limit
 from perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
-from perf_tests.user_code.named import Repository, digest_of, loaded_below, suite_files
+from perf_tests.user_code.named import Repository, as_typed_here, digest_of, loaded_below, suite_files
 
 HERE = Path(__file__).parents[1]
 """The folder with the benchmarks."""
@@ -375,8 +375,8 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
 
 def _header(config: pytest.Config, suite: Session, selection: list[str], machine_info: Json) -> Json:
     """Return what two calls must share to be one run, the command that resumes it, and when it started."""
-    started_by = ["pytest"] if suite.peers is None else suite.peers.launched.command
-    words, settings = [*started_by, *config.invocation_params.args], asdict(suite.settings)
+    words, settings = [*config.invocation_params.args], asdict(suite.settings)
+    words += [] if "--resume" in words else ["--resume"]
     return {
         **({} if suite.places_in_grid is None else {"places": suite.places_in_grid}),
         "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
@@ -384,7 +384,7 @@ def _header(config: pytest.Config, suite: Session, selection: list[str], machine
         "machine_info": machine_info,
         "commit_info": commit_info_of(config),
         "source": source_digest(suite.repository),
-        "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
+        "command": as_typed_here(words) if suite.peers is None else shlex.join([*suite.peers.launched.command, *words]),
         "started": datetime.now(UTC).isoformat(),
     }
 

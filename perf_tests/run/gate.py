@@ -34,6 +34,7 @@ from perf_tests.report.gate_screens import (
 )
 from perf_tests.run.before import accepted_slowdowns, machine_info_of
 from perf_tests.run.ends import kept_pace, predicted_seconds, read_time_limit
+from perf_tests.user_code.named import program
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -106,7 +107,13 @@ def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workben
     cost = PairCost(seconds_since_process_start(), of_cases)
     needed = cost.needed_seconds(of_cases, rules) * (kept_pace(workbench.device) or 1.0) / 60
     cases, others, usable = how_many(len(items), "case"), workbench.others.cores(), len(os.sched_getaffinity(0))
-    line = f"The gate of {cases} takes about {max(1, round(needed))} min, at most {minutes:g} (--gate-minutes)."
+    about = max(1, round(needed))
+    line = f"The gate of {cases} takes about {about} min, at most {minutes:g} (--gate-minutes)."
+    if about > minutes:
+        need = "needs" if len(items) == 1 else "need"
+        line = (
+            f"{cases} {need} about {about} min; --gate-minutes {minutes:g} ends it earlier, with cases left undecided."
+        )
     threads = workbench.settings.threads if workbench.settings.device_type == "cpu" else 1
     if others is None or others + min(threads, usable) <= usable + BUSY_CORES:
         return line
@@ -235,7 +242,7 @@ class GatePlugin:
                 self.run.notes.append(offer_entries(limits, self.run.paths[-1].with_name(f"{stem}_accept.toml")))
         for path in self.run.paths[-1:]:
             typed = shlex.quote(os.path.relpath(path))
-            self.run.notes.append(f"Samples: {path}. Judge them again with `perf-tests replay {typed}`.")
+            self.run.notes.append(f"Samples: {path}. Judge them again with `{program()} replay {typed}`.")
         terminalreporter.section("gate", sep="-")
         for line in (*lines[:-1], *self.run.what_changed, *lines[-1:], *self.run.notes):
             terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))

@@ -4,10 +4,14 @@ A worker of the gate finds every file in its side's tree, wherever that was type
 
 import importlib
 import importlib.util
+import os
+import shlex
+import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -155,8 +159,15 @@ def absolute(text: str) -> str:
     return _at(text, str(Path(_place(text)).resolve())) if _is_file(text) else text
 
 
+MOST_OFFERED = 12
+"""Names of a module that are listed where another was typed."""
+
+
 def load(text: str, copy: str = "") -> Any:
-    """Load what `text` names: run its module, and raise what that raises. Each `copy` of a file is its own module."""
+    """Load what `text` names: run its module, and raise what that raises. Each `copy` of a file is its own module.
+
+    Raises AttributeError with what the module defines where it lacks the name.
+    """
     place, _, name = text.rpartition(":")
     try:
         module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
@@ -167,6 +178,18 @@ def load(text: str, copy: str = "") -> Any:
             "load that file by its path with importlib, or write the factory into it and name it path/model.py:NAME"
         )
         raise ImportError(f"{error}; `model` is the suite's own package here: {next_step}") from error
+    if not hasattr(module, name):
+        offered = [
+            one
+            for one, value in vars(module).items()
+            if callable(value)
+            and not one.startswith("_")
+            and str(getattr(value, "__module__", "")).startswith(module.__name__)
+        ]
+        closest = sorted(get_close_matches(name, offered, MOST_OFFERED, cutoff=0.0))
+        more = f" and {len(offered) - len(closest)} more" if len(offered) > len(closest) else ""
+        has = ", ".join(closest) or "no function and no class of its own"
+        raise AttributeError(f"{place} has no {name!r}; it has {has}{more}")
     return getattr(module, name)
 
 
@@ -209,6 +232,29 @@ SUITE = Path(__file__).resolve().parents[2]
 
 UNDER_TEST = ("--model", "--attention", "--optimizer")
 """Options that name code of the user's own, each alone or in a comma-separated list."""
+
+
+CONFIGURED = ["--config-file", str(SUITE / "pyproject.toml")]
+"""What `perf-tests run` gives to pytest first; the folder, file or case is next."""
+
+
+def program() -> str:
+    """What to type for `perf-tests` here: its path, where the shell finds none or another by that name."""
+    beside = Path(sys.executable).with_name("perf-tests")
+    if not beside.exists():
+        return "python -m perf_tests"
+    found = shutil.which("perf-tests")
+    is_found = found is not None and Path(found).resolve() == beside.resolve()
+    path = os.path.relpath(beside)
+    return "perf-tests" if is_found else shlex.quote(path if "/" in path else f"./{path}")
+
+
+def as_typed_here(words: Sequence[str]) -> str:
+    """Return the command line that gives these words to pytest: `perf-tests run`, if they are its, or pytest's own."""
+    if list(words[:2]) != CONFIGURED or not "".join(words[2:3]).startswith(f"{SUITE}/"):
+        return shlex.join(["pytest", *words])
+    place = os.path.relpath(words[2], SUITE).removeprefix("perf_tests").removeprefix("/")
+    return " ".join([program(), "run", *([shlex.quote(place)] if place else []), shlex.join(words[3:])]).rstrip()
 
 
 @dataclass(frozen=True)
@@ -279,6 +325,18 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
         outside=tuple(outside),
         folder=folder.resolve(),
         import_path=tuple(e for e in entries if e.is_relative_to(root) and not is_installed(e)),
+    )
+
+
+def measures_the_suites_own(typed: Mapping[str, str | None], folder: Path) -> str | None:
+    """Say whose model is measured where a user in a repository of their own names nothing of it; else None."""
+    mine = _top_of(folder.resolve() / "it")
+    ours = None if is_installed(SUITE) else _top_of(SUITE / "it")
+    if mine in (None, ours) or any(":" in (text or "") for text in typed.values()):
+        return None
+    return (
+        f"measures the suite's own model (in {SUITE}), not the repository {mine} that you are in; give "
+        "--model FILE.py:FACTORY to measure yours"
     )
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from perf_tests.phases import FINE
-from perf_tests.user_code.named import SUITE
+from perf_tests.user_code.named import CONFIGURED, SUITE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,4 +55,4 @@ def of_pytest(words: Sequence[str]) -> list[str]:
     words, place = ["--help" if word == "--help-all" else word for word in words], SUITE / "perf_tests"
     if words and words[0].startswith(("test_", "numerics_tests")):
         place = (SUITE if words[0].startswith("numerics_tests") else place) / words.pop(0)
-    return ["--config-file", str(SUITE / "pyproject.toml"), str(place), *words]
+    return [*CONFIGURED, str(place), *words]

@@ -75,6 +75,17 @@ def config(*arguments: str, limit: str | None = None, known: Any = None, **optio
     )  # fmt: skip
 
 
+def test_the_first_line_says_whose_model_is_measured_where_a_user_would_not_expect_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    here, there = config("perf_tests"), config("perf_tests")
+    there.invocation_params.dir = tmp_path
+    for asked in (here, there):
+        session_of(asked).settings = SETTINGS
+    told = plugin.pytest_report_header(there)
+    assert told[0].startswith("measures the suite's own model (in ")
+    assert told[1:] == plugin.pytest_report_header(here)
+
+
 @pytest.mark.parametrize(
     "arguments, options, restricts",
     [

@@ -1,7 +1,9 @@
 """What a person sees of a gate run: the sentences, the table, the Markdown, and the same for machines."""
 
 import json
+import shlex
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ from perf_tests.report.gate_screens import (
     verdict_sentence,
     verdict_table,
 )
+from perf_tests.user_code.named import CONFIGURED, SUITE
 from tests.support.simulated_launches import RULES
 
 ID = "perf_tests/test_forward.py::test_forward[small-ctx{}-fp32-naive]"
@@ -86,7 +89,7 @@ def test_a_run_says_how_many_cases_run_the_same_program_and_why_the_others_were_
     assert "2 cases: model/attention.py:48 differs." in said(found, "attention.py:48")
     assert "1 case: it reads a value." in said(found, "reads a value")
     assert verdict_sentence(found) == "gate: PASSED (3 OK, 1 SAME)"
-    _, rows = verdict_table(found.cases, HEADER)
+    _, rows = verdict_table(found, HEADER)
     assert [row[1] for row in rows] == ["OK", "OK", "OK", "SAME"]
     loud, folded = markdown(found, HEADER, RULES).split("<details>", 1)
     assert ("| SAME |" in loud, "SAME" in folded) == (False, True)
@@ -100,11 +103,11 @@ def test_what_fails_is_said_before_the_table_which_begins_with_it_and_has_every_
     lines = report_lines(result(), HEADER, RULES)
     top = next(place for place, line in enumerate(lines) if line.startswith("case "))
     assert [line.split(":")[0] for line in lines[:top]] == ["SLOWER", "GONE", "GONE", "MORE"]
-    verdicts = ["SLOWER", "GONE", "GONE", "UNDECIDED", "OK", "OK", "OK"]
+    verdicts = ["SLOWER, MORE", "GONE", "GONE", "UNDECIDED", "OK", "OK", "OK"]
     assert [f" {verdict} " in line for verdict, line in zip(verdicts, lines[top + 1 :], strict=False)] == [True] * 7
     assert [line.split()[-1] for line in lines[top : top + 5]] == ["needed", "-", "-", "-", "41"]
     assert all(line.isprintable() for line in lines), "nothing printed can move the cursor"
-    assert lines[-1] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE, 1 counters rose)"
+    assert lines[-1] == "gate: FAILED (1 SLOWER, 3 OK, 1 UNDECIDED, 2 GONE; 1 counter rose in 1 case)"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_a_slowdown_is_one_sentence_with_all_one_needs(found: GateResult, header
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([NOISY], ["3.0% slower", "neither confirmed nor excluded", "about 41 fresh launch pairs", "Alone: pytest '"]),
+        ([NOISY], ["3.0% slower", "neither confirmed nor excluded", "about 41 fresh launch pairs"]),
         ([replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6), launches_needed=None)],
          ["it needs confirmation by fresh launch pairs", "more than a thousand"]),
         ([replace(NOISY, effect=Effect(-0.03, -0.1, 0.1, 6))], ["3.0% faster"]),
@@ -143,12 +146,57 @@ def test_a_slowdown_is_one_sentence_with_all_one_needs(found: GateResult, header
 def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(
     rows: list[CaseResult], words: list[str]
 ) -> None:
-    sentence = said(result(rows, [], verdict=RunVerdict.PASSED), "UNDECIDED: ")
+    header = HEADER | {"options": "--gate-minutes 1 --size tiny --against main"}
+    sentence = said(result(rows, [], verdict=RunVerdict.PASSED), "UNDECIDED: ", header)
     assert [word for word in words if word not in sentence] == []
-    timed = said(result(rows, [], verdict=RunVerdict.PASSED, minutes_needed=33.4), "UNDECIDED: ")
-    assert timed == f"{sentence} Deciding takes a run of about 34 minutes: --gate-minutes 34."
+    timed = said(result(rows, [], verdict=RunVerdict.PASSED, minutes_needed=33.4), "UNDECIDED: ", header)
+    state, how, command = sentence.partition("One alone: pytest" if rows[1:] else "Alone: pytest")
+    assert command.endswith("--gate-minutes 1 --size tiny --against main")
+    again = command.replace("--gate-minutes 1 ", "") + " --gate-minutes 34"
+    of_all = ": --gate-minutes 34" if rows[1:] else ""
+    assert timed == f"{state}Deciding takes about 34 minutes{of_all}. {how}{again}"
     decided = verdict_sentence(result(rows, [], verdict=RunVerdict.PASSED))
     assert decided == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
+
+
+def test_a_command_that_is_printed_runs_in_the_folder_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`perf-tests` by its path where the shell finds none, `pytest` with the case's whole path outside of the suite."""
+    typed = "--model train/model.py:build --against main"
+    of_run = shlex.join([*CONFIGURED, *shlex.split(typed)])
+    beside = tmp_path / "env/bin/perf-tests"
+    beside.parent.mkdir(parents=True)
+    beside.touch(mode=0o755)
+    monkeypatch.setattr("sys.executable", str(beside.with_name("python")))
+    monkeypatch.setenv("PATH", "/nowhere")
+    for folder, options, command in (
+        (SUITE, typed, f"pytest '{ID.format(0)}' {typed}"),
+        (tmp_path, typed, f"pytest '{SUITE}/{ID.format(0)}' {typed}"),
+        (tmp_path, of_run, f"env/bin/perf-tests run '{ID.format(0).removeprefix('perf_tests/')}' {typed}"),
+        (beside.parent, of_run, f"./perf-tests run '{ID.format(0).removeprefix('perf_tests/')}' {typed}"),
+    ):
+        monkeypatch.chdir(folder)
+        assert said(result(), "SLOWER: forward", HEADER | {"options": options}).endswith(f" Again: {command}")
+    monkeypatch.setenv("PATH", str(beside.parent))
+    assert " Again: perf-tests run 'test_forward.py::" in said(
+        result(), "SLOWER: forward", HEADER | {"options": of_run}
+    )
+
+
+def test_a_case_whose_counters_rose_is_not_ok_alone_and_the_last_line_counts_such_cases() -> None:
+    exact = [counted(number, name, 7, 8) for number in (10, 11) for name in ("kernel_launches", "host_reads")]
+    found = result([*OK, NOISY], exact)
+    _, rows = verdict_table(found, HEADER)
+    assert [row[1] for row in rows] == ["OK, MORE", "OK, MORE", "UNDECIDED", "OK"]
+    assert verdict_sentence(found) == "gate: FAILED (3 OK, 1 UNDECIDED; 4 counters rose in 2 cases)"
+    loud, _ = markdown(found, HEADER, RULES).split("<details>", 1)
+    assert loud.count("| OK, MORE |") == 2
+    verdicts = {row["verdict"] for row in json.loads(as_json(found, HEADER, RULES))["cases"]}
+    assert verdicts == {"OK", "UNDECIDED"}
+    accepted = acceptance({"id": ID.format(10), "limit": 9, "reason": "why", "revision": "0", "counter": "host_reads"})
+    of_one = result([OK[0]], [counted(10, "host_reads", 7, 8, accepted)], verdict=RunVerdict.PASSED)
+    assert verdict_table(of_one, HEADER)[1][0][1] == "OK"
 
 
 def test_cases_without_figures_say_why_once_for_each_reason() -> None:
@@ -163,7 +211,7 @@ def test_cases_without_figures_say_why_once_for_each_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ["6 launch pairs of all cases, 10 more pairs of those", "pairs scatter by 1.0% in wall time",
+        ({}, ["up to 6 launch pairs a case, 10 more pairs of those", "pairs scatter by 1.0% in wall time",
               "All cases together: head takes +0.2% (-0.1% to +0.5% at 95 %).", "could detect a 2.0% slowdown"]),
         ({"clock": ClockDecision("cpu", 0.05, 0.01)}, ["and by 1.0% in CPU time", "Wall time is checked too"]),
         ({"clock": ClockDecision("wall", float("nan"), None), "detectable": None},
@@ -186,7 +234,7 @@ def test_power_is_said_of_a_run_with_an_undecided_case_alone() -> None:
 
 
 def test_what_rose_is_a_sentence_a_case_or_one_for_many_and_what_moved_a_row_a_case() -> None:
-    assert "saved_bytes rose from 1,000 to 1,100 (+10.00%); counters are exact" in said(result(), "MORE")
+    assert "saved_bytes rose from 1,000 to 1,100 (+10.00%); counters are exact" in said(result(), "MORE:")
     risen = [counted(place, "saved_bytes", 1000, 1100 + place) for place in range(MOST_CASES + 1)]
     exact = [*risen, counted(0, "host_reads", 0, 5), counted(7, "saved_bytes", 9, 7)]
     lines = report_lines(result(exact=exact), HEADER, RULES)

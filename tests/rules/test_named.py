@@ -1,5 +1,6 @@
 """What is typed as MODULE:NAME or FILE.py:NAME is found before it runs, in its repository or the gate's copy of it."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from perf_tests.bench.workers import inherited_environment
 from perf_tests.run.before import source_digest
 from perf_tests.user_code import named
+from perf_tests.verbs.run import of_pytest
 from tests.support.launch import MODELS
 
 
@@ -77,6 +79,40 @@ def test_an_installed_suite_holds_no_records_and_has_no_base(theirs: Path, monke
             assert (found.root, found.holds_suite, len(found.outside)) == (root, False, 1)
     found = holder(theirs.parent, model=f"{theirs}/train/nets.py:build")
     assert (found.root, found.outside) == (theirs, ())
+
+
+def test_who_names_nothing_in_a_repository_of_their_own_is_told_whose_model_is_measured(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {"--model": None, "--attention": "naive,sdpa", "--optimizer": "fused"}
+    said = (
+        f"measures the suite's own model (in {named.SUITE}), not the repository {theirs} that you are in; give "
+        "--model FILE.py:FACTORY to measure yours"
+    )
+    assert named.measures_the_suites_own(nothing, theirs / "train") == said
+    for text in ("nets.py:build", "train.nets:build", "hf:../config.json"):
+        assert named.measures_the_suites_own({**nothing, "--model": text}, theirs / "train") is None
+    assert named.measures_the_suites_own({**nothing, "--attention": "naive,f.py:attend"}, theirs) is None
+    for folder in (named.SUITE, named.SUITE / "perf_tests", theirs.parent):
+        assert named.measures_the_suites_own(nothing, folder) is None
+    monkeypatch.setattr(named, "SUITE", theirs / ".venv/lib/python3.11/site-packages/perf_tests_suite")
+    assert "not the repository" in str(named.measures_the_suites_own(nothing, theirs))
+
+
+def test_the_command_of_a_run_is_perf_tests_where_that_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite, typed = str(named.SUITE), ["--model", "a b.py:build", "--resume"]
+    monkeypatch.setattr(named, "program", lambda: "../env/bin/perf-tests")
+    for words, command in (
+        (["perf_tests", *typed], "pytest perf_tests --model 'a b.py:build' --resume"),
+        ([*named.CONFIGURED, f"{suite}/perf_tests", *typed],
+         "../env/bin/perf-tests run --model 'a b.py:build' --resume"),
+        ([*named.CONFIGURED, f"{suite}/perf_tests/test_forward.py"], "../env/bin/perf-tests run test_forward.py"),
+        ([*named.CONFIGURED, f"{suite}/numerics_tests", "-x"], "../env/bin/perf-tests run numerics_tests -x"),
+        (named.CONFIGURED, f"pytest --config-file {suite}/pyproject.toml"),
+    ):  # fmt: skip
+        assert named.as_typed_here(words) == command
+        if words[:2] == named.CONFIGURED and words[2:]:
+            assert of_pytest(shlex.split(command)[2:]) == words
 
 
 @pytest.fixture
@@ -148,6 +184,19 @@ def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) 
     built = named.load(f"{tmp_path}/model.py:build")
     assert built(3) == (3, 5)
     assert named.load(f"{tmp_path}/model.py:build") is built is not named.load(f"{tmp_path}/model.py:build", "copy")
+
+
+def test_a_name_that_a_module_lacks_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    """Its own functions and classes, no imports; of many those that are spelt alike."""
+    (tmp_path / "nets.py").write_text(
+        "from dataclasses import dataclass\nWIDTH = 64\nclass TinyLM: ...\nclass Block: ...\n"
+        "def _helper(): ...\ndef build(config): ...\n"
+    )
+    with pytest.raises(AttributeError) as refusal:
+        named.load(f"{tmp_path}/nets.py:biuld")
+    assert str(refusal.value) == f"{tmp_path}/nets.py has no 'biuld'; it has Block, TinyLM, build"
+    with pytest.raises(AttributeError, match=r"^torch.optim has no 'Adagard'; it has .*Adagrad, .* and \d+ more$"):
+        named.load("torch.optim:Adagard")
 
 
 def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,14 +86,14 @@ def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> N
 def test_what_would_make_it_another_run_is_named_with_how_to_resume_or_start_over(tmp_path: Path) -> None:
     path, facts = interrupted(tmp_path, on_gpu("550")), on_gpu("550")
     for change, said in (
-        ({"settings": {**facts["settings"], "rounds": 99}}, "rounds (None then, 99 now)"),
-        ({"selection": [FORWARD]}, "its selection (2 cases then, 1 now)"),
-        ({"source": "another"}, "its code, which has changed since"),
+        ({"settings": {**facts["settings"], "rounds": 99}}, "rounds (None then, 99 now); resume"),
+        ({"selection": [FORWARD]}, "its selection (2 cases then, 1 now); resume"),
+        ({"source": "another"}, "its code, which has changed since; go back to that code and resume"),
     ):
         with pytest.raises(ResumeError) as refusal:
             open_journal(tmp_path, {**facts, **change}, resume=True)
         assert f"{path.name} differs from this one in {said}" in str(refusal.value)
-        assert f"resume it with `{facts['command']}`, or delete {path}" in str(refusal.value)
+        assert f"resume it with `{facts['command']}`, or delete {path} to start over." in str(refusal.value)
 
 
 @pytest.fixture

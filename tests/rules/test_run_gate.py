@@ -115,12 +115,15 @@ def test_the_gate_says_before_it_measures_how_long_it_takes_and_that_the_machine
     workbench = Workbench(settings, Mock(), Mock(), 2**30, others=Mock(cores=lambda: others))
     items: list[Any] = [benchmark(attention_case(), nodeid=str(number)) for number in range(4)]
     rules = Rules(screen_pairs=6, confirm_looks=(10,), look_shares=(1.0,))
-    said = gate_eta(items, rules, 15.0, workbench)
+    said = gate_eta(items, rules, 60.0, workbench)
     of_cases = 4 * (2 * 5 * 0.05 + 16 * 0.05)
     minutes = round((6 * (120 + of_cases) + 10 * (120 + 0.2 * of_cases)) / 60)
     assert minutes == 33
-    assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 15 (--gate-minutes).")
+    assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
     assert ("BUSY MACHINE: other programs use" in said) == is_busy
+    ended = f"4 cases need about {minutes} min; --gate-minutes 15 ends it earlier, with cases left undecided."
+    assert gate_eta(items, rules, 15.0, workbench).startswith(ended)
+    assert gate_eta(items[:1], rules, 15.0, workbench).startswith("1 case needs about ")
 
 
 def test_what_the_gate_says_first_comes_before_its_first_launch_pair(monkeypatch: pytest.MonkeyPatch) -> None:

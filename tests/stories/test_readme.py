@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from claims.predicted_times import LONG
 from claims.table import CLAIMS
+from model.sizes import ModelConfig
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import consistency, physics
 from perf_tests.audit.tables import WINDOW
@@ -117,7 +119,9 @@ def figures_of(name: str) -> list[str]:
         ]
     if name == "your-own":
         short = ", ".join(map(str, LENGTHS))
+        asked = ", ".join(f"`{field.name}`" for field in fields(ModelConfig) if field.name != "vocab_size")
         return [
+            f"takes a `ModelConfig`: {asked} and `vocab_size`.",
             f"for at most {guard.LONGEST_SECONDS} s of CPU time a call",
             f"at {short} and {MANY_KEYS} tokens",
             f"longer than {IN_WORDS[LONGEST_CHECK_SECONDS / 60]} minutes",

@@ -4,6 +4,7 @@ Seventeen launches: signals, a case that hangs, two runs at once, and a grid in 
 """
 
 import json
+import re
 import shlex
 import signal
 import time
@@ -14,6 +15,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.records.journal import JournalContents, read_journal
 from perf_tests.records.record import Json, identity_of
+from perf_tests.verbs.run import of_pytest
 from tests.support.forked_python import forked_python
 from tests.support.launch import (
     ALL_THREE,
@@ -28,6 +30,7 @@ from tests.support.launch import (
     record_files,
     start,
     start_command,
+    suite,
 )
 
 AT_8, AT_16 = (f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16))
@@ -44,9 +47,14 @@ def journal_of(launched: Launch) -> JournalContents:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Launch]:
-    """A run ended by a signal in the second of three cases."""
+    """A run ended by a signal in the second of three cases; by SIGTERM one that `perf-tests run` began."""
     storages = {name: tmp_path_factory.mktemp(name) for name in ("SIGKILL", "SIGINT", "SIGTERM")}
-    return {name: launch(storage, *DIES_AT_16, PLANTED_SIGNAL=name) for name, storage in storages.items()}
+    begun = {name: suite(storage, *DIES_AT_16) for name, storage in storages.items()}
+    python, words = begun["SIGTERM"][:3], begun["SIGTERM"][4:]
+    begun["SIGTERM"] = (*python, *of_pytest(words))
+    return {
+        name: finish(start_command(command, PLANTED_SIGNAL=name), storages[name]) for name, command in begun.items()
+    }
 
 
 @pytest.mark.parametrize("sent, exit_code, began", [("SIGKILL", -9, 1), ("SIGINT", 2, 0), ("SIGTERM", 143, 0)])
@@ -71,6 +79,8 @@ def test_the_command_that_an_interrupted_run_prints_completes_it_with_the_rounds
     assert completed.measured.keys() == ALL_THREE
     assert (len(completed.record["benchmarks"]), completed.record["outcomes"], completed.journals) == (3, [], [])
     assert before == [completed.measured[AT_8]]
+    assert re.search(r"resume with `\S+( -m perf_tests)? run -", ended["SIGTERM"].output)
+    assert "--config-file" not in ended["SIGTERM"].output.partition("resume with `")[2]
 
 
 def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, Launch], tmp_path: Path) -> None:
