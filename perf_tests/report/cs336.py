@@ -3,9 +3,9 @@
 perf-tests writeup -o writeup.md
 perf-tests writeup --all -o everything.md
 
-A short page, every table, or data; the same from the same files. The questions are data, in `cs336.toml`: what is
-asked, the command that measures it, one sentence why, and which figures of ours and of five public write-ups stand
-beside each other.
+A short page, every table, or data; the same from the same files, without -o of committed records alone. The questions
+are data, in `cs336.toml`: what is asked, the command that measures it, one sentence why, and which figures of ours and
+of five public write-ups stand beside each other.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not (root / "published").is_dir():
         raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:
-        sources = Sources(root, counted_figures())
+        sources = Sources(root, counted_figures(), takes_ignored=output is not None)
         if arguments.json:
             text = json.dumps(as_data(sources), indent=1) + "\n"
         else:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         named = getattr(error, "filename", None)
         why = f"{named}: {without_path(error)}" if named else str(error).removesuffix(".")
         raise RefusalError(f"The files below {root} do not hold what the answers need: {why}.") from error
-    tell_left_out(sources.left_out, ())
+    tell_left_out(sources.left_out + sources.passed_over, ())
     if output is None:
         print(text, end="")
     else:
