@@ -262,10 +262,11 @@ def short_page(sources: Sources) -> str:
     records = grouped((line.split(": ", 1) for line in reversed(sources.machines)), itemgetter(1))
     machines = "\n".join(
         fill(
-            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120, subsequent_indent="  ", break_long_words=False
+            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120,
+            subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
         )
         for name, of in records.items()
-    )
+    )  # fmt: skip
     lines = [_asked()["head"].format(answered=sum(map(bool, rows.values())), of=len(rows), machines=machines)]
     for number, (problem, found) in enumerate(rows.items(), 1):
         lines += [f"## {number}. {problem.name}\n", f"    {problem.command}\n"]

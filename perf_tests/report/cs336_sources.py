@@ -113,7 +113,7 @@ class Sources:
         places = [(record.path.parent, machine_name(record.data)) for record in found]
         for why, folders in {
             "git ignores them; -o FILE takes them": [path.parent for path in ignored],
-            "of another machine than the newest record": [place[0] for place in places if place != places[0]],
+            "of another folder or machine than the newest record": [place[0] for place in places if place != places[0]],
         }.items():
             for folder, count in Counter(folders).items():
                 self.passed_over.append(f"{how_many(count, 'record')} in .benchmarks/{folder.name}: {why}.")

@@ -187,7 +187,7 @@ def test_records_of_a_run_answer_where_they_are_taken_and_those_that_do_not_are_
         with_record(root, data, ignored, number)
     for takes_ignored, text, said in (
         (False, "9000", [f"2 records in .benchmarks/{ignored}: git ignores them; -o FILE takes them."]),
-        (True, "1000", [f"1 record in .benchmarks/{folder}: of another machine than the newest record."
+        (True, "1000", [f"1 record in .benchmarks/{folder}: of another folder or machine than the newest record."
                         for folder in (ignored, ours)]),
     ):  # fmt: skip
         sources = Sources(root, COUNTED, takes_ignored=takes_ignored)
