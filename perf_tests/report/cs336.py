@@ -38,7 +38,9 @@ TRACKED = "docs/cs336.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", help="write this file, Markdown, instead of printing")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write this Markdown file, of records that git ignores too"
+    )
     parser.add_argument("--all", action="store_true", help="every table of every question, with the published columns")
     parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
 
