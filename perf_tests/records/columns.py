@@ -343,6 +343,8 @@ class Column:
     kind: type
     meaning: str
     of: Callable[[Known], object]
+    is_shown: bool = False
+    """Whether a table for people has it where no columns are asked for; without those that are empty in every row."""
 
     def value(self, known: Known) -> Value:
         """Null where a damaged or hostile record has another kind of value there."""
@@ -360,6 +362,11 @@ class Column:
 def _case(name: str, kind: type, meaning: str) -> Column:
     """A field of the identity, or of what was recorded with it."""
     return Column(name, kind, meaning, lambda known: known.cell.field(name))
+
+
+def _shown(column: Column) -> Column:
+    """The column for people too."""
+    return replace(column, is_shown=True)
 
 
 def _rounds(name: str, kind: type, meaning: str, of: Callable[[Times], object]) -> Column:
@@ -413,6 +420,10 @@ _IDENTITY = {
     "dtype": "of a collective's message",
 }  # fmt: skip
 
+_SHOWN = {"phase", "size", "context_length", "precision", "attention", "execution", "checkpoint", "head_dim",
+          "sequence_length", "world", "collective", "message_bytes"}  # fmt: skip
+"""Fields of the identity that people are shown."""
+
 _STATE = {
     "load_average_1min": "load", "cpu_clock_mhz": "clock", "sm_clock_mhz": "GPU clock", "temperature_celsius": "GPU",
     "power_watts": "GPU", "usable_processors": "of the process", "processor_quota": "share of their time",
@@ -437,22 +448,23 @@ _COLUMNS: tuple[Column, ...] = (
     _record("threads", int, "CPU threads of PyTorch", "machine_info", "torch", "threads"),
     # The case.
     Column("id", str, "node id of the benchmark", lambda known: known.cell.id),
-    *(_case(name, _NUMBERS.get(name, str), meaning) for name, meaning in _IDENTITY.items()),
+    *(replace(_case(name, _NUMBERS.get(name, str), meaning), is_shown=name in _SHOWN)
+      for name, meaning in _IDENTITY.items()),
     _case("seed", int, "of weights, and of the first inputs"),
     _case("warmup_rounds", int, "unmeasured rounds asked for"),
     _case("warmup_rounds_run", int, "unmeasured rounds that ran"),
     _case("float32_matmul_precision", str, "`highest` is TF32 off"),
     _case("sdpa_backend", str, "kernel behind sdpa"),
     # How it ended.
-    Column("outcome", str, "`measured`, why there is no timing, or `not_timed` where only extra passes ran",
-           lambda known: known.cell.outcome or "measured"),
+    _shown(Column("outcome", str, "`measured`, why there is no timing, or `not_timed` where only extra passes ran",
+                  lambda known: known.cell.outcome or "measured")),
     Column("reason", str, "the sentence of a case without a timing", lambda known: known.cell.reason),
     Column("flags", str, "remarks on the figure, separated by spaces", lambda known: " ".join(known.cell.flags)),
     _case("needed_bytes", int, "memory that a case without a timing needs at least"),
     _case("available_bytes", int, "memory that it may use"),
     # Times.
     _rounds("rounds", int, "measured rounds", len),
-    _rounds("median_seconds", float, "of the rounds", lambda times: times.median),
+    _shown(_rounds("median_seconds", float, "of the rounds", lambda times: times.median)),
     _rounds("median_low_seconds", float, "lower end of its 95 % interval",
             lambda times: (times.median_interval(0.95) or (None,))[0]),
     _rounds("median_high_seconds", float, "upper end", lambda times: (times.median_interval(0.95) or (None,))[-1]),
@@ -475,8 +487,8 @@ _COLUMNS: tuple[Column, ...] = (
     _case("first_round_seconds", float, "first round, unmeasured"),
     _case("compile_seconds", float, "of the first round where it compiled"),
     # Rates.
-    _case("tokens_per_second", float, "at the median"),
-    _case("tflops_per_second", float, "model FLOPs at the median"),
+    _shown(_case("tokens_per_second", float, "at the median")),
+    _shown(_case("tflops_per_second", float, "model FLOPs at the median")),
     _case("matmul_ceiling_tflops_per_second", float, "best square product here in this precision"),
     _case("share_of_matmul_ceiling", float, "of that rate, from 0 to 1"),
     _case("sustained_matmul_tflops_per_second", float, "the same under load"),
@@ -484,11 +496,11 @@ _COLUMNS: tuple[Column, ...] = (
     _case("roofline_seconds", float, "least time of the case's kernels here"),
     _case("roofline_fraction", float, "roofline_seconds over median_seconds"),
     _case("launching_seconds", float, "predicted host time of its launches"),
-    _case("bound", str, "`launch`, `compute` or `memory`"),
+    _shown(_case("bound", str, "`launch`, `compute` or `memory`")),
     _case("mfu", float, "model FLOPs utilisation against the datasheet"),
     _case("exchanged_bytes", int, "of a collective, after what the ranks cannot divide is cut"),
     _case("algorithm_bytes_per_second", float, "of a collective: exchanged_bytes over median_seconds"),
-    _case("bus_bytes_per_second", float, "of a collective: what a rank must send over median_seconds"),
+    _shown(_case("bus_bytes_per_second", float, "of a collective: what a rank must send over median_seconds")),
     # Exact counters.
     _case("parameters", int, "of the model"),
     _case("model_flops", int, "of a round, full T x T"),

@@ -163,7 +163,7 @@ def column_table(columns: Columns[T], rows: Iterable[T]) -> list[str]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as data: the first `label_columns` say what a row is, the others hold figures."""
+    """A table as data: the first `label_columns` say what a row is, the others hold figures, or else `words`."""
 
     name: str
     title: str
@@ -171,17 +171,23 @@ class Table:
     label_columns: int
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    words: frozenset[str] = frozenset()
 
     def aligned(self, left: str, right: str) -> list[str]:
-        """`left` for each label and `right` for each figure."""
-        return [left] * self.label_columns + [right] * (len(self.header) - self.label_columns)
+        """`left` for each label and each column of words, `right` for each figure."""
+        return [
+            left if place < self.label_columns or name in self.words else right
+            for place, name in enumerate(self.header)
+        ]
 
 
 def markdown(tables: Sequence[Table]) -> str:
     """Pipe tables, the title above and the conditions below."""
     lines: list[str] = []
     for one in tables:
-        lines += [f"**{in_markdown(one.title)}**", "", *pipe_table(one.header, one.rows, one.label_columns)]
+        header, _, *rows = pipe_table(one.header, one.rows)
+        rule = f"| {' | '.join(one.aligned(':---', '---:'))} |"
+        lines += [f"**{in_markdown(one.title)}**", "", header, rule, *rows]
         lines += ["", *(f"- {in_markdown(note)}" for note in one.notes), ""]
     return "\n".join(lines)
 

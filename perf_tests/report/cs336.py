@@ -3,9 +3,9 @@
 perf-tests writeup -o writeup.md
 perf-tests writeup --all -o everything.md
 
-A short page, every table, or data; the same from the same files. The questions are data, in `cs336.toml`: what is
-asked, the command that measures it, one sentence why, and which figures of ours and of five public write-ups stand
-beside each other.
+A short page, every table, or data; the same from the same files, without -o of committed records alone. The questions
+are data, in `cs336.toml`: what is asked, the command that measures it, one sentence why, and which figures of ours and
+of five public write-ups stand beside each other.
 """
 
 import argparse
@@ -38,7 +38,9 @@ TRACKED = "docs/cs336.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", help="write this file, Markdown, instead of printing")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write this Markdown file, of records that git ignores too"
+    )
     parser.add_argument("--all", action="store_true", help="every table of every question, with the published columns")
     parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
 
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not (root / "published").is_dir():
         raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:
-        sources = Sources(root, counted_figures())
+        sources = Sources(root, counted_figures(), takes_ignored=output is not None)
         if arguments.json:
             text = json.dumps(as_data(sources), indent=1) + "\n"
         else:
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         named = getattr(error, "filename", None)
         why = f"{named}: {without_path(error)}" if named else str(error).removesuffix(".")
         raise RefusalError(f"The files below {root} do not hold what the answers need: {why}.") from error
-    tell_left_out(sources.left_out, ())
+    tell_left_out(sources.left_out + sources.passed_over, ())
     if output is None:
         print(text, end="")
     else:
@@ -262,10 +264,11 @@ def short_page(sources: Sources) -> str:
     records = grouped((line.split(": ", 1) for line in reversed(sources.machines)), itemgetter(1))
     machines = "\n".join(
         fill(
-            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120, subsequent_indent="  ", break_long_words=False
+            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120,
+            subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
         )
         for name, of in records.items()
-    )
+    )  # fmt: skip
     lines = [_asked()["head"].format(answered=sum(map(bool, rows.values())), of=len(rows), machines=machines)]
     for number, (problem, found) in enumerate(rows.items(), 1):
         lines += [f"## {number}. {problem.name}\n", f"    {problem.command}\n"]

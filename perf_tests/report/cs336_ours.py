@@ -221,6 +221,14 @@ def _over(above: str, below: str, text: Callable[[float], str]) -> Callable[[Cel
     return lambda cell: text(over / under) if (over := cell.number(above)) and (under := cell.number(below)) else ""
 
 
+def _exposed(cell: Cell) -> str:
+    """What an exchange adds in ms, `37.3 (22.5 to 56.3)` with its 95 % interval where there are rounds enough."""
+    interval = cell.field("exposed_communication_interval")
+    ends = [in_unit(one, digits=3, unit="ms") for one in (interval if isinstance(interval, list) else ())]
+    said = in_unit(cell.number("exposed_communication_seconds"), digits=3, unit="ms")
+    return f"{said} ({' to '.join(ends)})" if said and len(ends) == 2 and all(ends) else said
+
+
 def _saved_bytes(cell: Cell) -> dict[str, float]:
     """Bytes that the first block saves, by part."""
     rows = (row for row in rows_in(cell.info, "saved_bytes_by_part") if row.get("block") == "block 0")
@@ -270,7 +278,7 @@ def _saved_parts(cell: Cell) -> Iterator[Json]:
 
 OF_CASE: dict[str, Callable[[Cell], str]] = {
     "milliseconds": milliseconds,
-    "exposed_milliseconds": lambda cell: in_unit(cell.number("exposed_communication_seconds"), unit="ms"),
+    "exposed_milliseconds": _exposed,
     "median_milliseconds": lambda cell: (
         significant(cell.median_seconds * 1e3) if cell.number("first_round_seconds") else ""
     ),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -14,11 +15,19 @@ from typing import Any
 from model.sizes import SIZES as KNOWN_SIZES
 from model.sizes import ModelConfig
 from perf_tests.audit.physics import slow_round
-from perf_tests.records.columns import Cell, cells_of, collectives_of, machine_line, pairs_along, pass_cells
+from perf_tests.records.columns import (
+    Cell,
+    cells_of,
+    collectives_of,
+    machine_line,
+    machine_name,
+    pairs_along,
+    pass_cells,
+)
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
-from perf_tests.records.record import Json, grouped
+from perf_tests.records.record import Json, grouped, how_many
 from perf_tests.records.store import StoredRecord, each_readable, record_files
 from perf_tests.user_code.named import is_installed
 
@@ -89,15 +98,26 @@ class Sources:
     root: Path
     counted: Counted = field(default_factory=Counted)
     left_out: list[str] = field(default_factory=list)
+    takes_ignored: bool = False
+    """Whether folders that git ignores are read too, into which a run saves its record."""
+    passed_over: list[str] = field(default_factory=list)
+    """A sentence for each folder with sound records that answer nothing; complete once `records` are read."""
 
     @cached_property
     def records(self) -> list[StoredRecord]:
-        """Records of the named machine that has the newest one, newest first."""
+        """Records of the machine that has the newest one, newest first; one folder may hold those of several."""
         paths = record_files((Path() if is_installed(self.root) else self.root) / ".benchmarks")
-        named = (path for path in paths if not GIT_IGNORES.search(path.parent.name))
-        found = list(each_readable(named, self.left_out))
+        ignored = [path for path in paths if not self.takes_ignored and GIT_IGNORES.search(path.parent.name)]
+        found = list(each_readable((path for path in paths if path not in ignored), self.left_out))
         found.sort(key=lambda record: (str(record.data.get("datetime")), record.name), reverse=True)
-        return [record for record in found if record.name.rpartition("/")[0] == found[0].name.rpartition("/")[0]]
+        places = [(record.path.parent, machine_name(record.data)) for record in found]
+        for why, folders in {
+            "git ignores them; -o FILE takes them": [path.parent for path in ignored],
+            "of another folder or machine than the newest record": [place[0] for place in places if place != places[0]],
+        }.items():
+            for folder, count in Counter(folders).items():
+                self.passed_over.append(f"{how_many(count, 'record')} in .benchmarks/{folder.name}: {why}.")
+        return [record for record, place in zip(found, places, strict=True) if place == places[0]]
 
     @property
     def machines(self) -> list[str]:

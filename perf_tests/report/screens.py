@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares_that_do_not_fall
 from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, Columns, column_table, duration, shown
+from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, shown
 from perf_tests.records.record import FAILURES, OUTCOMES, Json, how_many, some_of
 from perf_tests.report.tables import Fit, attention_fits, for_this_machine, grouped, part_name, with_marks
 from perf_tests.traces.kernels import STEADY
@@ -173,21 +173,21 @@ def missing_parts(values: Json) -> list[str]:
 
 
 # The memory pass: peaks beside their prediction, saved bytes, the largest blocks, attention's growth.
-# In MB of 10^6 bytes.
+# In MiB, as the tables are.
 
 
 LARGEST_SHOWN = 3
 
 MEMORY_SUMMARY: Columns[Json] = {
-    "case, MB": lambda of: of["case"],
-    "peak": lambda of: megabytes(of["peak_allocated_bytes"]),
-    "asked for": lambda of: megabytes(of.get("peak_requested_bytes")),
-    "reserved": lambda of: megabytes(of["peak_reserved_bytes"]),
-    "predicted": lambda of: megabytes(of["predicted_peak_bytes"]),
+    "case, MiB": lambda of: of["case"],
+    "peak": lambda of: mebibytes(of["peak_allocated_bytes"]),
+    "asked for": lambda of: mebibytes(of.get("peak_requested_bytes")),
+    "reserved": lambda of: mebibytes(of["peak_reserved_bytes"]),
+    "predicted": lambda of: mebibytes(of["predicted_peak_bytes"]),
     "difference": lambda of: shown(of["prediction_error"], "+.3%"),
-    "before backward": lambda of: megabytes(of.get("memory_before_backward_bytes", of.get("before backward"))),
-    "before optimizer": lambda of: megabytes(of.get("before optimizer")),
-    "after optimizer": lambda of: megabytes(of.get("after optimizer")),
+    "before backward": lambda of: mebibytes(of.get("memory_before_backward_bytes", of.get("before backward"))),
+    "before optimizer": lambda of: mebibytes(of.get("before optimizer")),
+    "after optimizer": lambda of: mebibytes(of.get("after optimizer")),
 }
 FIT: Columns[Fit] = {
     "attention alone, float32 numbers for each of the batch": lambda fit: (
@@ -218,16 +218,20 @@ def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
             alike.setdefault(tuple(saved.items()), case_name(row["id"]).partition(" ")[2])
     for saved_by_part, name in alike.items():
         most_first = sorted(saved_by_part, key=lambda item: -item[1])
-        said = ", ".join(f"{part} {megabytes(count)}" for part, count in most_first)
-        total = megabytes(sum(count for _, count in most_first))
-        lines.append(f"saved for the backward pass by a block of {name}: {total} MB: {said}")
+        said = ", ".join(f"{part} {mebibytes(count)}" for part, count in most_first)
+        total = mebibytes(sum(count for _, count in most_first))
+        lines.append(f"saved for the backward pass by a block of {name}: {total} MiB: {said}")
     highest = max(found, key=lambda values: values["peak_allocated_bytes"])
     blocks = [
-        f"{made['count']} x {megabytes(made['bytes'])} MB at {made['line'] or 'no line of the model'} "
+        f"{made['count']} x {mebibytes(made['bytes'])} MiB at {made['line'] or 'no line of the model'} "
         f"({made['category']})"
         for made in highest["largest_allocations"][:LARGEST_SHOWN]
     ]
-    lines.append(f"largest blocks of {highest['case']}: {'; '.join(blocks)}")
+    lines.append(f"largest allocations of a round of {highest['case']}, not all at once: {'; '.join(blocks)}")
+    if held := highest.get("peak_by_category_bytes"):
+        most_first = sorted(held.items(), key=lambda item: -item[1])
+        said = ", ".join(f"{name} {mebibytes(count)} MiB" for name, count in most_first)
+        lines.append(f"held at the peak of {highest['case']}: {said}")
     if fits := attention_fits(passes):
         lines += column_table(FIT, fits)
         lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
@@ -237,11 +241,11 @@ def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
     return lines + [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in flagged.items()]
 
 
-def megabytes(count: int | None) -> str:
-    """Bytes in MB of 10^6, at least four digits."""
+def mebibytes(count: int | None) -> str:
+    """Bytes in MiB, at least four digits."""
     if count is None:
         return DASH
-    return f"{count / 1e6:,.1f}" if count >= 1e8 else f"{count / 1e6:.4g}"
+    return f"{count / MIB:,.1f}" if count >= 100 * MIB else f"{count / MIB:.4g}"
 
 
 # The warm-up study: one row for each case, and the recommendation for this machine.

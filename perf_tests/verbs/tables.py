@@ -31,13 +31,6 @@ NAMES = (
     "warmup", "first_rounds",
 )  # fmt: skip
 
-FOR_PEOPLE = (
-    "size", "context_length", "head_dim", "sequence_length", "collective", "message_bytes", "world", "phase",
-    "precision", "attention", "execution", "checkpoint", "outcome", "median_seconds", "tokens_per_second",
-    "tflops_per_second", "bus_bytes_per_second", "bound",
-)  # fmt: skip
-"""The columns that fit a page, where none are asked for; without those that are empty in every row."""
-
 MOST_SHOWN = 10
 """Values that a message lists."""
 
@@ -237,7 +230,7 @@ def _texts(
     suffix, write = FORMATS[chosen_format]
     if only == CASES:
         rows = choice.rows_of(records)
-        fitting = [name for name in FOR_PEOPLE if any(row[name] is not None for row in rows)]
+        fitting = [name for name, one in COLUMNS.items() if one.is_shown and any(row[name] is not None for row in rows)]
         names = choice.columns or [*fitting, *([SPEEDUP.name] if choice.against else [])]
         return {f"{CASES}.{suffix}": write([case_table(rows, names)]).encode()} if rows else {}
     built = [table for record in records for table in tables_of(record.data, record.name)]
@@ -255,10 +248,10 @@ def case_table(rows: Sequence[Row], names: Sequence[str]) -> Table:
             return str(value)
         return f"{value:.0f}" if value.is_integer() else significant(value)
 
-    labels = next((place for place, name in enumerate(names) if EVERY_COLUMN[name].kind is float), len(names))
+    words = frozenset(name for name in names if EVERY_COLUMN[name].kind in (str, bool))
     texts = tuple(tuple(text(row[name]) for name in names) for row in rows)
     records = ", ".join(dict.fromkeys(str(row["record"]) for row in rows))
-    return Table(CASES, "Cases", tuple(names), labels, texts, (f"record {records}",))
+    return Table(CASES, "Cases", tuple(names), 0, texts, (f"record {records}",), words)
 
 
 def exported(rows: Sequence[Row], chosen_format: str) -> bytes:

@@ -106,6 +106,17 @@ def test_a_choice_is_a_table_for_people_too(
     shown = capsys.readouterr().out.replace("\\", "")
     assert all(word in shown for word in ("speedup", "0.1000", "record machine/0001_x"))
     assert "head_dim" not in shown, "empty in every row"
+    assert "batch_size" not in shown, "not for people unless asked for"
+
+
+def test_words_stand_left_and_numbers_right_wherever_their_columns_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_record(tmp_path / "machine/0001_x.json", record(THREE))
+    for chosen_format, expected in {"markdown": "| ---: | :--- | ---: | :--- |", "latex": "{rlrl}"}.items():
+        words = f"--format={chosen_format}", "--columns=median_seconds,attention,context_length,commit_has_changes"
+        assert tables(tmp_path, *words) == 0
+        assert expected in capsys.readouterr().out
 
 
 BAD = {

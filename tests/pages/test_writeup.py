@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from perf_tests.report.cs336 import entries, markdown_page, problems, questions
 from perf_tests.report.cs336_counted import counted_figures
 from perf_tests.report.cs336_sources import ROOT, Sources, printed
 from tests.support.cs336 import COUNTED, checkout, with_record
+from tests.support.launch import launch_all
 from tests.support.synthetic import record, timed, traced
 
 counted = cache(counted_figures)
@@ -46,6 +48,46 @@ def test_the_page_is_what_its_command_writes_of_records_whose_code_is_in_git(
         assert known.returncode == 0 or shallow.strip() == "true", (file, commit)
 
 
+COLLECTED = {
+    "benchmarking_script": "forward backward full_step optimizer",
+    "nsys_profile": "forward backward full_step kernels_of_forward kernels_of_backward kernels_of_full_step",
+    "benchmarking_mixed_precision": "forward backward full_step",
+    "memory_profiling": "forward full_step memory_of_forward memory_of_full_step memory_of_first_step",
+    "pytorch_attention": "attention_forward attention_backward "
+                         "memory_of_attention_forward memory_of_attention_backward",
+    "torch_compile": "forward backward full_step attention_forward attention_backward",
+    "flash_forward": "attention_forward",
+    "flash_backward": "attention_backward",
+    "flash_benchmarking": "attention_forward attention_backward",
+    "distributed_communication_single_node": "collective",
+    "ddp_overlap_individual_parameters_benchmarking": "full_step kernels_of_full_step",
+}  # fmt: skip
+"""Benchmarks of each problem's answer; those that share a model among ranks measure full steps."""
+KERNEL = "examples/flash_attention.py:flash_attention"
+
+
+def test_each_command_collects_the_cases_of_its_answer_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's own name may have `attention` in it. Ranks are collected as one of one; port 0 is any free one."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    measured = {
+        one.name: shlex.split(one.command.replace("FILE.py:FUNCTION", KERNEL).rpartition("perf_tests ")[2])
+        for one in problems()
+        if one.command.startswith(("perf-tests run", "torchrun"))
+    }
+    words = [[*typed[2 * (typed[0] == "perf-tests") :]] for typed in measured.values()]
+    (trial,) = re.findall(r"append\s+`(--[^`]+)`", (ROOT / "docs/cs336.md").read_text())
+    words += [[*words[0], *shlex.split(trial)]]
+    ends = launch_all(["perf_tests", *typed, "--collect-only", "-q", "-p", "no:cacheprovider"] for typed in words)
+    for name, (code, output, errors) in zip([*measured, "benchmarking_script"], ends, strict=True):
+        found = re.findall(r"::test_(\w+)\[(.+)\]", output)
+        assert (code, {benchmark for benchmark, _ in found}) == (0, {*COLLECTED.get(name, "full_step").split()}), (
+            name, output, errors,
+        )  # fmt: skip
+        assert name != "torch_compile" or {"naive" in case for test, case in found if "attention" not in test} == {True}
+    assert set(re.findall(r"\[(\w+)-ctx(\d+)", ends[-1][1])) == {("tiny", "128")}
+
+
 @pytest.mark.usefixtures("quick")
 def test_the_tracked_page_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = checkout(tmp_path)
@@ -54,7 +96,16 @@ def test_the_tracked_page_is_never_written_over(tmp_path: Path, capsys: pytest.C
         assert main(["writeup", f"--root={root}", "-o", path]) == 2
         assert capsys.readouterr().err == f"{path} is the page of the committed records; name another file for yours.\n"
     assert not (root / "docs/cs336.md").exists()
+    ignored = "OS-CPython-3-64bit"
+    for number in range(5):
+        with_record(root, record([timed(size="small", context_length=128)]), ignored, number)
+    assert main(["writeup", f"--root={root}"]) == 0
+    page = capsys.readouterr()
+    assert page.err == f"Left out: 5 records in .benchmarks/{ignored}: git ignores them; -o FILE takes them.\n"
     assert main(["writeup", f"--root={root}", "-o", f"{root}/mine.md"]) == 0
+    mine = (root / "mine.md").read_text()
+    assert all(f"`.benchmarks/{ignored}/{number:04}_run.json`" in mine for number in range(5))
+    assert ignored not in page.out
     assert main(["writeup", f"--root={root}", "--all", "-o", f"{root}/all.md"]) == 0
     short, full = ((root / name).read_text() for name in ("mine.md", "all.md"))
     assert (short.count("\n## "), full.count("\n### ")) == (len(problems()), len(questions()))

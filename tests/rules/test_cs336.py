@@ -59,7 +59,7 @@ def test_each_question_is_of_a_problem_asked_once_in_its_section_and_answered_wh
     assert {question.problem for question in questions()} <= {problem.name for problem in problems()}
     asked = [question.asked for question in questions()]
     assert all(one.startswith("And ") for one in asked if asked.count(one) > 1)
-    assert len({(question.section, question.asked) for question in questions()}) == len(asked) == 96
+    assert len({(question.section, question.asked) for question in questions()}) == len(asked) == 99
     sections = [title for title, _ in groupby(question.section for question in questions())]
     assert len(sections) == len(set(sections)) == 13
     assert [one.why for one in questions() if not re.fullmatch(r"(?:(?!(?<!\w)\d|\. ).)*\.", one.why)] == []
@@ -112,6 +112,9 @@ FIGURES: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("twice its forward pass", SMALL, {"here: backward / forward": "2.00 ±"}),
     ("How does a forward pass grow", ("small", "256"), {"here: over context 128": "1.00 ±"}),
     ("How long does one layer", SMALL, {"here: one layer (ms)": "104"}),
+    ("overlapped exchange is exposed", ("ddp",), {"here, small 128 (ms)": "37.3 (22.5 to 56.3)"}),
+    ("one message for each gradient?", ("ddp-naive",), {"here, small 128 (ms)": "1250 ± 190"}),
+    ("What peaks of a forward pass are measured", (*SMALL, "fp32", "forward"), {"here: measured (MiB)": "1024"}),
     ("With which power", ("16", "256 to 1024"), {"here: naive forward": "1.00"}),
     ("What share of a forward pass are", ("forward",), {"here, small 128": "75.0%"}),
     ("Which kinds of kernels are in each region", ("backward", "feed_forward"),
@@ -175,6 +178,23 @@ def test_a_ratio_is_of_one_record_and_every_figure_of_one_machine(root: Path) ->
         assert here(with_record(root, data, machine), FORWARD_PASS) == {}
 
 
+def test_records_of_a_run_answer_where_they_are_taken_and_those_that_do_not_are_named(root: Path) -> None:
+    """A run saves into a folder that git ignores, in which records of several machines may lie."""
+    ours, ignored = "some-machine", "Linux-CPython-3.11-64bit"
+    with_record(root, record([timed(seconds=[9.0, 9.0], **CELL)], written="2030-01-01"), ours)
+    for number, (seconds, gpu) in enumerate([(2.0, None), (1.0, {"name": "H100"})], 1):
+        data = record([timed(seconds=[seconds, seconds], **CELL)], written=f"2031-01-0{number}", gpu=gpu)
+        with_record(root, data, ignored, number)
+    for takes_ignored, text, said in (
+        (False, "9000", [f"2 records in .benchmarks/{ignored}: git ignores them; -o FILE takes them."]),
+        (True, "1000", [f"1 record in .benchmarks/{folder}: of another folder or machine than the newest record."
+                        for folder in (ignored, ours)]),
+    ):  # fmt: skip
+        sources = Sources(root, COUNTED, takes_ignored=takes_ignored)
+        assert here(sources, FORWARD_PASS) == {SMALL: {"here (ms)": text}}
+        assert sources.passed_over == said
+
+
 def test_without_a_record_what_it_would_tell_is_not_recorded(root: Path) -> None:
     forward = entry(Sources(root), FORWARD_PASS)
     assert forward.here == []
@@ -232,7 +252,7 @@ def test_regions_are_in_the_order_of_a_step_and_kernels_of_each_size_are_shown_s
 def test_a_peak_that_was_not_measured_has_its_outcome(root: Path) -> None:
     measured = remembered(size="small", context_length=512)
     lost = {**untimed(measured["id"], "would_not_fit", size="small", context_length=512), "pass": "memory"}
-    question, row = "What peaks are measured here", ("small", "512", "fp32", "forward")
+    question, row = "What peaks of a forward pass are measured here", ("small", "512", "fp32", "forward")
     assert here(with_record(root, record([], [lost])), question)[row] == {"here: measured (MiB)": "would not fit"}
     sources = with_record(root, {**record([], written="1999"), "passes": [measured]}, number=2)
     assert "would not fit" not in here(sources, question)[row].values()

@@ -6,8 +6,9 @@ import pytest
 
 from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import case_name
+from perf_tests.records.format import MIB
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.screens import WIDTH, megabytes, pass_lines, result_lines, tally_line, time_line
+from perf_tests.report.screens import WIDTH, mebibytes, pass_lines, result_lines, tally_line, time_line
 from tests.support.synthetic import (
     BACKWARD,
     FORWARD,
@@ -131,28 +132,29 @@ def test_the_shares_of_a_runs_time_add_up() -> None:
 
 
 STEP = "perf_tests/test_memory.py::test_memory_of_full_step[tiny-ctx8-fp32-naive]"
-NAME, MB = "full_step tiny-ctx8-fp32-naive", 10**6
+NAME = "full_step tiny-ctx8-fp32-naive"
 
 
 def examined(**changes: Any) -> Json:
-    """A full step of 60 MB, predicted to the byte; `changes` go to its values."""
+    """A full step of 60 MiB, predicted to the byte; `changes` go to its values."""
     marks = (("after init", 40), ("before backward", 50), ("before optimizer", 55), ("after optimizer", 45))
     saved = (("block 0", "norm", 1), ("block 0", "softmax", 3), ("block 1", "softmax", 3), (None, "loss", 2))
     known = {
-        "peak_allocated_bytes": 60 * MB, "predicted_peak_bytes": 60 * MB, "prediction_error": 0.0,
-        "marks": [{"name": name, "allocated_bytes": count * MB} for name, count in marks],
-        "saved_bytes_by_part": [{"block": of, "part": part, "saved_bytes": count * MB} for of, part, count in saved],
+        "peak_allocated_bytes": 60 * MIB, "predicted_peak_bytes": 60 * MIB, "prediction_error": 0.0,
+        "marks": [{"name": name, "allocated_bytes": count * MIB} for name, count in marks],
+        "saved_bytes_by_part": [{"block": of, "part": part, "saved_bytes": count * MIB} for of, part, count in saved],
         "largest_allocations": [
-            {"bytes": 5 * MB, "count": 2, "line": "model/transformer.py:88", "category": "activations"},
-            {"bytes": 4 * MB, "count": 1, "line": "", "category": "gradients"},
+            {"bytes": 5 * MIB, "count": 2, "line": "model/transformer.py:88", "category": "activations"},
+            {"bytes": 4 * MIB, "count": 1, "line": "", "category": "gradients"},
         ],
+        "peak_by_category_bytes": {"parameters": 20 * MIB, "activations": 40 * MIB},
     }  # fmt: skip
     row = remembered(STEP, phase="full_step")
     return {**row, "values": {**row["values"], **known, **changes}}
 
 
 UNPREDICTED = {"predicted_peak_bytes": None, "prediction_error": None, "prediction_reason": "it is fused."}
-SMALL = {**examined(peak_allocated_bytes=1), "id": STEP.replace("full_step", "forward")}
+SMALL = {**examined(peak_allocated_bytes=1, peak_by_category_bytes={}), "id": STEP.replace("full_step", "forward")}
 
 
 def grown(length: int) -> Json:
@@ -166,14 +168,15 @@ def grown(length: int) -> Json:
     "rows, line",
     [
         ([examined()], f"{NAME} 60 - 60 +0.000% 50 55 45"),
-        ([examined(peak_requested_bytes=58 * MB, peak_reserved_bytes=64 * MB)],
+        ([examined(peak_requested_bytes=58 * MIB, peak_reserved_bytes=64 * MIB)],
          f"{NAME} 60 58 64 60 +0.000% 50 55 45"),
-        ([examined(memory_before_backward_bytes=7 * MB)], f"{NAME} 60 - 60 +0.000% 7 55 45"),
+        ([examined(memory_before_backward_bytes=7 * MIB)], f"{NAME} 60 - 60 +0.000% 7 55 45"),
         # One block stands for all, the largest part first, once for cases that save the same.
         ([examined(), examined()],
-         "saved for the backward pass by a block of tiny-ctx8-fp32-naive: 4 MB: softmax 3, norm 1"),
-        ([SMALL, examined()], f"largest blocks of {NAME}: 2 x 5 MB at model/transformer.py:88 (activations); "
-                              "1 x 4 MB at no line of the model (gradients)"),
+         "saved for the backward pass by a block of tiny-ctx8-fp32-naive: 4 MiB: softmax 3, norm 1"),
+        ([SMALL, examined()], f"largest allocations of a round of {NAME}, not all at once: "
+         "2 x 5 MiB at model/transformer.py:88 (activations); 1 x 4 MiB at no line of the model (gradients)"),
+        ([SMALL, examined()], f"held at the peak of {NAME}: activations 40 MiB, parameters 20 MiB"),
         ([examined(**UNPREDICTED)] * 2, "2 without a prediction: it is fused."),
         ([examined(flags=["peak_off"]), SMALL], f"{FLAGS['peak_off'].sentence}: {NAME}"),
         ([examined(snapshot="files-1/it.pickle")], "snapshots for pytorch.org/memory_viz: files-1, beside the record"),
@@ -186,9 +189,9 @@ def test_a_memory_pass_is_told_in_its_parts(rows: list[Json], line: str) -> None
     assert lines.count(line) == 1
 
 
-def test_megabytes_are_of_a_million_bytes() -> None:
-    counts = (None, 123, 4_567_890, 99_999_999, 10**8, 2_273_054_252)
-    assert [megabytes(count) for count in counts] == ["-", "0.000123", "4.568", "100", "100.0", "2,273.1"]
+def test_amounts_are_in_mebibytes_as_in_tables() -> None:
+    counts = (None, 129, 4_789_790, 100 * MIB - 1, 100 * MIB, 2_383_466_775)
+    assert [mebibytes(count) for count in counts] == ["-", "0.000123", "4.568", "100", "100.0", "2,273.1"]
 
 
 def study(name: str, needed: int, **changes: Any) -> Json:

@@ -242,6 +242,17 @@ def test_the_picture_of_the_rooms_names_each_of_them() -> None:
     assert rooms | {"model", "phases", "plugin", "conftest", "bisect"} <= set(re.findall(r"\w+", picture))
 
 
+def test_the_names_of_a_recipe_stand_in_its_files() -> None:
+    recipes = page("developing").partition("| to add |")[2].partition("\n\n")[0].splitlines()[2:]
+    known = 0
+    for recipe in recipes:
+        text = "".join((ROOT / path).read_text() for path in re.findall(r"`([\w/]+\.(?:py|toml))`", recipe))
+        names = re.findall(r"`([A-Za-z_]+)`", recipe) if text else []
+        assert [name for name in names if name not in text] == [], recipe
+        known += len(names)
+    assert known >= 10
+
+
 def test_the_rules_of_other_tools_are_those_of_the_gates_evidence() -> None:
     """Which another test computes. The second figure of found work is that of 3 %."""
     said = {

@@ -69,9 +69,11 @@ def everything() -> Json:
         for length in (256, 1024)
     ]  # fmt: skip
     rows += [
-        timed(way, TIMES, phase="full_step", parallel=way, world=2, exposed_communication_seconds=0.1, **course)
+        timed(way, TIMES, phase="full_step", parallel=way, world=2, exposed_communication_seconds=0.0373,
+              exposed_communication_interval=[0.0225, 0.0563], **course)
         for way in ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2")
-    ]
+    ]  # fmt: skip
+    rows += [timed("optimizer", TIMES, phase="optimizer", **course)]
     message = timed_collective(1_000_000)
     rows += [{**message, "extra_info": {**message["extra_info"], "collective": "all_reduce"}}]
     of_step = traced(FULL_STEP, phase="full_step", **course)
@@ -82,5 +84,7 @@ def everything() -> Json:
     ]
     of_forward = traced(FORWARD, **course)
     of_forward["values"]["idle_gaps"] = {"median_seconds": 3e-6}
-    passes = [of_forward, traced(BACKWARD, phase="backward", **course), of_step, remembered(**course), warmed(**course)]
+    passes = [of_forward, traced(BACKWARD, phase="backward", **course), of_step, warmed(**course)]
+    passes += [remembered(name, phase=phase, **course)
+               for name, phase in ((FORWARD, "forward"), (BACKWARD, "backward"), (FULL_STEP, "full_step"))]  # fmt: skip
     return {**record(rows), "passes": passes}

@@ -4,6 +4,7 @@
 Everything a command reads lies in this folder, so that neither the checkout's records nor its history decide anything.
 """
 
+import csv
 import gzip
 import json
 import math
@@ -41,8 +42,9 @@ class Command:
 
     words: str
     kind: str
-    """json: its values; text: its lines, blanks folded; numbers: those of a screen; ids: cases collected; page: numbers
-    and sections of `{out}/page.html`; refused: whether it names `value`, without a traceback."""
+    """json: its values; text: its lines, blanks folded; csv: its header, and rows without empty fields; numbers: those
+    of a screen; ids: cases collected; page: numbers and sections of `{out}/page.html`; refused: whether it names
+    `value`, without a traceback."""
     value: str = ""
 
 
@@ -82,14 +84,14 @@ COMMANDS = {
     "history-github": Command(f"perf_tests history --export github-action-benchmark --storage {HISTORY}", "json"),
     "tables-markdown": Command(f"perf_tests tables --format markdown {BEFORE}", "text"),
     "tables-latex": Command(f"perf_tests tables --format latex --only timing {BEFORE}", "text"),
-    "tables-cases": Command(f"perf_tests tables --format csv --only cases --where phase=full_step {BEFORE}", "text"),
+    "tables-cases": Command(f"perf_tests tables --format csv --only cases --where phase=full_step {BEFORE}", "csv"),
     "tables-outcomes": Command(
         f"perf_tests tables --format jsonl --only cases --columns {SOME_COLUMNS} {AFTER}", "text"
     ),
     "tables-query": Command(
         "perf_tests tables --format csv --only cases --columns id,median_seconds --sort=-median_seconds "
         f"--where head_dim=64 --against-axis attention=naive {BEFORE}",
-        "text",
+        "csv",
     ),
     "kernels-record": Command(f"perf_tests kernels --json --case attention_backward {BEFORE}", "json"),
     "kernels-trace": Command("perf_tests kernels --json {out}/trace.json.gz", "json"),
@@ -156,15 +158,20 @@ def seen(command: Command, python: str) -> dict[str, Any]:
         )  # fmt: skip
         page = Path(out) / "page.html"
         text = page.read_text() if page.exists() else ended.stdout
-        return {"exit_code": ended.returncode, **_kept(command, text.replace(str(FOLDER), "IN"), ended.stderr)}
+        return {"exit_code": ended.returncode, **kept(command, text.replace(str(FOLDER), "IN"), ended.stderr)}
 
 
-def _kept(command: Command, text: str, errors: str) -> dict[str, Any]:
+def kept(command: Command, text: str, errors: str = "") -> dict[str, Any]:
+    """Keep of an answer what its kind says."""
     match command.kind:
         case "json":
             return {"json": _without(json.loads(text))}
         case "text":
             return {"lines": [" ".join(line.split()) for line in text.splitlines() if line.strip()]}
+        case "csv":
+            header, *rows = csv.reader(text.splitlines())
+            fields = [dict(zip(header, row, strict=True)) for row in rows]
+            return {"header": header, "rows": [{name: said for name, said in row.items() if said} for row in fields]}
         case "numbers":
             return {"numbers": sorted(NUMBER.findall(text))}
         case "ids":
@@ -202,8 +209,9 @@ def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
             for index, (before, now) in enumerate(zip(expected, found, strict=True)):
                 yield from differences(before, now, f"{place}[{index}]")
         elif expected != found:
-            gone, new = _beyond(expected, found), _beyond(found, expected)
-            yield f"{place}: {len(gone)} gone {gone[:5]}, {len(new)} new {new[:5]}, or another order"
+            beyond = {"gone": _beyond(expected, found), "new": _beyond(found, expected)}
+            said = [f"{len(values)} {word} {values[:5]}" for word, values in beyond.items() if values]
+            yield f"{place}: {', '.join(said) or 'another order'}"
     elif not _same(expected, found):
         yield f"{place}: {str(expected)[:200]} -> {str(found)[:200]}"
 
@@ -225,23 +233,26 @@ def _beyond(some: list[Any], others: list[Any]) -> list[Any]:
     return beyond
 
 
-def _as_text(kept: dict[str, Any]) -> str:
+def _as_text(values: dict[str, Any]) -> str:
     """JSON with what holds no other list or object on one line, to be short and yet show a change line by line."""
-    text = json.dumps(kept, indent=1, sort_keys=True)
+    text = json.dumps(values, indent=1, sort_keys=True)
     simple = re.compile(r'([\[{])\n\s*((?:[^\[\]{}"]|"(?:[^"\\]|\\.)*")*?)\n\s*([\]}])')
     return simple.sub(lambda found: found[1] + re.sub(r",\n\s*", ", ", found[2]) + found[3], text) + "\n"
 
 
 def main(names: list[str]) -> None:
     expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
-    kept = {name: values for name, values in expected.items() if name in COMMANDS}
+    remade = {name: values for name, values in expected.items() if name in COMMANDS}
     for name in names or COMMANDS:
-        kept[name] = seen(COMMANDS[name], forked_python())
-        for line in differences(expected.get(name, {}), kept[name]):
+        found = seen(COMMANDS[name], forked_python())
+        lines = list(differences(expected.get(name, {}), found))
+        for line in lines:
             print(f"{name}: {line}")
-    for name in expected.keys() - kept.keys():
+        if lines:  # else the last digits of another machine would be written
+            remade[name] = found
+    for name in expected.keys() - remade.keys():
         print(f"{name}: is gone")
-    EXPECTED.write_text(_as_text(kept))
+    EXPECTED.write_text(_as_text(remade))
 
 
 if __name__ == "__main__":
