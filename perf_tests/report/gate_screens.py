@@ -286,6 +286,8 @@ def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
             f"{slower} at {rules.alpha:.1%} over all cases. {ok} A change of the machine between the two sets that the "
             "matrix product misses looks like a change of the code: prefer --against.",
         ]
+    elif not any(result.pairs):
+        lines = [f"{header['base']['label']} against {header['head']['label']}: no launch pair was measured."]
     else:
         clock, shift = result.clock, result.suite
         spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
