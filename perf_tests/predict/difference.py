@@ -2,7 +2,7 @@
 
 Two operations are the same where name, shapes, dtypes and cost are; a longest common subsequence aligns them, first of
 those that the same expression issues. The line that answers for an operation is the innermost changed one of its stack;
-else the one that answers for an operation that made its inputs; else a changed one of an innermost function; else its
+else the one that answers for an operation of the same stack; else a changed one of an innermost function; else its
 own."""
 
 from collections import Counter
