@@ -368,7 +368,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     head = state_of_head(plan.repository.root)
     changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
     if changes:
-        notes.append(f"The working tree was measured with its {changes}.")
+        notes.append(f"Head is the working tree with its {changes}.")
     words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
