@@ -91,7 +91,7 @@ def test_unchanged_code_passes_and_the_repository_is_left_as_it_was(theirs: Path
     ended = gated(theirs, MODEL)
     assert ended.exit_code == 0, ended.output + ended.errors
     assert f"{FORWARD} SAME" in ended.output
-    assert "measured with its 1 uncommitted change." in ended.output
+    assert "Head is the working tree with its 1 uncommitted change." in ended.output
     assert [git(theirs, *words) for words in asked] == before
 
 
