@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from filecmp import cmp
 from functools import cached_property
+from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import FrameType
@@ -261,7 +262,11 @@ def _why_not_the_same(
 ) -> str | None:
     sides = (head, base)
     never = (_why_never(name, (base.tree / name, head.tree / name)) for name in files)
-    if why := next(filter(None, chain(never, *(side.seen.beyond for side in sides))), None):
+    links = (
+        f"{name} is a symbolic link, which is not followed, and {files[0]} differs"
+        for side in sides for name in sorted(_files(side.tree)) if (side.tree / name).is_symlink()
+    )  # fmt: skip
+    if why := next(filter(None, chain(never, links, *(side.seen.beyond for side in sides))), None):
         return why
     if base.ran != head.ran:
         alone = sorted(set(base.ran) ^ set(head.ran))
@@ -286,7 +291,19 @@ def _why_not_the_same(
         readers = (line for name in sorted(side.reach) for line in side.source(name).reads_source)
         if why := next(chain(side.unknown, readers if in_reach else ()), None):
             return f"{why}, and {files[0]} differs"
-    return None
+    unread = (name for name in files if name not in in_reach and not _is_never_read(name))
+    return next((f"{name}, which may be read, differs" for name in unread), None)
+
+
+def _is_never_read(name: str) -> bool:
+    """Whether a file is prose, lies among documents or tests, or is a module that nothing in reach imports, not even a
+    library that looks for one of its name."""
+    path = PurePosixPath(name)
+    if path.suffix == ".py":
+        top = path.parts[0].removesuffix(".py")
+        return top not in sys.stdlib_module_names and top not in packages_distributions()
+    beside = path.parts[0] in ("docs", "doc", "tests", "test", ".github")
+    return beside or path.suffix in PROSE or path.name.upper().startswith((".GITIGNORE", "LICENSE", "CHANGELOG"))
 
 
 def _why_never(name: str, places: Sequence[Path]) -> str | None:

@@ -23,7 +23,7 @@ FOLLOWED = frozenset({
     "errno", "fractions", "functools", "gc", "hashlib", "heapq", "hmac", "importlib", "inspect", "io", "itertools",
     "jaxtyping", "json", "keyword", "logging", "math", "numbers", "numpy", "nvtx", "operator", "opt_einsum", "os",
     "pathlib", "platform", "pprint", "queue", "random", "re", "secrets", "shutil", "signal", "statistics", "string",
-    "struct", "sys", "textwrap", "threading", "time", "timeit", "tomllib", "torch", "traceback", "triton", "types",
+    "struct", "sys", "textwrap", "threading", "time", "tomllib", "torch", "traceback", "triton", "types",
     "typing", "typing_extensions", "unicodedata", "uuid", "warnings", "weakref", "zlib",
 })  # fmt: skip
 """Packages that open no file, start nothing and load no code but by the names below."""
@@ -33,6 +33,7 @@ ASKERS = ("delattr", "getattr", "setattr", "vars")
 IMPORTS = "imports a module whose name is not known"
 RUNS_CODE, STARTS = "runs code from a string or a file", "starts another program"
 MEASURES = "asks for a file's size or date"
+LISTS = "asks which files there are"
 UNKNOWN = {
     **dict.fromkeys(
         ("__builtins__", "exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module"),
@@ -40,7 +41,8 @@ UNKNOWN = {
     ),
     **dict.fromkeys(
         ("import_module", "__import__", "find_spec", "find_module", "find_loader", "spec_from_file_location",
-         "SourceFileLoader", "entry_points", "meta_path", "path_hooks", "path_importer_cache", "__loader__"),
+         "SourceFileLoader", "entry_points", "meta_path", "path_hooks", "path_importer_cache", "__loader__",
+         "__path__", "dictConfig"),
         IMPORTS,
     ),
     **dict.fromkeys(
@@ -49,14 +51,16 @@ UNKNOWN = {
          "from_file", "from_pretrained", "fileConfig", "FileIO", "TextIOWrapper", "FileInput", "loadmat",
          "UntypedStorage", "PyTorchFileReader", "FileLister", "FileOpener", "FileSystemReader", "FileType", "hub",
          "cpp_extension", "load_library", "load_inline", "package", "load_url", "load_state_dict_from_url",
-         "aoti_load_package", "ctypeslib", "mmap", "install_import_hook"),
+         "aoti_load_package", "ctypeslib", "mmap", "install_import_hook", "fromfile_prefix_chars", "fromregex",
+         "recfromcsv", "recfromtxt", "NpzFile", "FileStore", "load_pt2", "metadata", "resources", "copy2", "move",
+         "unpack_archive", "methodcaller"),
         "opens a file whose name is not known",
     ),
     **dict.fromkeys(
-        ("listdir", "scandir", "walk", "fwalk", "iterdir", "glob", "iglob", "rglob", "exists", "lexists", "is_file",
-         "is_dir", "isfile", "isdir", "islink", "is_symlink", "access", "samefile", "readlink", "copyfile", "copytree",
-         "make_archive", "statvfs"),
-        "asks which files there are",
+        ("contents", "chdir", "makedirs", "listdir", "scandir", "walk", "fwalk", "iterdir", "glob", "iglob", "rglob",
+         "exists", "lexists", "is_file", "is_dir", "isfile", "isdir", "islink", "is_symlink", "access", "samefile",
+         "readlink", "copyfile", "copytree", "make_archive", "statvfs"),
+        LISTS,
     ),
     **dict.fromkeys(("fstat", "getatime", "getctime", "getmtime", "getsize", "lstat", "stat", "st_size"), MEASURES),
     **dict.fromkeys(
@@ -77,7 +81,7 @@ READS_SOURCE = frozenset({
     "doctest", "exc_info", "f_back", "f_code", "f_lineno", "f_locals", "get_annotations", "get_type_hints", "getdoc",
     "getsource", "getsourcelines", "globals", "help", "jit", "linecache", "locals", "njit", "NameError", "numba",
     "pydoc", "setprofile", "settrace", "symtable", "tb_frame", "tb_lineno", "tokenize", "trace", "traceback", "triton",
-    "UnboundLocalError",
+    "UnboundLocalError", "WRAPPER_ASSIGNMENTS",
 })  # fmt: skip
 """Names by which a program reads its own source, its documentation, its lines or the names of its locals."""
 
@@ -199,6 +203,10 @@ class Source:
                 or (name in ("vars", "__dict__") and node not in self._of_self)
             ):
                 found.add((node.lineno, name))
+        for node in ast.walk(_Normal(True).visit(ast.parse(self.content))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if text in READS_SOURCE - FOLLOWED or re.search(r"\bco_\w|__(annotations|code|doc)__", text):
+                found.add((node.lineno, text[:40]))  # type: ignore[attr-defined]  # a constant has a line
         for node in ast.walk(self._tree):
             if isinstance(node, ast.ImportFrom) and node.module == "inspect":
                 found |= {(node.lineno, alias.name) for alias in node.names if alias.name not in OF_SIGNATURES}
@@ -224,11 +232,15 @@ class Source:
             is_unknown = name in UNKNOWN and not (is_of_torch and _root(node) != "builtins")
             if is_unknown and (node not in known or UNKNOWN[name] in (RUNS_CODE, STARTS, MEASURES)):
                 yield node.lineno, UNKNOWN[name]
+            if name == "path" and isinstance(node, ast.Attribute) and _root(node.value) == "sys":
+                yield node.lineno, IMPORTS
             if name == "__dict__" and _root(node) in self._modules:
                 yield node.lineno, NAMES_OF_A_MODULE
         for call in calls:
             # getattr(os, name), vars(os), and getattr(os, "listdir"), which is asked by no name of the list above
             asker, module = _root(call.func), _root(call.args[0]) if call.args else ""
+            if asker == "getattr" and call.args[1:] and not isinstance(call.args[1], ast.Constant):
+                yield call.lineno, NAMES_OF_A_MODULE
             if asker == "attrgetter" or (asker in ASKERS and module in self._modules):
                 asked = call.args[1] if call.args[1:] else None
                 if not isinstance(asked, ast.Constant) or asked.value in UNKNOWN:
@@ -239,13 +251,18 @@ class Source:
         """Whether a call, such as open("name") or Path(__file__).with_name("name").read_text(), says in the source what
         it opens or imports."""
         asked = [*call.args, *(word.value for word in call.keywords if word.arg in (None, *WORDS_OF_NAMES))]
-        names_known = all(_is_known(each, self._constants) for each in asked)
+        names_known = all(_is_known(each, set()) and _is_literal(each) for each in asked)
+        if any(UNKNOWN.get(name) == LISTS for _, name in _names(call.func)):
+            # What a folder holds is named by no string, but for the system's own.
+            texts = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant)]
+            return bool(texts) and all(isinstance(text, str) and text.startswith(("/proc", "/sys")) for text in texts)
         if not isinstance(call.func, ast.Attribute):
             return bool(asked) and names_known
         if call.func.attr == "load" and _root(call.func.value) in ("json", "tomllib"):
             return True  # of a file that was opened before
         return names_known and (
-            _is_known(call.func.value, self._constants) or (bool(asked) and _root(call.func.value) in self._libraries)
+            (_is_known(call.func.value, set()) and _is_literal(call.func.value))
+            or (bool(asked) and _root(call.func.value) in self._libraries)
         )
 
     def _environment(self) -> Iterator[tuple[int, str]]:
@@ -336,6 +353,18 @@ def _root(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_literal(node: ast.AST) -> bool:
+    """Whether every part of a path is a whole string of the source: nothing is joined, formatted or kept elsewhere."""
+    for part in ast.walk(node):
+        is_sum = isinstance(part, ast.BinOp) and not isinstance(part.op, ast.Div)
+        is_joined = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and isinstance(
+            part.func.value, ast.Constant)  # fmt: skip
+        is_kept = isinstance(part, ast.Name) and part.id not in (PATHS - {"str"}) | OF_PATHS
+        if is_sum or is_joined or is_kept or isinstance(part, ast.JoinedStr | ast.Subscript):
+            return False
+    return True
 
 
 def _is_known(node: ast.AST, constants: set[str]) -> bool:

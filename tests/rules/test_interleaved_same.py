@@ -58,6 +58,7 @@ EITHER = "try:\n    from fast import attend\nexcept ImportError:\n    attend = f
 BRANCH = "def attend(x):\n    if x > 9:\n        from rare import slow\n        return slow(x)\n    return x\n"
 LITERAL = "import importlib\ndef attend(x):\n    return x if x < 9 else importlib.import_module('rare').slow(x)\n"
 THREADS = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nattend = float\n"
+DOCUMENTED = 'def attend(x):\n    """Attend."""\n    return x * len(getattr(attend, "__doc__", ""))\n'
 MEASURED = "import os\nsize = os.stat(__file__)\nattend = lambda x: x if x < 9 else 2 * x\n"
 REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
 
@@ -113,6 +114,9 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
          {"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]',
           "plugin.py": "1"}, "plugin.py, which the code or an option names, differs"),
+        ({"data.bin": "1"}, {"data.bin": "2"}, "data.bin, which may be read, differs"),
+        ({}, {"_strptime.py": "1"}, "_strptime.py, which may be read, differs"),
+        ({"layers.py": DOCUMENTED}, {"layers.py": DOCUMENTED.replace("Attend", "Look")}, "reads source or names"),
         ({"layers.py": MEASURED}, {"layers.py": f"{MEASURED}# the size changes\n"}, "asks for a file's size or date"),
         ({"layers.py": MEASURED.replace("os.stat", "os.path.getmtime")},
          {"layers.py": MEASURED.replace("os.stat", "os.path.getmtime"), "a.txt": ""}, "asks for a file's size or date"),
@@ -125,7 +129,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "lazy import of a new folder", "registry filled by import order",
         "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
         "code from a string", "a program started", "source that is read", "data of a built name",
-        "a module that data names", "size of its own file", "date of its own file",
+        "a module that data names", "data", "a module of the standard library's name", "documentation by getattr",
+        "size of its own file", "date of its own file",
     ],
 )  # fmt: skip
 def test_a_change_that_may_reach_the_program_is_never_the_same(
@@ -217,7 +222,7 @@ def test_edits_of_comments_documentation_and_layout_of_the_model_are_the_same(tm
                 tried += 1
                 assert decided_on_the_model(tmp_path, name, edit(text), keeps_locals=True) is None, (kind, name)
     for name in ("README.md", "docs/new.md", "tests/rules/test_new.py", "examples/new.py", "LICENSE", ".gitignore",
-                 "docs/usage.rst", "scripts/release.sh", "CITATION.cff"):  # fmt: skip
+                 "docs/usage.rst", "docs/picture.svg", ".github/workflows/new.yml"):  # fmt: skip
         tried += 1
         assert decided_on_the_model(tmp_path, name, "new\n") is None, name
     assert tried >= 35
@@ -274,3 +279,10 @@ def test_a_worker_that_saw_other_modules_than_the_other_is_believed(tmp_path: Pa
     base, head = (write(tmp_path / side, {**ALWAYS, "README.md": side}) for side in ("base", "head"))
     sides = [Tree(tree, Seen((*ran,), frozenset(), (), {}, {})) for tree, ran in ((base, ("layers.py",)), (head, ()))]
     assert why_not_the_same(sides[0], sides[1]) == "layers.py is imported on one side alone"
+
+
+def test_a_tree_with_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    for side, width in (("base", 1), ("head", 2)):
+        tree = write(tmp_path / side, {**ALWAYS, "vendor/fast.py": f"WIDTH = {width}\n"})
+        (tree / "lib").symlink_to("vendor")
+    assert "lib is a symbolic link" in str(decided(tmp_path / "base", tmp_path / "head"))

@@ -146,7 +146,14 @@ def test_two_locals_that_change_places_are_seen_through_a_nested_scope(last: str
         ("import os\nos.__dict__['x']", "asks a module"), ("import os\nvars(os)", "asks a module"),
         ("__builtins__['open']", "runs code"), ("exec('1')", "runs code"),
         ("import os\nos.system('ls')", "starts another program"),
-        ("import os\nos.environ[x]", "environment"),
+        ("import os\nos.environ[x]", "environment"), ("open('a' + 'b')", "opens a file"),
+        ("V = 'fast'\nimport importlib\nimportlib.import_module('ops_' + V)", "imports a module"),
+        ("open(f'vocab_{1}')", "opens a file"), ("open('_'.join(['a', 'b']))", "opens a file"),
+        ("import os\nos.listdir('shards')", "asks which"),
+        ("from pathlib import Path\nPath('a').iterdir()", "asks which"),
+        ("import os\nos.path.isdir('cache')", "asks which"), ("__path__.append('impl')", "imports a module"),
+        ("import sys\nsys.path[:0] = ['a']", "imports a module"), ("A = 'a'\nfrom b import *\nopen(A)", "opens a file"),
+        ("getattr(x, 'read_' + 'text')", "asks a module"), ("np.fromregex(x, y, z)", "opens a file"),
         ("import os\ndict(os.environ)", "environment"), ("import os\nos.environ['PYTHONPATH']", "environment"),
         ("from os import environ as e\ne['A']", "environment"), ("from os import listdir as l\nl('.')", "asks which"),
     ],
@@ -160,11 +167,11 @@ def test_what_reads_by_unknown_names_or_runs_unknown_code_is_told_with_its_line(
 @pytest.mark.parametrize(
     "code",
     [
-        "open('a.json')", "from pathlib import Path\nHERE = Path(__file__).parent\nHERE.joinpath('a').read_text()",
+        "open('a.json')", "import numpy as np\nnp.load('b.npy')",
         "import os\nos.environ.get('CXX', 'g++')", "import os\n'A' in os.environ", "import os\nos.getenv('A')",
         "import importlib.util\nimportlib.util.find_spec('triton')", "torch.compile(f)", "model.eval()",
-        "import json\nwith open('a') as file:\n    json.load(file)", "getattr(self, name)", "x.exec_time",
-        "import os\nos.path.exists('a')",
+        "import json\nwith open('a') as file:\n    json.load(file)", "getattr(self, 'a')", "x.exec_time",
+        "import os\nos.path.exists('/proc/cpuinfo')",
     ],
 )  # fmt: skip
 def test_what_says_in_the_source_what_it_reads_is_followed(code: str) -> None:
