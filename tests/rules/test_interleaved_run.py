@@ -48,7 +48,7 @@ def gated(
     for behaviour in (base, head):
         cases = {case_id: case.identity() for case_id, case in CASES.items()}
         always = {"cases": cases, "scatter": 0.002, "round_seconds": 0.1}
-        (project / "behaviour.json").write_text(json.dumps({**always, **behaviour}))
+        (project / "behaviour.md").write_text(json.dumps({**always, **behaviour}))
         if behaviour is base:
             commit(project)
     base_of = changes.pop("base_of", find_commit)
@@ -93,7 +93,7 @@ ONE, *OTHERS = CASES
     [
         ({}, {}, {}),
         ({}, {"round_seconds": 0.2}, {}),
-        ({}, {"opened": ["behaviour.json"]}, dict.fromkeys(CASES, "behaviour.json, which is opened, differs")),
+        ({}, {"opened": ["behaviour.md"]}, dict.fromkeys(CASES, "behaviour.md, which is opened, differs")),
         ({}, {"operations": "other"}, dict.fromkeys(CASES, "it issues other operations")),
         ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
         ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
@@ -194,7 +194,7 @@ SPINS, BINDS, SAME = "its threads spin", "binding processes to cores", "is ident
         ({"idle_cpu_seconds": 0.009}, {}, True, True, {SAME, SPINS}),
         ({}, {}, False, False, {SAME, BINDS}),
         ({}, {"device": "cuda"}, True, False, {SAME}),
-        ({"round_seconds": 0.1001}, {"files": (Path("behaviour.json"),)}, True, True, set()),
+        ({"round_seconds": 0.1001}, {"files": (Path("behaviour.md"),)}, True, True, set()),
     ],
     ids=["nothing", "hardly uses CPU time", "spins", "cannot bind", "GPU", "a named file changed"],
 )

@@ -79,8 +79,8 @@ def test_runs_are_recorded_in_their_repository_and_a_change_of_their_code_is_ano
 
 
 def test_unchanged_code_passes_and_the_repository_is_left_as_it_was(theirs: Path) -> None:
-    (theirs / "notes.txt").write_text("not committed\n")
-    git(theirs, "add", "notes.txt")
+    (theirs / "notes.md").write_text("not committed\n")
+    git(theirs, "add", "notes.md")
     asked = (
         ("status", "--porcelain", "--", ":!.benchmarks"),
         ("rev-parse", "HEAD"),

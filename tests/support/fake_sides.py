@@ -20,13 +20,13 @@ def tree(folder: Path, behaviour: Json) -> Path:
         (package / "__init__.py").touch()
     shutil.copy(ROOT / "tests/support/fake_worker.py", room / "worker.py")
     cases = {case: {"phase": "forward"} for case in CASES} | behaviour.get("identities", {})
-    (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
+    (folder / "behaviour.md").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder
 
 
 def logged(folder: Path, what: str) -> list[Any]:
     """What the side's fake worker logged of this kind: `tasks`, `environments`, or moments at which it `worked`."""
-    return [json.loads(line) for line in (folder / f"{what}.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / f"{what}.md").read_text().splitlines()]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """A worker without torch, put in the place of `perf_tests/interleaved/worker.py` in the trees of a test.
 
-`behaviour.json` at the top of its tree says what it does: its cases, how long a round or a sentinel takes, how much
-that scatters and how many times as long each is as the last, and by case what it gets wrong.
+`behaviour.md` at the top of its tree, JSON, says what it does: its cases, how long a round or a sentinel takes, how
+much that scatters and how many times as long each is as the last, and by case what it gets wrong.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path.cwd()
-BEHAVIOUR = json.loads((HERE / "behaviour.json").read_text())
+BEHAVIOUR = json.loads((HERE / "behaviour.md").read_text())
 FAULTS = BEHAVIOUR.get("faults", {})
 ROUND_SECONDS = BEHAVIOUR.get("round_seconds", 0.001)
 TIMED = itertools.count()
@@ -123,7 +123,7 @@ def is_first_time(case: str) -> bool:
 
 
 def log(what: str, entry: object) -> None:
-    with (HERE / f"{what}.jsonl").open("a") as file:
+    with (HERE / f"{what}.md").open("a") as file:
         file.write(json.dumps(entry) + "\n")
 
 
