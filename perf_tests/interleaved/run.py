@@ -130,8 +130,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
         if run.plan.python_of_base is None:  # of two builds every operation may differ
             other = run.plan.against.other_option
             values = {} if other is None else {other.axis: other.value}
-            where = _tasks(run.plan)["head"]["repository"]
-            run.what_changed = what_changed(run.result, run.plan.cases, values, trees, where)
+            run.what_changed = what_changed(run.result, run.plan.cases, values, trees)
 
 
 def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
@@ -353,11 +352,7 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
     names = {case_id.partition("::")[0] for case_id in plan.cases}
     files = sorted(name if repository.holds_suite else str(SUITE / name) for name in names)
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
-    where: Json = {
-        "root": str(repository.root), "folder": str(repository.folder), "holds_suite": repository.holds_suite,
-        "named": repository.named,
-    }  # fmt: skip
-    return {side: {"settings": sent(sides[side]), "files": files, "repository": where} for side in SIDES}
+    return {side: {"settings": sent(sides[side]), "files": files, "repository": repository.told} for side in SIDES}
 
 
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:

@@ -118,6 +118,9 @@ COMPILED = frozenset({
 """Sources and objects that are compiled or linked, what Python imports without source, and `.pth`, which it runs at its
 start."""
 POINTER = b"version https://git-lfs"
+BESIDE = frozenset({"docs", "doc", "tests", "test", ".github"})
+"""Folders at the top of a tree that no program reads, unless its code names one of their files."""
+BESIDE_NAMES = (".GITIGNORE", "LICENSE", "CHANGELOG")
 PROSE = frozenset({".md", ".rst"})
 """Documents: of these alone a word of a string that is their name without suffix says nothing."""
 
@@ -210,8 +213,10 @@ class Tree:
             asked = {meant[:count] for meant in source.imports for count in range(1, len(meant) + 1)}
             for meant in asked:
                 for module, name in by_last.get(meant[-1], ()):
-                    # A relative import says the whole path, an absolute one an end of it.
-                    is_meant = module == meant[1:] if meant[0] == "" else module[-len(meant) :] == meant
+                    # An absolute import says an end of the path. A relative one may lead to another folder of a
+                    # package's path, so that only its package and module count.
+                    end = meant[1:][-2:] if meant[0] == "" else meant
+                    is_meant = module[-len(end) :] == end
                     if is_meant and name not in found:
                         found.add(name)
                         left.append(name)
@@ -299,11 +304,10 @@ def _is_never_read(name: str) -> bool:
     """Whether a file is prose, lies among documents or tests, or is a module that nothing in reach imports, not even a
     library that looks for one of its name."""
     path = PurePosixPath(name)
-    if path.suffix == ".py":
-        top = path.parts[0].removesuffix(".py")
-        return top not in sys.stdlib_module_names and top not in packages_distributions()
-    beside = path.parts[0] in ("docs", "doc", "tests", "test", ".github")
-    return beside or path.suffix in PROSE or path.name.upper().startswith((".GITIGNORE", "LICENSE", "CHANGELOG"))
+    if path.suffix in PROSE or path.parts[0] in BESIDE or path.name.upper().startswith(BESIDE_NAMES):
+        return True
+    top = path.parts[0].removesuffix(".py")
+    return path.suffix == ".py" and top not in sys.stdlib_module_names and top not in packages_distributions()
 
 
 def _why_never(name: str, places: Sequence[Path]) -> str | None:

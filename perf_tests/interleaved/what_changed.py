@@ -7,22 +7,20 @@ from pathlib import Path
 from perf_tests.cases.case import Case
 from perf_tests.gate.verdicts import GateResult, Verdict
 from perf_tests.interleaved.sides import Trees, environment_of_side
-from perf_tests.predict.difference import Difference, SideToPlay, compare_sides, row_sentence
-from perf_tests.predict.operations import sent_case
+from perf_tests.predict.difference import Difference, compare_sides, row_sentence
+from perf_tests.predict.operations import SideToPlay, sent_case
 from perf_tests.records.columns import case_name
-from perf_tests.records.record import Json, how_many
+from perf_tests.records.record import how_many
 from perf_tests.user_code.named import Repository
 
 MOST_CASES, MOST_ROWS = 3, 4
 """Cases, and rows of each, that are told, worst first."""
 
 
-def what_changed(
-    result: GateResult, cases: Mapping[str, Case], other: Mapping[str, str], trees: Trees, where: Json
-) -> list[str]:
+def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[str, str], trees: Trees) -> list[str]:
     """The worst lines of the program of the cases that are SLOWER or MORE; empty where none is.
 
-    `other` are base's values on the axes that differ on purpose. `where` says what is measured, as to a worker.
+    `other` are base's values on the axes that differ on purpose.
     """
     slower = [row for row in result.cases if row.verdict == Verdict.SLOWER and row.effect is not None]
     slower.sort(key=lambda row: -row.effect.effect if row.effect else 0.0)
@@ -33,7 +31,7 @@ def what_changed(
     base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
     pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
     lines = []
-    for name, found in zip(names, compare_sides(base, head, where, pairs), strict=False):
+    for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
         lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _told(found))]
     left = names[MOST_CASES:]
     more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
@@ -43,7 +41,7 @@ def what_changed(
 def side_in(tree: Path, repository: Repository) -> SideToPlay:
     """The side whose code lies in `tree`, played in the folder and environment of a gate's worker."""
     folder = tree if repository.holds_suite else repository.folder_in(tree)
-    return SideToPlay(tree, folder, environment_of_side(repository, tree))
+    return SideToPlay(tree, folder, environment_of_side(repository, tree), repository.told)
 
 
 def _at_base(case: Case, other: Mapping[str, str]) -> Case:

@@ -39,7 +39,7 @@ def main() -> int:
 def _why_not_this_tree(task: Json) -> str | None:
     """None if what is under test is this tree's own: what is elsewhere on the path would be measured instead."""
     where, tree = task["repository"], Path(task["tree"])
-    take_files_from(Tree(tree, Path(where["root"]), Path(where["folder"]), frozenset(where["named"])))
+    take_files_from(Tree.of(tree, where))
     if where["holds_suite"]:
         found = importlib.util.find_spec("model")
         if found is None or found.origin is None or not Path(found.origin).is_relative_to(tree):

@@ -310,28 +310,17 @@ class Counting(TorchDispatchMode):
                 )
                 self._current.kernels[replace(cost, bytes=share + 1)] += left_over
                 self._current.kernels[cost] += launches - left_over
-                self.note(
-                    func, args, kwargs, inputs, outputs, replace(cost, bytes=share * launches + left_over), launches
-                )
+                self.note(inputs, outputs, replace(cost, bytes=share * launches + left_over), launches)
         return result
 
-    def note(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-        cost: KernelCost,
-        launches: int,
-    ) -> None:
+    def note(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], cost: KernelCost, launches: int) -> None:
         """Note an operation that launches kernels, or none where the host reads a value; `cost.bytes` are of all."""
 
     def _number_on_the_host(self, func: Any, args: tuple[Any, ...]) -> Any:
         """The value of a one-element tensor; of a fake one 0, which a scaler reads as no overflow."""
         if not self._all_on_host(list(args[:1])):
             self._current.host_reads += 1
-            self.note(func, args, {}, [args[0]], [], KernelCost("aten._local_scalar_dense", 0, 0, ""), 0)
+            self.note([args[0]], [], KernelCost("aten._local_scalar_dense", 0, 0, ""), 0)
         try:
             return func(*args)
         except DataDependentOutputException:

@@ -6,7 +6,7 @@ else the one that answers for an operation of the same stack; else a changed one
 own."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -25,7 +25,7 @@ from perf_tests.hardware.limits import (
     elapsed_seconds,
     predicted_time,
 )
-from perf_tests.predict.operations import Operation, Place, Played, play_in
+from perf_tests.predict.operations import Operation, Place, Played, SideToPlay, play_in
 from perf_tests.predict.screens import gb
 from perf_tests.predict.step import counted
 from perf_tests.records.format import DASH, duration, table
@@ -123,28 +123,15 @@ class Difference:
     """None where no machine is known."""
 
 
-@dataclass(frozen=True)
-class SideToPlay:
-    """The place of a side's code, and the process that plays it."""
-
-    tree: Path
-    folder: Path
-    environment: Mapping[str, str]
-
-
 def compare_sides(
     base: SideToPlay,
     head: SideToPlay,
-    where: Json,
     cases: Sequence[tuple[Json, Json]],
     ceilings: Ceilings | None = None,
 ) -> list[Difference | str]:
     """The difference of each case, given as base's and head's, or one sentence why there is none."""
     with ThreadPoolExecutor(2) as pool:
-        asked = [
-            pool.submit(play_in, side.tree, side.environment, side.folder, where, [pair[place] for pair in cases])
-            for place, side in enumerate((base, head))
-        ]
+        asked = [pool.submit(play_in, side, [pair[place] for pair in cases]) for place, side in enumerate((base, head))]
         both = zip(*(one.result() for one in asked), strict=True)
     lines = Lines(base.tree, head.tree)
     found: list[Difference | str] = []

@@ -288,16 +288,7 @@ class Recording(Counting):
             self._of_node.setdefault(forward_number(), self._stack_now)  # a view's backward may launch too
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def note(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-        cost: KernelCost,
-        launches: int,
-    ) -> None:
+    def note(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], cost: KernelCost, launches: int) -> None:
         if not self._is_on:
             return
         stack = self._newest_stack = self._stack_now
@@ -413,15 +404,25 @@ def _received(sent: Json) -> Case:
     return case
 
 
-def play_in(tree: Path, environment: Mapping[str, str], folder: Path, where: Json, cases: Sequence[Json]) -> list[Any]:
-    """Play the cases, as `sent_case` gives them, in a process of their own, started in `folder` with this environment.
+@dataclass(frozen=True)
+class SideToPlay:
+    """The place of a side's code, the process that plays it, and what is measured, as a gate's worker is told it."""
 
-    Returns what was played of each, or the reason why it was not. `where` says what is measured, as to a gate's worker.
+    tree: Path
+    folder: Path
+    environment: Mapping[str, str]
+    repository: Json
+
+
+def play_in(side: SideToPlay, cases: Sequence[Json]) -> list[Any]:
+    """Play the cases, as `sent_case` gives them, in a process of the side's own.
+
+    Returns what was played of each, or the reason why it was not.
     """
     command = [sys.executable, "-m", "perf_tests.predict.operations"]
-    task = {"tree": str(tree), "repository": where, "cases": cases}
+    task = {"tree": str(side.tree), "repository": side.repository, "cases": cases}
     ended = subprocess.run(
-        command, cwd=folder, env=dict(environment), input=json.dumps(task), capture_output=True, text=True,
+        command, cwd=side.folder, env=dict(side.environment), input=json.dumps(task), capture_output=True, text=True,
         errors="replace",
     )  # fmt: skip
     try:
@@ -472,7 +473,7 @@ def main() -> int:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the model prints is no answer
     tree, where = Path(task["tree"]), task["repository"]
-    take_files_from(Tree(tree, Path(where["root"]), Path(where["folder"]), frozenset(where["named"])))
+    take_files_from(Tree.of(tree, where))
     sys.dont_write_bytecode = True
     answers: list[Any] = []
     for sent in task["cases"]:

@@ -30,6 +30,11 @@ class Tree:
     folder: Path
     named: frozenset[str]
 
+    @classmethod
+    def of(cls, tree: Path, repository: Mapping[str, Any]) -> "Tree":
+        """Return the side in `tree` of a `Repository` as it was told."""
+        return cls(tree, Path(repository["root"]), Path(repository["folder"]), frozenset(repository["named"]))
+
 
 _tree: Tree | None = None
 
@@ -275,6 +280,12 @@ class Repository:
     """The one in which pytest was started."""
     import_path: tuple[Path, ...] = ()
     """Entries of Python's path below `root`."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What another process is told of it, as JSON."""
+        places = {"root": str(self.root), "folder": str(self.folder)}
+        return {**places, "holds_suite": self.holds_suite, "named": self.named}
 
     def folder_in(self, tree: Path) -> Path:
         """Return the folder of `tree`, a copy of `root`, in which pytest was started, or else the top one."""

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,26 +76,17 @@ OF_A_SIDE = frozenset({"PYTHONPATH", "PERF_TESTS_PADDING", "PWD", "OLDPWD"})
 
 READS_SOURCE = frozenset({
     "__annotations__", "__code__", "__doc__", "_getframe", "ast", "co_code", "co_consts", "co_filename",
-    "co_firstlineno", "co_lines", "co_linetable", "co_name", "co_names", "co_varnames", "currentframe", "dir", "dis",
-    "doctest", "exc_info", "f_back", "f_code", "f_lineno", "f_locals", "get_annotations", "get_type_hints", "getdoc",
-    "getsource", "getsourcelines", "globals", "help", "jit", "linecache", "locals", "njit", "NameError", "numba",
-    "pydoc", "setprofile", "settrace", "symtable", "tb_frame", "tb_lineno", "tokenize", "trace", "traceback", "triton",
-    "UnboundLocalError", "WRAPPER_ASSIGNMENTS",
+    "co_firstlineno", "co_lines", "co_linetable", "co_name", "co_names", "co_varnames", "currentframe", "dir",
+    "dis", "doctest", "exc_info", "f_back", "f_code", "f_lineno", "f_locals", "get_annotations", "get_objects",
+    "get_referents", "get_referrers", "get_type_hints", "getdoc", "getsource", "getsourcelines", "globals", "help",
+    "jit", "linecache", "lineno", "locals", "njit", "NameError", "numba", "pydoc", "setprofile", "settrace",
+    "symtable", "tb_frame", "tb_lineno", "tokenize", "trace", "traceback", "triton", "UnboundLocalError",
+    "WRAPPER_ASSIGNMENTS",
 })  # fmt: skip
 """Names by which a program reads its own source, its documentation, its lines or the names of its locals."""
 
 OF_SIGNATURES = frozenset({"Parameter", "Signature", "isclass", "isfunction", "ismethod", "signature"})
 """What `inspect` may be asked: parameters keep their names and annotations here."""
-
-PATHS = frozenset({"Path", "PurePath", "os", "pathlib", "str", "__file__"})
-OF_PATHS = frozenset({
-    "Path", "PurePath", "abspath", "absolute", "dirname", "expanduser", "fspath", "join", "joinpath", "parent",
-    "parents", "path", "resolve", "with_name", "with_suffix",
-})  # fmt: skip
-PARTS_OF_A_NAME = (
-    ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.BinOp, ast.Div, ast.Add, ast.Subscript, ast.JoinedStr,
-    ast.FormattedValue, ast.Load, ast.keyword, ast.UnaryOp, ast.USub, ast.Tuple, ast.List,
-)  # fmt: skip
 
 WORDS_OF_NAMES = ("file", "filename", "name", "path")
 
@@ -194,8 +184,10 @@ class Source:
     def reads_source(self) -> list[str]:
         """Lines that read its own source, documentation, lines or names of locals."""
         found = set()
+        asked = {node.value for node in ast.walk(self._tree) if isinstance(node, ast.Attribute)}
         for node, name in _names(self._tree):
             inspects = isinstance(node, ast.Attribute) and _root(node.value) == "inspect" and name not in OF_SIGNATURES
+            inspects |= isinstance(node, ast.Name) and name == "inspect" and node not in asked  # another name for it
             if (
                 name in READS_SOURCE
                 or name.startswith("co_")
@@ -248,22 +240,18 @@ class Source:
         yield from self._environment()
 
     def _asks_for_known_names(self, call: ast.Call) -> bool:
-        """Whether a call, such as open("name") or Path(__file__).with_name("name").read_text(), says in the source what
-        it opens or imports."""
+        """Whether a call says what it opens or imports by whole strings, such as `open("name")`: names that are joined,
+        formatted or kept elsewhere stand in no string of the source."""
         asked = [*call.args, *(word.value for word in call.keywords if word.arg in (None, *WORDS_OF_NAMES))]
-        names_known = all(_is_known(each, set()) and _is_literal(each) for each in asked)
+        texts = [each.value for each in asked if isinstance(each, ast.Constant)]
         if any(UNKNOWN.get(name) == LISTS for _, name in _names(call.func)):
             # What a folder holds is named by no string, but for the system's own.
-            texts = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant)]
-            return bool(texts) and all(isinstance(text, str) and text.startswith(("/proc", "/sys")) for text in texts)
-        if not isinstance(call.func, ast.Attribute):
-            return bool(asked) and names_known
-        if call.func.attr == "load" and _root(call.func.value) in ("json", "tomllib"):
+            return bool(texts) and all(str(text).startswith(("/proc/", "/sys/")) for text in texts)
+        root = "" if isinstance(call.func, ast.Name) else _root(call.func)
+        if root in ("json", "tomllib"):
             return True  # of a file that was opened before
-        return names_known and (
-            (_is_known(call.func.value, set()) and _is_literal(call.func.value))
-            or (bool(asked) and _root(call.func.value) in self._libraries)
-        )
+        is_followed = isinstance(call.func, ast.Name) or root in self._libraries
+        return bool(asked) and len(texts) == len(asked) and is_followed
 
     def _environment(self) -> Iterator[tuple[int, str]]:
         """Yield reads of the environment but those by a literal name that means the same on both sides."""
@@ -307,18 +295,6 @@ class Source:
             for alias in node.names
         }
 
-    @cached_property
-    def _constants(self) -> set[str]:
-        """Names that are bound once, at the top of the module, to the name of a file."""
-        bound = Counter(_bound(self._tree))
-        known = {name for name in PATHS if bound[name] == (name in self._modules)}
-        for statement in self._tree.body:
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-                target = statement.targets[0]
-                if isinstance(target, ast.Name) and bound[target.id] == 1 and _is_known(statement.value, known):
-                    known.add(target.id)
-        return known
-
 
 def words_in(texts: Iterable[str]) -> set[str]:
     """The texts, in lower case, and their words."""
@@ -333,6 +309,8 @@ def _names(tree: ast.AST) -> Iterator[tuple[Any, str]]:
             yield node, node.id
         elif isinstance(node, ast.Attribute):
             yield node, node.attr
+        elif isinstance(node, ast.MatchClass):
+            yield from ((node, name) for name in node.kwd_attrs)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -353,28 +331,6 @@ def _root(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_literal(node: ast.AST) -> bool:
-    """Whether every part of a path is a whole string of the source: nothing is joined, formatted or kept elsewhere."""
-    for part in ast.walk(node):
-        is_sum = isinstance(part, ast.BinOp) and not isinstance(part.op, ast.Div)
-        is_joined = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and isinstance(
-            part.func.value, ast.Constant)  # fmt: skip
-        is_kept = isinstance(part, ast.Name) and part.id not in (PATHS - {"str"}) | OF_PATHS
-        if is_sum or is_joined or is_kept or isinstance(part, ast.JoinedStr | ast.Subscript):
-            return False
-    return True
-
-
-def _is_known(node: ast.AST, constants: set[str]) -> bool:
-    """Whether it names a file or module by strings in the source alone."""
-    return all(
-        isinstance(part, PARTS_OF_A_NAME)
-        and (not isinstance(part, ast.Name) or part.id in constants)
-        and (not isinstance(part, ast.Attribute) or part.attr in OF_PATHS)
-        for part in ast.walk(node)
-    )
 
 
 def _bound(tree: ast.AST) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
-from perf_tests.records.record import Json, some_of
+from perf_tests.records.record import some_of
 from perf_tests.user_code.named import UNDER_TEST, Repository, repository_of
 
 if TYPE_CHECKING:
@@ -97,13 +97,9 @@ def differences(
         with ExitStack() as stack:
             of_base = stack.enter_context(planted(repository, commits[0]))
             of_head = of_base if head is None else stack.enter_context(planted(repository, commits[1]))
-            where: Json = {
-                "root": str(repository.root), "folder": str(repository.folder),
-                "holds_suite": repository.holds_suite, "named": repository.named,
-            }  # fmt: skip
             trees = of_base.base, of_head.head if head is None else of_head.base
             sides = [side_in(tree, repository) for tree in trees]
-            return compare_sides(sides[0], sides[1], where, [(one, one) for one in map(sent_case, cases)], ceilings)
+            return compare_sides(sides[0], sides[1], [(one, one) for one in map(sent_case, cases)], ceilings)
     except TreeError as error:
         raise UsageError(error) from error
 

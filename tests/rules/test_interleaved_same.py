@@ -58,6 +58,7 @@ EITHER = "try:\n    from fast import attend\nexcept ImportError:\n    attend = f
 BRANCH = "def attend(x):\n    if x > 9:\n        from rare import slow\n        return slow(x)\n    return x\n"
 LITERAL = "import importlib\ndef attend(x):\n    return x if x < 9 else importlib.import_module('rare').slow(x)\n"
 THREADS = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nattend = float\n"
+FROM_A = "from a.pkg import m\nattend = float\n"
 DOCUMENTED = 'def attend(x):\n    """Attend."""\n    return x * len(getattr(attend, "__doc__", ""))\n'
 MEASURED = "import os\nsize = os.stat(__file__)\nattend = lambda x: x if x < 9 else 2 * x\n"
 REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
@@ -114,6 +115,10 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
          {"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]',
           "plugin.py": "1"}, "plugin.py, which the code or an option names, differs"),
+        ({"layers.py": FROM_A, "a/pkg/__init__.py": "", "a/pkg/m.py": "def go():\n    from .n import f\n",
+          "b/pkg/n.py": "f = float\n"},
+         {"layers.py": FROM_A, "a/pkg/__init__.py": "", "a/pkg/m.py": "def go():\n    from .n import f\n",
+          "b/pkg/n.py": "f = int\n"}, "b/pkg/n.py:1 differs"),
         ({"data.bin": "1"}, {"data.bin": "2"}, "data.bin, which may be read, differs"),
         ({}, {"_strptime.py": "1"}, "_strptime.py, which may be read, differs"),
         ({"layers.py": DOCUMENTED}, {"layers.py": DOCUMENTED.replace("Attend", "Look")}, "reads source or names"),
@@ -129,7 +134,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "lazy import of a new folder", "registry filled by import order",
         "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
         "code from a string", "a program started", "source that is read", "data of a built name",
-        "a module that data names", "data", "a module of the standard library's name", "documentation by getattr",
+        "a module that data names", "a package of two folders", "data",
+        "a module of the standard library's name", "documentation by getattr",
         "size of its own file", "date of its own file",
     ],
 )  # fmt: skip

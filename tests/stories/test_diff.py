@@ -12,7 +12,7 @@ from claims.planted import REAL_SLOWDOWNS
 from perf_tests.__main__ import main
 from perf_tests.interleaved.sides import environment_without_the_suite
 from perf_tests.predict.difference import Lines, difference
-from perf_tests.predict.operations import Played, play_in, sent_case
+from perf_tests.predict.operations import Played, SideToPlay, play_in, sent_case
 from tests.support.example_cases import language_model_case
 from tests.support.git_repository import commit, copy_suite, git
 
@@ -21,7 +21,7 @@ STEP = language_model_case(phase="full_step", optimizer="fused")
 
 def play(tree: Path) -> Any:
     where = {"root": str(tree), "folder": str(tree), "holds_suite": True, "named": []}
-    (found,) = play_in(tree, environment_without_the_suite(), tree, where, [sent_case(STEP)])
+    (found,) = play_in(SideToPlay(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
     return found
 
 
