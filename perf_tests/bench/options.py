@@ -60,7 +60,7 @@ GROUPINGS = (
 COLUMNS = ["median", "iqr", "mean", "stddev", "min", "rounds"]
 
 
-def take_over(config: pytest.Config, storage: Path) -> SavingOptions:  # noqa: C901  # one story
+def take_over(config: pytest.Config, storage: Path) -> SavingOptions:
     """Read these options and reset them for pytest-benchmark; call before it reads them. `storage` is the default.
 
     Raises pytest.UsageError before measuring for what it would ignore, or refuse after measuring.

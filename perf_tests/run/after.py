@@ -97,7 +97,7 @@ def _or_stop(session: MeasuringSession) -> Iterator[None]:
         )
 
 
-def finish(session: pytest.Session) -> None:  # noqa: C901  # one story: saved, compared, and an exit code
+def finish(session: pytest.Session) -> None:
     """Turn a complete run into its record and an exit code; an incomplete one keeps its journal."""
     suite = session_of(session.config)
     run = suite.run
@@ -232,7 +232,7 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         run.notes.append(offer_entries(limits, offer_among(storage, sides.base_name)))
 
 
-def show(terminal: pytest.TerminalReporter) -> None:  # noqa: C901  # one story: the screen from top to bottom
+def show(terminal: pytest.TerminalReporter) -> None:
     """Write the result screen, below pytest-benchmark's table."""
 
     def section(title: str, lines: list[str]) -> None:

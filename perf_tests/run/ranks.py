@@ -51,7 +51,7 @@ ONE_DEVICE_ONLY = {
 # Rendezvous: each rank stays silent but rank 0, and what one of them refuses ends all.
 
 
-def rendezvous(config: pytest.Config) -> None:  # noqa: C901  # one story: who is there, and what each was asked for
+def rendezvous(config: pytest.Config) -> None:
     """Join the other ranks. Raises pytest.UsageError, on rank 0 alone with words where the others have the same."""
     here = launched()
     if not is_on_ranks(config):

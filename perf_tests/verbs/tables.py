@@ -133,7 +133,7 @@ class CaseChoice:
         return left
 
 
-def choice_of(arguments: argparse.Namespace) -> CaseChoice:  # noqa: C901  # one option after the other
+def choice_of(arguments: argparse.Namespace) -> CaseChoice:
     """The choice of these options; raises UsageError naming the one that cannot be met, or that meets another table."""
     against = None
     if arguments.against_axis is not None:
