@@ -1,26 +1,28 @@
 """Measure PyTorch training steps, gate changes of them, read records; also `python -m perf_tests` in a checkout."""
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any, TextIO
 
-from perf_tests.phases import RefusalError
+from perf_tests.phases import FINE, USAGE, RefusalError
 from perf_tests.user_code.named import SUITE
-from perf_tests.verbs.output import OutputError, end_without_output, watched_output
 
 GROUPS = {
     "measure": {"run": "perf_tests.verbs.run", "merge": "perf_tests.verbs.merge"},
     "judge": {
         "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate", "replay": "perf_tests.verbs.replay",
-        "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.verbs.audit",
+        "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.audit.tables",
     },
     "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
     "look at": {
         "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
-        "kernels": "perf_tests.verbs.kernels", "scaling": "perf_tests.report.ranks",
+        "kernels": "perf_tests.report.screens", "scaling": "perf_tests.report.ranks",
     },
 }  # fmt: skip
 VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
@@ -82,6 +84,70 @@ def sentence_of(module: str) -> str:
     assert spec.origin is not None
     with open(spec.origin, encoding="utf-8") as file:
         return file.readline().strip().strip('"').partition("`: ")[2]
+
+
+# Standard output that says when it cannot be written, so that no verb takes this for a fault of its own files.
+
+
+class OutputError(Exception):
+    """No OSError, which verbs catch around their files."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror)
+        self.error = error
+
+
+class _Output:
+    """A stream whose writing and flushing raise OutputError; all else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with _told():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _told():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(error) from error
+
+
+@contextmanager
+def watched_output() -> Iterator[None]:
+    """Watch a block in which printing raises OutputError where standard output cannot be written; where it is closed,
+    it is lost.
+    """
+    stream = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # Python has None for a closed one
+    sys.stdout = output = _Output(stream)
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+        output.flush()
+
+
+def end_without_output(lost: OutputError) -> int:
+    """Discard what is left, which Python would try to write when it ends. The exit code, and why there is none.
+
+    That a reader closes the pipe, as `| head` does, is no fault.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(lost.error, BrokenPipeError):
+        return FINE
+    with suppress(OSError):
+        print(f"The output cannot be written: {lost}; free space or print elsewhere.", file=sys.stderr)
+    return USAGE
 
 
 if __name__ == "__main__":

@@ -9,18 +9,8 @@ from math import log2
 from operator import attrgetter
 from statistics import mean, median
 
-from perf_tests.audit.figures import (
-    COMPILED,
-    IMPOSSIBLE,
-    INCONSISTENT,
-    NOTICE,
-    OF_ADAMW,
-    SUSPICIOUS,
-    UNFUSED,
-    Finding,
-    Timing,
-    found,
-)
+from perf_tests.audit import figures as labelled
+from perf_tests.audit.figures import COMPILED, IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, UNFUSED, Finding, Timing, found
 from perf_tests.audit.physics import OUTLIER_SHARE, gpu_of, is_impossible, least_kernel_seconds
 from perf_tests.hardware.limits import FLOAT32_BYTES, AttentionWork, ModelWork, Work
 from perf_tests.phases import PHASES, phase_named
@@ -35,10 +25,8 @@ class Table:
 
     def __init__(self, timings: Sequence[Timing]) -> None:
         works: dict[Work | None, Work | None] = {}
-        timings = [
-            one if (work := works.setdefault(one.work, one.work)) is one.work else replace(one, work=work)
-            for one in timings
-        ]
+        known_works = [(one, works.setdefault(one.work, one.work)) for one in timings]
+        timings = [one if work is one.work else replace(one, work=work) for one, work in known_works]
         self._by_place = {one.place: one for one in timings}
         known = [one for one in timings if one.work and one.seconds and one.seconds > 0]
         self.cells: dict[Hashable, list[Timing]] = grouped(known, _cell)
@@ -69,10 +57,8 @@ class Table:
         is_too_much_later = _time(slowest) > (1 + MODEL_BACKWARD_OVER_FORWARD[1]) * _time(accused)
         if not is_too_much_later or any(_share_of_fp32_peak(timing) >= 1 for timing in later):
             return finding
-        cause = (
-            "the clock was read without waiting for the device; the missing time is in "
-            f"{slowest.place}, {slowest.phase}, {_milliseconds([slowest])}"
-        )
+        cause = "the clock was read without waiting for the device; the missing time is in "
+        cause += f"{slowest.place}, {slowest.phase}, {_milliseconds([slowest])}"
         return replace(finding, likely_cause=cause)
 
     @cached_property
@@ -279,7 +265,7 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
 
 def optimizer_and_precision(table: Table) -> Iterator[Finding]:
     """AdamW updates fp32 weights under every precision, so its time is the same."""
-    updates = [t for t in table.timings if t.phase == "optimizer" and t.has_fp32_weights and t.optimizer in OF_ADAMW]
+    updates = [timing for timing in table.timings if timing.is_update]
     for group in grouped(updates, lambda t: (t.series, t.gpu, id(t.work), t.optimizer)).values():
         ordered, ratio = _fastest_first(group)
         if len({timing.precision for timing in group}) > 1 and ratio > OPTIMIZER_TOLERANCE:
@@ -476,11 +462,8 @@ def same_cell_twice(table: Table) -> Iterator[Finding]:
                 said = f"{cause}, as for {count} other labels of this file"
             elif cause == NOT_TOLD and len(faster) != len(slower):
                 said = cause = ONE_AGAINST_MANY
-            accused = {
-                FASTER_THAN_LABEL: faster,
-                ONE_AGAINST_MANY: min(faster, slower, key=len),
-                NOT_TOLD: ordered,
-            }.get(cause, slower)
+            fewer = min(faster, slower, key=len)
+            accused = {FASTER_THAN_LABEL: faster, ONE_AGAINST_MANY: fewer, NOT_TOLD: ordered}.get(cause, slower)
             ratio = _time(ordered[-1]) / _time(ordered[0])
             why, limit = f"the same labels differ by a factor of {ratio:.2f}", f"{SAME_CELL_TOLERANCE:g}"
             shown, excess = _milliseconds(ordered), ratio / SAME_CELL_TOLERANCE
@@ -539,7 +522,7 @@ def launch_bound(table: Table) -> Iterator[Finding]:
         shown, limit = f"{mean(map(_per_layer, group)) * 1e3:.3g} ms per layer", f"{LAUNCH_BOUND_SPREAD - 1:.0%} apart"
         why = f"{len(group)} widths take the same time per layer, so the host limits them, not the device"
         cause = "launching kernels takes longer than running them: this says nothing of the device or the precision"
-        yield found(NOTICE, "launch-bound", group, shown, limit, why, cause)
+        yield found(labelled.NOTICE, "launch-bound", group, shown, limit, why, cause)
 
 
 def mixed_precision_arms(table: Table) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -82,8 +81,8 @@ UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledFigure(ABC):
-    """A row of a table. None where it leaves a label out; units are SI."""
+class Labelled:
+    """What every row of a table has. None where it leaves a label out; units are SI."""
 
     place: str
     """`line 7` or a benchmark's name."""
@@ -91,12 +90,9 @@ class LabelledFigure(ABC):
     """The figure's source; figures of one series were measured together."""
     gpu: str
 
-    @abstractmethod
-    def describe(self) -> str: ...
-
 
 @dataclass(frozen=True, slots=True)
-class Timing(LabelledFigure):
+class Timing(Labelled):
     """A time with its labels."""
 
     gpu_is_inferred: bool
@@ -132,6 +128,11 @@ class Timing(LabelledFigure):
         return labelled_precision(self.precision_label)
 
     @property
+    def is_update(self) -> bool:
+        """Whether it is an AdamW step alone, on fp32 weights."""
+        return self.phase == "optimizer" and self.has_fp32_weights and self.optimizer in OF_ADAMW
+
+    @property
     def is_eager(self) -> bool:
         """Whether each operation is a kernel of its own: no compiler, no fused attention."""
         return self.implementation == "eager"
@@ -148,7 +149,7 @@ class Timing(LabelledFigure):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(LabelledFigure):
+class Memory(Labelled):
     """An amount of device memory with its labels; `value_bytes` reads GB as 1e9, `most_bytes` as 2**30."""
 
     kind: str
@@ -177,7 +178,7 @@ class Memory(LabelledFigure):
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel(LabelledFigure):
+class Kernel(Labelled):
     """A line of a profile: all calls of one kernel. `percent` is of the profile's GPU time."""
 
     size: str
@@ -194,20 +195,16 @@ class Kernel(LabelledFigure):
         return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
 
 
+Figure = Timing | Memory | Kernel
+
+
 def found(
-    verdict: str,
-    rule: str,
-    rows: Sequence[LabelledFigure],
-    figure: str,
-    limit: str,
-    why: str,
-    likely_cause: str,
-    excess: float = 1.0,
+    verdict: str, rule: str, rows: Sequence[Figure], figure: str, limit: str, why: str, cause: str, excess: float = 1.0
 ) -> Finding:
     """A finding on these rows, described by the first."""
-    places = tuple(row.place for row in rows)
-    cell, series = rows[0].describe().removeprefix(": "), rows[0].series
-    return Finding(verdict, rule, places, cell, figure, limit, why, likely_cause, series, excess)
+    places, first = tuple(row.place for row in rows), rows[0]
+    cell = first.describe().removeprefix(": ")
+    return Finding(verdict, rule, places, cell, figure, limit, why, cause, first.series, excess)
 
 
 # What labels mean. Tables of 100,000s of rows repeat a few of them, so that each is read once.

@@ -11,26 +11,8 @@ from math import sqrt
 from operator import attrgetter
 from statistics import median
 
-from perf_tests.audit.figures import (
-    COMPILED,
-    IMPOSSIBLE,
-    INCONSISTENT,
-    NO_PRECISION,
-    NOTICE,
-    OF_ADAMW,
-    SUSPICIOUS,
-    TILED,
-    UNFUSED,
-    Finding,
-    Kernel,
-    LabelledFigure,
-    Memory,
-    NotJudged,
-    Timing,
-    found,
-    is_another_model,
-    labelled_precision,
-)
+from perf_tests.audit import figures as labelled
+from perf_tests.audit.figures import IMPOSSIBLE, SUSPICIOUS, Figure, Finding, Kernel, Memory, NotJudged, Timing, found
 from perf_tests.hardware.datasheets import GIB, GPUS, Gpu, pieces_named, strongest_named
 from perf_tests.hardware.limits import FLOAT32_BYTES, SIZES, AttentionWork, ModelConfig, ModelWork, saved_bytes
 from perf_tests.phases import ATTENTION_ALONE, phase_named
@@ -87,7 +69,7 @@ def rule_out(timing: Timing) -> list[Said]:
         found_or_not: list[Finding | None] = [beyond]
     else:
         rules = (_faster_than_arithmetic, _faster_than_traffic, _larger_than_card)
-        found_or_not = [rule(timing, most_seconds, gpu) for rule in rules[_is_update(timing) :]]
+        found_or_not = [rule(timing, most_seconds, gpu) for rule in rules[timing.is_update :]]
     findings = [_of_the_shape(one, timing) for one in found_or_not if one]
     return [NotJudged(timing.place, reason)] if reason and not findings else [*findings]
 
@@ -105,7 +87,7 @@ def is_impossible(timing: Timing) -> bool:
     return any(isinstance(one, Finding) and one.verdict == IMPOSSIBLE for one in rule_out(timing))
 
 
-def gpu_of(row: LabelledFigure) -> Gpu | None:
+def gpu_of(row: Figure) -> Gpu | None:
     """The card; None where the row names none with a datasheet here."""
     return _gpu_named(row.gpu)
 
@@ -117,7 +99,7 @@ def _gpu_named(text: str) -> Gpu | None:
     return None
 
 
-def _why_no_gpu(row: LabelledFigure) -> str:
+def _why_no_gpu(row: Figure) -> str:
     if pieces_named(row.gpu) > 1:
         return f"{row.gpu!r} are several cards, which share the work"
     return f"GPU {row.gpu!r} has no datasheet here" if row.gpu else "no GPU stated"
@@ -127,7 +109,7 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
     row = phase_named(timing.phase)
-    if gpu is not None and _is_update(timing):
+    if gpu is not None and timing.is_update:
         return ""
     if row is None or row.forward_multiple is None:
         return f"phase {timing.phase!r} has no known arithmetic"
@@ -136,8 +118,8 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if gpu is None:
         return _why_no_gpu(timing)
     if timing.precision is None:
-        is_stated = timing.precision_label != NO_PRECISION
-        return f"precision {timing.precision_label!r} is not certain" if is_stated else NO_PRECISION
+        is_stated = timing.precision_label != labelled.NO_PRECISION
+        return f"precision {timing.precision_label!r} is not certain" if is_stated else labelled.NO_PRECISION
     if timing.precision not in gpu.rates:
         return f"{gpu.name} has no {timing.precision} path, so something else ran"
     return ""
@@ -180,10 +162,10 @@ def _least_flops(timing: Timing) -> float:
     work, row = timing.work, phase_named(timing.phase)
     assert work is not None
     assert row is not None
-    is_whole = timing.attention in (UNFUSED, COMPILED) or not timing.is_causal
+    is_whole = timing.attention in (labelled.UNFUSED, labelled.COMPILED) or not timing.is_causal
     flops = work.least_flops(timing.phase, leaves_masked_half=not is_whole)
     assert flops is not None
-    if timing.attention != TILED or not isinstance(work, AttentionWork):
+    if timing.attention != labelled.TILED or not isinstance(work, AttentionWork):
         return flops
     return flops * sum(map(TILED_PRODUCTS.__getitem__, row.main_parts)) / sum(map(PRODUCTS.__getitem__, row.main_parts))
 
@@ -209,7 +191,7 @@ def _faster_than_traffic(timing: Timing, seconds: float, gpu: Gpu | None) -> Fin
     verdict, rule, least = IMPOSSIBLE, "traffic", least_kernel_seconds(timing, gpu) if timing.is_eager else None
     why = "the scores do not fit into the cache, and products and softmax pass them through memory one after the other"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
-    if _is_update(timing) and isinstance(timing.work, ModelWork) and gpu is not None and gpu.l2_cache_bytes is not None:
+    if timing.is_update and isinstance(timing.work, ModelWork) and gpu is not None and gpu.l2_cache_bytes is not None:
         rule, parameters = "update", timing.work.config.parameters
         least = (UPDATE_BYTES * parameters - 2 * gpu.l2_cache_bytes) / gpu.bytes_per_second
         why = f"AdamW moves {UPDATE_BYTES} bytes of each of {parameters:,} parameters"
@@ -220,12 +202,6 @@ def _faster_than_traffic(timing: Timing, seconds: float, gpu: Gpu | None) -> Fin
         return None
     limit = f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
     return found(verdict, rule, [timing], f"{seconds * 1e3:.4g} ms", limit, why, cause, least / seconds)
-
-
-def _is_update(timing: Timing) -> bool:
-    """Whether it is an AdamW step alone, on fp32 weights."""
-    is_model, is_adamw = isinstance(timing.work, ModelWork), timing.optimizer in OF_ADAMW
-    return timing.phase == "optimizer" and is_model and is_adamw and timing.has_fp32_weights
 
 
 def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
@@ -287,10 +263,11 @@ def one_outlier(timing: Timing) -> Finding | None:
         why = f"one round of {pair[1] * 1e3:.4g} ms among {others} gives the same mean and spread"
         cause = "a first round that was not warmed up, or code generated inside the timed rounds"
     if timing.warmup_rounds == 0:
-        return found(NOTICE, "no warm-up", [timing], figure, "1 warm-up round", why, "it was measured without warm-up")
+        cause, limit = "it was measured without warm-up", "1 warm-up round"
+        return found(labelled.NOTICE, "no warm-up", [timing], figure, limit, why, cause)
     if misled < MISLED_SHARE:
         why = f"{why}; the mean is off by {misled:.0%}"
-        return found(NOTICE, "scatter", [timing], figure, limit, why, "a busy machine")
+        return found(labelled.NOTICE, "scatter", [timing], figure, limit, why, "a busy machine")
     return found(SUSPICIOUS, "outlier", [timing], figure, limit, why, cause, 1 + misled)
 
 
@@ -350,7 +327,7 @@ def _below_weights(memory: Memory) -> Finding | None:
         # A name alone may mean another shape than the course's.
         verdict = SUSPICIOUS if memory.width is None else IMPOSSIBLE
         return _found_amount(verdict, "weights", memory, weights, why, cause)
-    if memory.mode.startswith("full_step_peak") and memory.optimizer in OF_ADAMW and most < 0.98 * trained:
+    if memory.mode.startswith("full_step_peak") and memory.optimizer in labelled.OF_ADAMW and most < 0.98 * trained:
         why = "weights, gradients and AdamW's two moments are larger"
         cause = "no optimizer state was ever made, as when gradients are cleared before the update"
         return _found_amount(SUSPICIOUS, "optimizer state", memory, trained, why, cause)
@@ -360,7 +337,7 @@ def _below_weights(memory: Memory) -> Finding | None:
 def _flat_over_context(memory: Memory) -> Finding | None:
     """A step's peak below weights, moments and the tensors that its forward pass saves."""
     config, most = _config(memory), memory.most_bytes
-    is_step = memory.mode == "full_step_peak" and memory.optimizer in OF_ADAMW
+    is_step = memory.mode == "full_step_peak" and memory.optimizer in labelled.OF_ADAMW
     is_eager = memory.precision_label.startswith(("fp32", "tf32")) and not memory.is_compiled
     if config is None or not is_step or not is_eager or memory.checkpoint != "none":
         return None
@@ -404,12 +381,12 @@ def _shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
             most, least = longer.most_bytes or 0, shorter.value_bytes or 0
             if longer.length != shorter.length and most < 0.97 * least:
                 why, cause = f"context {shorter.length} has more", "two cells exchanged, or two set-ups"
-                yield _found_amount(INCONSISTENT, "shrinking peak", longer, least, why, cause)
+                yield _found_amount(labelled.INCONSISTENT, "shrinking peak", longer, least, why, cause)
 
 
 def _config(memory: Memory) -> ModelConfig | None:
     """The known shape with this width and depth; None for a block alone or a shard of the state."""
-    if memory.kind != "model" or "block" in memory.size or is_another_model(memory.size):
+    if memory.kind != "model" or "block" in memory.size or labelled.is_another_model(memory.size):
         return None
     if pieces_named(memory.gpu) > 1:
         return None
@@ -421,9 +398,9 @@ def _config(memory: Memory) -> ModelConfig | None:
 
 def _weight_bytes(memory: Memory) -> int | None:
     """Least bytes of one parameter: half-precision weights unless the label says autocast. None for other formats."""
-    if memory.precision_label in ("", NO_PRECISION):
+    if memory.precision_label in ("", labelled.NO_PRECISION):
         return FLOAT32_BYTES
-    precision = labelled_precision(memory.precision_label)
+    precision = labelled.labelled_precision(memory.precision_label)
     is_mixed = re.search("amp|autocast|mixed", memory.precision_label.casefold())
     return None if precision is None else FLOAT32_BYTES if is_mixed or precision in ("fp32", "tf32") else 2
 
@@ -483,7 +460,7 @@ def _calls_times_average(kernel: Kernel) -> Finding | None:
         return None
     shown = f"{kernel.calls} x {kernel.average_seconds * 1e6:.4g} us is {product * 1e3:.4g} ms"
     limit, why = f"{kernel.total_seconds * 1e3:.4g} ms", "calls times their average is the total"
-    return found(INCONSISTENT, "calls x average", [kernel], shown, limit, why, "a cell of another row")
+    return found(labelled.INCONSISTENT, "calls x average", [kernel], shown, limit, why, "a cell of another row")
 
 
 def _copied_cells(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
@@ -498,7 +475,7 @@ def _copied_cells(profile: Sequence[Kernel], implied: Implied) -> Iterator[Findi
             pair = sorted((one, other), key=same.index)
             usual = median(implied[kernel.place] for kernel in timed)
             accused = [kernel for kernel in pair if abs(implied[kernel.place] - usual) > 0.1 * usual] or pair
-            yield found(INCONSISTENT, "copied cell", accused, shown, "1.1", why, cause, second / first)
+            yield found(labelled.INCONSISTENT, "copied cell", accused, shown, "1.1", why, cause, second / first)
 
 
 def _shares_of_one_time(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
@@ -513,7 +490,7 @@ def _shares_of_one_time(profile: Sequence[Kernel], implied: Implied) -> Iterator
             shown = f"{(_total(kernel) or 0) * 1e3:.4g} ms called {percent:g} %"
             limit = f"{percent:g} % of {usual * 1e3:.4g} ms, which the other rows imply"
             why = "the rows of one profile share one GPU time"
-            yield found(INCONSISTENT, "share", [kernel], shown, limit, why, "a cell copied from another row")
+            yield found(labelled.INCONSISTENT, "share", [kernel], shown, limit, why, "a cell copied from another row")
 
 
 def _shares_add_up(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
@@ -522,7 +499,7 @@ def _shares_add_up(profile: Sequence[Kernel], implied: Implied) -> Iterator[Find
     total = sum(kernel.percent or 0 for kernel in shares)
     if total > 100 + SHARE_TOLERANCE_POINTS:
         why, cause = "shares of one total cannot exceed 100 %", "rows of two profiles in one"
-        yield found(INCONSISTENT, "sum of shares", shares, f"{total:.4g} %", "100 %", why, cause)
+        yield found(labelled.INCONSISTENT, "sum of shares", shares, f"{total:.4g} %", "100 %", why, cause)
 
 
 def _missing_products(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:

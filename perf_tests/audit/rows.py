@@ -105,13 +105,9 @@ _ROUNDS = "n_measured rounds n_rounds iters iterations n_iters num_iters steps n
 _PHASE = "phase pass direction stage mode step_type what"
 _CONTEXT = "context context_length ctx ctx_len n_ctx seq_len seqlen sequence_length seq_length seq"
 MEAN = Column(
-    "mean",
-    "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
-    "p50 min min_time best",
-    TIMED,
-    seconds_in,
-    may_be_unnamed=True,
-)
+    "mean", "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
+    "p50 min min_time best", TIMED, seconds_in, may_be_unnamed=True,
+)  # fmt: skip
 STD = Column("std", "std stddev std_dev stdev sd std_time deviation", (*TIMED, KERNELS), seconds_in)
 _AMOUNT = "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount"
 
@@ -354,19 +350,14 @@ def open_text(path: Path) -> Iterator[TextIO]:
     if path.is_char_device():
         raise ValueError(f"{path} is a device, which may never end; write the table into a file first.")
     try:
-        with _opened(path) as file:
+        # Line by line from the disk, but a packed table unpacked as a whole.
+        packed = io.BytesIO(unpacked(path, MOST_UNPACKED_BYTES)) if path.suffix in SUFFIXES else None
+        with open(path, "rb") if packed is None else io.BufferedReader(packed) as file:
             is_utf16 = file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff")
             encoding = "utf-16" if is_utf16 else "utf-8-sig"
             yield io.TextIOWrapper(file, newline="", encoding=encoding, errors="replace")
     except (OSError, UnicodeError) as error:
         raise ValueError(f"{path} cannot be read as a CSV: {without_path(error)}.") from error
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    """Line by line from the disk, but a packed table unpacked as a whole."""
-    if path.suffix in SUFFIXES:
-        return io.BufferedReader(io.BytesIO(unpacked(path, MOST_UNPACKED_BYTES)))
-    return open(path, "rb")
 
 
 def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], str, Lines]]:
@@ -396,21 +387,15 @@ def tables_in(path: Path, file: TextIO) -> Iterator[tuple[str, list[str], str, L
             f"{path} cannot be read as a CSV: its first line has one column, {header[0][:40]!r}; separate columns by "
             "commas, semicolons or tabs."
         )
-    yield (
-        f"line {above}",
-        header,
-        separator,
-        _lines(csv.reader(file, delimiter=separator, strict=True), len(header), above),
-    )
+    lines = csv.reader(file, delimiter=separator, strict=True)
+    yield f"line {above}", header, separator, _lines(lines, len(header), above)
 
 
 def _pipe_tables(page: Sequence[str], above: int) -> Iterator[tuple[str, list[str], str, Lines]]:
     """Tables between bars, each under a rule of dashes; `above` is the number of the page's first line."""
     bare = (line.strip().removeprefix("|").removesuffix("|") if "|" in line else "" for line in page)
-    cells = [
-        [re.sub(r"\\(\W)|[*`]", r"\1", cell).strip() for cell in re.split(r"(?<!\\)\|", line)] if line else []
-        for line in bare
-    ]
+    split = (re.split(r"(?<!\\)\|", line) if line else [] for line in bare)
+    cells = [[re.sub(r"\\(\W)|[*`]", r"\1", cell).strip() for cell in line] for line in split]
     for number, rule in enumerate(cells[1:], 1):
         header = cells[number - 1]
         if rule and len(rule) == len(header) and all(re.fullmatch(r" *:?-+:? *", cell) for cell in rule):

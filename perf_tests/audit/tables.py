@@ -1,58 +1,170 @@
-"""Tables of others, and pytest-benchmark files: read as labelled figures, one at a time, and audited part by part.
+"""`audit FILE`: say which figures of a table or benchmark file are impossible or inconsistent, and why.
 
-Labels and figures are read. Columns that comment on a row (`note`, `status`, `sync`) are ignored."""
+Tables of others, and pytest-benchmark files, are read as labelled figures, one at a time, and audited part by part.
+Columns that comment on a row (`note`, `status`, `sync`) are ignored.
 
+perf-tests audit TIMES.csv
+perf-tests audit TIMES.csv --gpu H100 --all
+"""
+
+import argparse
+import json
 import re
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice, product
 from pathlib import Path
+from textwrap import fill
 
+from perf_tests.audit import figures as labelled
+from perf_tests.audit import rows as published
 from perf_tests.audit.consistency import Table
-from perf_tests.audit.figures import (
-    NO_PRECISION,
-    TILED,
-    UNFUSED,
-    VERDICTS,
-    Finding,
-    Kernel,
-    Memory,
-    NotJudged,
-    Timing,
-    attention_of,
-    covers_the_square,
-    implementation_named,
-    is_another_model,
-    labelled_precision,
-    read_benchmarks,
-)
+from perf_tests.audit.figures import VERDICTS, Figure, Finding, Kernel, Memory, NotJudged, Timing, attention_of
 from perf_tests.audit.physics import USUAL_BATCH_SIZE, Said, one_outlier, rule_out, said_of_kernels, said_of_memories
-from perf_tests.audit.rows import (
-    ALONE,
-    KERNELS,
-    MEAN,
-    MEMORY,
-    MODEL,
-    STD,
-    Layout,
-    Row,
-    UnreadableError,
-    bytes_in,
-    layout_of,
-    normal_name,
-    open_text,
-    seconds_in,
-    tables_in,
-)
-from perf_tests.hardware.datasheets import Gpu
+from perf_tests.audit.rows import ALONE, KERNELS, MEAN, MEMORY, MODEL, STD, Row, UnreadableError, layout_of, seconds_in
+from perf_tests.hardware.datasheets import Gpu, gpu_named
 from perf_tests.hardware.limits import SIZES, AttentionWork, ModelConfig, ModelWork, Work
-from perf_tests.phases import PHASES, PHASES_OF_OTHERS
-from perf_tests.records.store import ENDINGS
+from perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
+from perf_tests.records.record import how_many
+from perf_tests.records.store import ENDINGS, announced
 
-Figure = Timing | Memory | Kernel
+SHOWN_GROUPS = 40
+MOST_REASONS = 30
+"""Shown one by one."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    of_file = "a CSV (.gz, .xz) or Markdown table of timings, memory or kernels, or a pytest-benchmark JSON"
+    parser.add_argument("file", type=Path, help=of_file)
+    parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
+    of_all = "print every finding and notice, not the worst of those alike"
+    parser.add_argument("--all", action="store_true", help=of_all)
+
+
+def _gpu(text: str) -> object:
+    try:
+        return gpu_named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    tally, not_judged, before = Tally(), list[NotJudged](), '{\n "findings": [\n'
+    with RefusalError.instead_of(ValueError):
+        for file in announced([arguments.file]):
+            for part in audits_of(file, arguments.gpu):
+                tally.add(part)
+                if arguments.json:  # line by line: a part's findings are let go before the next part is read
+                    not_judged += part.not_judged
+                    for finding in part.findings:
+                        print(f"{before}{json.dumps(asdict(finding))}")
+                        before = ","
+                elif arguments.all:
+                    for finding in part.findings:
+                        print(_fitted(finding.sentence()))
+    if arguments.json:
+        rest = {"kind": tally.kind, "figures": tally.counts.total(), "counts": dict(tally.counts)}
+        rest["not_judged"] = [asdict(one) for one in not_judged]
+        print(f"{before.removesuffix(',')}],{json.dumps(rest, indent=1).removeprefix('{')}")
+    else:
+        print("\n".join(map(_fitted, [*([] if arguments.all else tally.shown_groups()), *tally.lines()])))
+    return FINDINGS if any(verdict in labelled.ACCUSING for verdict, _, _ in tally.groups) else FINE
+
+
+def _fitted(sentence: str) -> str:
+    """Wrap a sentence at a terminal's width; a program that reads gets it as it is."""
+    if not sys.stdout.isatty():
+        return sentence
+    return fill(sentence, shutil.get_terminal_size().columns, subsequent_indent="    ", break_long_words=False)
+
+
+# What a file's audit came to, part by part: counts, and one line for findings that are alike.
+
+
+MOST_GROUPS = 2000
+"""Kept apart; findings beyond are counted under their rule alone."""
+MOST_PLACES = 4
+
+
+@dataclass
+class Group:
+    """Findings of one rule on one source, and the worst of them."""
+
+    worst: Finding
+    findings: int = 0
+    figures: int = 0
+    first_places: list[str] = field(default_factory=list)
+
+    def add(self, finding: Finding) -> None:
+        self.findings += 1
+        self.figures += len(finding.places)
+        self.first_places += finding.places[: MOST_PLACES - len(self.first_places)]
+        if finding.excess > self.worst.excess:
+            self.worst = finding
+
+    def sentence(self) -> str:
+        if self.findings == 1:
+            return self.worst.sentence()
+        others = f", ... ({how_many(self.figures, 'figure')})" if self.figures > len(self.first_places) else ""
+        places = ", ".join(place.removeprefix("line ") for place in self.first_places)
+        named = "lines " if self.first_places[0].startswith("line ") else ""
+        return self.worst.sentence(f" The worst of {self.findings} like it: {named}{places}{others}.")
+
+
+@dataclass
+class Tally:
+    """What all parts came to, in bounded room."""
+
+    kind: str = ""
+    parts: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    unjudged: Counter[str] = field(default_factory=Counter)
+    first_unjudged: dict[str, NotJudged] = field(default_factory=dict)
+    groups: dict[tuple[str, str, str], Group] = field(default_factory=dict)
+
+    def add(self, audit: "Audit") -> None:
+        self.kind = audit.kind
+        self.parts += 1
+        self.counts.update(audit.counts())
+        for one in audit.not_judged:
+            self.unjudged[one.reason] += 1
+            self.first_unjudged.setdefault(one.reason, one)
+        for finding in audit.findings:
+            key = (finding.verdict, finding.rule, finding.series)
+            if key not in self.groups and len(self.groups) >= MOST_GROUPS:
+                key = (finding.verdict, finding.rule, "")
+            self.groups.setdefault(key, Group(finding)).add(finding)
+
+    def shown_groups(self) -> list[str]:
+        """The worst of those alike, the gravest first."""
+        order = list(VERDICTS)
+        groups = [group for group in self.groups.values() if group.worst.verdict != labelled.NOTICE]
+        groups.sort(key=lambda group: (order.index(group.worst.verdict), -group.worst.excess))
+        more = f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
+        return [group.sentence() for group in groups[:SHOWN_GROUPS]] + [more] * (len(groups) > SHOWN_GROUPS)
+
+    def lines(self) -> list[str]:
+        """The counts in words."""
+        lines = [f"{verdict}: {self.counts[verdict]} ({meaning})" for verdict, meaning in VERDICTS.items()]
+        reasons = self.unjudged.most_common()
+        for reason, count in reasons[:MOST_REASONS]:
+            first = self.first_unjudged[reason]
+            detail = f" ({'first ' if count > 1 else ''}{first.place}: {first.detail})" if first.detail else ""
+            lines.append(f"not judged: {count}: {reason}{detail}")
+        if rest := reasons[MOST_REASONS:]:
+            lines.append(f"not judged: {sum(count for _, count in rest)}: {len(rest)} other reasons")
+        compared = f"; each {WINDOW:,} of them were compared with each other" if self.parts > 1 else ""
+        of_kind = f"{how_many(self.counts.total(), 'figure')} of {self.kind}, {self.counts['fine']} without a finding"
+        return [*lines, f"{of_kind}{compared}"]
+
+
+# The findings on a file.
+
 
 WINDOW = 100_000
 """Figures of a file that are held and compared at a time."""
@@ -74,11 +186,8 @@ class Audit:
             gravest |= {place: verdict for finding in self.findings_of(verdict) for place in finding.places}
         unjudged = {one.place for one in self.not_judged} - gravest.keys()
         counted = Counter(gravest.values())
-        return {
-            **{verdict: counted[verdict] for verdict in VERDICTS},
-            "not judged": len(unjudged),
-            "fine": len(self.places) - len(gravest) - len(unjudged),
-        }
+        fine = len(self.places) - len(gravest) - len(unjudged)
+        return {verdict: counted[verdict] for verdict in VERDICTS} | {"not judged": len(unjudged), "fine": fine}
 
     def findings_of(self, verdict: str) -> list[Finding]:
         return [finding for finding in self.findings if finding.verdict == verdict]
@@ -98,7 +207,7 @@ def audits_of(path: Path, gpu: Gpu | None = None, window: int = WINDOW) -> Itera
     Raises ValueError with one sentence for an unreadable file, and for one whose rows cannot be read at all.
     """
     if path.name.casefold().endswith(ENDINGS):
-        yield _audit("pytest-benchmark", read_benchmarks(path), [], gpu)
+        yield _audit("pytest-benchmark", labelled.read_benchmarks(path), [], gpu)
         return
     with open_figures(path) as (kind, rows):
         is_read = False
@@ -117,23 +226,17 @@ def _audit(kind: str, figures: Sequence[Figure], unreadable: Sequence[NotJudged]
     """What the rules say of figures, by those of their own class and by those of the others beside it."""
     if gpu is not None:
         figures = [figure if figure.gpu else replace(figure, gpu=gpu.name) for figure in figures]
-    said = [
-        *_said_of_timings([figure for figure in figures if isinstance(figure, Timing)]),
-        *said_of_memories([figure for figure in figures if isinstance(figure, Memory)]),
-        *said_of_kernels([figure for figure in figures if isinstance(figure, Kernel)]),
-    ]
+    timings = [figure for figure in figures if isinstance(figure, Timing)]
+    table, said = Table(timings), list[Said]()
+    for timing in timings:
+        said += [table.explain(one) if isinstance(one, Finding) else one for one in rule_out(timing)]
+        said += filter(None, [one_outlier(timing)])
+    said += table.findings()
+    said += said_of_memories([figure for figure in figures if isinstance(figure, Memory)])
+    said += said_of_kernels([figure for figure in figures if isinstance(figure, Kernel)])
     findings = _gravest_first(one for one in said if isinstance(one, Finding))
     places = [figure.place for figure in figures] + [one.place for one in unreadable]
     return Audit(kind, places, findings, [*(one for one in said if isinstance(one, NotJudged)), *unreadable])
-
-
-def _said_of_timings(timings: Sequence[Timing]) -> Iterator[Said]:
-    table = Table(timings)
-    for timing in timings:
-        yield from (table.explain(one) if isinstance(one, Finding) else one for one in rule_out(timing))
-        if outlier := one_outlier(timing):
-            yield outlier
-    yield from table.findings()
 
 
 def _gravest_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -161,7 +264,7 @@ def _timing(row: Row, is_alone: bool) -> Timing:
             works.clear()
         works[key] = _attention_work(row) if is_alone else _model_work(row)
     work: Work | str = works[key]
-    if not covers_the_square(row.text("attention")) or row.text("window") not in _NO_WINDOW:
+    if not labelled.covers_the_square(row.text("attention")) or row.text("window") not in _NO_WINDOW:
         work = "its attention leaves out a part of the square"
     precision = _precision(row.text("precision"), row.text("tf32"))
     seconds, _, deviation, rounding = row.measured("mean", seconds_in)
@@ -175,8 +278,8 @@ def _timing(row: Row, is_alone: bool) -> Timing:
         gpu_is_inferred=row.text("gpu_basis").startswith("inferred") or "(inferred" in row.text("gpu"),
         work=None if isinstance(work, str) else work,
         without_work=work if isinstance(work, str) else "",
-        precision_label=precision or NO_PRECISION,
-        has_fp32_weights=labelled_precision(precision) in ("fp32", "tf32") or "amp" in precision,
+        precision_label=precision or labelled.NO_PRECISION,
+        has_fp32_weights=labelled.labelled_precision(precision) in ("fp32", "tf32") or "amp" in precision,
         implementation=_implementation(row),
         phase=(phase_of_attention if is_alone else phase_of)(row.text("phase")),
         seconds=seconds,
@@ -207,7 +310,7 @@ def _model_work(row: Row) -> ModelWork | str:
             return str(error).rstrip(".")
     if not (batch and context):
         return f"no {'context' if batch else 'batch'}"
-    if is_another_model(row.text("size")):
+    if labelled.is_another_model(row.text("size")):
         return f"{row.text('size')!r} is another architecture than the suite's"
     return ModelWork(row.text("size"), config, batch, context)
 
@@ -239,7 +342,7 @@ def _precision(text: str, tf32: str) -> str:
     """The author's label, with TF32 where a column of its own allows it."""
     precision = label_of(text)
     is_allowed = tf32.casefold() in (*_YES, "on", "enabled", "high", "medium")
-    return f"{precision} (tf32)" if is_allowed and labelled_precision(precision) == "fp32" else precision
+    return f"{precision} (tf32)" if is_allowed and labelled.labelled_precision(precision) == "fp32" else precision
 
 
 def _checkpoint(row: Row) -> str:
@@ -259,13 +362,13 @@ def _implementation_named(attention: str, execution: str, checkpoint: str, compi
         word = compiled.casefold().partition("(")[0].strip()
         execution = "eager" if word in _NO else "compiled" if word in _YES else compiled
         execution = execution if is_said or attention else "not stated"
-    if attention and attention_of(attention) == UNFUSED:
+    if attention and attention_of(attention) == labelled.UNFUSED:
         attention = "naive"
-    return implementation_named(attention or "naive", execution, checkpoint)
+    return labelled.implementation_named(attention or "naive", execution, checkpoint)
 
 
 def _memory(row: Row) -> Memory:
-    least, most, _, rounding = row.measured("value", bytes_in)
+    least, most, _, rounding = row.measured("value", published.bytes_in)
     implementation, mode = _implementation(row), row.text("mode")
     # The cell may have the phase and the heading the peak.
     is_peak = phase_of(mode) in PHASES and re.search("peak|max", row.name("value").casefold())
@@ -278,7 +381,7 @@ def _memory(row: Row) -> Memory:
         batch_size=row.count("batch"),
         length=row.count("context"),
         precision_label=label_of(row.text("precision")),
-        is_compiled=implementation == "compiled" or attention_of(implementation) == TILED,
+        is_compiled=implementation == "compiled" or attention_of(implementation) == labelled.TILED,
         mode=f"{phase_of(mode)}_peak" if is_peak else mode,
         value_bytes=least,
         most_bytes=most,
@@ -360,26 +463,23 @@ def phase_of_attention(text: str) -> str:
     return word if word in PHASES else text
 
 
-def phases_in(header: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+def phases_in(header: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
     """Phases whose times have a heading of their own, `forward_ms` or `mean backward (s)`; none if none has.
 
     Of each its name, the heading of its times, and the header as if it had these alone, with `phase` at the end.
     """
-    parts = [_phase_and_figure(normal_name(name)) for name in header]
-    found = []
+    parts = [_phase_and_figure(published.normal_name(name)) for name in header]
     for phase in dict.fromkeys(part[0] for part in parts if part):
-        alone = [
-            (part[1] if part[0] == phase else "") if part else name for name, part in zip(header, parts, strict=True)
-        ]
+        named = zip(header, parts, strict=True)
+        alone = [(part[1] if part[0] == phase else "") if part else name for name, part in named]
         timed = [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]
         if timed:
-            found.append((phase, header[timed[0]], [*alone, "phase"]))
-    return found
+            yield phase, header[timed[0]], [*alone, "phase"]
 
 
 def _phase_and_figure(name: str) -> tuple[str, str] | None:
     """`mean_fwd_ms` as `forward` and `mean_ms`; None for a column that is no time or deviation of a phase."""
-    for word, phase in _BY_COLUMN:
+    for word, phase in _BY_COLUMN.items():
         before, is_named, after = f"_{name}_".partition(f"_{word}_")
         # A phase that is alone in its heading is a time too.
         rest = "_".join(filter(None, (before.strip("_"), after.strip("_")))) or "time"
@@ -388,13 +488,9 @@ def _phase_and_figure(name: str) -> tuple[str, str] | None:
     return None
 
 
-_BY_COLUMN = sorted(
-    {
-        re.sub("[^a-z0-9]+", "_", word): phase
-        for word, phase in (WORDS | dict(zip(PHASES, PHASES, strict=True))).items()
-    }.items(),
-    key=lambda item: -len(item[0]),
-)
+_WORDS_AND_NAMES = WORDS | dict(zip(PHASES, PHASES, strict=True))
+_BY_COLUMN = {re.sub("[^a-z0-9]+", "_", word): phase for word, phase in _WORDS_AND_NAMES.items()}
+_BY_COLUMN = dict(sorted(_BY_COLUMN.items(), key=lambda item: -len(item[0])))
 """Words as a header writes them, the longest first."""
 
 
@@ -410,9 +506,9 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
 
     Raises ValueError with one sentence for a file that is no such table.
     """
-    with open_text(path) as file:
+    with published.open_text(path) as file:
         read, refused, others = [], [], []
-        for place, header, separator, lines in tables_in(path, file):
+        for place, header, separator, lines in published.tables_in(path, file):
             try:
                 read.append((*_kind_of(path, header), separator, lines))
             except ValueError as error:
@@ -438,7 +534,7 @@ def open_figures(path: Path) -> Iterator[tuple[str, Rows]]:
         yield kind, figures()
 
 
-def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[str], Layout]]]:
+def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[str], published.Layout]]]:
     """The kind, and of each time on a line its heading and phase, if it has columns of its own, and its columns."""
 
     def lacking(header: list[str], size_is_a_shape: bool = False) -> dict[str, list[str]]:
@@ -453,11 +549,9 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[s
     narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
     wide = [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]
     for size_is_a_shape, times in product((False, True), (narrow, wide)):
-        kinds = (
-            [name for name, columns in lacking(times[0][2], size_is_a_shape).items() if not columns] if times else []
-        )
-        if kinds:
-            return kinds[0], [(heading, phase, layout_of(alone, kinds[0])) for heading, phase, alone in times]
+        of_kinds = lacking(times[0][2], size_is_a_shape) if times else {}
+        if kind := next((name for name, columns in of_kinds.items() if not columns), ""):
+            return kind, [(heading, phase, layout_of(alone, kind)) for heading, phase, alone in times]
     missing = lacking(header)
     nearest = min(missing, key=lambda name: len(missing[name]) / len(KINDS[name].needed.split()))
     measured = [name for name, columns in missing.items() if KINDS[name].measured not in columns]

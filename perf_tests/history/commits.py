@@ -2,25 +2,14 @@
 
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import compress
 from pathlib import Path
 from statistics import median
 
-from perf_tests.records.record import (
-    COUNTERS,
-    NO_COMMIT,
-    Json,
-    Times,
-    code_of,
-    grouped,
-    identity_of,
-    machine_differences,
-    parts_of,
-    run_of,
-    timing_outcomes,
-)
+from perf_tests.records import record as recorded
+from perf_tests.records.record import COUNTERS, NO_COMMIT, Json, Times, code_of, grouped, identity_of
 from perf_tests.records.store import StoredRecord, which_count
 
 Identity = tuple[tuple[str, object], ...]
@@ -77,12 +66,12 @@ def machines_of(records: Iterable[StoredRecord]) -> list[Machine]:
     identities: dict[Identity, Identity] = {}
     for record in records:
         data = record.data
-        merged |= parts_of(data)
+        merged |= recorded.parts_of(data)
         info, commit = data["machine_info"], data.get("commit_info") or {}
         identifier = str(commit.get("id") or "")
         for machine in machines:
             facts = machine.record["machine_info"]
-            if facts == info or not machine_differences(info, facts):
+            if facts == info or not recorded.machine_differences(info, facts):
                 break
         else:
             machine = Machine({name: data.get(name) for name in ("machine_info", "datetime")})
@@ -91,9 +80,9 @@ def machines_of(records: Iterable[StoredRecord]) -> list[Machine]:
             record.name, code_of(data), None if identifier in NO_COMMIT else identifier, bool(commit.get("dirty")),
             str(data.get("datetime") or ""), str(commit.get("time") or ""),
             {row["fullname"]: _figure_of(row, identities) for row in data["benchmarks"]},
-            {row["id"]: row["outcome"] for row in timing_outcomes(data)}, record.path,
+            {row["id"]: row["outcome"] for row in recorded.timing_outcomes(data)}, record.path,
         )  # fmt: skip
-        found.append((machine, launch, run_of(data)))
+        found.append((machine, launch, recorded.run_of(data)))
     counts = which_count(((launch.name, run) for _, launch, run in found), merged)
     for machine, launch, _ in compress(found, counts):
         machine.launches.append(launch)
@@ -135,6 +124,8 @@ class Code:
     launches: Sequence[Launch]
     is_missing: bool
     """Whether git knows commits, and not this one: the clone is shallow, or the commit is gone."""
+    place: int = 0
+    """Number among the codes of its era, by date."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +164,11 @@ def read_line(folder: Path, since: str | None = None) -> tuple[list[str], int]:
         line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         found = subprocess.run(typed, capture_output=True, text=True).stdout.strip() if since is not None else line[0]
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ValueError(
-            "Gate runs are ordered by the commits of their repository, and there is none here; run this in a clone."
-        ) from error
+        none_here = "and there is none here; run this in a clone."
+        raise ValueError(f"Gate runs are ordered by the commits of their repository, {none_here}") from error
     if found not in line:
-        raise ValueError(
-            f"--since {since} is not on the line of HEAD's first parents; name a commit of `git log --first-parent`."
-        )
+        line_of = "the line of HEAD's first parents; name a commit of `git log --first-parent`."
+        raise ValueError(f"--since {since} is not on {line_of}")
     return line, line.index(found)
 
 
@@ -187,10 +176,10 @@ def in_order(launches: Sequence[Launch], log: Log) -> list[Code]:
     """One entry for each code: commits as git orders them, others by their date among them."""
     codes = [_code_of(found, log) for found in grouped(launches, lambda launch: launch.code).values()]
 
-    def place(code: Code) -> tuple[float, int, float]:
+    def age(code: Code) -> tuple[float, int, float]:
         return moment(code.date), log.places.get(code.commit or "", len(log.places)), moment(code.launches[0].written)
 
-    return sorted(codes, key=place)
+    return [replace(code, place=place) for place, code in enumerate(sorted(codes, key=age))]
 
 
 def _code_of(launches: Sequence[Launch], log: Log) -> Code:

@@ -109,9 +109,8 @@ def read_run(path: Path) -> GateRun | str:
         if ratios is not None:
             cases[case["id"], json.dumps(case.get("identity"), sort_keys=True)] = ratios
     base, head = (samples.header[side]["revision"] for side in SIDES)
-    return GateRun(
-        base, head, machine_name(samples.header), cases, [row for row in result.exact if row.verdict != Verdict.SAME]
-    )
+    counters = [row for row in result.exact if row.verdict != Verdict.SAME]
+    return GateRun(base, head, machine_name(samples.header), cases, counters)
 
 
 def _why_no_link(header: Json) -> str:

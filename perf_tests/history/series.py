@@ -73,15 +73,19 @@ class Era:
         return [place for place, code in enumerate(self.codes) if any(one.has_cases for one in code.launches)]
 
     @property
-    def newest_run(self) -> float:
-        """Return the moment at which its last launch was saved, in seconds since 1970."""
-        return max(moment(launch.written) for code in self.codes for launch in code.launches)
+    def by_case(self) -> dict[str, Series]:
+        """The series of each case; of two identities, that of the newest code."""
+        return {one.case: one for one in reversed(self.series)}
 
 
 def newest_first(machines: Iterable[Machine], log: Log) -> list[Era]:
     """The eras of every machine, that of the newest run first."""
     eras = [era for machine in machines for era in eras_of(machine, log)]
-    return sorted(eras, key=lambda era: era.newest_run, reverse=True)
+
+    def last_saved(era: Era) -> float:
+        return max(moment(launch.written) for code in era.codes for launch in code.launches)
+
+    return sorted(eras, key=last_saved, reverse=True)
 
 
 def eras_of(machine: Machine, log: Log) -> list[Era]:
@@ -125,8 +129,8 @@ def still_open(era: Era) -> list[OpenItem]:
         return []
     newest = era.codes[era.timed_places[-1]]
     has = should_have(newest)
-    found, places = [], {id(code): place for place, code in enumerate(era.codes)}
-    for one in {one.case: one for one in reversed(era.series)}.values():
+    found = []
+    for one in era.by_case.values():
         last = one.points[-1].code
         if last is newest:
             levels = [prod(1 + step.effect for step in one.steps[at:]) for at in range(len(one.steps))]
@@ -135,7 +139,7 @@ def still_open(era: Era) -> list[OpenItem]:
                 found.append(OpenItem(one, one.code_of(start), "slower", max(levels) - 1))
         elif has(one):
             outcomes = ["gone", *(launch.outcomes.get(one.case, "gone") for launch in newest.launches)]
-            after = next(place for place in era.timed_places if place > places[id(last)])
+            after = next(place for place in era.timed_places if place > last.place)
             found.append(OpenItem(one, era.codes[after], outcomes[-1]))
     return sorted(found, key=lambda item: (item.what == "slower", -(item.effect or 0.0)))
 
@@ -151,34 +155,36 @@ def _has_sentinel(launch: Launch) -> bool:
     return any(figure.sentinel_seconds is not None for figure in launch.figures.values())
 
 
+Rows = list[tuple[Code, list[Figure]]]
+Launched = list[list[float]]
+"""Seconds of each launch, by code."""
+
+
 def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: Log) -> Era:
     codes = in_order(launches, log)
     found = _figures(codes)
-    before = _usual_spread([_seconds(rows, None) for rows in found.values()])
-    usual: dict[tuple[str, Identity], float | None] = {}
-    for key, rows in found.items() if has_sentinel else ():
-        known = [figure.sentinel_seconds for _, figures in rows for figure in figures if figure.sentinel_seconds]
-        usual[key] = median(known) if known else None
-    after = _usual_spread([_seconds(rows, usual[key]) for key, rows in found.items()]) if has_sentinel else None
+    raw = {key: [[figure.seconds for figure in figures] for _, figures in rows] for key, rows in found.items()}
+    corrected = {key: _without_drift(rows) for key, rows in found.items()} if has_sentinel else {}
+    before, after = _usual_spread(raw.values()), _usual_spread(corrected.values())
     is_corrected = before is not None and after is not None and after < before
-    points = [_points(rows, usual[key] if is_corrected else None) for key, rows in found.items()]
-    places = {id(code): place for place, code in enumerate(codes)}
+    launched = corrected if is_corrected else raw
+    points = [
+        [Point(code, times.median, times.median_interval(0.95), len(times))
+         for (code, _), times in zip(rows, map(Times, launched[key]), strict=True)]
+        for key, rows in found.items()
+    ]  # fmt: skip
     seconds = np.full((len(points), len(codes)), np.nan)
     counts = np.zeros(seconds.shape, dtype=int)
     for case, of_case in enumerate(points):
-        at = [places[id(point.code)] for point in of_case]
+        at = [point.code.place for point in of_case]
         seconds[case, at] = [point.seconds for point in of_case]
         counts[case, at] = [point.launches for point in of_case]
-    within = np.array([_figure_variance(rows, usual[key] if is_corrected else None) for key, rows in found.items()])
-    steps, least_shown = steps_of(seconds, counts, within)
+    steps, least_shown = steps_of(seconds, counts, np.array([_figure_variance(launched[key]) for key in found]))
     series = [
         Series(*key, of_case, of_steps, list(_counter_changes(rows)))
         for (key, rows), of_case, of_steps in zip(found.items(), points, steps, strict=True)
     ]
     return Era(machine, has_sentinel, before, after, is_corrected, codes, series, least_shown)
-
-
-Rows = list[tuple[Code, list[Figure]]]
 
 
 def _figures(codes: Sequence[Code]) -> dict[tuple[str, Identity], Rows]:
@@ -194,42 +200,36 @@ def _figures(codes: Sequence[Code]) -> dict[tuple[str, Identity], Rows]:
     return {key: rows[::-1] for key, rows in found.items()}
 
 
-def _corrected(figure: Figure, usual_sentinel_seconds: float | None) -> float:
-    if usual_sentinel_seconds is None or figure.sentinel_seconds is None:
-        return figure.seconds
-    return figure.seconds * usual_sentinel_seconds / figure.sentinel_seconds
+def _without_drift(rows: Rows) -> Launched:
+    """Seconds as they would be if the sentinel had always taken its usual time."""
+    known = [figure.sentinel_seconds for _, figures in rows for figure in figures if figure.sentinel_seconds]
+    usual = median(known) if known else None
+
+    def corrected(figure: Figure) -> float:
+        if usual is None or figure.sentinel_seconds is None:
+            return figure.seconds
+        return figure.seconds * usual / figure.sentinel_seconds
+
+    return [list(map(corrected, figures)) for _, figures in rows]
 
 
-def _seconds(rows: Rows, usual_sentinel_seconds: float | None) -> list[float]:
-    return [median(_corrected(figure, usual_sentinel_seconds) for figure in figures) for _, figures in rows]
-
-
-def _usual_spread(every_seconds: Sequence[Sequence[float]]) -> float | None:
+def _usual_spread(cases: Iterable[Launched]) -> float | None:
     """The median over the cases, because a few of them may have steps of their own, of each case's spread.
 
     That is the median distance from the median in logarithms; not of successive commits, between which drift is small.
     """
     spreads = []
-    for seconds in every_seconds:
+    for seconds in (list(map(median, of_case)) for of_case in cases):
         if len(seconds) >= FEWEST_FOR_DRIFT:
             middle = median(seconds)
             spreads.append(median(abs(log_ratio(value / middle)) for value in seconds))
     return median(spreads) if spreads else None
 
 
-def _points(rows: Rows, usual_sentinel_seconds: float | None) -> list[Point]:
-    points = []
-    for code, figures in rows:
-        values = Times(_corrected(figure, usual_sentinel_seconds) for figure in figures)
-        points.append(Point(code, values.median, values.median_interval(0.95), len(values)))
-    return points
-
-
-def _figure_variance(rows: Rows, usual_sentinel_seconds: float | None) -> float:
+def _figure_variance(launched: Launched) -> float:
     """The variance of a commit's figure in logarithms by what its launches differ; NaN where none has two."""
-    launches = [[log_ratio(_corrected(figure, usual_sentinel_seconds)) for figure in figures] for _, figures in rows]
-    known = [variance(logs) for logs in launches if len(logs) > 1]
-    return fmean(known) * median_loss(median(map(len, launches))) if known else nan
+    known = [variance(map(log_ratio, seconds)) for seconds in launched if len(seconds) > 1]
+    return fmean(known) * median_loss(median(map(len, launched))) if known else nan
 
 
 def _counter_changes(rows: Rows) -> Iterator[CounterChange]:

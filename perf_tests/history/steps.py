@@ -65,16 +65,10 @@ def scatter(values: Sequence[float] | Floats) -> float:
     return float(max(distances / NORMAL_DISTANCES) / 2**0.5)
 
 
-@dataclass(frozen=True)
-class Noise:
-    """How a commit's figure scatters in each case, (cases,): in logarithms, with the freedom of the estimate."""
+def noise_of(logs: Floats, within: Floats) -> tuple[Floats, Floats]:
+    """How a commit's figure scatters in each row of `logs`, (cases, commits), NaN where one did not measure a case.
 
-    deviations: Floats
-    freedoms: Floats
-
-
-def noise_of(logs: Floats, within: Floats) -> Noise:
-    """The noise of each row of `logs`, (cases, commits), NaN where a commit did not measure a case.
+    These are the deviation in logarithms, and the freedom of its estimate, both (cases,).
 
     A young history's cases lend each other freedom, as far as they scatter alike (Smyth 2004; see `moderated`). What
     moves all of them from one commit to the next, a day of the machine, is no case's own scatter: it is estimated apart
@@ -97,22 +91,22 @@ def noise_of(logs: Floats, within: Floats) -> Noise:
         together = np.cumsum(together)
     own = np.array([max(scatter(row[~np.isnan(row)]), FINEST) ** 2 for row in logs - together])
     own[np.isnan(freedoms)] = np.nan
-    found = Noise(own**0.5, freedoms)
+    found = own**0.5, freedoms
     if is_shared:
         plain = Estimate(np.ones(len(own)), np.zeros(len(own)), own, freedoms)
         lent = moderated(plain, fit_prior(plain))
         day, day_freedom = scatter(together) ** 2, FREEDOM[0] * (logs.shape[1] - 1) + FREEDOM[1]
         freedom = np.minimum(lent.dof, np.nansum(freedoms) * (1 - 1 / len(own)))
         total = lent.variance + day
-        found = Noise(total**0.5, total**2 / (lent.variance**2 / freedom + day**2 / day_freedom))
+        found = total**0.5, total**2 / (lent.variance**2 / freedom + day**2 / day_freedom)
     # Those that are left to themselves: by what days are taken to do, where that shows smaller steps.
     known_freedoms = np.nan_to_num(freedoms)
     taken = DAYS_FREEDOM * (SMALLEST_STEP**2 + within) + known_freedoms * np.nan_to_num(own)
     taken_freedoms = DAYS_FREEDOM + known_freedoms
-    alone = Noise((taken / taken_freedoms) ** 0.5, taken_freedoms)
-    limits = [one.deviations * student.isf(FALSE_RATE / 2, one.freedoms) for one in (alone, found)]
+    alone = (taken / taken_freedoms) ** 0.5, taken_freedoms
+    limits = [deviations * student.isf(FALSE_RATE / 2, freedom) for deviations, freedom in (alone, found)]
     uses = np.isnan(limits[1]) | ((not is_shared) & (limits[0] < limits[1]))
-    return Noise(np.where(uses, alone.deviations, found.deviations), np.where(uses, alone.freedoms, found.freedoms))
+    return np.where(uses, alone[0], found[0]), np.where(uses, alone[1], found[1])
 
 
 def steps_of(
@@ -132,7 +126,7 @@ def steps_of(
     noise = noise_of(logs, np.full(len(logs), np.nan) if within is None else within)
     found: list[list[Step]] = []
     least: list[float] = []
-    for row, counts, deviation, freedom in zip(logs, launches, noise.deviations, noise.freedoms, strict=True):
+    for row, counts, deviation, freedom in zip(logs, launches, *noise, strict=True):
         if np.isnan(freedom):
             found.append([])
             continue

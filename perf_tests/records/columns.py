@@ -12,16 +12,8 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from perf_tests.phases import (
-    FAMILIES,
-    OF_A_PHASE,
-    PHASES,
-    is_attention,
-    is_collective,
-    label_of,
-    optimizer_in_words,
-    place_of,
-)
+from perf_tests import phases
+from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_in_words
 from perf_tests.records.format import MIB, distinct, finite, order
 from perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
@@ -62,22 +54,6 @@ class Cell:
     @property
     def is_timed(self) -> bool:
         return bool(self.rounds)
-
-    @property
-    def median_seconds(self) -> float:
-        return self.rounds.median
-
-    @property
-    def mean_seconds(self) -> float:
-        return self.rounds.mean
-
-    @property
-    def std_seconds(self) -> float | None:
-        return self.rounds.deviation
-
-    @property
-    def percentile_seconds(self) -> dict[int, float]:
-        return self.rounds.percentiles
 
     def field(self, name: str) -> object:
         """A field of the identity, or of what was recorded with it."""
@@ -122,6 +98,47 @@ class Cell:
             ]
         return ", ".join(filter(None, parts))
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Its text under each of `LABELS`; of attention alone, width and length."""
+        of = ("head_dim", "sequence_length") if self.is_attention else ("size", "context_length")
+        first, second = map(self.label, of)
+        start = f"d {first}" if self.is_attention else first
+        return start, second, self.phase, self.label("precision"), self.implementation
+
+    @property
+    def name(self) -> str:
+        """The labels, on an axis or in a list."""
+        return " ".join(filter(None, self.labels))
+
+    @property
+    def place(self) -> str:
+        """Size and context, or width and length, on an axis."""
+        return ", ".join(self.labels[:2])
+
+    @property
+    def configuration(self) -> str:
+        """The name without the phase."""
+        return " ".join(filter(None, (*self.labels[:2], *self.labels[3:])))
+
+    @property
+    def case(self) -> str:
+        """The name by the node id."""
+        return case_name(self.id)
+
+    @property
+    def phase_place(self) -> tuple[tuple[bool, int], str]:
+        """A sort key: phases in the order of a training step, then all others."""
+        return phases.place_of(self.phase), self.phase
+
+    def inside(self, *names: str) -> Json:
+        """The innermost of nested objects of what was found; empty where one is missing or damaged."""
+        return inside(self.info, *names)
+
+    def rows(self, *names: str) -> Iterator[Json]:
+        """The rows of a list of what was found, which may be nested, missing or damaged."""
+        return rows_in(self.info, *names)
+
 
 def cells_of(record: Json) -> list[Cell]:
     """Every case of the record that computes, by family, size, length, implementation, precision and phase."""
@@ -161,26 +178,14 @@ def _order(cell: Cell) -> tuple[Any, ...]:
     if cell.is_attention:
         place: tuple[Any, ...] = (order(cell.identity.get("head_dim")), order(cell.identity.get("sequence_length")))
     else:
-        place = (size_order(cell), order(cell.identity.get("context_length")))
-    names = (
-        (cell.implementation != "naive", cell.implementation),
-        (cell.label("precision") != "fp32", cell.label("precision")),
-    )
-    return cell.is_attention, place, *names, phase_order(cell), cell.id
-
-
-def phase_order(cell: Cell) -> tuple[tuple[bool, int], str]:
-    """Phases in the order of a training step, then all others."""
-    return place_of(cell.phase), cell.phase
-
-
-def size_order(cell: Cell) -> tuple[float, str]:
-    """Smallest model first, by the parameters of its blocks; ours have four d x d and three d x d_ff matrices each."""
-    shape = [finite(cell.identity.get(name)) for name in ("d_model", "d_ff", "num_layers")]
-    if any(value is None for value in shape):
-        return math.inf, cell.label("size")
-    d_model, d_ff, num_layers = (value or 0.0 for value in shape)
-    return num_layers * (4 * d_model * d_model + 3 * d_model * d_ff), cell.label("size")
+        # Smallest model first, by the parameters of its blocks; ours have four d x d and three d x d_ff matrices each.
+        shape = [finite(cell.identity.get(name)) for name in ("d_model", "d_ff", "num_layers")]
+        d_model, d_ff, num_layers = (math.inf if None in shape else value or 0.0 for value in shape)
+        parameters = num_layers * (4 * d_model * d_model + 3 * d_model * d_ff)
+        place = (parameters, cell.label("size"), order(cell.identity.get("context_length")))
+    precision = cell.label("precision")
+    names = ((cell.implementation != "naive", cell.implementation), (precision != "fp32", precision))
+    return cell.is_attention, place, *names, cell.phase_place, cell.id
 
 
 def pairs_along(cells: Iterable[Cell], axis: str, base: str, other: str = "") -> list[tuple[Cell, Cell]]:
@@ -201,36 +206,16 @@ def case_name(node_id: str) -> str:
     return f"{name} {parameters.removesuffix(']')}"
 
 
-def labels_of(cell: Cell) -> tuple[str, ...]:
-    """The case's text under each of `LABELS`; for attention alone, width and length."""
-    if cell.is_attention:
-        place = f"d {cell.label('head_dim')}", cell.label("sequence_length")
-    else:
-        place = cell.label("size"), cell.label("context_length")
-    return (*place, cell.phase, cell.label("precision"), cell.implementation)
-
-
-def name_of(cell: Cell) -> str:
-    """The labels as a name on an axis or in a list."""
-    return " ".join(filter(None, labels_of(cell)))
-
-
-def without_phase(cell: Cell) -> str:
-    """The name of a configuration, whatever its phase."""
-    size, context, _, *others = labels_of(cell)
-    return " ".join(filter(None, (size, context, *others)))
-
-
 def last_phases(cells: Sequence[Cell]) -> list[Cell]:
     """The last phase of each configuration that has a row: a full step contains what the others hold."""
-    known = (cell for cell in sorted(cells, key=phase_order) if not cell.outcome)
-    last = {without_phase(cell): cell for cell in known}
-    return [cell for cell in cells if last.get(without_phase(cell)) is cell]
+    known = (cell for cell in sorted(cells, key=lambda cell: cell.phase_place) if not cell.outcome)
+    last = {cell.configuration: cell for cell in known}
+    return [cell for cell in cells if last.get(cell.configuration) is cell]
 
 
 def lost_lines(cells: Iterable[Cell]) -> tuple[str, ...]:
     """A sentence for each case without a timing, or without a row of its pass."""
-    return tuple(f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if cell.outcome)
+    return tuple(f"{cell.case}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if cell.outcome)
 
 
 def rows_in(values: Json, *names: str) -> Iterator[Json]:
@@ -552,10 +537,8 @@ def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = 
             found.setdefault(_key(cell), {})[extra_pass] = cell.info
             passed.setdefault(_key(cell), Cell(cell.id, cell.identity, {}, outcome=NOT_TIMED))
     outcomes = {row["id"]: row for row in record["outcomes"]}  # which name the memory that a case needs
-    cells = [
-        cell if cell.is_timed else replace(cell, info=outcomes[cell.id])
-        for cell in (*cells_of(record), *collectives_of(record))
-    ]
+    cells = [*cells_of(record), *collectives_of(record)]
+    cells = [cell if cell.is_timed else replace(cell, info=outcomes[cell.id]) for cell in cells]
     to_be_timed = set(map(_key, cells))
     cells += [cell for key, cell in passed.items() if key not in to_be_timed]
     speedups: dict[int, float] = {}
@@ -563,7 +546,7 @@ def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = 
         axis, value = against
         speedups |= {id(cell): 1.0 for cell in cells if cell.is_timed and cell.label(axis) == value}
         pairs = ((base, other) for base, other in pairs_along(cells, axis, value) if base.is_timed and other.is_timed)
-        speedups |= {id(other): base.median_seconds / other.median_seconds for base, other in pairs}
+        speedups |= {id(other): base.rounds.median / other.rounds.median for base, other in pairs}
     return [
         {name: column.value(known) for name, column in COLUMNS.items()} | {SPEEDUP.name: speedups.get(id(known.cell))}
         for known in (Known(cell, record, record_name, found.get(_key(cell), {})) for cell in cells)

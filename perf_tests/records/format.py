@@ -175,10 +175,8 @@ class Table:
 
     def aligned(self, left: str, right: str) -> list[str]:
         """`left` for each label and each column of words, `right` for each figure."""
-        return [
-            left if place < self.label_columns or name in self.words else right
-            for place, name in enumerate(self.header)
-        ]
+        is_left = (place < self.label_columns or name in self.words for place, name in enumerate(self.header))
+        return [left if one else right for one in is_left]
 
 
 def markdown(tables: Sequence[Table]) -> str:

@@ -18,19 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from perf_tests.records.record import (
-    ANYTHING,
-    NUMBER,
-    ROWS,
-    TEXT,
-    Json,
-    OrNull,
-    Value,
-    is_commit,
-    is_machine,
-    misshapen,
-    without_nan,
-)
+from perf_tests.records import record
+from perf_tests.records.record import ANYTHING, NUMBER, ROWS, TEXT, Json, OrNull, Value, is_commit, is_machine
 from perf_tests.records.store import is_alive, is_locked, take_lock
 
 HEADER = {
@@ -143,7 +132,7 @@ class Journal:
 
     def write(self, kind: str, row: Json | str | int) -> None:
         """Put one line on disk; raises OSError when it is full."""
-        line = json.dumps(without_nan({kind: row}), allow_nan=False) + "\n"
+        line = json.dumps(record.without_nan({kind: row}), allow_nan=False) + "\n"
         self._file.write(line.encode())
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -188,7 +177,7 @@ def read_journal(path: Path) -> JournalContents | None:
         return None
     try:
         header, *entries = (json.loads(line) for line in lines)
-        if wrong := misshapen(header["header"], HEADER, "its header"):
+        if wrong := record.misshapen(header["header"], HEADER, "its header"):
             raise ValueError(wrong)
         known = (name.removesuffix("?") for name in HEADER)
         contents = JournalContents({name: header["header"][name] for name in known if name in header["header"]})

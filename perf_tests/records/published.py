@@ -2,11 +2,11 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from perf_tests.phases import PHASES
-from perf_tests.records.columns import COLUMNS, PASSES, Cell, Known, Row, cells_of, pass_cells, rows_in, seconds_of
+from perf_tests.records.columns import COLUMNS, PASSES, Cell, Known, Row, cells_of, pass_cells, seconds_of
 from perf_tests.records.format import MIB, finite
 from perf_tests.records.record import Json, unpacked
 
@@ -89,9 +89,9 @@ def flat_figures(record: Json, name: str) -> dict[str, list[Row]]:
         "kernels": (
             (cell, {"scope": cell.phase, "kernel": str(row.get("name")), **_figures(row, _KERNEL)})
             for cell in kernels
-            for row in rows_in(cell.info, "kernels")
+            for row in cell.rows("kernels")
         ),
-        "warmup": ((cell, _process(row)) for cell in warmup for row in rows_in(cell.info, "series")),
+        "warmup": ((cell, _process(row)) for cell in warmup for row in cell.rows("series")),
     }
     return {
         kind: [
@@ -128,19 +128,17 @@ def _published(phase: str) -> str:
     return row.published_as or phase if row else phase
 
 
-def _amounts(cell: Cell) -> list[Row]:
+def _amounts(cell: Cell) -> Iterator[Row]:
     """Peak, and bytes before the backward pass; a case out of memory has a row without a value."""
     place: Row = {"object": "attention" if cell.is_attention else "model", "unit": "MiB"}
     peak, before = cell.number("peak_allocated_bytes"), cell.number("bytes_before_backward")
     before = before or cell.number("memory_before_backward_bytes")
-    amounts: list[Row] = []
     if peak is not None or cell.outcome == "out_of_memory":
         of_model = _FORWARD_PEAKS.get(cell.phase, f"{_published(cell.phase)}_peak")
         mode = f"peak_{cell.phase}" if cell.is_attention else of_model
-        amounts.append({**place, "mode": mode, "value": peak and peak / MIB})
+        yield {**place, "mode": mode, "value": peak and peak / MIB}
     if before is not None:
-        amounts.append({**place, "mode": "before_backward", "value": before / MIB, "predicted": None})
-    return amounts
+        yield {**place, "mode": "before_backward", "value": before / MIB, "predicted": None}
 
 
 def _process(series: Json) -> Row:

@@ -105,8 +105,7 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
     """The record of a run from its journal's header and rows."""
     return without_nan(
         {
-            "machine_info": header["machine_info"],
-            "commit_info": header["commit_info"],
+            **{name: header[name] for name in ("machine_info", "commit_info")},
             "benchmarks": benchmarks,
             "outcomes": outcomes,
             "passes": list(passes),
@@ -114,11 +113,8 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
             "version": version("pytest-benchmark"),
             "suite": {
                 "format_version": FORMAT_VERSION,
-                "started": header["started"],
-                "settings": header["settings"],
-                "selection": header["selection"],
-                "source": header.get("source"),
-                "places": header.get("places"),
+                **{name: header[name] for name in ("started", "settings", "selection")},
+                **{name: header.get(name) for name in ("source", "places")},
                 "other_drivers": header.get("other_drivers", []),
                 "run": header.get("run"),
             },

@@ -21,21 +21,9 @@ from pathlib import Path
 from typing import IO
 
 from perf_tests.phases import UsageError
+from perf_tests.records import record as recorded
 from perf_tests.records.format import printable
-from perf_tests.records.record import (
-    OUTCOMES,
-    Json,
-    Times,
-    identity_of,
-    ids_of,
-    machine_differences,
-    parts_of,
-    run_of,
-    timing_outcomes,
-    unpacked,
-    why_not_a_record,
-    without_path,
-)
+from perf_tests.records.record import OUTCOMES, Json, Times, identity_of, machine_differences, run_of, without_path
 
 ENDINGS = (".json", ".json.xz")
 """How a record's file name ends. One that is kept for long may be packed, to a tenth."""
@@ -78,7 +66,7 @@ def record_files(folder: Path, name: str = "*/*") -> list[Path]:
 
 def read_record(path: Path) -> StoredRecord:
     """The record at `path`; raises ValueError with one sentence for an unreadable or other file."""
-    packed = unpacked(path, MOST_UNPACKED_BYTES) if path.suffix == ".xz" else None
+    packed = recorded.unpacked(path, MOST_UNPACKED_BYTES) if path.suffix == ".xz" else None
     try:
         if path.is_fifo():
             raise ValueError("it is a pipe, for whose writer a reader might wait for ever; write a file first")
@@ -88,7 +76,7 @@ def read_record(path: Path) -> StoredRecord:
         raise ValueError(f"{path} cannot be read: it is no JSON, as records are ({error}){others}.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
-    reason = why_not_a_record(data)
+    reason = recorded.why_not_a_record(data)
     if reason:
         raise ValueError(f"{path} cannot be used: {reason}.")
     return StoredRecord(path, data)
@@ -122,7 +110,7 @@ def list_records(storage: Path) -> Listing:
 def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     """Leave out the shards that a merged record among them holds, and a run that was saved before."""
     runs = ((record.name, run_of(record.data)) for record in records)
-    counts = which_count(runs, set[str]().union(*(parts_of(record.data) for record in records)))
+    counts = which_count(runs, set[str]().union(*(recorded.parts_of(record.data) for record in records)))
     return list(compress(records, counts))
 
 
@@ -399,7 +387,7 @@ def compare(before: Json, now: Json, gone_counts: bool = True) -> list[ComparedC
 def rows_by_id(record: Json) -> dict[str, Json]:
     """The timing or the outcome of each case that was to be timed."""
     timed = {row["fullname"]: row for row in record["benchmarks"]}
-    return timed | {row["id"]: row for row in timing_outcomes(record)}
+    return timed | {row["id"]: row for row in recorded.timing_outcomes(record)}
 
 
 def _compared(case_id: str, before: Json | None, now: Json | None) -> ComparedCase:
@@ -467,7 +455,7 @@ def latest_baseline(
     In each case one that no other program disturbed goes before newer ones.
     """
     ours = [r for r in reversed(records) if not machine_differences(machine_info, r.data["machine_info"])]
-    sharing = [record for record in ours if not selection or selection.keys() & ids_of(record.data)]
+    sharing = [record for record in ours if not selection or selection.keys() & recorded.ids_of(record.data)]
     comparable = {record.path: len(comparable_ids(record.data, selection)) for record in sharing}
     for fewest in (len(selection), 1, 0):
         enough = [record for record in sharing if comparable[record.path] >= fewest]

@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median_low
 from typing import Any, ClassVar
 
-from perf_tests.records.columns import Cell, labels_of, without_phase
+from perf_tests.records.columns import Cell
 from perf_tests.records.format import Table, order, printable
 from perf_tests.records.record import Json
 from perf_tests.report import tables
@@ -87,9 +87,7 @@ def sparkline(values: Sequence[float], words: str, marks: Sequence[int] = ()) ->
         wide, high = (side - 2 * Spark.edge for side in (Spark.width, Spark.height))
         return f"{round(Spark.edge + along * wide, 1):g}", f"{round(Spark.height - Spark.edge - up * high, 1):g}"
 
-    points = [
-        place(at / max(len(drawn) - 1, 1), 0.5 + (value - middle) / spread) for at, value in enumerate(drawn)
-    ]  # fmt: skip
+    points = [place(at / max(len(drawn) - 1, 1), 0.5 + (value - middle) / spread) for at, value in enumerate(drawn)]
     marked = [place(at / (len(values) - 1), 0)[0] for at in marks]
     return Spark(words, " ".join(map(",".join, points)), marked, points[-1])
 
@@ -167,7 +165,6 @@ def choices_of(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
     """(axis, its values in order) of each axis with more than one value: what the page offers to filter by."""
     found = {tags_of(cell) for cell in cells}
     values = {axis.name: {tags[place] for tags in found} - {""} for place, axis in enumerate(AXES)}
-
     return [
         (name, sorted(some, key=lambda value: order(int(value) if value.isascii() and value.isdigit() else value)))
         for name, some in values.items()
@@ -201,6 +198,11 @@ class Point:
     tags: Tags
     low: float | None = None
     high: float | None = None
+
+
+def point(cell: Cell, x: float | str, y: float, text: str = "", *ends: float | None) -> Point:
+    """A value of a case, named by it unless there is a text; `ends` are those of its interval."""
+    return Point(x, y, text or cell.case, tags_of(cell), *ends)
 
 
 @dataclass(frozen=True)
@@ -267,11 +269,6 @@ class CommitChoice:
 Block = Said | Numbers | Rows | Figures | CommitChoice
 
 
-def place_of(cell: Cell) -> str:
-    """Size and context, or width and length, as a name on an axis."""
-    return ", ".join(labels_of(cell)[:2])
-
-
 def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
     """A colour and a marker for each name, in order of first appearance."""
     return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(grouped(named).items())]
@@ -279,10 +276,8 @@ def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
 
 def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
     """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
-    points = grouped(
-        ((without_phase(cell), name), Point(cell.phase, height, name, tags_of(cell))) for cell, name, height in found
-    )
-    return [Series(name, some, colour(name), look="bar", group=group) for (group, name), some in points.items()]
+    bars = grouped(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
+    return [Series(part, some, colour(part), look="bar", group=group) for (group, part), some in bars.items()]
 
 
 def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
@@ -327,48 +322,45 @@ def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
 
 
 def _trace(series: Series) -> Json:
-    points = series.points
+    """A series as Plotly's trace; what it is drawn with, in Plotly's words, is its `look`."""
+    points, is_lane = series.points, series.look == "lane"
     colour = GREY if series.is_background and not series.tied_to else COLOURS[series.colour % len(COLOURS)]
-    look = {"hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>", "showlegend": series.is_in_legend}
+    pattern = {"shape": PATTERNS[series.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
+    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
+    look: Json = {"hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>", "showlegend": series.is_in_legend}
+    if is_lane or series.look == "bar":
+        along = {"orientation": "h"} if is_lane else {}
+        look |= {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": pattern}}
+    elif series.look == "area":
+        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": pattern}
+        look |= {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
+    else:
+        symbol = series.symbol or SYMBOLS[series.colour % len(SYMBOLS)]
+        size = 14 if symbol == "circle-open" else 9  # around another mark
+        look |= {"type": "scatter", "mode": series.mode, "line": line, "offsetgroup": str(series.colour)}
+        look |= {"textposition": "top right"} if "text" in series.mode else {}
+        look["marker"] = {"color": colour, "size": size, "symbol": symbol}
     trace: Json = {
         "name": plain(series.name),
         "group": plain(series.group or series.name),
-        "x": [plain(point.x) if isinstance(point.x, str) else rounded(point.x) for point in points],
-        "y": [rounded(point.y) for point in points],
-        "text": _once([plain(point.text) for point in points]),
-        "tags": _once([point.tags for point in points]),
-        "look": look | _look(series, colour),
+        "x": [plain(one.x) if isinstance(one.x, str) else rounded(one.x) for one in points],
+        "y": [rounded(one.y) for one in points],
+        "text": _once([plain(one.text) for one in points]),
+        "tags": _once([one.tags for one in points]),
+        "look": look,
     }
     if series.tied_to:
         trace["legendgroup"] = plain(series.tied_to)
-    if series.look == "lane":
-        starts = [point.low or 0.0 for point in points]
-        lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
+    if is_lane:
+        starts = [one.low or 0.0 for one in points]
+        lengths = [rounded((one.high or 0.0) - start) for one, start in zip(points, starts, strict=True)]
         return {**trace, "x": lengths, "y": trace["x"], "base": list(map(rounded, starts))}
-    if any(point.low is not None and point.high is not None for point in points):
-        above = [rounded((point.high or point.y) - point.y) for point in points]
-        below = [rounded(point.y - (point.low or point.y)) for point in points]
+    if any(one.low is not None and one.high is not None for one in points):
+        above = [rounded((one.high or one.y) - one.y) for one in points]
+        below = [rounded(one.y - (one.low or one.y)) for one in points]
         trace["error_y"] = {"type": "data", "symmetric": False, "array": above, "arrayminus": below,
                             "color": colour, "thickness": 1.2, "width": 3}  # fmt: skip
     return trace
-
-
-def _look(series: Series, colour: str) -> Json:
-    """What a trace is drawn with, in Plotly's words."""
-    pattern = {"shape": PATTERNS[series.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
-    if series.look in ("bar", "lane"):
-        along = {"orientation": "h"} if series.look == "lane" else {}
-        return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": pattern}}
-    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
-    if series.look == "area":
-        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": pattern}
-        return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
-    size = 14 if series.symbol == "circle-open" else 9  # around another mark
-    written = {"textposition": "top right"} if "text" in series.mode else {}
-    return {
-        "type": "scatter", "mode": series.mode, "line": line, "offsetgroup": str(series.colour), **written,
-        "marker": {"color": colour, "size": size, "symbol": series.symbol or SYMBOLS[series.colour % len(SYMBOLS)]},
-    }  # fmt: skip
 
 
 def _once(values: list[Any]) -> list[Any]:

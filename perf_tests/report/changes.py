@@ -69,6 +69,10 @@ class Change:
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     why: str = ""
+    start: int = -1
+    """The place of the first code that has it, of a case that is not as it was."""
+    opened: OpenItem | None = None
+    """What is open since an older code, where it is not the pair that shows it."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +134,11 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
     if result.contaminated:
         return replace(other, notes=[*notes, *other.notes], can_tell=False)
     kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
-    seconds = {(one.case, id(point.code)): point.seconds for one in reversed(era.series) for point in one.points}
+    seconds = {(one.case, point.code.place): point.seconds for one in reversed(era.series) for point in one.points}
     changes = [
         Change(
             row.id, kinds.get(row.verdict, Kind.OTHER), f"{row.verdict}{' (accepted)' if row.accepted else ''}",
-            seconds.get((row.id, id(era.codes[base]))), seconds.get((row.id, id(era.codes[head]))),
+            seconds.get((row.id, base)), seconds.get((row.id, head)),
             None if row.effect is None else 1 + row.effect.effect,
             None if row.effect is None else (1 + row.effect.low, 1 + row.effect.high), row.explanation,
         )
@@ -145,19 +149,18 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
 
 def _by_steps(era: Era, base: int, head: int) -> Pair:
     """Medians of the pooled launches, and the steps between the two commits, without the gate."""
-    places = {id(code): place for place, code in enumerate(era.codes)}
     launches = era.codes[head].launches
     has = should_have(era.codes[head])
     found: list[Change] = []
     outside = 0
     for one in era.series:
-        seconds = {places[id(point.code)]: point.seconds for point in one.points}
+        seconds = {point.code.place: point.seconds for point in one.points}
         if base not in seconds and head not in seconds:
             continue
         if not has(one):
             outside += 1
             continue
-        steps = [step for step in one.steps if base < places[id(one.code_of(step))] <= head]
+        steps = [step for step in one.steps if base < one.code_of(step).place <= head]
         before, now = seconds.get(base), seconds.get(head)
         if now is None:
             lost = [launch.outcomes[one.case] for launch in launches if one.case in launch.outcomes]
@@ -177,15 +180,12 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     twins = counts.keys() - {row.case for row in kept}
     kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
     of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
-    notes = [
-        "Shown are the steps that the history finds between the two commits, which need "
-        f"{LEAST_LAUNCHES} launches on either side."
-    ]
+    needed = f"which need {LEAST_LAUNCHES} launches on either side."
+    notes = [f"Shown are the steps that the history finds between the two commits, {needed}"]
     if of_base < FEWEST_BASE_LAUNCHES or of_head < FEWEST_HEAD_LAUNCHES:
-        notes[0] = (
-            f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it "
-            f"needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {notes[0]}"
-        )
+        there_are = f"{how_many(of_base, 'launch')} with times of base against {of_head} of head"
+        needed = f"it needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}."
+        notes[0] = f"No verdict of the gate: {there_are}; {needed} {notes[0]}"
     if outside:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
@@ -212,30 +212,19 @@ HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / b
 def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[blocks.Block]:
     """Two choices of a commit, and the table of the first pair, the one to show before a reader chooses."""
     options = [
-        (place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
-        for place, code in reversed(list(enumerate(era.codes)))
+        (code.place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
+        for code in reversed(era.codes)
     ]
     for pair in pairs[:1]:
         yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
         named = _case_links(era, number)
-        rows = [
-            blocks.Row([named(row.case), blocks.Mark.of(row.verdict, TONES), *_cells(row)[1:]]) for row in pair.changes
-        ]
+        told = ((row, blocks.Mark.of(row.verdict, TONES)) for row in pair.changes)
+        rows = [blocks.Row([named(row.case), mark, *_cells(row)[1:]]) for row, mark in told]
         title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
         yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A case of the first screen that is not as it was; `start` is the first code that has it."""
-
-    change: Change
-    start: Code
-    opened: OpenItem | None
-    """What is open since an older code, where it is not the pair that shows it."""
-
-
-def moved(era: Era, pair: Pair) -> list[Moved]:
+def moved(era: Era, pair: Pair) -> list[Change]:
     """What the pair shows and what is still open, in the order of a table."""
     opened = {item.series.case: item for item in still_open(era)}
     known = {row.case: row for row in pair.changes}
@@ -244,33 +233,31 @@ def moved(era: Era, pair: Pair) -> list[Moved]:
         row, item = known.get(case), opened.get(case)
         is_of_pair = row is not None and row.kind != Kind.OTHER
         # A slowdown that base has too is shown as that against the code before both.
-        if row is not None and is_of_pair and (item is None or era.codes.index(item.code) > pair.base):
-            found.append(Moved(row, item.code if item else era.codes[pair.head], None))
+        if row is not None and is_of_pair and (item is None or item.code.place > pair.base):
+            found.append(replace(row, start=item.code.place if item else pair.head))
         elif item is not None:
             one = item.series
             if item.effect is None:
                 verdict, why = _lost_words(None if item.what == "gone" else item.what)
-                change = Change(case, Kind.LOST, verdict, why=why)
+                row = Change(case, Kind.LOST, verdict, why=why)
             else:
                 now, ratio = one.points[-1].seconds, 1 + item.effect
                 why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
-                change = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
-            found.append(Moved(change, item.code, item))
-    return sorted(found, key=lambda one: _order(one.change))
+                row = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
+            found.append(replace(row, start=item.code.place, opened=item))
+    return sorted(found, key=_order)
 
 
-def headline(pair: Pair, found: Sequence[Moved]) -> str:
+def headline(era: Era, pair: Pair, found: Sequence[Change]) -> str:
     """The finding of the first screen: how many cases are slower, the worst of them, since when; then what is lost."""
-    of = f"of {how_many(len({row.case for row in (*pair.changes, *(one.change for one in found))}), 'case')}"
-    counts = Counter(one.change.kind for one in found)
+    of = f"of {how_many(len({row.case for row in (*pair.changes, *found)}), 'case')}"
+    counts = Counter(row.kind for row in found)
     said = [f"{counts[kind]} {of} {words}" for kind, words in COUNTED.items() if counts[kind] and kind != Kind.SLOWER]
-    for worst in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
-        subject = f" ({short_subject(worst.start)})" if worst.start.subject else ""
-        are = "is" if counts[Kind.SLOWER] == 1 else "are"
-        by = (
-            f"{case_name(worst.change.case)}, {(worst.change.ratio or 1.0) - 1:+.1%}, since {worst.start.name}{subject}"
-        )
-        said.insert(0, f"{counts[Kind.SLOWER]} {of} {are} slower: {by}")
+    for worst in [row for row in found if row.kind == Kind.SLOWER][:1]:
+        start, are = era.codes[worst.start], "is" if counts[Kind.SLOWER] == 1 else "are"
+        subject = f" ({short_subject(start)})" if start.subject else ""
+        by = f"{(worst.ratio or 1.0) - 1:+.1%}, since {start.name}{subject}"
+        said.insert(0, f"{counts[Kind.SLOWER]} {of} {are} slower: {case_name(worst.case)}, {by}")
     return f"{'; '.join(said)}." if said else ""
 
 
@@ -281,16 +268,16 @@ COLLECTING = {
 """Options that collect a case by its identity: without them the gate takes smaller ones."""
 
 
-def commands(era: Era, found: Sequence[Moved]) -> Iterator[blocks.Said]:
+def commands(era: Era, found: Sequence[Change]) -> Iterator[blocks.Said]:
     """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
-    series = {one.case: one for one in reversed(era.series)}
-    for one in [one for one in found if one.change.kind == Kind.SLOWER][:1]:
-        codes = [point.code for point in series[one.change.case].points]
-        good = codes[max(codes.index(one.start) - 1, 0)]
-        if good is not one.start and good.commit and one.start.commit:
-            pair, case = f"{good.name} {one.start.name}", shlex.quote(case_name(one.change.case))
+    for row in [row for row in found if row.kind == Kind.SLOWER][:1]:
+        series, bad = era.by_case[row.case], era.codes[row.start]
+        codes = [point.code for point in series.points]
+        good = codes[max(codes.index(bad) - 1, 0)]
+        if good is not bad and good.commit and bad.commit:
+            pair, case = f"{good.name} {bad.name}", shlex.quote(case_name(row.case))
             yield blocks.Said(f"perf-tests gate {pair}", "command")
-            of = dict(series[one.change.case].identity)
+            of = dict(series.identity)
             options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
             said = shlex.quote(" ".join(options))
             yield blocks.Said(f"perf-tests bisect {pair} --case {case} --options {said}", "command")
@@ -312,15 +299,15 @@ def sentence(era: Era, pair: Pair) -> str:
     return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
 
 
-def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator[blocks.Block]:
+def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterator[blocks.Block]:
     """What moved, each with how its time went over all commits, what did not, and the figure of one case.
 
     All cases where none can tell.
     """
     from perf_tests.gate.recorded import RULES  # loads scipy
 
-    named, series = _case_links(era, number), {one.case: one for one in reversed(era.series)}
-    shown = [(one.change, one.start.name) for one in found]
+    named, series = _case_links(era, number), era.by_case
+    shown = [(row, era.codes[row.start].name) for row in found]
     if not pair.can_tell and not found:
         shown = [(row, "") for row in pair.changes]
     rows = [
@@ -333,25 +320,21 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Moved]) -> Iterator
     ]  # fmt: skip
     if rows:
         yield blocks.Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
-    listed = {one.change.case for one in found}
+    listed = {row.case for row in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
     least = f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""
-    words = {
-        Verdict.OK: f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)",
-        "no step": f"without a step{least}",
-    }
+    unchanged = f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)"
+    words = {Verdict.OK: unchanged, "no step": f"without a step{least}"}
     said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []
     said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
     yield blocks.Said(", ".join(said), "note")
     # The slowest case, else the first that has times over the commits.
-    timed = [one.change for one in found if one.change.case in series]
+    timed = [row for row in found if row.case in series]
     for row in sorted(timed, key=lambda row: row.kind != Kind.SLOWER)[:1]:
         title = f"{case_name(row.case)} over the commits, {_drift_words(era)}"
         place = next(place for place, one in enumerate(era.series) if one is series[row.case])
-        note = f"{POINT_NOTE}; dotted: steps"
-        yield blocks.Figures(
-            [blocks.Figure("worst-case", title, "", "", (), [note], over_commits=f"since{number}", case=place)]
-        )
+        shown_there: Json = {"over_commits": f"since{number}", "case": place}
+        yield blocks.Figures([blocks.Figure("worst-case", title, "", "", (), [STEPS_NOTE], **shown_there)])
 
 
 def short_subject(code: Code) -> str:
@@ -381,6 +364,7 @@ def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.Link]:
 POINT_NOTE = (
     "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"
 )
+STEPS_NOTE = f"{POINT_NOTE}; dotted: steps"
 TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)", "newest (ms)",
          "95 % interval (ms)", "newest / first")  # fmt: skip
 
@@ -402,8 +386,8 @@ def over_commits(era: Era, number: int) -> Iterator[blocks.Block]:
     if counters:
         title = "Exact counters: commits at which one changed"
         yield _found(f"{anchor}-counters", title, COUNTER_COLUMNS, counters, to)
-    title, note = "Time over commits, one case at a time", f"{POINT_NOTE}; dotted: steps"
-    yield blocks.Figures([blocks.Figure(anchor, title, "", "", (), [note], over_commits=anchor)])
+    title = "Time over commits, one case at a time"
+    yield blocks.Figures([blocks.Figure(anchor, title, "", "", (), [STEPS_NOTE], over_commits=anchor)])
     rows = []
     for one in sorted(era.series, key=lambda one: -one.points[-1].seconds / one.points[0].seconds):
         seconds, last = [point.seconds for point in one.points], one.points[-1]
@@ -439,23 +423,21 @@ def _spark(one: Series) -> blocks.CellOfRow:
 
 def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
     """What the page's program shows of an era: a history has thousands of points, so each is three numbers."""
-    places = {id(code): place for place, code in enumerate(era.codes)}
     cases = []
     for one in era.series:
-        at = [places[id(point.code)] for point in one.points]
-        intervals = {
-            n: list(map(blocks.rounded, point.interval)) for n, point in enumerate(one.points) if point.interval
-        }
+        at = [point.code.place for point in one.points]
+        known = ((place, point.interval) for place, point in enumerate(one.points) if point.interval)
+        intervals = {place: list(map(blocks.rounded, ends)) for place, ends in known}
         cases.append({
             "name": case_name(one.case),
-            "at": None if at == list(range(len(places))) else at,
+            "at": None if at == list(range(len(era.codes))) else at,
             "seconds": [blocks.rounded(point.seconds) for point in one.points],
             "intervals": intervals,
             "steps": [[step.start, blocks.rounded(step.effect), since(one, step)] for step in one.steps],
         })  # fmt: skip
     lost = [
-        (place, case_name(case), *_lost_words(outcome))
-        for place, code in enumerate(era.codes)
+        (code.place, case_name(case), *_lost_words(outcome))
+        for code in era.codes
         for launch in code.launches
         for case, outcome in launch.outcomes.items()
     ]
@@ -497,10 +479,8 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.Block
     if not points:
         return
     points.sort(key=lambda named: (named[0], order(named[1].x)))
-    name, title = (
-        f"run{before.number}-run{now.number}",
-        f"run {now.number}, {now.name} over run {before.number}, {before.name}",
-    )
+    name = f"run{before.number}-run{now.number}"
+    title = f"run {now.number}, {now.name} over run {before.number}, {before.name}"
     yield blocks.Figures([blocks.Figure(
         name, title, f"run {before.number} (ms)", "ratio", blocks.markers(points), [NO_VERDICT, now.conditions],
         x_log=True, line_at=(1.0, "parity"),

@@ -11,7 +11,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from math import log
 from pathlib import Path
@@ -60,11 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if any(row.is_failure for row in rows) else FINE
 
 
-@dataclass(frozen=True)
-class ScreenLine:
-    text: str
-    is_red: bool = False
-    """It repeats what the words say."""
+ScreenLine = tuple[str, bool]
+"""A text, and whether it is red, which repeats what the words say."""
 
 
 def width() -> int:
@@ -74,7 +71,8 @@ def width() -> int:
 
 def painted(line: ScreenLine) -> str:
     """The line, red where the output has colours."""
-    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours() else line.text
+    text, is_red = line
+    return f"\x1b[31m{text}\x1b[0m" if is_red and has_colours() else text
 
 
 class Reading(StrEnum):
@@ -114,11 +112,10 @@ def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLin
         for name in places
         if (count := counts[name])
     )
-    lines = [ScreenLine(f"{how_many(len(rows), 'case')}: {', '.join(tally)}")]
-    lines += [ScreenLine(_sentence(row), row.is_failure) for row in lost]
-    if measured:
-        lines += [*_ratio_table(measured, min(max(width, NARROWEST), WIDEST)), ScreenLine(COMPARISON_NOTE)]
-    return lines + [ScreenLine(_sentence(row)) for row in others]
+    table_lines = _ratio_table(measured, min(max(width, NARROWEST), WIDEST)) if measured else []
+    lines = [(f"{how_many(len(rows), 'case')}: {', '.join(tally)}", False)]
+    lines += [(_sentence(row), row.is_failure) for row in lost]
+    return lines + [(line, False) for line in (*table_lines, *map(_sentence, others))]
 
 
 def _sentence(row: ComparedCase) -> str:
@@ -136,8 +133,8 @@ DROPPED = ("before", "now")
 """Columns that a narrow terminal loses, in this order; the strip goes before them."""
 
 
-def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
-    """Columns as far as they fit; then names lose their middle."""
+def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[str]:
+    """Columns as far as they fit; then names lose their middle. What the interval says stands below."""
     columns: dict[str, list[str]] = {
         "case": [printable(case_name(row.id)) for row in rows],
         "before": [duration(row.before_seconds or 0) for row in rows],
@@ -159,7 +156,7 @@ def _ratio_table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
         columns["case"] = [shortened(name, longest) for name in columns["case"]]
     elif -over >= STRIP_COLUMNS + 2:
         columns[""] = _strips(rows)
-    return [ScreenLine(line.rstrip()) for line in lines()]
+    return [*(line.rstrip() for line in lines()), COMPARISON_NOTE]
 
 
 def shortened(name: str, length: int) -> str:

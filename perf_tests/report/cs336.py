@@ -25,8 +25,7 @@ from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
 from perf_tests.records.record import Json, grouped, without_path
 from perf_tests.records.store import check_folder, tell_left_out, write_named
-from perf_tests.report.cs336_counted import counted_figures
-from perf_tests.report.cs336_ours import HERE, OURS
+from perf_tests.report.cs336_ours import HERE, OURS, counted_figures
 from perf_tests.report.cs336_sources import ROOT, SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 
 TITLE = "Write-up"
@@ -38,9 +37,8 @@ TRACKED = "docs/cs336.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write this Markdown file, of records that git ignores too"
-    )
+    of_all = "write this Markdown file, of records that git ignores too"
+    parser.add_argument("-o", "--output", metavar="FILE", help=of_all)
     parser.add_argument("--all", action="store_true", help="every table of every question, with the published columns")
     parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
 

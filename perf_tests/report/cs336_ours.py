@@ -4,42 +4,37 @@ They are read from records, from the ledger of exact counters, from closed forms
 A column is a header and the name of a figure: one of this file, else a field, shown in the unit that ends its header.
 """
 
+import inspect
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import groupby, islice, product
+from itertools import islice, product
 from operator import attrgetter
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from model.sizes import SIZES as KNOWN_SIZES
 from model.sizes import ModelConfig
 from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.records.columns import PASSES, SHORT_OUTCOMES, Cell, inside, rows_in, seconds_of, without_phase
+from perf_tests.phases import ZERO_GRAD
+from perf_tests.records.columns import PASSES, SHORT_OUTCOMES, Cell, inside, seconds_of
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
-from perf_tests.records.record import Json
-from perf_tests.report.cs336_sources import (  # fmt: skip
-    ATTENTION_BATCH,
-    BF16,
-    FP32,
-    LEDGER,
-    MEMORY,
-    SIZES,
-    Figure,
-    Fits,
-    Labels,
-    Sources,
-    exponents,
-    in_unit,
-    kernel_name,
-    percent,
-)
+from perf_tests.records.published import published_rows
+from perf_tests.records.record import Json, grouped
+from perf_tests.report import cs336_sources
+from perf_tests.report.cs336_sources import ATTENTION_BATCH, BF16, FP32, Figure, Fits, Labels, Sources, in_unit, percent
 from perf_tests.report.tables import first_round_parts, milliseconds, part_name, ratio, series_name
+
+if TYPE_CHECKING:
+    from perf_tests.cases.language_model import LanguageModelCase
 
 HERE = "here"
 CONTEXTS = (128, 256, 512, 1024)
 COURSE_SIZE = "2.7B"
 """The size whose memory the course asks for."""
-COUNTING = LEDGER.rpartition("/")[0]
+COUNTING = cs336_sources.LEDGER.rpartition("/")[0]
 """The source of figures that are counted for the page."""
 COUNTS = ("calls", "launches")
 """Fields that are whole numbers, zero where they are missing."""
@@ -81,7 +76,7 @@ def cases(
         found = [first[phase] for phase in fitting["phase"] if phase in first]
     for one in found:
         names = _names_of(one.cell)
-        listed = LISTS[items](one.cell) if items in LISTS else rows_in(one.cell.info, items) if items else [{}]
+        listed = LISTS[items](one.cell) if items in LISTS else one.cell.rows(items) if items else [{}]
         for item in islice((item for item in listed if not only or item["rounds"] in only), most):
             row = tuple(str({**item, **names}.get(label.lower())) for label in rows or labels)
             for header, name in columns.items():
@@ -118,7 +113,7 @@ def _names_of(cell: Cell) -> dict[str, str]:
     return {
         "size": size, "context": context, "width": cell.label("head_dim"), "length": cell.label("sequence_length"),
         "phase": cell.phase, "pass": cell.phase, "precision": cell.label("precision"), "case": f"{size} {context}",
-        "configuration": without_phase(cell), "attention": cell.implementation, "ranks": cell.label("world"),
+        "configuration": cell.configuration, "attention": cell.implementation, "ranks": cell.label("world"),
         "way": cell.label("parallel") + (f", {bucket / MIB:g} MB" if (bucket := cell.number("bucket_bytes")) else ""),
         "message": f"{(cell.number('message_bytes') or 0) / 1e6:g} MB",
     }  # fmt: skip
@@ -145,8 +140,7 @@ def growth_with_context(sources: Sources, labels: Labels) -> Iterator[Figure]:
     """Divide a forward pass by that of the shortest context of the same record and size."""
     found = [one for one in sources.timed(_fitting(phase=["forward"])) if one.cell.is_timed]
     found.sort(key=lambda one: (one.cell.label("size"), one.file, int(one.cell.label("context_length"))))
-    for _, of in groupby(found, key=lambda one: (one.cell.label("size"), one.file)):
-        first, *others = of
+    for first, *others in grouped(found, lambda one: (one.cell.label("size"), one.file)).values():
         for one in others:
             column = f"here: over context {first.cell.label('context_length')}"
             yield Figure(_row_of(one.cell, labels), column, ratio(one.cell, first.cell), one.file)
@@ -159,7 +153,7 @@ def forward_alone_and_inside(sources: Sources, labels: Labels) -> Iterator[Figur
     for one in sources.timed(_fitting(phase=["forward"])):
         row = _row_of(one.cell, labels)
         if one.cell.is_timed and (rounds := steps.get((*row, one.file))):
-            alone, within = one.cell.median_seconds, median(rounds)
+            alone, within = one.cell.rounds.median, median(rounds)
             times = {"alone": alone, "inside the step": within}
             yield from _beside(row, times, "inside / alone", within / alone, one.file)
 
@@ -185,22 +179,21 @@ def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
     """Return the extra time of a first round by what it is spent on, without parts that no case has."""
     found = []
     for one in sources.passed("warmup"):
-        row = without_phase(one.cell), one.cell.phase
-        found += [
-            Figure(row, f"here: {part_name(name)} (ms)", significant(seconds * 1e3, 3), one.file)
-            for name, seconds in first_round_parts(one.cell.info).items()
-            if not name.startswith("steady")
-        ]
+        row = one.cell.configuration, one.cell.phase
+        for name, seconds in first_round_parts(one.cell).items():
+            if not name.startswith("steady"):
+                column = f"here: {part_name(name)} (ms)"
+                found.append(Figure(row, column, significant(seconds * 1e3, 3), one.file))
     shown = {figure.column for figure in found if figure.text not in ("0", "-0")}
     return [figure for figure in found if figure.column in shown]
 
 
 def attention_exponents(sources: Sources, _: Labels) -> Iterator[Figure]:
     """Return the power of the length with which times grow."""
-    return exponents(
+    return cs336_sources.exponents(
         (
             f"here: {one.cell.implementation} {one.cell.phase}", int(one.cell.label("head_dim")),
-            int(one.cell.label("sequence_length")), one.cell.mean_seconds, one.file,
+            int(one.cell.label("sequence_length")), one.cell.rounds.mean, one.file,
         )
         for one in sources.timed(_fitting("attention")) if one.cell.is_timed
     )  # fmt: skip
@@ -208,7 +201,7 @@ def attention_exponents(sources: Sources, _: Labels) -> Iterator[Figure]:
 
 def _part_seconds(cell: Cell, *names: str) -> list[float]:
     """Seconds of those parts in each round of a full step; empty where one is missing."""
-    parts = [seconds_of(inside(cell.info, "part_seconds"), name) for name in names]
+    parts = [seconds_of(cell.inside("part_seconds"), name) for name in names]
     return [sum(of) for of in zip(*parts, strict=False)] if all(parts) else []
 
 
@@ -231,7 +224,7 @@ def _exposed(cell: Cell) -> str:
 
 def _saved_bytes(cell: Cell) -> dict[str, float]:
     """Bytes that the first block saves, by part."""
-    rows = (row for row in rows_in(cell.info, "saved_bytes_by_part") if row.get("block") == "block 0")
+    rows = (row for row in cell.rows("saved_bytes_by_part") if row.get("block") == "block 0")
     return {str(row.get("part")): finite(row.get("saved_bytes")) or 0.0 for row in rows}
 
 
@@ -242,17 +235,17 @@ def _first_over_others(series: Json) -> str:
 
 def _series(cell: Cell) -> list[Json]:
     """Series of rounds; `rounds` names how many warmed it up, and whether they left out the timed phase."""
-    return [{**row, "rounds": series_name(row)} for row in rows_in(cell.info, "series")]
+    return [{**row, "rounds": series_name(row)} for row in cell.rows("series")]
 
 
 def _kernels(cell: Cell) -> list[Json]:
-    return [{**row, "kernel": kernel_name(row), "whose": HERE} for row in rows_in(cell.info, "kernels")]
+    return [{**row, "kernel": cs336_sources.kernel_name(row), "whose": HERE} for row in cell.rows("kernels")]
 
 
 def _regions(cell: Cell) -> list[Json]:
     """Regions of the model with their direction, in the order of a step."""
     found = []
-    for row in rows_in(cell.info, "regions"):
+    for row in cell.rows("regions"):
         direction = "backward" if row.get("is_backward") is True else "forward"
         is_update = str(row.get("region")).startswith("optimizer")
         found.append({**row, "direction": "update" if is_update else direction})
@@ -280,16 +273,16 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     "milliseconds": milliseconds,
     "exposed_milliseconds": _exposed,
     "median_milliseconds": lambda cell: (
-        significant(cell.median_seconds * 1e3) if cell.number("first_round_seconds") else ""
+        significant(cell.rounds.median * 1e3) if cell.number("first_round_seconds") else ""
     ),
     "layer_milliseconds": lambda cell: (
-        significant(cell.mean_seconds * 1e3 / layers, 3)
+        significant(cell.rounds.mean * 1e3 / layers, 3)
         if cell.is_timed and (layers := cell.number("num_layers"))
         else ""
     ),
     "optimizer_milliseconds": _part_median("optimizer"),
     "backward_and_optimizer_milliseconds": _part_median("backward", "optimizer"),
-    "scatter": lambda cell: percent(cell.std_seconds / cell.mean_seconds) if cell.std_seconds else "",
+    "scatter": lambda cell: percent(cell.rounds.deviation / cell.rounds.mean) if cell.rounds.deviation else "",
     "share_of_best_product": lambda cell: percent(cell.number("share_of_matmul_ceiling"), 0),
     "first_round_over_others": lambda cell: next(
         (_first_over_others(series) for series in _series(cell) if series["rounds"] == "0"), ""
@@ -298,13 +291,13 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     "measured_over_predicted": _over("peak_allocated_bytes", "predicted_peak_bytes", "{:.5f}".format),
     "top_kernel": lambda cell: next((row["kernel"] for row in _kernels(cell)), ""),
     "share_of_copies": lambda cell: percent(
-        sum(finite(row.get("share_of_wall")) or 0.0 for row in rows_in(cell.info, "memory_operations"))
+        sum(finite(row.get("share_of_wall")) or 0.0 for row in cell.rows("memory_operations"))
     ),
     "softmax_over_products_time": lambda cell: in_unit(
-        inside(cell.info, "attention", "forward").get("softmax_over_products_time"), digits=3
+        cell.inside("attention", "forward").get("softmax_over_products_time"), digits=3
     ),
     "softmax_over_products_flops": lambda cell: percent(
-        inside(cell.info, "attention", "forward").get("softmax_over_products_flops")
+        cell.inside("attention", "forward").get("softmax_over_products_flops")
     ),
     # In as many digits as tell a measured from a predicted peak, or the outcome that the case has instead
     "measured_peak": lambda cell: (
@@ -331,17 +324,17 @@ LISTS: dict[str, Callable[[Cell], Iterable[Json]]] = {
     "kernels_besides_products": lambda cell: (
         row for row in _kernels(cell) if row.get("kind") != "matrix product" and "gemm" not in row["kernel"]
     ),
-    "gaps": lambda cell: ({"gap": name, **inside(cell.info, field)} for field, name in GAPS.items()),
-    "matrix_products": lambda cell: [inside(cell.info, "matrix_products")],
-    "attention_parts": lambda cell: rows_in(cell.info, "attention", "forward", "parts"),
+    "gaps": lambda cell: ({"gap": name, **cell.inside(field)} for field, name in GAPS.items()),
+    "matrix_products": lambda cell: [cell.inside("matrix_products")],
+    "attention_parts": lambda cell: cell.rows("attention", "forward", "parts"),
     "outer_regions": lambda cell: (row for row in _regions(cell) if " / " not in str(row.get("region"))),
     "update_regions": lambda cell: (row for row in _regions(cell) if row["direction"] == "update"),
     "kinds_of_regions": _kinds_of_regions,
     "kinds_of_pass": lambda cell: (
-        {**row, "direction": cell.phase, "region": "whole pass"} for row in rows_in(cell.info, "kinds")
+        {**row, "direction": cell.phase, "region": "whole pass"} for row in cell.rows("kinds")
     ),
     "categories_at_peak": lambda cell: (
-        {"name": name, "bytes": held} for name, held in inside(cell.info, "peak_by_category_bytes").items()
+        {"name": name, "bytes": held} for name, held in cell.inside("peak_by_category_bytes").items()
     ),
     "saved_parts": _saved_parts,
 }
@@ -359,7 +352,7 @@ def ledger(
 
     A counter without a unit is whole, its thousands apart, unless `digits` are asked for.
     """
-    axes = {"size": SIZES, "context": (128,), "precision": (FP32,), **axes}
+    axes = {"size": cs336_sources.SIZES, "context": (128,), "precision": (FP32,), **axes}
     is_whole = not (digits or unit or column.endswith(")"))
     for values in product(*axes.values()):
         names = dict(zip(axes, map(str, values), strict=True))
@@ -396,10 +389,8 @@ def scores_saved(sources: Sources, _: Labels) -> Iterator[Figure]:
     short, long = 8192, 16384
     for name in ("naive", "sdpa"):
         ids = [ATTENTION_CASE.format(width=64, length=length, attention=name) for length in (short, long)]
-        small, large = (
-            sources.counter("attention_backward", case, "saved_bytes") / (ATTENTION_BATCH * FLOAT32_BYTES)
-            for case in ids
-        )
+        saved = (sources.counter("attention_backward", case, "saved_bytes") for case in ids)
+        small, large = (count / (ATTENTION_BATCH * FLOAT32_BYTES) for count in saved)
         # Subtracting twice the short one removes the linear part.
         squares = abs(large - 2 * small) / (long**2 - 2 * short**2)
         yield Figure((name,), "here: matrices of scores saved", f"{squares:.2f}", sources.ledger_name)
@@ -407,7 +398,7 @@ def scores_saved(sources: Sources, _: Labels) -> Iterator[Figure]:
 
 
 def closed_forms(
-    sources: Sources, labels: Labels, columns: Mapping[str, str], size: Sequence[str] = SIZES
+    sources: Sources, labels: Labels, columns: Mapping[str, str], size: Sequence[str] = cs336_sources.SIZES
 ) -> Iterator[Figure]:
     """Figures of each size, and at each context where that is a label."""
     for (name, shape), context in product(sources.shapes.items(), CONTEXTS if "Context" in labels else (0,)):
@@ -460,7 +451,7 @@ def peaks(
         row = (peak.size, str(peak.context), value or precision)[: len(labels)]
         if as_printed:
             column = f"{peak.source}{', fp16' * (peak.precision == 'fp16_amp')} ({peak.unit})"
-            yield Figure(row, column, peak.published or "not reported", f"published/{MEMORY}")
+            yield Figure(row, column, peak.published or "not reported", f"published/{cs336_sources.MEMORY}")
         else:
             files = f"{COUNTING}, published/memory_conditions.csv"
             column = f"here: predicted for {peak.source} ({peak.unit})"
@@ -478,3 +469,113 @@ OURS: dict[str, Callable[..., Iterable[Figure]]] = {
     "predicted_peaks": peaks, "printed_peaks": partial(peaks, as_printed=True),
 }  # fmt: skip
 """What `from` names: figures from the sources, the labels of a row, and further options."""
+
+
+# What is counted for the page: steps on fake tensors, and exercises. What loads torch is imported where it is used,
+# since the page's other figures come from files alone.
+
+COUNTED_CONTEXTS = CONTEXTS[:3]
+FIRST_STEP_SIZE = "medium"
+BATCHES = (2, 4)
+"""What one write-up configures, and what it states."""
+STEPS = {"first": "first_step", "later": "full_step"}
+"""Phases in which AdamW's state is born, and in which it is there."""
+LARGEST = 5
+"""Blocks of memory of each context that are listed."""
+
+
+def counted_figures() -> cs336_sources.Counted:
+    """Count every step in about ten seconds, and compute the exercises of the numerics suite."""
+    from numerics_tests.harness.exercises import tables
+
+    exercises = {
+        name: [
+            Figure((label,), f"here: {head}", text, "numerics_tests/harness/exercises.py")
+            for label, *texts in rows
+            for head, text in zip(header[1:], texts, strict=True)
+        ]
+        for name, (header, *rows) in tables().items()
+    }
+    return cs336_sources.Counted({**exercises, **_steps()}, list(_peaks_beside()))
+
+
+def _steps() -> dict[str, list[Figure]]:
+    """Count peaks by the order of clearing and in first steps, and equal blocks of memory of a line's forward pass.
+
+    Predict what a rank of two holds and sends in a step of xl, and the step of the leaderboard.
+    """
+    from model.transformer import Block
+    from perf_tests.cases.sharing import Sharing
+    from perf_tests.predict.counters import counters_of
+    from perf_tests.predict.fake_run import passes
+    from perf_tests.predict.ranks import predict_ranks
+    from perf_tests.predict.request import requested_machine
+
+    found: dict[str, list[Figure]] = defaultdict(list)
+    source, first = inspect.getsourcelines(Block)
+    lines_of_block = {f"model/transformer.py:{line}" for line in range(first, first + len(source))}
+    for context in COUNTED_CONTEXTS:
+        step, row = _step(COURSE_SIZE, context), (COURSE_SIZE, str(context))
+        for order in ZERO_GRAD:
+            peak_bytes = counters_of(replace(step, zero_grad=order)).peak_bytes
+            for unit, size in (("GB", 1e9), ("GiB", GIB)):
+                figure = Figure(row, f"here: {order} ({unit})", f"{peak_bytes / size:.1f}", COUNTING)
+                found["orders_of_clearing"].append(figure)
+        forward = replace(step, phase="forward", optimizer=None)
+        residual = forward.tokens * forward.config.d_model * FLOAT32_BYTES, "aten.add"
+        blocks = [
+            ("lines_of_the_residual_stream", line, size_bytes, count)
+            for (size_bytes, operator, line), count in sorted(passes(forward)["forward"].allocations.items())
+            if (size_bytes, operator) == residual and line in lines_of_block
+        ]
+        largest = counters_of(forward).largest_allocations[:LARGEST]
+        blocks += [("lines_of_the_largest", one.place, one.bytes, one.count) for one in largest]
+        for name, line, size_bytes, count in blocks:
+            texts = {"here: one (MiB)": significant(size_bytes / MIB), "here: made": str(count)}
+            found[name] += [Figure((*row, line), column, text, COUNTING) for column, text in texts.items()]
+    for batch_size, context, (which, phase) in product(BATCHES, COUNTED_CONTEXTS, STEPS.items()):
+        case = replace(_step(FIRST_STEP_SIZE, context), batch_size=batch_size, phase=phase)
+        place, column = (case.size, str(context), case.precision), f"here: batch {batch_size}, {which} (GB)"
+        found["first_steps"].append(Figure(place, column, f"{counters_of(case).peak_bytes / 1e9:.1f}", COUNTING))
+    for way in ("ddp", "zero1", "fsdp2"):
+        rank = predict_ranks(_step("xl", 128), requested_machine("H100"), Sharing(way, 2))
+        for name, bytes_of in (("peaks_of_ranks", rank.peak_bytes), ("sent_by_ranks", rank.sent_bytes)):
+            found[name].append(Figure((way,), "here (GB)", f"{bytes_of / 1e9:.2f}", COUNTING))
+    config = ModelConfig(4096, 14336, 32, 32, vocab_size=128256).at_context(8192)
+    step = replace(
+        _step("xl", 8192), size="l8", config=config, batch_size=1, precision="bf16", attention="sdpa",
+        checkpoint="block", optimizer="default",
+    )  # fmt: skip
+    rank = predict_ranks(step, requested_machine("B200"), Sharing("fsdp2", 2), 900e9)
+    low, high = rank.seconds or (0.0, 0.0)
+    text = f"{rank.peak_bytes / 1e9:.1f} GB, {low:.2f} to {high:.2f} s"
+    found["leaderboard"].append(Figure(("2 x B200",), "here", text, COUNTING))
+    return found
+
+
+def _step(size: str, context: int) -> "LanguageModelCase":
+    """Return a full step of the course's model and its AdamW on a GPU."""
+    from perf_tests.cases.language_model import LanguageModelCase
+
+    return LanguageModelCase(
+        phase="full_step", size=size, config=KNOWN_SIZES[size].at_context(context), context_length=context,
+        batch_size=4, precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer="loop",
+        device="cuda", model="ours",
+    )  # fmt: skip
+
+
+def _peaks_beside() -> Iterator[cs336_sources.PeakBeside]:
+    """The cells of the five write-ups, and every single-level checkpoint, whose code's conditions are known."""
+    from perf_tests.predict.published import CHECKPOINT, predicted_bytes, published_peaks
+
+    rows = map(cs336_sources.Printed, published_rows(cs336_sources.MEMORY))
+    printed = {(row["source"], row["mode"], row["context"], row["precision"]): row for row in rows}
+    for cell in published_peaks():
+        row = printed[cell.source, cell.mode, str(cell.case.context_length), cell.precision]
+        if cs336_sources.is_write_up(row) or cell.mode.startswith(CHECKPOINT):
+            unit_bytes = int(cell.conditions["unit_bytes"])
+            means_another = (row["unit"], unit_bytes) == ("GB", GIB)
+            yield cs336_sources.PeakBeside(
+                row["source_name"], cell.case.size, cell.case.context_length, cell.precision, cell.mode, row["value"],
+                "GB, meaning GiB" if means_another else row["unit"], predicted_bytes(cell) / unit_bytes,
+            )  # fmt: skip

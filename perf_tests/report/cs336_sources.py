@@ -15,15 +15,8 @@ from typing import Any
 from model.sizes import SIZES as KNOWN_SIZES
 from model.sizes import ModelConfig
 from perf_tests.audit.physics import slow_round
-from perf_tests.records.columns import (
-    Cell,
-    cells_of,
-    collectives_of,
-    machine_line,
-    machine_name,
-    pairs_along,
-    pass_cells,
-)
+from perf_tests.records import columns as figures
+from perf_tests.records.columns import Cell, cells_of, collectives_of, machine_line, machine_name, pairs_along
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.published import published_rows
@@ -130,7 +123,7 @@ class Sources:
 
     def passed(self, name: str, fits: Fits = bool, or_lost: bool = False) -> list[Found]:
         """Return the newest result of that pass for each case, or the outcome that it has instead."""
-        found = self._newest(lambda data: pass_cells(data, name), fits)
+        found = self._newest(lambda data: figures.pass_cells(data, name), fits)
         return [one for one in found if or_lost or not one.cell.outcome]
 
     def _newest(self, read: Callable[[Json], Iterable[Cell]], fits: Fits) -> list[Found]:

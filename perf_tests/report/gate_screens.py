@@ -16,21 +16,11 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from perf_tests.gate import verdicts
 from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.samples import Clock, Rules
 from perf_tests.gate.stages import Shift
-from perf_tests.gate.verdicts import (
-    FILE_NAME,
-    LOST,
-    SAME_PROGRAM,
-    SUITE,
-    Acceptance,
-    CaseResult,
-    Effect,
-    ExactResult,
-    GateResult,
-    Verdict,
-)
+from perf_tests.gate.verdicts import FILE_NAME, SUITE, Acceptance, CaseResult, Effect, ExactResult, GateResult, Verdict
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
 from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
@@ -170,7 +160,7 @@ def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
         if row.verdict == Verdict.SLOWER:
             again = f" Again: {reproduce_command(row.id, header)}" if header else ""
             sentences.append(_case_sentence(row, header, rules) + again)
-    sentences += _sentences_without_figures(row for row in result.cases if row.verdict in LOST.values())
+    sentences += _sentences_without_figures(row for row in result.cases if row.verdict in verdicts.LOST.values())
     return sentences + rise_sentences(result.exact)
 
 
@@ -210,7 +200,7 @@ def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:
     same = sum(row.verdict == Verdict.SAME for row in rows)
     reasons = Counter(row.why_measured for row in rows if row.why_measured)
     sentences = [
-        f"{Verdict.SAME}: {how_many(same, 'case')} of {len(rows)} not measured, because {SAME_PROGRAM} "
+        f"{Verdict.SAME}: {how_many(same, 'case')} of {len(rows)} not measured, because {verdicts.SAME_PROGRAM} "
         "(--gate-measure-same measures all)."
     ] if same else []  # fmt: skip
     return sentences + [

@@ -16,32 +16,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from perf_tests.history import series
 from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
 from perf_tests.history.relative import read_run, relative_lines, relative_of
-from perf_tests.history.series import (
-    CounterChange,
-    Era,
-    OpenItem,
-    Point,
-    Series,
-    new_slowdowns,
-    newest_first,
-    still_open,
-)
+from perf_tests.history.series import CounterChange, Era, OpenItem, Point, Series, new_slowdowns, still_open
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.records import format as texts
 from perf_tests.records.columns import case_name, machine_line
-from perf_tests.records.format import (
-    DASH,
-    STEPS,
-    Columns,
-    column_table,
-    duration,
-    has_colours,
-    no_formula,
-    painted,
-    printable,
-)
+from perf_tests.records.format import DASH, STEPS, Columns, column_table, duration, has_colours, painted, printable
 from perf_tests.records.record import OUTCOMES, how_many
 from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
 
@@ -49,11 +32,8 @@ from perf_tests.records.store import announced, chosen_paths, each_readable, tel
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--case", metavar="PART", help="also every commit of the cases whose name has this part")
-    parser.add_argument(
-        "--relative",
-        action="store_true",
-        help="chain gate runs instead: files of samples or folders (.benchmarks/gate)",
-    )
+    chained = "chain gate runs instead: files of samples or folders (.benchmarks/gate)"
+    parser.add_argument("--relative", action="store_true", help=chained)
     parser.add_argument("--since", metavar="REV", help="with --relative: begin at this commit")
     parser.add_argument("--export", choices=list(EXPORTS), help="print the newest machine's history for a dashboard")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the export instead of printing it")
@@ -70,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     machines, left_out = chosen_machines(arguments)
     tell_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
-    eras = newest_first(machines, log)
+    eras = series.newest_first(machines, log)
     if not eras:
         return UNREADABLE
     if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):
@@ -113,11 +93,9 @@ def _relative(arguments: argparse.Namespace) -> int:
     if not runs:
         raise RefusalError(f"{named[0]} holds no samples of a gate; `perf-tests run --against REV` writes them.")
     folder = arguments.storage if arguments.storage.is_dir() else Path()
-    try:
+    with RefusalError.instead_of(ValueError):
         line, since = read_line(folder, arguments.since)
         found = relative_of(runs, line, read_log(folder), since)
-    except ValueError as error:
-        raise RefusalError(error) from error
     if arguments.case and not any(arguments.case in case_name(one["case"]) for one in found["cases"]):
         raise UsageError(f"--case {arguments.case}: no case of these runs has this in its name.")
     if arguments.json:
@@ -165,11 +143,10 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
 
 def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
     """What older commits have left, by commit; empty without any."""
-    places = {id(code): place for place, code in enumerate(era.codes)}
     words = {"slower": "slower", "gone": "gone", **OUTCOMES}
-    counts = Counter((words[item.what], places[id(item.code)]) for item in items)
+    counts = Counter((words[item.what], item.code.place) for item in items)
     said = [
-        f"{count} {what} since {era.codes[place].name} ({how_many(len(places) - 1 - place, 'commit')} ago)"
+        f"{count} {what} since {era.codes[place].name} ({how_many(len(era.codes) - 1 - place, 'commit')} ago)"
         for (what, place), count in counts.items()
     ]
     return f"Still open: {', '.join(said)}." if said else ""
@@ -186,17 +163,13 @@ def counter_changes_in(era: Era) -> list[tuple[Series, CounterChange]]:
 
 def conditions(era: Era) -> list[str]:
     """The machine, the launches, and what became of its drift."""
-    launches = sum(len(code.launches) for code in era.codes)
+    launches = how_many(sum(len(code.launches) for code in era.codes), "launch")
     dates = f"{era.codes[0].date[:10]} to {era.codes[-1].date[:10]}"
-    lines = [
-        f"{machine_line(era.machine.record)}: {how_many(launches, 'launch')} of {how_many(len(era.codes), 'commit')}, "
-        f"{dates}"
-    ]
+    lines = [f"{machine_line(era.machine.record)}: {launches} of {how_many(len(era.codes), 'commit')}, {dates}"]
     if missing := sum(code.is_missing for code in era.codes):
-        lines.append(
-            f"{how_many(missing, 'commit')} not in this clone, dated by {'its' if missing == 1 else 'their'} records; "
-            "in a shallow clone, `git fetch --unshallow`"
-        )
+        whose = "its" if missing == 1 else "their"
+        said = f"{how_many(missing, 'commit')} not in this clone, dated by {whose} records"
+        lines.append(f"{said}; in a shallow clone, `git fetch --unshallow`")
     if not era.has_sentinel:
         lines.append("older records, without a product beside their cases: no drift correction is possible")
     elif era.spread_before is None or era.spread_after is None:
@@ -283,9 +256,8 @@ def series_json(era: Era) -> dict[str, object]:
                 "case": one.case,
                 "identity": dict(one.identity),
                 "points": [
-                    {"commit": point.code.name, "median_seconds": point.seconds, "interval_seconds": point.interval,
-                     "launches": point.launches}
-                    for point in one.points
+                    {"commit": of.code.name, "median_seconds": of.seconds, "interval_seconds": of.interval,
+                     "launches": of.launches} for of in one.points
                 ],
                 "steps": [
                     {"since": one.code_of(step).name, "effect": step.effect, "interval": step.interval,
@@ -293,9 +265,8 @@ def series_json(era: Era) -> dict[str, object]:
                     for step in one.steps
                 ],
                 "counter_changes": [
-                    {"counter": change.counter, "before": change.before, "after": change.after,
-                     "since": change.code.name}
-                    for change in one.counter_changes
+                    {"counter": of.counter, "before": of.before, "after": of.after, "since": of.code.name}
+                    for of in one.counter_changes
                 ],
             }
             for one in era.series
@@ -322,7 +293,7 @@ def otava(era: Era) -> str:
     cases = list(dict.fromkeys(one.case for one in era.series))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
+    rows.writerow(["time", "commit", "record", *(texts.no_formula(_name(case)) for case in cases)])
     found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
     last: dict[str, Figure] = {}
     for _, launch in reversed(found):
@@ -331,7 +302,7 @@ def otava(era: Era) -> str:
         last |= launch.figures
         # Where its record names no date that is one, its commit's, else that of 1970.
         written = moment(launch.written) or moment(code.date) or 0.0
-        labels = (no_formula(printable(name)) for name in (code.name, launch.name))
+        labels = (texts.no_formula(printable(name)) for name in (code.name, launch.name))
         date = datetime.fromtimestamp(written, UTC).isoformat()
         rows.writerow([date, *labels, *(last[case].seconds for case in cases)])
     return text.getvalue()

@@ -21,7 +21,7 @@ from perf_tests.audit.rounds import FLAGS
 from perf_tests.history.commits import Launch, moment, read_log
 from perf_tests.history.series import Era, newest_first
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE
-from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name, rounds_line
+from perf_tests.records.columns import Cell, date_of, lost_lines, machine_line, machine_name, rounds_line
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
 from perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
 from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
@@ -139,7 +139,7 @@ TableOf = Callable[[Sequence[Cell]], Table | None]
 
 
 def part(
-    name: str, title: str, figures: Sequence[Callable[[RecordedRun], list[blocks.Figure]]] = (),
+    name: str, title: str, figures: Sequence[Callable[[RecordedRun], Iterable[blocks.Figure]]] = (),
     tables: Sequence[TableOf] = (), passed: str = "", pass_tables: Sequence[TableOf] = (),
 ) -> Section:  # fmt: skip
     """A subsection of a run: figures, tables of its cases, tables of what the pass `passed` found."""
@@ -149,11 +149,9 @@ def part(
             yield blocks.Figures(drawn)
         # The reasons for cases without a timing, of which there may be thousands, stand below the run's first table.
         said = frozenset(lost_lines(one.cells))
-        for builders, cells, without in (
-            (tables, one.cells, said),
-            (pass_tables, one.passes.get(passed, []), frozenset()),
-        ):
-            for table in (found for build in builders if (found := build(cells)) is not None):
+        found = one.passes.get(passed, [])
+        for builders, cells, without in ((tables, one.cells, said), (pass_tables, found, frozenset())):
+            for table in filter(None, (build(cells) for build in builders)):
                 notes = [*(note for note in table.notes if note not in without), one.conditions]
                 yield blocks.Rows.of(table, f"run{one.number}-{table.name}", notes)
 
@@ -191,10 +189,10 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
     else:
         found = changes.moved(era, pair)
         opened = [one.opened for one in found if one.opened is not None]
-        lines = [changes.headline(pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
+        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
         for place, line in enumerate(filter(None, lines)):
             yield blocks.Said(line, "" if place else "answer")
-        moved = Counter(one.change.kind for one in found)
+        moved = Counter(one.kind for one in found)
         counts = [
             (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
              TILES[kind] if moved[kind] else "")
@@ -220,7 +218,7 @@ def _furthest(one: RecordedRun) -> blocks.Rows:
             figures = TIMINGS["median (ms)"](cell), LIMITS["least / median"](cell)
             rounds = blocks.sparkline(cell.rounds, f"{len(cell.rounds)} rounds")
             told = ["flagged" if cell.flags else "measured", *figures, rounds, ", ".join(cell.flags)]
-        rows.append(blocks.Row([blocks.Link(case_name(cell.id), to[cell.id]), *told]))
+        rows.append(blocks.Row([blocks.Link(cell.case, to[cell.id]), *told]))
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
     title = "The worst case" if len(rows) == 1 else f"The worst {len(rows)} cases"
     why = "without a time, flagged, or furthest above the least time (trend: rounds)"
@@ -232,7 +230,7 @@ def _in_form(name: str, form: str) -> Callable[[Cell], str]:
 
 
 TIMINGS: Columns[Cell] = {
-    "median (ms)": lambda cell: significant(cell.median_seconds * 1e3),
+    "median (ms)": lambda cell: significant(cell.rounds.median * 1e3),
     "95 % interval (ms)": lambda cell: " to ".join(
         significant(end * 1e3) for end in cell.rounds.median_interval(0.95) or ()
     ) or DASH,
@@ -268,9 +266,8 @@ def limits(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
     """The roofline, and a table of the cases whose record knows a limit."""
     if drawn := plots.roofline(one):
         yield blocks.Figures(drawn)
-    known = [
-        cell for cell in one.cells if cell.is_timed and any(cell.number(name) is not None for name in KNOWN_LIMITS)
-    ]
+    timed = (cell for cell in one.cells if cell.is_timed)
+    known = [cell for cell in timed if any(cell.number(name) is not None for name in KNOWN_LIMITS)]
     yield from _case_tables(one, ("limits-models", "limits-attention"), known, LIMITS, [LIMIT_NOTE, one.conditions], {})
 
 
@@ -316,10 +313,8 @@ def _anchors(one: RecordedRun) -> dict[str, str]:
 
 def _flag_sentences(one: RecordedRun) -> list[str]:
     """What each flag of this run means, and whose it is."""
-    found = {name: [case_name(cell.id) for cell in one.cells if name in cell.flags] for name in FLAGS}
-    return [
-        f"{name}: {FLAGS[name].sentence} {some_of(cases)}." for name, cases in found.items() if cases
-    ]  # fmt: skip
+    found = {name: [cell.case for cell in one.cells if name in cell.flags] for name in FLAGS}
+    return [f"{name}: {FLAGS[name].sentence} {some_of(cases)}." for name, cases in found.items() if cases]
 
 
 def what_ran(report: Report, _: Report) -> Iterator[blocks.Block]:
@@ -384,7 +379,7 @@ def page_of(report: Report) -> str:
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
     over_time = (Cell(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
-    cases = {case_name(cell.id): blocks.tags_of(cell) for cell in (*cells, *over_time)}
+    cases = {cell.case: blocks.tags_of(cell) for cell in (*cells, *over_time)}
     eras = [
         changes.era_data(era, n, pairs)
         for n, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)

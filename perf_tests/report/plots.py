@@ -1,31 +1,22 @@
 """Every figure of one recorded run: growth over size and length, ratios, memory, kernels, warm-up, the roofline."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product
+from itertools import product
+from operator import attrgetter
 from typing import Any
 
 from perf_tests.phases import FIRST_STEP
 from perf_tests.records import columns
-from perf_tests.records.columns import (
-    Cell,
-    case_name,
-    inside,
-    last_phases,
-    name_of,
-    phase_order,
-    rounds_line,
-    rows_in,
-    seconds_of,
-    without_phase,
-)
+from perf_tests.records.columns import Cell, last_phases, rounds_line, seconds_of
 from perf_tests.records.format import MIB, distinct, finite
 from perf_tests.records.record import OUTCOMES, Json, thinned
+from perf_tests.records.record import grouped as by_key
 from perf_tests.records.store import StoredRecord, ratio_interval
 from perf_tests.report import tables
-from perf_tests.report.blocks import AXES, SYMBOLS, Figure, Point, Series, bars, markers, place_of, tags_of
+from perf_tests.report.blocks import AXES, SYMBOLS, Figure, Point, Series, bars, markers, point, tags_of
 from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE, grouped
 
 
@@ -69,7 +60,7 @@ class RecordedRun:
     ) -> list[Figure]:  # fmt: skip
         """One figure of `bars`, phases in the order of a step; `titles` are its own and the heights'."""
         rows = list(found)
-        phases = distinct(cell.phase for cell, _, _ in sorted(rows, key=lambda row: phase_order(row[0])))
+        phases = distinct(cell.phase for cell, _, _ in sorted(rows, key=lambda row: row[0].phase_place))
         series = [*bars(rows, colour), *beside]
         return self.figures(name, titles[0], ("phase", titles[1]), series, notes, picks_one=True, x_values=phases)
 
@@ -118,19 +109,18 @@ LENGTH = Axis(
 )  # fmt: skip
 
 
-def model_growth(run: RecordedRun, name: str, axis: Axis) -> list[Figure]:
+def model_growth(run: RecordedRun, name: str, axis: Axis) -> Iterator[Figure]:
     """Time of models over context or parameters, one figure for each phase."""
     cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention]
     return _growth(run, cells, axis, _milliseconds, name, f"{{}}: time over {axis.title}", MEDIAN, fewest=2)
 
 
-def attention_growth(run: RecordedRun) -> list[Figure]:
+def attention_growth(run: RecordedRun) -> Iterator[Figure]:
     """Attention's time, peak, and memory before the backward pass over sequence length, one figure for each pass."""
     peak, before = (partial(_mebibytes, field=f"{name}_bytes") for name in ("peak_allocated", "memory_before_backward"))
     passed = run.passes["memory"]
     # A forward pass alone ends in the moment before the backward pass, too.
     backward = [cell for cell in passed if cell.phase == "backward"] or passed
-    figures = []
     for cells, y, name, what, y_title in (
         (run.cells, _milliseconds, "time", "time", MEDIAN),
         (run.cells if any(map(peak, run.cells)) else passed, peak, "memory", "peak memory",
@@ -140,12 +130,11 @@ def attention_growth(run: RecordedRun) -> list[Figure]:
     ):  # fmt: skip
         alone = [cell for cell in cells if cell.is_attention]
         title = f"Attention alone, {{}}: {what} over length"
-        figures += _growth(run, alone, LENGTH, y, f"attention-{name}", title, y_title)
-    return figures
+        yield from _growth(run, alone, LENGTH, y, f"attention-{name}", title, y_title)
 
 
 def _milliseconds(cell: Cell) -> tuple[float, ...]:
-    known = (cell.median_seconds, *(cell.rounds.median_interval(0.95) or ())) if cell.is_timed else ()
+    known = (cell.rounds.median, *(cell.rounds.median_interval(0.95) or ())) if cell.is_timed else ()
     return tuple(seconds * 1e3 for seconds in known)
 
 
@@ -174,35 +163,30 @@ it means; its seconds as far as the case's record has them.
 
 def _growth(
     run: RecordedRun, cells: Sequence[Cell], axis: Axis, y: Y, name: str, title: str, y_title: str, fewest: int = 1
-) -> list[Figure]:
+) -> Iterator[Figure]:
     """One figure for each phase, which goes into its title; none where no line has `fewest` places."""
-    figures = []
-    for phase, of_phase in groupby(sorted(filter(axis.place, cells), key=phase_order), key=lambda cell: cell.phase):
-        chosen = list(of_phase)
+    placed = sorted(filter(axis.place, cells), key=attrgetter("phase_place"))
+    for phase, chosen in by_key(placed, attrgetter("phase")).items():
         grown = sorted(chosen, key=axis.place)
         firsts, seconds = (distinct(axis.names(cell)[i] for cell in chosen) for i in (0, 1))
         looks = {pair: (firsts.index(pair[0]), seconds.index(pair[1])) for pair in map(axis.names, chosen)}
         lines = []
         for pair, look in looks.items():
-            points = [
-                Point(axis.place(cell), found[0], case_name(cell.id), tags_of(cell), *found[1:])
-                for cell in grown
-                if axis.names(cell) == pair and (found := y(cell))
-            ]
+            known = ((cell, y(cell)) for cell in grown if axis.names(cell) == pair)
+            points = [point(cell, axis.place(cell), found[0], "", *found[1:]) for cell, found in known if found]
             lines.append(Series(", ".join(pair), points, *look, tied_to=", ".join(pair)))
-        if max(len({point.x for point in line.points}) for line in lines) < fewest:
+        if max(len({one.x for one in line.points}) for line in lines) < fewest:
             continue
         floors = _floors(grown, axis, looks) if y is _milliseconds else []
         drawn = {series.name.partition(" of ")[0] for series in floors}
         meanings = (f"{how}: {meaning} ({floor})" for floor, (how, meaning, _) in FLOORS.items() if floor in drawn)
-        top = CROSSES_ABOVE * max(point.y for line in lines for point in line.points)
-        figures += run.figures(
+        top = CROSSES_ABOVE * max(one.y for line in lines for one in line.points)
+        yield from run.figures(
             f"{name}-{phase}", title.format(phase), (axis.title, y_title),
             [*floors, *lines, *_crosses(grown, axis, looks, top)], ["; ".join(meanings), rounds_line(chosen)],
             x_log=True, y_log=True,
             x_values=() if axis is PARAMETERS else sorted({int(axis.place(cell)) for cell in chosen}),
         )  # fmt: skip
-    return figures
 
 
 Looks = dict[tuple[str, str], tuple[int, int]]
@@ -214,10 +198,10 @@ def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
     series: list[Series] = []
     for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
         lines = grouped(
-            (axis.names(cell),
-             Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell)))
-            for cell in grown if (seconds := seconds_of_cell(cell) or 0.0) > 0
-        )  # fmt: skip
+            (axis.names(cell), point(cell, axis.place(cell), seconds * 1e3, f"{cell.case}: {meaning}"))
+            for cell in grown
+            if (seconds := seconds_of_cell(cell) or 0.0) > 0
+        )
         series += [
             Series(f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
                    is_background=True, is_in_legend=False, tied_to=", ".join(names))
@@ -226,17 +210,14 @@ def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
     return series
 
 
-def _crosses(grown: Sequence[Cell], axis: Axis, looks: Looks, top: float) -> list[Series]:
+def _crosses(grown: Sequence[Cell], axis: Axis, looks: Looks, top: float) -> Iterator[Series]:
     """The cases without a figure, above all others, in their line's colour."""
-    series = []
     for names, (colour, dash) in looks.items():
         lost = [cell for cell in grown if axis.names(cell) == names and cell.outcome]
         said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
-        reasons = zip(lost, columns.lost_lines(lost), strict=True)
-        points = [Point(axis.place(cell), top, reason, tags_of(cell)) for cell, reason in reasons]
+        points = [point(cell, axis.place(cell), top, columns.lost_lines([cell])[0]) for cell in lost]
         symbol = CROSSES[dash % len(CROSSES)]
-        series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))
-    return series
+        yield Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol)
 
 
 # Ratios of two cases of one run: lower precisions, backward over forward.
@@ -253,9 +234,8 @@ def speed_up(run: RecordedRun) -> list[Figure]:
     return _ratios(run, "precision", "Speed-up over fp32", axes, named, (1.0, "parity"))
 
 
-def backward_over_forward(run: RecordedRun) -> list[Figure]:
+def backward_over_forward(run: RecordedRun) -> Iterator[Figure]:
     """Backward over forward; a model's arithmetic gives 2."""
-    figures = []
     for alone, name, place, line in (
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
         (True, "attention", "d, sequence", None),
@@ -263,8 +243,7 @@ def backward_over_forward(run: RecordedRun) -> list[Figure]:
         pairs = tables.passes_of(cell for cell in run.cells if cell.is_attention == alone)
         named = [(f"{back.label('precision')} {back.implementation}", (back, forward)) for back, forward in pairs]
         title, axes = f"Backward / forward, {name}", (place, "backward / forward")
-        figures += _ratios(run, f"{name}-backward", title, axes, named, line)
-    return figures
+        yield from _ratios(run, f"{name}-backward", title, axes, named, line)
 
 
 def _ratios(
@@ -274,12 +253,11 @@ def _ratios(
     """A marker for each (name, (over, under)), with the interval of the ratio of both medians."""
     points = []
     for own, (over, under) in named:
-        ends = ratio_interval(over.rounds, under.rounds) or (None, None)
-        tags = tags_of(under if over.phase == under.phase else over)
-        ratio = over.median_seconds / under.median_seconds
-        points.append((own, Point(place_of(over), ratio, case_name(under.id), tags, *ends)))
+        ends = ratio_interval(over.rounds, under.rounds) or ()
+        whose, ratio = under if over.phase == under.phase else over, over.rounds.median / under.rounds.median
+        points.append((own, point(whose, over.place, ratio, under.case, *ends)))
     notes = [RATIO_NOTE, rounds_line([cell for _, pair in named for cell in pair])]
-    places = distinct(place_of(over) for _, (over, _) in named)
+    places = distinct(over.place for _, (over, _) in named)
     return run.figures(name, title, axes, markers(points), notes, line_at=line, x_values=places)
 
 
@@ -317,30 +295,26 @@ def peaks(run: RecordedRun) -> list[Figure]:
     for colour, name in enumerate(distinct(names)):
         chosen = [cell for cell, own in zip(cells, names, strict=True) if own == name]
         for field, own, symbol in ((MEASURED, name, ""), (PREDICTED, f"{name}, predicted", "circle-open")):
-            points = [
-                Point(place_of(cell), amount / MIB, f"{case_name(cell.id)}: {own}", tags_of(cell))
-                for cell in chosen
-                if (amount := cell.number(field))
-            ]
+            known = ((cell, cell.number(field)) for cell in chosen)
+            points = [point(cell, cell.place, amount / MIB, f"{cell.case}: {own}") for cell, amount in known if amount]
             is_listed = field == MEASURED or not any(cell.number(MEASURED) for cell in chosen)
             series.append(Series(own, points, colour, mode="markers", symbol=symbol, is_in_legend=is_listed))
     circle = ["circle: the predicted peak, around the measured one where there is one"] if is_predicted else []
     title = f"Peak of allocated memory, {'measured' if is_measured else 'predicted: none is measured'}"
     return run.figures(
         "memory", title, ("size, context", "MiB"), series, [*circle, rounds_line(cells)],
-        y_log=True, x_values=distinct(map(place_of, cells)),
+        y_log=True, x_values=distinct(cell.place for cell in cells),
     )  # fmt: skip
 
 
 def memory_categories(run: RecordedRun) -> list[Figure]:
     """Peaks by phase, stacked by category, circles at predicted ones; a reader picks the configuration."""
-    known = [(cell, held) for cell in run.passes["memory"] if (held := inside(cell.info, "peak_by_category_bytes"))]
-    groups = distinct(without_phase(cell) for cell, _ in known)
-    known.sort(key=lambda row: (groups.index(without_phase(row[0])), phase_order(row[0])))
+    known = [(cell, held) for cell in run.passes["memory"] if (held := cell.inside("peak_by_category_bytes"))]
+    groups = distinct(cell.configuration for cell, _ in known)
+    known.sort(key=lambda row: (groups.index(row[0].configuration), row[0].phase_place))
     names = sorted({name for _, held in known for name in held}, key=_place_in_stack)
-    amounts = [
-        (cell, name, amount / MIB) for name in names for cell, held in known if (amount := finite(held.get(name)))
-    ]
+    held_by = ((cell, name, finite(held.get(name))) for name in names for cell, held in known)
+    amounts = [(cell, name, amount / MIB) for cell, name, amount in held_by if amount]
     predicted = [(cell, "predicted peak", amount / MIB) for cell, _ in known if (amount := cell.number(PREDICTED))]
     circle: Json = {"mode": "markers", "look": "points", "symbol": "circle-open", "is_background": True}
     circles = [replace(one, **circle) for one in bars(predicted, lambda _: 0)]
@@ -367,7 +341,7 @@ def timelines(run: RecordedRun) -> list[Figure]:
     known = []
     for cell in cells:
         found: dict[str, list[float]] = {}
-        for name, held in inside(cell.info, "timeline", "category_bytes").items():
+        for name, held in cell.inside("timeline", "category_bytes").items():
             amounts = [finite(amount) for amount in held] if isinstance(held, list) else []
             found[name] = [amount for amount in amounts if amount is not None and amount >= 0]
         lengths = {len(held) for held in found.values()}
@@ -386,28 +360,23 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     """One case: an area for each category, the predicted peak, and the names of the parts where they begin."""
     totals = list(map(sum, zip(*categories.values(), strict=True)))
     moments = thinned(totals, most)
-    group, tags = name_of(cell), tags_of(cell)
-    series = [
-        Series(
-            name, [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
-            _place_in_stack(name)[0], mode="lines", look="area", group=group,
-        )
-        for name in sorted(categories, key=_place_in_stack)
-        if any(held := categories[name])
-    ]  # fmt: skip
+    series, tags = [], tags_of(cell)
+    for name in sorted(categories, key=_place_in_stack):
+        if any(held := categories[name]):
+            points = [Point(moment, held[moment] / MIB, name, tags) for moment in moments]
+            series.append(Series(name, points, _place_in_stack(name)[0], mode="lines", look="area", group=cell.name))
     if predicted := cell.number(PREDICTED):
-        ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
-        series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))
+        ends = [point(cell, end, predicted / MIB, "predicted peak") for end in (0, len(totals) - 1)]
+        series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=cell.name))
     names: dict[float, list[str]] = {}
-    for part in rows_in(cell.info, "timeline", "parts"):
+    for part in cell.rows("timeline", "parts"):
         first, before = finite(part.get("first")), max(names, default=-math.inf)
         if first is not None and 0 <= first < len(totals):
             place = before if abs(first - before) < PARTS_APART * len(totals) else first
             names.setdefault(place, []).append(str(part.get("name")))
-    height, look = max(totals) * PARTS_ABOVE / MIB, "triangle-down-open"
-    parts = [Point(first, height, ", ".join(of), tags) for first, of in names.items()]
-    shown: Json = {"mode": "markers+text", "symbol": look, "is_background": True, "is_in_legend": False}
-    return [*series, Series("parts", parts, group=group, **shown)]
+    parts = [point(cell, first, max(totals) * PARTS_ABOVE / MIB, ", ".join(of)) for first, of in names.items()]
+    shown: Json = {"mode": "markers+text", "symbol": "triangle-down-open", "is_background": True}
+    return [*series, Series("parts", parts, is_in_legend=False, group=cell.name, **shown)]
 
 
 # Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes.
@@ -418,7 +387,7 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
     shares = [
         (cell, str(row.get("kind")), share * 100)
         for cell in run.passes["kernels"]
-        for row in rows_in(cell.info, "kinds")
+        for row in cell.rows("kinds")
         if (share := finite(row.get("share_of_kernel_time"))) is not None
     ]
     titles, kinds = ("Kernel time by kind", "share of kernel time (%)"), distinct(kind for _, kind, _ in shares)
@@ -430,12 +399,12 @@ def attention_lanes(run: RecordedRun) -> list[Figure]:
     series: list[Series] = []
     for cell, way in product(last_phases(run.passes["kernels"]), tables.WAYS):
         points = []
-        for row in rows_in(cell.info, "attention", way, "lanes"):
+        for row in cell.rows("attention", way, "lanes"):
             start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
             if start is not None and seconds is not None and seconds >= 0:
                 part, low, high = str(row.get("part")), start * 1e6, (start + seconds) * 1e6
-                points.append((part, Point(str(row.get("side")), high - low, part, tags_of(cell), low, high)))
-        series += [replace(one, look="lane", group=f"{name_of(cell)}, {way}") for one in markers(points)]
+                points.append((part, point(cell, str(row.get("side")), high - low, part, low, high)))
+        series += [replace(one, look="lane", group=f"{cell.name}, {way}") for one in markers(points)]
     notes = ["host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"]
     return run.figures(
         "lanes", "One attention layer over time", ("time (us)", ""), series, [*notes, TRACED_NOTE],
@@ -448,13 +417,13 @@ def attention_layer(run: RecordedRun) -> list[Figure]:
     series = []
     for cell in last_phases(run.passes["kernels"]):
         points = [
-            (side, Point(f"{part.get('part')}, {way}", seconds * 1e6, side, tags_of(cell)))
+            (side, point(cell, f"{part.get('part')}, {way}", seconds * 1e6, side))
             for side, way in product(("device", "host"), tables.WAYS)
-            for part in rows_in(cell.info, "attention", way, "parts")
+            for part in cell.rows("attention", way, "parts")
             if (seconds := finite(part.get(f"{side}_seconds")) or 0.0) > 0
         ]
-        series += [replace(one, group=name_of(cell)) for one in markers(points)]
-    parts = distinct(str(point.x) for one in series for point in one.points)
+        series += [replace(one, group=cell.name) for one in markers(points)]
+    parts = distinct(str(of.x) for one in series for of in one.points)
     return run.figures(
         "layer", "One attention layer: the device's time and the host's", ("part", "time (us)"), series, [TRACED_NOTE],
         y_log=True, picks_one=True, x_values=parts,
@@ -465,14 +434,14 @@ def warmup_series(run: RecordedRun) -> list[Figure]:
     """Time of each round since its process began, a line for each process; a reader picks the case."""
     series = []
     for cell in run.passes["warmup"]:
-        for place, row in enumerate(rows_in(cell.info, "series")):
+        for place, row in enumerate(cell.rows("series")):
             warm, measured = seconds_of(row, "warmup_seconds"), seconds_of(row, "seconds")
             name = f"after {tables.series_name(row)}"
             # Warm-up rounds that leave out the timed phase are counted but not drawn: they are of another kind.
             drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
             first = len(warm) + len(measured) - len(drawn) + 1
-            points = [Point(number, value * 1e3, name, tags_of(cell)) for number, value in enumerate(drawn, first)]
-            series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
+            points = [point(cell, number, value * 1e3, name) for number, value in enumerate(drawn, first)]
+            series.append(Series(name, points, colour=place, dash=place, group=cell.name))
     notes = ["the first rounds of a line are its warm-up, as many as its name says", tables.WARMUP_NOTE]
     titles = "Rounds of fresh processes", ("round of the process", "time (ms)")
     return run.figures("warmup", *titles, series, notes, y_log=True, picks_one=True)
@@ -482,8 +451,8 @@ def first_rounds(run: RecordedRun) -> list[Figure]:
     """The parts of a process' first round, a stacked bar for each phase; a reader picks the configuration."""
     parts = [
         (cell, tables.part_name(name), seconds * 1e3)
-        for cell in sorted(run.passes["warmup"], key=phase_order)
-        for name, seconds in tables.first_round_parts(cell.info).items()
+        for cell in sorted(run.passes["warmup"], key=attrgetter("phase_place"))
+        for name, seconds in tables.first_round_parts(cell).items()
     ]
     titles = "What the first round of a process is spent on", "time (ms)"
     names, drawn = distinct(name for _, name, _ in parts), (row for row in parts if row[2] > 0)
@@ -507,10 +476,9 @@ def roofline(run: RecordedRun) -> list[Figure]:
     precisions, kinds = distinct(cell.label("precision") for cell in cells), distinct(map(pass_name, cells))
     points = []
     for cell, intensity, flops in known:
-        low, high = cell.rounds.median_interval(0.95) or (None, None)
-        ends = (flops / high / 1e12, flops / low / 1e12) if low and high else (None, None)
-        point = Point(intensity, flops / cell.median_seconds / 1e12, case_name(cell.id), tags_of(cell), *ends)
-        points.append(((pass_name(cell), cell.label("precision")), point))
+        ends = [flops / end / 1e12 for end in reversed(cell.rounds.median_interval(0.95) or ())]
+        rate = point(cell, intensity, flops / cell.rounds.median / 1e12, "", *ends)
+        points.append(((pass_name(cell), cell.label("precision")), rate))
     marks = [
         Series(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
                symbol=SYMBOLS[kinds.index(kind) % len(SYMBOLS)])

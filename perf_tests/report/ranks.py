@@ -10,26 +10,17 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from perf_tests.hardware.limits import COLLECTIVES, Link, bus_share, fit_link
+from perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
 from perf_tests.phases import FINE, RefusalError, is_collective
+from perf_tests.records import record as recorded
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
-from perf_tests.records.record import (
-    AMOUNT,
-    NUMBER,
-    TEXT,
-    Json,
-    OrNull,
-    Value,
-    identity_of,
-    machine_differences,
-    misshapen,
-)
+from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Value, identity_of, misshapen
 from perf_tests.records.store import read_record
 from perf_tests.report.comparison import width
 from perf_tests.report.tables import grouped
@@ -40,12 +31,8 @@ BYTES_BY_PART = Value(
     lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
     "what each part sends",
 )
-ROUNDS = Value(
-    lambda value: (
-        isinstance(value, list) and value != [] and all(not misshapen(one, AMOUNT, "") and one > 0 for one in value)
-    ),
-    "seconds of rounds",
-)
+POSITIVE = Value(lambda value: not misshapen(value, AMOUNT, "") and value > 0, "a number above 0")
+ROUNDS = Value(lambda value: value != [] and not misshapen(value, [POSITIVE], ""), "seconds of rounds")
 SHARED = {
     "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
     "rank_seconds?": OrNull([ROUNDS]),
@@ -76,15 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
                 raise RefusalError(f"{record.path} cannot be used: {case_name(row['fullname'])} is damaged: {wrong}.")
     first, *others = records
     for other in others:
-        differences = machine_differences(first.data["machine_info"], other.data["machine_info"])
+        differences = recorded.machine_differences(first.data["machine_info"], other.data["machine_info"])
         if differences:
-            raise RefusalError(
-                f"{first.name} and {other.name} differ in machine, build or settings, so no efficiency relates them: "
-                f"{'; '.join(differences)}."
-            )
+            said = f"{first.name} and {other.name} differ in machine, build or settings"
+            raise RefusalError(f"{said}, so no efficiency relates them: {'; '.join(differences)}.")
     rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
     if arguments.json:
-        print(json.dumps([{"id": row["fullname"], **asdict(scaling)} for row, scaling in scalings(rows)], indent=1))
+        names = ("id", "efficiency", "relative_to")
+        data = [dict(zip(names, (row["fullname"], *found), strict=True)) for row, *found in scalings(rows)]
+        print(json.dumps(data, indent=1))
     else:
         lines = [*rank_lines(rows, math.inf), *message_lines(rows), *collective_lines(rows)]
         print("\n".join(map(printable, lines)) or "No row is of several ranks; measure some with --parallel.")
@@ -112,22 +99,15 @@ NOISE_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """What more ranks bring one row."""
+def scalings(rows: Sequence[Json]) -> Iterator[tuple[Json, float, str]]:
+    """Each row of several ranks that has a row to be relative to: its efficiency, and that row's node id.
 
-    efficiency: float
-    """1 where each rank does as much in a second as in the row it is relative to."""
-    relative_to: str
-    """Node id of that row."""
-
-
-def scalings(rows: Sequence[Json]) -> Iterator[tuple[Json, Scaling]]:
-    """Each row of several ranks that has a row to be relative to. All rows must be of one machine."""
+    The efficiency is 1 where each rank does as much in a second as there. All rows must be of one machine.
+    """
     for row in rows:
         base = _base(row, rows)
         if base is not None:
-            yield row, Scaling(_rate_of_a_rank(row) / _rate_of_a_rank(base), base["fullname"])
+            yield row, _rate_of_a_rank(row) / _rate_of_a_rank(base), base["fullname"]
 
 
 def _base(row: Json, rows: Sequence[Json]) -> Json | None:
@@ -169,7 +149,10 @@ def rank_lines(rows: Sequence[Json], most: float | None = None) -> list[str]:
     shared = [row for row in rows if row["extra_info"].get("parallel") is not None]
     if not shared:
         return []
-    found = {row["fullname"]: scaling for row, scaling in scalings(rows)}
+    found = {
+        row["fullname"]: (f"{share:.1%}{NOISE if share > MOST_EFFICIENT else ''}", case_name(base))
+        for row, share, base in scalings(rows)
+    }
     columns: Columns[Json] = {
         "case": lambda row: case_name(row["fullname"]),
         "median": lambda row: duration(row["stats"]["median"]),
@@ -179,15 +162,9 @@ def rank_lines(rows: Sequence[Json], most: float | None = None) -> list[str]:
             else f"rank {medians.index(max(medians))}, {max(medians) / median(medians) - 1:+.1%}"
         ),
         "exposed": _exposed,
-        "sent": lambda row: (
-            DASH if (count := row["extra_info"].get("sent_bytes")) is None else f"{count / 1e6:,.4g} MB"
-        ),
-        "efficiency": lambda row: (
-            f"{scaling.efficiency:.1%}{NOISE if scaling.efficiency > MOST_EFFICIENT else ''}"
-            if (scaling := found.get(row["fullname"]))
-            else DASH
-        ),
-        "relative to": lambda row: case_name(found[row["fullname"]].relative_to) if row["fullname"] in found else DASH,
+        "sent": lambda row: DASH if (n := row["extra_info"].get("sent_bytes")) is None else f"{n / 1e6:,.4g} MB",
+        "efficiency": lambda row: found[row["fullname"]][0] if row["fullname"] in found else DASH,
+        "relative to": lambda row: found[row["fullname"]][1] if row["fullname"] in found else DASH,
     }
     if any(row["extra_info"].get("rank_peak_allocated_bytes") for row in shared):
         columns["peaks"] = lambda row: (
@@ -254,35 +231,19 @@ def message_lines(rows: Sequence[Json]) -> list[str]:
     return column_table(columns, sending) if sending else []
 
 
-@dataclass(frozen=True)
-class CollectiveLink:
-    """The link between the ranks of one machine, for one collective."""
-
-    collective: str
-    world: int
-    backend: str
-    sizes: int
-    link: Link
-
-    @property
-    def bus_bytes_per_second(self) -> float:
-        """The bandwidth of long messages."""
-        return self.link.bytes_per_second * float(bus_share(self.collective, self.world))
-
-    @property
-    def row(self) -> Json:
-        """The link as the record holds it, flat."""
-        own = {"collective": self.collective, "world": self.world, "backend": self.backend, "sizes": self.sizes}
-        return {**own, **asdict(self.link), "bus_bytes_per_second": self.bus_bytes_per_second}
-
-
-def links_of(rows: Sequence[Json]) -> list[CollectiveLink]:
-    """One link for each collective and number of ranks, from the medians of all sizes, in the rows' order.
+def links_of(rows: Sequence[Json]) -> list[Json]:
+    """One link for each collective and number of ranks, from the medians of all sizes, in the rows' order, as a record
+    holds it: a `Link` flat, with the bandwidth of long messages on the bus.
 
     None for one rank, which sends nothing, and none where the sizes show no rate.
     """
-    fitted = ((of, points, fit_link(points)) for of, points in _messages(rows).items())
-    return [CollectiveLink(*of, len(points), link) for of, points, link in fitted if link is not None]
+    found = []
+    for (collective, world, backend), points in _messages(rows).items():
+        if (link := fit_link(points)) is not None:
+            own = {"collective": collective, "world": world, "backend": backend, "sizes": len(points)}
+            bus = link.bytes_per_second * float(bus_share(collective, world))
+            found.append({**own, **asdict(link), "bus_bytes_per_second": bus})
+    return found
 
 
 def _messages(rows: Sequence[Json]) -> dict[tuple[str, int, str], list[tuple[float, float]]]:
@@ -306,19 +267,19 @@ def collective_lines(rows: Sequence[Json]) -> list[str]:
         "algorithm": lambda row: _rate(row["extra_info"]["algorithm_bytes_per_second"]),
         "bus": lambda row: _rate(row["extra_info"]["bus_bytes_per_second"]),
     }
-    of_links: Columns[CollectiveLink] = {
-        "link": lambda of: f"{of.collective} world{of.world} {of.backend}",
-        "latency": lambda of: duration(of.link.latency_seconds),
-        "latency, 95 %": lambda of: ", ".join(map(duration, of.link.latency_interval or ())) or DASH,
-        "rate": lambda of: _rate(of.link.bytes_per_second),
-        "rate, 95 %": lambda of: ", ".join(map(_rate, of.link.rate_interval or ())) or DASH,
-        "bus": lambda of: _rate(of.bus_bytes_per_second),
-        "error": lambda of: f"{of.link.largest_error:.0%}",
+    of_links: Columns[Json] = {
+        "link": lambda link: f"{link['collective']} world{link['world']} {link['backend']}",
+        "latency": lambda link: duration(link["latency_seconds"]),
+        "latency, 95 %": lambda link: ", ".join(map(duration, link["latency_interval"] or ())) or DASH,
+        "rate": lambda link: _rate(link["bytes_per_second"]),
+        "rate, 95 %": lambda link: ", ".join(map(_rate, link["rate_interval"] or ())) or DASH,
+        "bus": lambda link: _rate(link["bus_bytes_per_second"]),
+        "error": lambda link: f"{link['largest_error']:.0%}",
     }
     lines = [*column_table(columns, alone), COLLECTIVES_NOTE]
     if links := links_of(alone):
         lines += [*column_table(of_links, links), LINK_NOTE]
-    fitted = {(link.collective, link.world, link.backend) for link in links}
+    fitted = {(link["collective"], link["world"], link["backend"]) for link in links}
     # Only one size, or times that shrink with the bytes.
     if unknown := [f"{name} world{world}" for name, world, of in _messages(alone) if (name, world, of) not in fitted]:
         lines.append(f"no latency and rate for {', '.join(unknown)}: {WITHOUT_LINK}")

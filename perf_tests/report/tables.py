@@ -3,48 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from typing import TypeVar
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import is_attention
-from perf_tests.records.columns import (
-    LABELS,
-    SHORT_OUTCOMES,
-    Cell,
-    cells_of,
-    commit_of,
-    date_of,
-    inside,
-    labels_of,
-    last_phases,
-    lost_lines,
-    machine_line,
-    name_of,
-    pairs_along,
-    pass_cells,
-    phase_order,
-    rounds_line,
-    rows_in,
-    seconds_of,
-)
-from perf_tests.records.format import (
-    DASH,
-    GIB,
-    MIB,
-    Columns,
-    Table,
-    count_in,
-    distinct,
-    figure_in,
-    finite,
-    mean_in,
-    mebibytes_in,
-    percent_in,
-    ratio_spread,
-    shown,
-    significant,
-    with_spread,
-)
+from perf_tests.records import columns as figures
+from perf_tests.records import format as texts
+from perf_tests.records.columns import LABELS, SHORT_OUTCOMES, Cell, inside, lost_lines, rows_in
+from perf_tests.records.format import DASH, GIB, MIB, Columns, Table, distinct, figure_in, finite, shown, significant
 from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json
 
 Key = TypeVar("Key")
@@ -61,35 +28,45 @@ def grouped(found: Iterable[tuple[Key, Kept]]) -> dict[Key, list[Kept]]:
 
 def tables_of(record: Json, name: str) -> list[Table]:
     """Every table that the record has rows for, its conditions below, in the order of a write-up; `name` is its own."""
-    cells = cells_of(record)
+    cells = figures.cells_of(record)
     built = [build(cells) for build in TIMING_TABLES]
     for extra_pass, builders in {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}.items():
-        passed = pass_cells(record, extra_pass)
+        passed = figures.pass_cells(record, extra_pass)
         built += [build(passed) for build in builders]
-    facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
+    facts = (figures.machine_line(record), f"record {name}", figures.commit_of(record), figures.date_of(record))
     source = ", ".join(filter(None, facts))
     return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]
 
 
-def _pass_table(
-    name: str,
-    title: str,
-    columns: Columns[Json],
-    rows: Sequence[tuple[Cell, Json]],
-    notes: Sequence[str],
-    words: int = 0,
-) -> Table | None:
-    """Rows of an extra pass, each case's labels first; the first `words` columns are labels too. None without rows.
+@dataclass(frozen=True)
+class CaseTable:
+    """A table of rows that `rows_of` gives for each case; each case's labels first, and `words` columns that are too.
 
-    A case that the pass lost has its outcome and dashes.
+    `columns` may follow from the rows, `notes` follow from all cases. A case that a pass lost has its outcome and
+    dashes.
     """
-    if not rows:
-        return None
-    texts = []
-    for cell, values in rows:
-        lost = (SHORT_OUTCOMES[cell.outcome], *[DASH] * (len(columns) - 1)) if cell.outcome else ()
-        texts.append((*labels_of(cell), *(lost or (text(values) for text in columns.values()))))
-    return Table(name, title, (*LABELS, *columns), len(LABELS) + words, tuple(texts), tuple(notes))
+
+    name: str
+    title: str
+    columns: Columns[Json] | Callable[[Sequence[Json]], Columns[Json]]
+    rows_of: Callable[[Cell], Iterable[Json]]
+    notes: Callable[[Sequence[Cell]], Iterable[str]]
+    words: int = 0
+    is_of_last_phases: bool = False
+
+    def __call__(self, cells: Sequence[Cell]) -> Table | None:
+        """Lay the rows out; None without any."""
+        chosen = figures.last_phases(cells) if self.is_of_last_phases else cells
+        rows = [(cell, row) for cell in chosen for row in self.rows_of(cell)]
+        if not rows:
+            return None
+        columns = self.columns([row for _, row in rows]) if callable(self.columns) else self.columns
+        laid = []
+        for cell, row in rows:
+            lost = (SHORT_OUTCOMES[cell.outcome], *[DASH] * (len(columns) - 1)) if cell.outcome else ()
+            laid.append((*cell.labels, *(lost or (of(row) for of in columns.values()))))
+        labels = len(LABELS) + self.words
+        return Table(self.name, self.title, (*LABELS, *columns), labels, tuple(laid), tuple(self.notes(cells)))
 
 
 # Times and peaks of the measured rounds.
@@ -128,22 +105,12 @@ Entry = tuple[Cell, str, str]
 """The cell that names the row, the column, and the text."""
 
 
-def percentile_table(cells: Sequence[Cell]) -> Table | None:
-    """A row for each case with enough rounds."""
-    chosen = [cell for cell in cells if cell.percentile_seconds]
-    if not chosen:
-        return None
-    header = (*LABELS, *(f"p{percent} (ms)" for percent in PERCENTILES))
-    rows = [(*labels_of(cell), *(significant(s * 1e3) for s in cell.percentile_seconds.values())) for cell in chosen]
-    notes = (f"of cases with at least {FEWEST_FOR_PERCENTILES} measured rounds", rounds_line(chosen))
-    return Table("percentiles", "Percentiles of the time of a round", header, len(LABELS), tuple(rows), notes)
-
-
 def precision_table(cells: Sequence[Cell]) -> Table | None:
     labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
     entries: list[Entry] = []
     chosen: list[Cell] = []
-    for base, other in pairs_along((cell for cell in cells if not cell.is_attention), "precision", BASE_PRECISION):
+    models = (cell for cell in cells if not cell.is_attention)
+    for base, other in figures.pairs_along(models, "precision", BASE_PRECISION):
         if base not in chosen:
             chosen.append(base)
             entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
@@ -156,33 +123,32 @@ def precision_table(cells: Sequence[Cell]) -> Table | None:
 
 def passes_of(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
     """(backward, forward) of each configuration that has both."""
-    return pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
+    return figures.pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
 
 
 def passes_table(cells: Sequence[Cell]) -> Table | None:
     """Backward over forward of each model."""
     pairs = passes_of(cell for cell in cells if not cell.is_attention)
-    if not pairs:
-        return None
     rows = tuple((*(label.of(forward) for label in MODEL_LABELS), ratio(back, forward)) for back, forward in pairs)
     header = (*(label.name for label in MODEL_LABELS), "backward / forward")
-    return Table("passes", "Backward over forward", header, len(MODEL_LABELS), rows, (RATIO_NOTE,))
+    return Table("passes", "Backward over forward", header, len(MODEL_LABELS), rows, (RATIO_NOTE,)) if rows else None
 
 
 def milliseconds(cell: Cell) -> str:
     """Mean and spread in ms, or the outcome of a case without a timing."""
     if not cell.is_timed:
         return SHORT_OUTCOMES[cell.outcome]
-    return with_spread(cell.mean_seconds * 1e3, cell.std_seconds and cell.std_seconds * 1e3)
+    deviation = cell.rounds.deviation
+    return texts.with_spread(cell.rounds.mean * 1e3, deviation and deviation * 1e3)
 
 
 def ratio(over: Cell, under: Cell) -> str:
     """Mean over mean, in as many digits as both spreads allow; a dash where one of them has no timing."""
     if not (over.is_timed and under.is_timed):
         return DASH
-    value = over.mean_seconds / under.mean_seconds
-    spread = ratio_spread(value, over.std_seconds, over.mean_seconds, under.std_seconds, under.mean_seconds)
-    return with_spread(value, spread) if spread else significant(value, 3)
+    above, below = over.rounds, under.rounds
+    spread = texts.ratio_spread(above.mean / below.mean, above.deviation, above.mean, below.deviation, below.mean)
+    return texts.with_spread(above.mean / below.mean, spread) if spread else significant(above.mean / below.mean, 3)
 
 
 def _column(cell: Cell) -> str:
@@ -199,19 +165,17 @@ def _timings(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table
 def _memory(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table | None:
     cells = [cell for cell in cells if cell.is_attention == alone]
     fields = {"peak_allocated_bytes": "", "predicted_peak_bytes": " predicted"}
-    known = [(cell, {of: n for of in fields if (n := cell.number(of)) is not None}) for cell in cells]
-    amounts = [amount for _, found in known for amount in found.values()]
+    amounts = [amount for cell in cells for of in fields if (amount := cell.number(of)) is not None]
     if not amounts:
         return None
     divisor, unit = (GIB, "GiB") if min(amounts) >= GIB_FROM_BYTES else (MIB, "MiB")
     entries: list[Entry] = []
-    for cell, found in known:
-        entries += [
-            (cell, f"{_column(cell)}{fields[of]} ({unit})", significant(n / divisor)) for of, n in found.items()
-        ]
+    for cell in cells:
+        known = ((name, amount) for of, name in fields.items() if (amount := cell.number(of)) is not None)
+        entries += [(cell, f"{_column(cell)}{name} ({unit})", significant(amount / divisor)) for name, amount in known]
         if cell.outcome:
             entries.append((cell, f"{_column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
-    is_measured = any("peak_allocated_bytes" in found for _, found in known)
+    is_measured = any(cell.number("peak_allocated_bytes") is not None for cell in cells)
     how = "in the measured rounds" if is_measured else "predicted, as none is measured here"
     return _table(name, title, cells, entries, f"peak of allocated bytes {how}, 1 {unit} = {divisor:,} bytes")
 
@@ -224,27 +188,32 @@ def _table(
         return None
     labels = labels or (ATTENTION_LABELS if cells[0].is_attention else MODEL_LABELS)
     values = {label.name: distinct(label.of(cell) for cell in cells) for label in labels}
-    shown = [label for label in labels if label.always or len(values[label.name]) > 1]
-    said = [values[label.name][0] for label in labels if label not in shown and values[label.name][0]]
-    columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: phase_order(entry[0])))
-    laid = grouped((tuple(label.of(cell) for label in shown), (column, text)) for cell, column, text in entries)
+    named = [label for label in labels if label.always or len(values[label.name]) > 1]
+    said = [values[label.name][0] for label in labels if label not in named and values[label.name][0]]
+    columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: entry[0].phase_place))
+    laid = grouped((tuple(label.of(cell) for label in named), (column, text)) for cell, column, text in entries)
     rows = []
-    for key, texts in laid.items():
-        row = grouped(texts)
+    for key, of_row in laid.items():
+        row = grouped(of_row)
         # A record may hold a case twice; show both figures.
         rows.append((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)))
-    header = (*(label.name for label in shown), *columns)
-    notes = (note, *filter(None, [rounds_line(list(cells))]), *lost_lines(cells))
-    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), tuple(rows), notes)
+    header = (*(label.name for label in named), *columns)
+    notes = (note, *filter(None, [figures.rounds_line(list(cells))]), *lost_lines(cells))
+    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(named), tuple(rows), notes)
 
 
 timing_table = partial(_timings, name="timing", title="Time by size and context", alone=False)
 attention_table = partial(_timings, name="attention", title="Attention alone", alone=True)
 memory_table = partial(_memory, name="memory", title="Peak memory by size and context", alone=False)
 attention_memory_table = partial(_memory, name="attention_memory", title="Peak memory of attention alone", alone=True)
-TIMING_TABLES = (
-    timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table,
+percentile_table = CaseTable(
+    "percentiles", "Percentiles of the time of a round",
+    {f"p{percent} (ms)": partial(figure_in, name=f"{percent}", factor=1e3) for percent in PERCENTILES},
+    lambda cell: filter(None, [{f"{percent}": seconds for percent, seconds in cell.rounds.percentiles.items()}]),
+    lambda cells: (f"of cases with at least {FEWEST_FOR_PERCENTILES} measured rounds",
+                   figures.rounds_line([cell for cell in cells if cell.rounds.percentiles])),
 )  # fmt: skip
+TIMING_TABLES = (timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table)
 
 
 # Where memory goes, as tables: peaks beside predictions, their parts, what is saved, the largest blocks.
@@ -255,6 +224,10 @@ LARGEST = 5
 """Blocks of each case in a table."""
 
 
+def _mebibytes(name: str) -> Callable[[Json], str]:
+    return partial(texts.mebibytes_in, name=name)
+
+
 def _measured_over_predicted(row: Json) -> str:
     asked = "peak_allocated_bytes" if row.get("peak_requested_bytes") is None else "peak_requested_bytes"
     measured, predicted = (finite(row.get(name)) for name in (asked, "predicted_peak_bytes"))
@@ -262,10 +235,10 @@ def _measured_over_predicted(row: Json) -> str:
 
 
 PEAK: Columns[Json] = {
-    "peak (MiB)": lambda row: mebibytes_in(row, "peak_allocated_bytes"),
-    "predicted (MiB)": lambda row: mebibytes_in(row, "predicted_peak_bytes"),
+    "peak (MiB)": _mebibytes("peak_allocated_bytes"),
+    "predicted (MiB)": _mebibytes("predicted_peak_bytes"),
     "measured / predicted": _measured_over_predicted,
-    "reserved (MiB)": lambda row: mebibytes_in(row, "peak_reserved_bytes"),
+    "reserved (MiB)": _mebibytes("peak_reserved_bytes"),
 }
 SAVED: Columns[Json] = {
     "Part": lambda row: str(row["part"]),
@@ -277,16 +250,8 @@ SAVED: Columns[Json] = {
 BLOCK: Columns[Json] = {
     "Line": lambda row: str(row.get("line") or DASH),
     "Category": lambda row: str(row.get("category") or DASH),
-    "block (MiB)": lambda row: mebibytes_in(row, "bytes"),
+    "block (MiB)": _mebibytes("bytes"),
 }
-
-
-def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
-    """The peak of each case beside the predicted one, and what was held between the parts of a round."""
-    marks = distinct(str(mark.get("name")) for cell in cells for mark in rows_in(cell.info, "marks"))
-    rows = [(cell, with_marks(cell.info)) for cell in cells]
-    columns = PEAK | _mebibytes(marks)
-    return _pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
 
 
 def with_marks(values: Json) -> Json:
@@ -294,57 +259,47 @@ def with_marks(values: Json) -> Json:
     return values | {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(values, "marks")}
 
 
-def memory_part_table(cells: Sequence[Cell]) -> Table | None:
-    columns: Columns[Json] = {"Part": lambda row: str(row.get("phase")), **PEAK}
-    rows = [(cell, part) for cell in cells for part in rows_in(cell.info, "parts")]
-    return _pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
+def _named_mebibytes(names: Iterable[str]) -> Columns[Json]:
+    return {f"{name} (MiB)": _mebibytes(name) for name in distinct(names)}
 
 
-def memory_category_table(cells: Sequence[Cell]) -> Table | None:
-    """Two rows for each case: what was measured, and what the counters predict."""
+def _held_at_peaks(cell: Cell) -> list[Json]:
+    """What was measured, and what the counters predict, as far as there is any, by category."""
     kinds = {"measured": "peak_by_category_bytes", "predicted": "predicted_by_category_bytes"}
-    found = [(cell, kind, inside(cell.info, field)) for cell in cells for kind, field in kinds.items()]
-    rows = [(cell, {**held, "kind": kind}) for cell, kind, held in found if held]
-    columns: Columns[Json] = {"Peak": lambda row: str(row["kind"])}
-    columns |= _mebibytes(distinct(name for _, _, held in found for name in held))
-    return _pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells), words=1)
+    return [{**held, "kind": kind} for kind, field in kinds.items() if (held := cell.inside(field))]
 
 
-def saved_table(cells: Sequence[Cell]) -> Table | None:
+def _saved(cell: Cell) -> list[Json]:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
-    rows = []
-    for cell in last_phases(cells):
-        known = (
-            (str(row.get("part")), finite(row.get("saved_bytes"))) for row in rows_in(cell.info, "saved_bytes_by_part")
-        )
-        found = grouped((part, amount) for part, amount in known if amount is not None)
-        whole = sum(map(sum, found.values())) or 1.0
-        most_first = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
-        rows += [(cell, {"part": part, "amounts": amounts, "whole": whole}) for part, amounts in most_first]
-    return _pass_table("saved", "Saved for the backward pass by part", SAVED, rows, _notes(cells), words=1)
+    known = ((str(row.get("part")), finite(row.get("saved_bytes"))) for row in cell.rows("saved_bytes_by_part"))
+    found = grouped((part, amount) for part, amount in known if amount is not None)
+    whole = sum(map(sum, found.values())) or 1.0
+    most_first = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+    return [{"part": part, "amounts": amounts, "whole": whole} for part, amounts in most_first]
 
 
-def largest_table(cells: Sequence[Cell]) -> Table | None:
-    rows = [
-        (cell, block)
-        for cell in last_phases(cells)
-        for block in list(rows_in(cell.info, "largest_allocations"))[:LARGEST]
-    ]
-    return _pass_table("largest_blocks", "Largest blocks of memory", BLOCK, rows, _notes(cells), words=2)
-
-
-def _mebibytes(names: Sequence[str]) -> Columns[Json]:
-    return {f"{name} (MiB)": partial(mebibytes_in, name=name) for name in names}
-
-
-def _notes(cells: Sequence[Cell]) -> list[str]:
+def _memory_notes(cells: Sequence[Cell]) -> list[str]:
     """The note of the pass, each reason for a missing prediction once, and the reasons for missing peaks."""
     said = [cell.info.get("prediction_reason") for cell in cells]
     reasons = distinct(f"no prediction: {reason}" for reason in said if isinstance(reason, str))
     return [MEMORY_NOTE, *reasons, *lost_lines(cells)]
 
 
-MEMORY_TABLES = (memory_pass_table, memory_part_table, memory_category_table, saved_table, largest_table)
+MEMORY_TABLES = (
+    CaseTable("memory_pass", "Peak of allocated memory beside the predicted one",
+              lambda rows: PEAK | _named_mebibytes(
+                  str(mark.get("name")) for row in rows for mark in rows_in(row, "marks")),
+              lambda cell: [with_marks(cell.info)], _memory_notes),
+    CaseTable("memory_parts", "Peak memory by part of a round", {"Part": lambda row: str(row.get("phase")), **PEAK},
+              lambda cell: cell.rows("parts"), _memory_notes, words=1),
+    CaseTable("memory_categories", "What is held at the peak",
+              lambda rows: {"Peak": lambda row: str(row["kind"]),
+                            **_named_mebibytes(name for row in rows for name in row if name != "kind")},
+              _held_at_peaks, _memory_notes, words=1),
+    CaseTable("saved", "Saved for the backward pass by part", SAVED, _saved, _memory_notes, 1, is_of_last_phases=True),
+    CaseTable("largest_blocks", "Largest blocks of memory", BLOCK,
+              lambda cell: islice(cell.rows("largest_allocations"), LARGEST), _memory_notes, 2, is_of_last_phases=True),
+)  # fmt: skip
 
 
 # What warm-up rounds do, as tables: times after so many of them, and what the first round is spent on.
@@ -357,26 +312,25 @@ WARMUP_NOTE = (
 FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a steady one, by part"
 
 
-def warmup_table(cells: Sequence[Cell]) -> Table | None:
-    series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
-    rows = [(cell, {**cell.info, "by_name": of}) for cell, of in series if of or cell.outcome]
-    columns: Columns[Json] = {
-        f"after {name} (ms)": partial(_mean, name) for name in distinct(name for _, of in series for name in of)
-    }
-    columns |= {
+def _warmup_columns(rows: Sequence[Json]) -> Columns[Json]:
+    return {
+        **{f"after {name} (ms)": partial(_mean, name) for name in distinct(chain(*(row["by_name"] for row in rows)))},
         "first round (ms)": lambda row: next(
-            (significant(s * 1e3) for s in seconds_of(row["by_name"].get("0", {}), "seconds")), DASH
+            (significant(s * 1e3) for s in figures.seconds_of(row["by_name"].get("0", {}), "seconds")), DASH
         ),
-        "steady from": lambda row: count_in(row["by_name"].get("0", {}), "steady_from_round"),
-        "recommended": lambda row: count_in(row, "recommended_warmup_rounds"),
+        "steady from": lambda row: texts.count_in(row["by_name"].get("0", {}), "steady_from_round"),
+        "recommended": lambda row: texts.count_in(row, "recommended_warmup_rounds"),
     }
-    found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
-    needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
-    covering = [for_this_machine([(rounds, name_of(cell)) for rounds, cell in needed])] if needed else []
-    short = [cell for _, cell in needed if cell.flags and cell.info.get("recommendation")]  # a warm-up too short
-    advice = (f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short)
-    notes = (WARMUP_NOTE, *covering, *advice, *lost_lines(cells))
-    return _pass_table("warmup", "Time after warm-up rounds", columns, rows, notes)
+
+
+def _warmup_notes(cells: Sequence[Cell]) -> list[str]:
+    """What the columns say, the warm-up that covers every case, and advice on each whose own is too short."""
+    needed = ((finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells)
+    found = [(rounds, cell) for rounds, cell in needed if rounds is not None]
+    covering = [for_this_machine([(rounds, cell.name) for rounds, cell in found])] if found else []
+    short = [cell for _, cell in found if cell.flags and cell.info.get("recommendation")]
+    advice = (f"{cell.name}: {cell.info['recommendation']}" for cell in short)
+    return [WARMUP_NOTE, *covering, *advice, *lost_lines(cells)]
 
 
 def series_name(series: Json) -> str:
@@ -388,7 +342,7 @@ def series_name(series: Json) -> str:
 def _mean(name: str, row: Json) -> str:
     """Mean and spread of the measured rounds, with the places of the outliers among them."""
     series = row["by_name"].get(name, {})
-    said, outliers = mean_in(series, "std_seconds", 1e3), series.get("outliers")
+    said, outliers = texts.mean_in(series, "std_seconds", 1e3), series.get("outliers")
     if said != DASH and isinstance(outliers, list) and outliers:
         return f"{said} (outlier: round {', '.join(map(str, outliers))})"
     return said
@@ -400,29 +354,27 @@ def for_this_machine(needed: Sequence[tuple[float, str]]) -> str:
     return f"for this machine: --warmup-rounds {most:.0f}, which {name} needs"
 
 
-def first_round_table(cells: Sequence[Cell]) -> Table | None:
-    rows = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
-    columns: Columns[Json] = {
-        f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
-        for name in distinct(name for _, parts in rows for name in parts)
-    }
-    title = "What the first round of a process is spent on"
-    return _pass_table("first_rounds", title, columns, rows, [FIRST_ROUND_NOTE])
-
-
 def part_name(field: str) -> str:
     """`module loading` of `module_loading_seconds`."""
     return field.removesuffix("_seconds").replace("_", " ")
 
 
-def first_round_parts(values: Json) -> dict[str, float]:
+def first_round_parts(cell: Cell) -> dict[str, float]:
     """Seconds by name, from the process without a warm-up or the first that has them."""
-    said = sorted(rows_in(values, "series"), key=lambda row: finite(row.get("warmup_rounds")) or 0.0)
+    said = sorted(cell.rows("series"), key=lambda row: finite(row.get("warmup_rounds")) or 0.0)
     parts = next((found for row in said if (found := inside(row, "first_round_parts"))), {})
     return {name: value for name, seconds in parts.items() if (value := finite(seconds)) is not None}
 
 
-WARMUP_TABLES = (warmup_table, first_round_table)
+WARMUP_TABLES = (
+    CaseTable("warmup", "Time after warm-up rounds", _warmup_columns,
+              lambda cell: [{**cell.info, "by_name": of}] if
+              (of := {series_name(row): row for row in cell.rows("series")}) or cell.outcome else [], _warmup_notes),
+    CaseTable("first_rounds", "What the first round of a process is spent on",
+              lambda rows: {f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
+                            for name in distinct(chain(*rows))},
+              lambda cell: [parts] if (parts := first_round_parts(cell)) else [], lambda _: [FIRST_ROUND_NOTE]),
+)  # fmt: skip
 
 
 # Where the device time of a traced case goes, as tables: its kernels, launches and shares, one attention layer.
@@ -441,22 +393,22 @@ def _softmax_over_products(way: str, row: Json) -> str:
 
 KERNEL: Columns[Json] = {
     "Kernel": lambda row: str(row.get("name"))[:NAME_CHARACTERS],
-    "calls": lambda row: count_in(row, "calls"),
+    "calls": lambda row: texts.count_in(row, "calls"),
     "total (ms)": lambda row: figure_in(row, "total_seconds", 1e3),
-    "mean (us)": lambda row: mean_in(row, "stddev_seconds", 1e6),
-    "of kernel time (%)": lambda row: percent_in(row, "share"),
+    "mean (us)": lambda row: texts.mean_in(row, "stddev_seconds", 1e6),
+    "of kernel time (%)": lambda row: texts.percent_in(row, "share"),
 }
 SHARES: Columns[Json] = {
-    "launches": lambda row: count_in(row, "launches"),
+    "launches": lambda row: texts.count_in(row, "launches"),
     "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
-    "device busy (%)": lambda row: percent_in(row, "busy_share"),
-    "products of kernel time (%)": lambda row: percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
+    "device busy (%)": lambda row: texts.percent_in(row, "busy_share"),
+    "products of kernel time (%)": lambda row: texts.percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
     **{f"softmax / products, {way}": partial(_softmax_over_products, way) for way in WAYS},
 }
 ATTENTION_PART: Columns[Json] = {
     "Direction": lambda row: str(row["way"]),
     "Part": lambda row: str(row.get("part")),
-    "launches": lambda row: count_in(row, "launches"),
+    "launches": lambda row: texts.count_in(row, "launches"),
     "device (us)": lambda row: figure_in(row, "device_seconds", 1e6),
     "host (us)": lambda row: figure_in(row, "host_seconds", 1e6),
     "MFLOP": lambda row: figure_in(row, "flops", 1e-6),
@@ -464,30 +416,19 @@ ATTENTION_PART: Columns[Json] = {
     "bound by": lambda row: str(row.get("bound") or DASH),
 }
 
-
-def kernel_table(cells: Sequence[Cell]) -> Table | None:
-    title = f"Kernels that take most, up to {TOP_KERNELS} of a case"
-    rows = [(cell, row) for cell in cells for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]]
-    return _pass_table("kernels", title, KERNEL, rows, [TRACED_NOTE], words=1)
-
-
-def share_table(cells: Sequence[Cell]) -> Table | None:
-    """Launches, busy share, matrix products against everything, softmax against products."""
-    rows = [(cell, cell.info) for cell in cells]
-    notes = (TRACED_NOTE, *lost_lines(cells))
-    return _pass_table("kernel_shares", "Launches and matrix-product share", SHARES, rows, notes)
-
-
-def attention_part_table(cells: Sequence[Cell]) -> Table | None:
-    rows = [
-        (cell, {"way": way, **part})
-        for cell in cells
-        for way in WAYS
-        for part in rows_in(cell.info, "attention", way, "parts")
-    ]
-    return _pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
-
-
+share_table = CaseTable(
+    "kernel_shares", "Launches and matrix-product share", SHARES,
+    lambda cell: [cell.info], lambda cells: (TRACED_NOTE, *lost_lines(cells)),
+)  # fmt: skip
+kernel_table = CaseTable(
+    "kernels", f"Kernels that take most, up to {TOP_KERNELS} of a case", KERNEL,
+    lambda cell: islice(cell.rows("kernels"), TOP_KERNELS), lambda _: [TRACED_NOTE], 1,
+)  # fmt: skip
+attention_part_table = CaseTable(
+    "attention_parts", "One attention layer by part", ATTENTION_PART,
+    lambda cell: ({"way": way, **part} for way in WAYS for part in cell.rows("attention", way, "parts")),
+    lambda _: [TRACED_NOTE], 2,
+)  # fmt: skip
 KERNEL_TABLES = (share_table, kernel_table, attention_part_table)
 
 

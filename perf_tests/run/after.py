@@ -110,10 +110,10 @@ def finish(session: pytest.Session) -> None:
         _finish_for_now(session, suite, run, measuring)
         return
     run.record = record = measuring.record()
-    for row, scaling in scalings(record["benchmarks"]):
-        row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
+    for row, efficiency, base in scalings(record["benchmarks"]):
+        row["extra_info"] |= {"scaling_efficiency": efficiency, "relative_to": base}
     if links := links_of(record["benchmarks"]):
-        record["links"] = [link.row for link in links]
+        record["links"] = links
     findings = Table(timings_of(record)).findings()
     record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
     saving, commit = suite.saving, record["commit_info"]
@@ -255,9 +255,9 @@ def show(terminal: pytest.TerminalReporter) -> None:
         section(name, lines)
     if run.baseline is not None and run.rows:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
-        for line in comparison_lines(run.rows, width()):
+        for text, is_red in comparison_lines(run.rows, width()):
             # pytest's own colours, which `--color` and NO_COLOR turn off.
-            terminal.write_line(line.text, red=line.is_red)
+            terminal.write_line(text, red=is_red)
     section("gate", [painted(line, terminal.hasmarkup) for line in run.verdict_lines])
     seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
     section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])

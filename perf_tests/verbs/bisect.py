@@ -12,17 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perf_tests.bisect import (
-    Asked,
-    Found,
-    Judged,
-    RevisionsError,
-    SearchError,
-    found_json,
-    found_lines,
-    progress_line,
-    search,
-)
+from perf_tests import bisect
+from perf_tests.bisect import Asked, Found, Judged, RevisionsError, SearchError, found_json, found_lines, search
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE, InterruptedByUserError, RefusalError, UsageError
 from perf_tests.user_code.named import SUITE, UNDER_TEST, Repository, repository_of
@@ -103,4 +94,4 @@ def exit_code(found: Found) -> int:
 
 
 def _tell(news: str | Judged) -> None:
-    print(news if isinstance(news, str) else progress_line(news), file=sys.stderr, flush=True)
+    print(news if isinstance(news, str) else bisect.progress_line(news), file=sys.stderr, flush=True)

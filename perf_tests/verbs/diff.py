@@ -50,15 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     from perf_tests.predict.difference import difference_json, difference_lines
     from perf_tests.predict.request import requested_machine
 
-    try:
+    with UsageError.instead_of(ValueError):
         machine = None if arguments.gpu is None else requested_machine(arguments.gpu)
         cases = selected(arguments, None if machine is None else machine.device)
         repository = repository_of({name: getattr(arguments, name[2:]) for name in UNDER_TEST}, Path.cwd())
-    except ValueError as error:
-        raise UsageError(error) from error
-    found = differences(
-        repository, arguments.base, arguments.head, [*cases.values()], None if machine is None else machine.ceilings
-    )
+    ceilings = None if machine is None else machine.ceilings
+    found = differences(repository, arguments.base, arguments.head, [*cases.values()], ceilings)
     if arguments.json:
         data = {name: {"why_not": one} if isinstance(one, str) else difference_json(one) for name, one in
                 zip(cases, found, strict=True)}  # fmt: skip
@@ -90,18 +87,14 @@ def differences(
     from perf_tests.predict.difference import compare_sides
     from perf_tests.predict.operations import sent_case
 
-    try:
-        if repository.outside:
-            raise TreeError(f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one.")
+    if repository.outside:
+        raise UsageError(f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one.")
+    with UsageError.instead_of(TreeError), ExitStack() as stack:
         commits = [None if word is None else find_commit(repository.root, word, "diff") for word in (base, head)]
-        with ExitStack() as stack:
-            of_base = stack.enter_context(planted(repository, commits[0]))
-            of_head = of_base if head is None else stack.enter_context(planted(repository, commits[1]))
-            trees = of_base.base, of_head.head if head is None else of_head.base
-            sides = [side_in(tree, repository) for tree in trees]
-            return compare_sides(sides[0], sides[1], [(one, one) for one in map(sent_case, cases)], ceilings)
-    except TreeError as error:
-        raise UsageError(error) from error
+        of_base = stack.enter_context(planted(repository, commits[0]))
+        of_head = of_base if head is None else stack.enter_context(planted(repository, commits[1]))
+        sides = [side_in(of_base.base, repository), side_in(of_head.head if head is None else of_head.base, repository)]
+        return compare_sides(sides[0], sides[1], [(one, one) for one in map(sent_case, cases)], ceilings)
 
 
 def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Case"]:
@@ -114,10 +107,8 @@ def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Ca
     from perf_tests.records.columns import case_name
 
     typed = {**vars(arguments), "against": arguments.base, "device": arguments.device if device is None else "cpu"}
-    try:
+    with UsageError.instead_of(pytest.UsageError):
         settings = read_settings(_Typed(typed))  # type: ignore[arg-type]  # it reads options alone
-    except pytest.UsageError as error:
-        raise UsageError(error) from error
     if device is not None:
         settings = replace(settings, device=device)
     cases = {}

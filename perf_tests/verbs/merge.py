@@ -19,9 +19,8 @@ from perf_tests.records.record import Json, machine_differences, run_of, without
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("records", nargs="+", metavar="RECORD", help="path, or start of a record's name")
-    parser.add_argument(
-        "-o", "--output", metavar="OUT", help="write this new file, not the next number beside the first"
-    )
+    beside = "write this new file, not the next number beside the first"
+    parser.add_argument("-o", "--output", metavar="OUT", help=beside)
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 

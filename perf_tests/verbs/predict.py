@@ -61,14 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     was_enabled = gc.isenabled()
     gc.disable()  # importing torch and counting steps leaves little garbage; collecting it takes a sixth of the time
     try:
-        _complete(arguments)
-        # Only this verb counts a model's operations, which needs torch; the others start without it.
-        from perf_tests.predict.request import answered
+        with UsageError.instead_of(ValueError):
+            _complete(arguments)
+            # Only this verb counts a model's operations, which needs torch; the others start without it.
+            from perf_tests.predict.request import answered
 
-        sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
-        answer = answered(arguments)
-    except ValueError as error:
-        raise UsageError(error) from error
+            sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
+            answer = answered(arguments)
     finally:
         if was_enabled:
             gc.enable()
@@ -84,19 +83,15 @@ def _since(arguments: argparse.Namespace, answer: "Answer") -> "Answer":
 
     if not answer.cases or answer.machine is None:
         raise UsageError(f"--against {arguments.against} compares steps on one device; leave --parallel out.")
-    typed = {name: getattr(arguments, name[2:]) for name in UNDER_TEST}
-    try:
-        repository = repository_of(typed, Path.cwd())
-    except ValueError as error:
-        raise UsageError(error) from error
+    with UsageError.instead_of(ValueError):
+        repository = repository_of({name: getattr(arguments, name[2:]) for name in UNDER_TEST}, Path.cwd())
     found = differences(repository, arguments.against, None, answer.cases, answer.machine.ceilings)
     lines, data = [*answer.lines], []
     for case, one in zip(answer.cases, found, strict=True):
         lines += ["", f"{case.phase} {_name(case)} against {arguments.against}:"]
         lines += [one] if isinstance(one, str) else difference_lines(one)
-        data.append(
-            {"identity": case.identity(), **({"why_not": one} if isinstance(one, str) else difference_json(one))}
-        )
+        told = {"why_not": one} if isinstance(one, str) else difference_json(one)
+        data.append({"identity": case.identity(), **told})
     return replace(answer, lines=lines, data={**answer.data, "against": data})
 
 
@@ -111,9 +106,8 @@ def _complete(arguments: argparse.Namespace) -> None:
     """Fill in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
     if alone == (arguments.size is not None or arguments.model is not None):
-        raise ValueError(
-            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
-        )
+        of_attention = "or --head-dim and --sequence-length for attention alone."
+        raise ValueError(f"give --size or --model for a training step, {of_attention}")
     typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
     if alone and typed:
         option = "--" + typed[0].replace("_", "-")

@@ -40,20 +40,14 @@ EVERY_COLUMN = {**COLUMNS, SPEEDUP.name: SPEEDUP}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS, PARQUET], default="markdown")
-    parser.add_argument(
-        "--only", choices=NAMES, help="only this table; csv and jsonl have cases, " + ", ".join(FLAT_COLUMNS)
-    )
+    flat = ", ".join(FLAT_COLUMNS)
+    parser.add_argument("--only", choices=NAMES, help=f"only this table; csv and jsonl have cases, {flat}")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="one file for each table instead of printing")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
     parser.add_argument("--columns", metavar="NAME,...", help="of cases: only these columns, in this order")
     parser.add_argument("--sort", metavar="NAME,...", help="of cases: by these columns; --sort=-NAME is descending")
-    parser.add_argument(
-        "--where",
-        metavar="NAME=VALUE,...",
-        action="append",
-        default=[],
-        help="of cases: with this value; repeatable",
-    )
+    parser.add_argument("--where", metavar="NAME=VALUE,...", action="append", default=[],
+                        help="of cases: with this value; repeatable")  # fmt: skip
     parser.add_argument("--against-axis", metavar="AXIS=VALUE", help="of cases: a column with the speed-up over VALUE")
 
 
@@ -67,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     store.tell_left_out(left_out, arguments.runs)
     if not records:
         return UNREADABLE
-    only = CASES if choice.is_made else arguments.only
+    only = arguments.only if choice == CaseChoice() else CASES
     if arguments.json:
         print(json.dumps([{"record": one.name, **_rows_of([one], only, choice)} for one in records], indent=1))
         return FINDINGS if left_out else FINE
@@ -108,10 +102,6 @@ class CaseChoice:
     against: tuple[str, str] | None = None
     """An axis, and the value that the others are compared with."""
 
-    @property
-    def is_made(self) -> bool:
-        return self != CaseChoice()
-
     def rows_of(self, records: Sequence[store.StoredRecord]) -> list[Row]:
         """The chosen rows in their order; raises UsageError for a value that no row has."""
         rows = [row for record in records for row in case_rows(record.data, record.name, self.against)]
@@ -139,9 +129,8 @@ def choice_of(arguments: argparse.Namespace) -> CaseChoice:
     if arguments.against_axis is not None:
         axis, equals, value = arguments.against_axis.partition("=")
         if not equals or axis not in AXES:
-            raise UsageError(
-                f"--against-axis {arguments.against_axis!r} is not AXIS=VALUE; the axes are {', '.join(AXES)}."
-            )
+            typed, known_axes = arguments.against_axis, ", ".join(AXES)
+            raise UsageError(f"--against-axis {typed!r} is not AXIS=VALUE; the axes are {known_axes}.")
         against = axis, value
     known = EVERY_COLUMN if against else COLUMNS
     named = {name: getattr(arguments, name) for name in ("columns", "sort")}
@@ -149,9 +138,8 @@ def choice_of(arguments: argparse.Namespace) -> CaseChoice:
     for option, names in chosen.items():
         for name in names:
             if not name:
-                raise UsageError(
-                    f"--{option} {named[option]!r} has an empty entry; write names with commas in between."
-                )
+                said = f"--{option} {named[option]!r}"
+                raise UsageError(f"{said} has an empty entry; write names with commas in between.")
             _check_column(f"--{option}", name.removeprefix("-" if option == "sort" else ""), known)
             if option == "columns" and names.count(name) > 1:
                 raise UsageError(f"--columns names {name} twice; name each column once.")
@@ -165,7 +153,7 @@ def choice_of(arguments: argparse.Namespace) -> CaseChoice:
     choice = CaseChoice(chosen["columns"], chosen["sort"], tuple(where), against)
     if arguments.only not in (None, CASES):
         only, options = arguments.only, "--columns, --sort, --where and --against-axis"
-        if choice.is_made:
+        if choice != CaseChoice():
             raise UsageError(f"{options} choose from the table {CASES}; drop --only {only}.")
         if arguments.format == PARQUET and not arguments.json:
             raise UsageError(f"--format parquet writes the table {CASES} alone; choose csv or jsonl for {only}.")

@@ -51,7 +51,7 @@ def test_findings_are_shown_in_groups_the_worst_first_in_bounded_room_and_unread
     assert "not judged: 2: mean_ms is not a number (first line 6: 'fast')" in shown
     main(["audit", str(path), "--all"])
     assert capsys.readouterr().out.count("Most likely") == 4
-    monkeypatch.setattr("perf_tests.verbs.audit.MOST_GROUPS", 5)
+    monkeypatch.setattr("perf_tests.audit.tables.MOST_GROUPS", 5)
     assert main(["audit", str(written(tmp_path, [TOO_FAST | {"source": str(number)} for number in range(30)]))]) == 1
     shown = capsys.readouterr().out
     assert shown.count("Most likely") == 6

@@ -199,7 +199,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(GROUPS) == re.findall(r"^(\w[\w ]+):$", shown.partition("own\n")[2], re.M)
     assert next(iter(VERBS)) == "run", "it is needed first"
     files = {f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")}
-    assert files - set(VERBS.values()) == {"perf_tests.verbs.output"}, "each file is a verb's"
+    assert files <= set(VERBS.values()), "each file is a verb's"
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])

@@ -13,7 +13,7 @@ from perf_tests.__main__ import main
 from perf_tests.records.store import read_record
 from perf_tests.report import cs336 as writeup
 from perf_tests.report.cs336 import entries, markdown_page, problems, questions
-from perf_tests.report.cs336_counted import counted_figures
+from perf_tests.report.cs336_ours import counted_figures
 from perf_tests.report.cs336_sources import ROOT, Sources, printed
 from tests.support.cs336 import COUNTED, checkout, with_record
 from tests.support.launch import launch_all

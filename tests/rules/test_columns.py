@@ -18,7 +18,6 @@ from perf_tests.records.columns import (
     lost_lines,
     machine_line,
     machine_name,
-    name_of,
     pairs_along,
     pass_cells,
     rounds_line,
@@ -169,9 +168,9 @@ IMPLEMENTATIONS: dict[str, Json] = {
 def test_names_say_each_axis_that_is_not_the_default() -> None:
     for words, changes in IMPLEMENTATIONS.items():
         (cell,) = cells_of(record([timed("a", (1.0,), **changes)]))
-        assert (cell.implementation, name_of(cell)) == (words, f"tiny 8 forward fp32 {words}")
+        assert (cell.implementation, cell.name) == (words, f"tiny 8 forward fp32 {words}")
     (cell,) = cells_of(record([timed_attention((1.0,), cache="cold")]))
-    assert name_of(cell) == "d 16 256 forward fp32 naive, cold cache"
+    assert cell.name == "d 16 256 forward fp32 naive, cold cache"
     assert case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
     assert lost_lines(cells_of(record([timed("a")], [untimed(reason="why")]))) == (
         "forward tiny-ctx8-fp32-naive: out of memory: why",

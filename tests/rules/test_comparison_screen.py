@@ -10,7 +10,6 @@ from perf_tests.report.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
     Reading,
-    ScreenLine,
     comparison_lines,
     painted,
     shortened,
@@ -56,7 +55,7 @@ def measured(
 
 
 def texts(rows: Sequence[ComparedCase], width: int = 120) -> list[str]:
-    return [line.text for line in comparison_lines(rows, width)]
+    return [text for text, _ in comparison_lines(rows, width)]
 
 
 def test_each_case_of_either_run_is_one_line_what_is_lost_first_and_then_the_worst_ratio() -> None:
@@ -72,7 +71,7 @@ def test_each_case_of_either_run_is_one_line_what_is_lost_first_and_then_the_wor
         assert words in told.removesuffix(" o"), name
     assert found == {}
     assert any("within these launches" in line and "For a verdict" in line for line in lines)
-    red = {line.text.split()[0] for line in comparison_lines(ROWS, 120) if line.is_red}
+    red = {text.split()[0] for text, is_red in comparison_lines(ROWS, 120) if is_red}
     assert red == {"gone", "no-longer"}, "colour says only what words say"
 
 
@@ -134,8 +133,8 @@ def test_colour_is_for_terminals_whose_users_want_it(
     for name, value in {"NO_COLOR": "", "TERM": "xterm", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert painted(ScreenLine("gone", is_red=True)) == ("\x1b[31mgone\x1b[0m" if is_painted else "gone")
-    assert painted(ScreenLine("same")) == "same"
+    assert painted(("gone", True)) == ("\x1b[31mgone\x1b[0m" if is_painted else "gone")
+    assert painted(("same", False)) == "same"
 
 
 def test_nothing_to_compare_is_nothing_to_say() -> None:

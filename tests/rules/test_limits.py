@@ -232,12 +232,12 @@ def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were
     names = {"all_reduce": 2, "all_gather": 1}
     rows = [row(name, n, size, n * seconds_of(size)) for name in names for n in (1, 2, 3) for size in MESSAGES]
     model = {"extra_info": language_model_case().identity(), "stats": {"data": [1.0]}}
-    links = {(link.collective, link.world): link for link in links_of([*rows, model])}
+    links = {(link["collective"], link["world"]): link for link in links_of([*rows, model])}
     assert links.keys() == {(name, world) for name in names for world in (2, 3)}
     for (name, world), found in links.items():
-        assert (found.sizes, found.link.bytes_per_second) == pytest.approx((len(MESSAGES), RATE / world))
-        assert found.link.latency_seconds == pytest.approx(LATENCY * world)
-        assert found.bus_bytes_per_second == pytest.approx(names[name] * (world - 1) / world * RATE / world)
+        assert (found["sizes"], found["bytes_per_second"]) == pytest.approx((len(MESSAGES), RATE / world))
+        assert found["latency_seconds"] == pytest.approx(LATENCY * world)
+        assert found["bus_bytes_per_second"] == pytest.approx(names[name] * (world - 1) / world * RATE / world)
     shrinking = [row("all_reduce", world, size, 1 / size) for world in (1, 2) for size in MESSAGES]
     *_, line = collective_lines([*shrinking, row("all_gather", 3, MESSAGES[0], 1.0), *rows[10:15]])
     assert line.startswith("no latency and rate for all_reduce world2, all_gather world3: it takes two sizes whose")
