@@ -199,7 +199,7 @@ def channel_of_worker() -> Channel:
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_starter() -> None:
+def end_with_starter(outlives_exec: bool = False) -> None:
     """Let the kernel kill this process and its group, from here on, when the starter is gone, whatever ended that.
 
     The standard input is a pipe that nobody writes to and that closes with the starter. Linux sends a chosen signal
@@ -207,11 +207,13 @@ def end_with_starter() -> None:
     waited instead would make the process multi-threaded, in which malloc is slower and a fork of the memory worker
     dangerous, and it would need the interpreter's lock to act.
 
-    Where the system cannot send such a signal, a worker ends at its next message instead.
+    With `outlives_exec` it holds for the program that takes this one's place too. Where the system cannot send such a
+    signal, a worker ends at its next message instead.
     """
     if not hasattr(fcntl, "F_SETSIG"):
         return
     pipe = os.dup(0)
+    os.set_inheritable(pipe, outlives_exec)
     with open(os.devnull) as nothing:  # what a benchmark reads
         os.dup2(nothing.fileno(), 0)
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
