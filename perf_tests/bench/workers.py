@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,17 +168,21 @@ def start_worker(
     return WorkerProcess(process, Channel(ours), log, side)
 
 
-def inherited_environment() -> dict[str, str]:
+def inherited_environment(first: Sequence[Path] = (), without: Callable[[Path], bool] | None = None) -> dict[str, str]:
     """Return this process's variables without pytest's, whose options are meant for the run and not for its workers.
 
     The one that keeps a machine's plugins out counts for workers too. Python's path is absolute, because a worker
-    starts in another folder, and holds this folder where `python -m pytest` imports from it.
+    starts in another folder, and holds this folder where `python -m pytest` imports from it; `first` comes before it,
+    and entries that are to be left out are told by `without`.
     """
     kept = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
     given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     here = [os.getcwd()] if {"", os.getcwd()}.intersection(sys.path) else []
-    path = os.pathsep.join(os.path.abspath(entry) for entry in (*given, *here))
-    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST") or name == kept}
+    entries = [os.path.abspath(entry) for entry in (*given, *here)]
+    entries = [entry for entry in entries if without is None or not without(Path(entry).resolve())]
+    left_out = ("PYTEST", "PYTHONPATH")
+    others = {name: value for name, value in os.environ.items() if name == kept or not name.startswith(left_out)}
+    path = os.pathsep.join((*map(str, first), *entries))
     return {**others, **({"PYTHONPATH": path} if path else {})}
 
 
