@@ -156,9 +156,8 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         measure.inputs = (given.q_BTK, given.k_BTK, given.v_BTK)
     PRECISIONS[case.precision].apply()  # measuring ceilings leaves another mode
     yield measure
-    if measure.timing is not None:
-        workbench.spent_seconds["rounds"] += measure.timing.rounds_seconds
-        workbench.spent_seconds["compiling"] += measure.timing.first_compiled_seconds
+    for work, seconds in measure.spent_seconds.items():
+        workbench.spent_seconds[work] += seconds
 
 
 def _row(case: Case, workbench: Workbench) -> Row:
@@ -186,13 +185,10 @@ def _row(case: Case, workbench: Workbench) -> Row:
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
-        was_beside=partial(workbench.was_beside, time.monotonic()),
+        facts_of_rounds=partial(workbench.facts_of_rounds, time.monotonic(), torch.get_num_threads()),
         ceilings_again=workbench.ceilings_again,
         available_bytes=workbench.budget_bytes,
-        threads=torch.get_num_threads() if workbench.device.torch_device.type == "cpu" else 1,
         empty_round_seconds=workbench.empty_round_seconds,
-        least_sentinel_seconds=workbench.least_sentinel_seconds,
-        values_seed=workbench.values_seed,
     )
 
 

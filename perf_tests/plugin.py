@@ -91,7 +91,7 @@ def _agreed(suite: Session, topic: str) -> AbstractContextManager[None]:
 
 def _is_late(config: pytest.Config) -> bool:
     """Whether pytest met these hooks and options as it collected, as `--pyargs` in another folder makes it do."""
-    return SESSION not in config.stash or not session_of(config).has_started
+    return SESSION not in config.stash or not hasattr(session_of(config), "settings")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

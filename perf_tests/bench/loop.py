@@ -124,7 +124,7 @@ def warm_up(
 
 @dataclass
 class TimedMeasure(Measure):
-    """Times the target alone, never its set-up, under pytest-benchmark; `timing` is set after the rounds."""
+    """Times the target alone, never its set-up, under pytest-benchmark, and makes the row of it."""
 
     benchmark: Any
     """pytest-benchmark's fixture, whose class is not public."""
@@ -148,7 +148,8 @@ class TimedMeasure(Measure):
     """Tensors that the output of the target may not lie in."""
     draws: Draws | None = None
     """The draws of the inputs in each round; None where they stay, and nothing is checked."""
-    timing: "Timing | None" = None
+    spent_seconds: dict[str, float] = field(default_factory=dict, init=False)
+    """Warm-up and measured rounds with their set-ups, and first rounds that compiled, by `workbench.WORK`."""
     _checked: CheckedRounds = field(init=False)
     _loss_scales: list[float] = field(default_factory=list)
     _peaks: list[tuple[int | None, ...]] = field(default_factory=list)
@@ -171,33 +172,40 @@ class TimedMeasure(Measure):
             rounds.check = None
         self._checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
-        self.timing = self._time(rounds)
-        sentinels = [*before, *self._sentinel_seconds()]
-        self.timing = replace(self.timing, replaced=put_back(), sentinel_seconds=sentinels)
-        if self.row.case.user_code and self.timing.replaced:  # before its results are judged
-            raise SuspiciousError(why_replaced(self.timing.replaced))
+        found, facts = self._time(rounds)
+        found["sentinel_seconds"] = [*before, *self._sentinel_seconds()] or None
+        facts["replaced"] = put_back()
+        if self.row.case.user_code and facts["replaced"]:  # before its results are judged
+            raise SuspiciousError(why_replaced(facts["replaced"]))
         expected, again = self.row.expectation, self.row.measure_ceiling_again
-        if reason := expected and why_impossible(expected, self.timing.seconds, self.timing.device_seconds, again):
+        device_seconds = found["device_seconds"] or []
+        if reason := expected and why_impossible(expected, facts["rounds_seconds"], device_seconds, again):
             raise ImpossibleError(reason)
-        self.timing = replace(self.timing, checked=self._checked.finish(self.timing.median_seconds))
+        median_seconds = self.benchmark.stats["median"]
+        checked = self._checked.finish(median_seconds)
+        facts["same_again"] = None if checked is None else checked["same_again"]
         # After the last reading, because the round is not timed: its launches wait in the queue.
-        self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
-        self.benchmark.extra_info.update(self.row.of(self.timing))
+        found["device_busy_seconds"] = self._busy_seconds(rounds, has_slices="compile_cache" not in found)
+        seed = None if self.draws is None or rounds.renew is None else self.draws.seed
+        info = self.row.of(found, facts, median_seconds)
+        self.benchmark.extra_info.update({**info, "values_seed": seed, "checked": checked})
 
-    def _busy_seconds(self, rounds: Rounds, timing: "Timing") -> float | None:
-        prepare = partial(self._prepare_measured, rounds)
-        return busy_seconds(prepare, rounds.run, self.device, has_slices=not timing.compiled_graphs)
+    def _busy_seconds(self, rounds: Rounds, has_slices: bool) -> float | None:
+        return busy_seconds(partial(self._prepare_measured, rounds), rounds.run, self.device, has_slices=has_slices)
 
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
 
-    def _time(self, rounds: Rounds) -> "Timing":
+    def _time(self, rounds: Rounds) -> tuple[Json, Json]:
+        """Return the readings of clocks, allocator and compiler: as the record has them, and as `RowFacts` alone."""
+        assert self.row is not None
+        case = self.row.case
         gc.collect()
         allocated_before_bytes = self.device.allocated_bytes()
         before, compilations, started_under = self._drifting_facts(), count_compilations(), conditions()
         start = time.perf_counter()
         # The benchmark would show a case that fails in the warm-up as measured, so the warm-up runs outside of it.
-        first = self._first_round(rounds) if self.warmup_rounds else (None, None)
+        first = self._first_round(rounds) if self.warmup_rounds else {}
         first_compilations = count_compilations()
         warmup_rounds_run = self._warm_up(rounds) if self.warmup_rounds else 0
         if self.health.health is not None:
@@ -205,61 +213,55 @@ class TimedMeasure(Measure):
         if self.others is not None:
             self.others.mark()
         self._measure(rounds)
-        peaks = self._highest_peaks()
+        self._peaks.append(self.device.peaks())
         # At once, while late work is still under way; but its copies belong to no peak.
-        late = late_work(rounds.result) if self.row is not None and self.row.case.user_code else []
+        late = late_work(rounds.result) if case.user_code else []
         other_cores = None if self.others is None else self.others.cores()
         after = self._drifting_facts()
-        rounds_seconds = time.perf_counter() - start
+        self.spent_seconds["rounds"] = time.perf_counter() - start
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
         compiled = count_compilations() - compilations
-        return Timing(
-            seconds=self.benchmark.stats["data"],
-            median_seconds=self.benchmark.stats["median"],
-            # The clock holds the warm-up rounds too, before the measured ones.
-            device_seconds=self.clock.device_seconds[-self.rounds :],
-            cpu_seconds=self.clock.cpu_seconds[-self.rounds :],
-            raw_seconds=self.clock.raw_seconds[-self.rounds :],
-            late_work=late,
-            shares_memory=shares_memory(rounds.result, self.inputs),
-            all_part_seconds=self.clock.part_seconds,
-            warmup_rounds_run=warmup_rounds_run,
-            rounds_seconds=rounds_seconds,
-            first_setup_seconds=first[0],
-            first_round_seconds=first[1],
-            compiled_graphs=compiled["graphs"],
-            compile_cache=cache_state(compiled),
-            recompiles=(count_compilations() - first_compilations)["graphs"],
-            cudagraph_skips=compiled["cudagraph_skips"],
-            # One more than rounds: a skipped step shows as a fall from the scale before its round.
-            loss_scales=self._loss_scales[-self.rounds - 1 :],
-            drift={
-                "before": before | started_under,
-                "after": after | conditions(),
-                **self.health.facts(),
-                "other_cores": other_cores,
-            },
-            peak_allocated_bytes=peaks[0],
-            peak_requested_bytes=peaks[1],
-            peak_reserved_bytes=peaks[2],
-            flushed_bytes=None if self.flush is None else self.flush.bytes,
-            allocated_before_bytes=self._without_flush(allocated_before_bytes),
-        )
-
-    def _note_peaks(self) -> None:
-        device = self.device
-        peaks = (device.peak_allocated_bytes(), device.peak_requested_bytes(), device.peak_reserved_bytes())
-        self._peaks.append(peaks)
-
-    def _highest_peaks(self) -> list[int | None]:
-        """Return allocated, requested and reserved bytes without the buffer that flushes caches."""
-        self._note_peaks()
-        highest = (None if None in peaks else max(peaks) for peaks in zip(*self._peaks, strict=True))
-        return [self._without_flush(peak) for peak in highest]
-
-    def _without_flush(self, peak_bytes: int | None) -> int | None:
-        return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
+        seconds, parts, flushed_bytes = self.benchmark.stats["data"], self.clock.part_seconds, 0
+        found: Json = dict(first)
+        if compiled["graphs"]:
+            found["compile_cache"] = cache_state(compiled)
+            found["recompiles"] = (count_compilations() - first_compilations)["graphs"]
+            found["cudagraph_skips"] = compiled["cudagraph_skips"]
+        found["warmup_rounds_run"] = warmup_rounds_run
+        if self.flush is not None:
+            found["flushed_bytes"] = flushed_bytes = self.flush.bytes
+        found |= {"before": before | started_under, "after": after | conditions(), **self.health.facts()}
+        # The clock holds the warm-up rounds too, before the measured ones.
+        found |= {"other_cores": other_cores, "device_seconds": self.clock.device_seconds[-self.rounds :] or None}
+        # On a GPU the thread that waits for the device spins.
+        found["cpu_seconds"] = self.clock.cpu_seconds[-self.rounds :] if case.device == "cpu" else None
+        found["part_seconds"] = {part: values[-len(seconds) :] for part, values in parts.items()}
+        for kind, peaks in zip(("allocated", "requested", "reserved"), zip(*self._peaks, strict=True), strict=True):
+            # Of a graph's pool the allocator counts only what outlives a replay.
+            is_known = None not in peaks and not (case.replays_cuda_graphs and kind != "reserved")
+            found[f"peak_{kind}_bytes"] = max(peaks) - flushed_bytes if is_known else None
+        # One scale more than rounds: a skipped step shows as a fall from the scale before its round.
+        scales = self._loss_scales[-self.rounds - 1 :]
+        found["skipped_steps"] = sum(later < earlier for earlier, later in pairwise(scales)) if scales else None
+        found["compile_seconds"] = None
+        if compiled["graphs"] and first:
+            # Of the first calls, which generate the code and run it once: by its parts, or by set-up and target.
+            in_parts = {part: of_rounds[0] for part, of_rounds in parts.items()}
+            either = {"forward": first["first_setup_seconds"], "backward": first["first_round_seconds"]}
+            whole = either if case.row.is_backward else {"forward": first["first_round_seconds"]}
+            found["compile_seconds"] = {part: in_parts[part] for part in either if part in in_parts} or whole
+            self.spent_seconds["compiling"] = sum(first.values())
+        if allocated_before_bytes is not None:
+            allocated_before_bytes -= flushed_bytes
+        found["allocated_before_bytes"] = allocated_before_bytes
+        return found, {
+            "rounds_seconds": seconds,
+            # On ranks a round's time is the slowest rank's.
+            "raw_seconds": self.clock.raw_seconds[-self.rounds :] if case.ranks is None else (),
+            "late_work": late,
+            "shares_memory": shares_memory(rounds.result, self.inputs),
+        }
 
     def _prepare(self, rounds: Rounds, number: int) -> None:
         """Write new values, set up, flush: in this order, or the writing would be what the caches hold."""
@@ -279,7 +281,7 @@ class TimedMeasure(Measure):
         if self.flush is not None:
             self.flush()
 
-    def _first_round(self, rounds: Rounds) -> tuple[float, float]:
+    def _first_round(self, rounds: Rounds) -> dict[str, float]:
         """Return the seconds of its set-up and of its target, timed apart because either may compile."""
         start = time.perf_counter()
         self._prepare(rounds, 0)
@@ -288,7 +290,7 @@ class TimedMeasure(Measure):
         self.clock()
         rounds.run()
         self.clock()
-        return prepared - start, time.perf_counter() - prepared
+        return {"first_setup_seconds": prepared - start, "first_round_seconds": time.perf_counter() - prepared}
 
     def _warm_up(self, rounds: Rounds) -> int:
         """Run the rest of the warm-up; returns how many rounds it had with the first."""
@@ -308,7 +310,7 @@ class TimedMeasure(Measure):
         def end_of_round() -> None:
             self.health.end_of_round()
             if self._checked.keeps_this:
-                self._note_peaks()
+                self._peaks.append(self.device.peaks())
                 self._checked.end()
                 self.device.start_peaks()
 
@@ -331,93 +333,21 @@ class TimedMeasure(Measure):
         return drifting_facts(self.device.torch_device, self.health.health)
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Readings of the clocks, allocator and compiler over one case; lists are of the measured rounds."""
+def settled(facts: RowFacts, is_user_code: bool) -> RowFacts:
+    """Ask at which rate the system runs the clocks, if they disagree.
 
-    seconds: list[float]
-    median_seconds: float
-    device_seconds: list[float]
-    """Elapsed time in the device's stream, host stalls included; empty where the device has no clock."""
-    cpu_seconds: list[float]
-    all_part_seconds: dict[str, list[float]]
-    """Seconds of each part of a round by its name, warm-up rounds first."""
-    warmup_rounds_run: int
-    """The rounds that were asked for, and on a GPU as many more as its clocks needed."""
-    rounds_seconds: float
-    """Warm-up and measured rounds with their set-ups."""
-    first_setup_seconds: float | None
-    """None without a warm-up, as is the next."""
-    first_round_seconds: float | None
-    compiled_graphs: int
-    compile_cache: str | None
-    """`warm` if the generated code was found, `cold` if it was made; None where PyTorch does not say."""
-    recompiles: int
-    """Graphs compiled after the first warm-up round."""
-    cudagraph_skips: int
-    """Compiled graphs of which torch.compile made no CUDA graph although asked to."""
-    loss_scales: list[float]
-    """The scale before each measured round, and after the last."""
-    drift: Json
-    """The state `before` and `after` the rounds: clocks, temperature, load; in between the GPU's health and what
-    others used."""
-    peak_allocated_bytes: int | None
-    peak_requested_bytes: int | None
-    """What was asked for; the allocator's blocks hold up to 1 MiB more each. None where the allocator does not tell."""
-    peak_reserved_bytes: int | None
-    allocated_before_bytes: int | None
-    """Bytes held before the first round: model, inputs and whatever earlier cases left."""
-    flushed_bytes: int | None
-    """Written before each measured round to flush the caches; None where they are warm."""
-    device_busy_seconds: float | None = None
-    """Device time of one more round whose launches waited in the queue, so that the device never waited; None where
-    unknown: on a CPU, where the host waits for the device, and for compiled code of more launches than the queue
-    takes."""
-    sentinel_seconds: list[float] = field(default_factory=list)
-    """Seconds of a product that no change of the code affects, before the first round and after the last."""
-    raw_seconds: list[float] = field(default_factory=list)
-    """The same rounds by a second clock."""
-    replaced: list[str] = field(default_factory=list)
-    """Clocks, judges and functions of the suite that were found replaced after the rounds."""
-    late_work: list[str] = field(default_factory=list)
-    """Signs that the last round of code of the user's went on after the clock was read."""
-    shares_memory: bool = False
-    """Whether the output lies in the memory of an input."""
-    checked: Json | None = None
-    """What two of the measured rounds were held to; None where nothing was."""
-
-    @property
-    def first_compiled_seconds(self) -> float:
-        """The first warm-up round with its set-up, where it compiled anything."""
-        if not self.compiled_graphs:
-            return 0.0
-        return (self.first_setup_seconds or 0.0) + (self.first_round_seconds or 0.0)
-
-    @property
-    def part_seconds(self) -> dict[str, list[float]]:
-        return {part: values[-len(self.seconds) :] for part, values in self.all_part_seconds.items()}
-
-    @property
-    def skipped_steps(self) -> int | None:
-        if not self.loss_scales:
-            return None
-        return sum(later < earlier for earlier, later in pairwise(self.loss_scales))
-
-
-def at_rate_of_clocks(facts: RowFacts) -> RowFacts:
-    """Ask at which rate the system runs the clocks, if they disagree."""
-    return replace(facts, rate_of_clocks=rate_of_clocks()) if clocks_disagree(facts) else facts
-
-
-def refuse_the_suspicious(facts: RowFacts) -> None:
-    """Refuse code of the user's whose facts no honest measurement shows; raises SuspiciousError."""
-    if accused := accusations(facts):
+    Raises SuspiciousError for code of the user's whose facts no honest measurement shows.
+    """
+    if clocks_disagree(facts):
+        facts = replace(facts, rate_of_clocks=rate_of_clocks())
+    if is_user_code and (accused := accusations(facts)):
         raise SuspiciousError(" ".join(accused))
+    return facts
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a case before its rounds; `of` adds their timing."""
+    """What is known of a case before its rounds; `of` adds what they showed."""
 
     case: Case
     conditions: Json = field(default_factory=dict)
@@ -429,82 +359,41 @@ class Row:
     measure_ceiling_again: Callable[[str], float] | None = None
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
-    threads: int = 1
     empty_round_seconds: float | None = None
     """Wall time of a round without work; None where the device has no clock."""
-    was_beside: Callable[[], bool] = lambda: False
-    """Whether another run of the suite measured on this device meanwhile; asked after the rounds."""
+    facts_of_rounds: Callable[[Sequence[float]], Json] = lambda sentinels: {}
+    """Takes the case's sentinels, after its rounds; returns what the run knows of these, as `RowFacts`."""
     ceilings_again: Callable[[str], Ceilings | None] | None = None
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
-    least_sentinel_seconds: Callable[[Sequence[float]], float | None] = lambda seconds: None
-    """Takes the case's sentinels; returns the least of the run so far."""
-    values_seed: int | None = None
-    """The seed of the inputs in each round; None where they stay the same."""
 
-    def of(self, timing: Timing) -> Json:
-        """Return `extra_info` of the record, flat. Raises SuspiciousError."""
+    def of(self, found: Json, beside: Json, median_seconds: float) -> Json:
+        """Return `extra_info` of the record, flat. Raises SuspiciousError.
+
+        `found` are the readings as the record has them, `beside` those that only `RowFacts` has.
+        """
         case, expectation = self.case, self.expectation
-        first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
-        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles", "cudagraph_skips")}
         info: Json = {
             **case.identity(),
             **self.conditions,
             **self.asked_after(),
-            **(first if timing.first_round_seconds is not None else {}),
-            **(compilation if timing.compiled_graphs else {}),
-            "warmup_rounds_run": timing.warmup_rounds_run,
-            **({} if timing.flushed_bytes is None else {"flushed_bytes": timing.flushed_bytes}),
-            **timing.drift,
-            "sentinel_seconds": timing.sentinel_seconds or None,
+            **found,
             "model_flops": self._model_flops,
-            "device_seconds": timing.device_seconds or None,
-            # On a GPU the thread that waits for the device spins.
-            "cpu_seconds": timing.cpu_seconds if case.device == "cpu" else None,
-            "device_busy_seconds": timing.device_busy_seconds,
             "empty_round_seconds": self.empty_round_seconds,
-            "part_seconds": timing.part_seconds,
-            # Of a graph's pool the allocator counts only what outlives a replay.
-            "peak_allocated_bytes": None if case.replays_cuda_graphs else timing.peak_allocated_bytes,
-            "peak_requested_bytes": None if case.replays_cuda_graphs else timing.peak_requested_bytes,
-            "peak_reserved_bytes": timing.peak_reserved_bytes,
-            **self._rates(timing.median_seconds),
+            **self._rates(median_seconds),
+            **({} if expectation is None else expectation.derived(median_seconds)),
+            "suggested_warmup_rounds": suggested_warmup_rounds(beside["rounds_seconds"], found["warmup_rounds_run"]),
         }
-        if expectation is not None:
-            info |= expectation.derived(timing.median_seconds)
-        info["skipped_steps"] = timing.skipped_steps
-        info["compile_seconds"] = None
-        if timing.compiled_graphs and timing.first_round_seconds is not None:
-            # Of the first calls, which generate the code and run it once: by its parts, or by set-up and target.
-            in_parts = {part: seconds[0] for part, seconds in timing.all_part_seconds.items()}
-            either = {"forward": timing.first_setup_seconds, "backward": timing.first_round_seconds}
-            whole = either if case.row.is_backward else {"forward": timing.first_round_seconds}
-            info["compile_seconds"] = {part: in_parts[part] for part in either if part in in_parts} or whole
-        info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, timing.warmup_rounds_run)
         # Parts are this rank's, the round is the slowest one's.
         known = {name: value for name, value in info.items() if name != "part_seconds" or case.sharing is None}
         facts = RowFacts(
             **{field.name: known[field.name] for field in fields(RowFacts) if field.name in known},
-            rounds_seconds=timing.seconds,
+            **beside,
+            **self.facts_of_rounds(found["sentinel_seconds"] or ()),
             available_bytes=self.available_bytes,
-            is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
-            threads=self.threads,
-            least_sentinel_seconds=self.least_sentinel_seconds(timing.sentinel_seconds),
-            # On ranks a round's time is the slowest rank's.
-            raw_seconds=timing.raw_seconds if case.ranks is None else (),
-            replaced=timing.replaced,
-            late_work=timing.late_work,
-            shares_memory=timing.shares_memory,
-            is_beside_a_run=self.was_beside(),
-            over_roofline=self._over_roofline(timing.median_seconds),
-            same_again=(timing.checked or {}).get("same_again"),
+            is_over_ceiling=expectation is not None and expectation.is_over_ceiling(median_seconds),
+            over_roofline=self._over_roofline(median_seconds),
         )
-        facts = at_rate_of_clocks(facts)
-        if case.user_code:
-            refuse_the_suspicious(facts)
-        info["flags"] = raised(facts)
-        info["allocated_before_bytes"] = timing.allocated_before_bytes
-        info["values_seed"], info["checked"] = self.values_seed, timing.checked
-        return info
+        return info | {"flags": raised(settled(facts, bool(case.user_code)))}
 
     def _over_roofline(self, median_seconds: float) -> float | None:
         """Return the time of its kernels over the median; before anybody is accused the ceilings are measured again."""

@@ -25,11 +25,12 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from model.regions import regions_opened_by
 from model.training import Training
-from perf_tests.bench.loop import Rounds, Row, TimedMeasure, Timing
+from perf_tests.bench.loop import Rounds, Row, TimedMeasure
 from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Launched, Sharing
 from perf_tests.hardware.clock import Clock, CollectiveCounter
+from perf_tests.hardware.device import words_of
 from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
 from perf_tests.predict.counters import needed_bytes
 from perf_tests.records.record import Json, Times
@@ -85,13 +86,13 @@ class Peers:
         try:
             self.store.set(f"{topic}/{self.launched.rank}", json.dumps(value))
         except RuntimeError as error:
-            raise SilentRankError(f"The store of rank 0 is gone: {_first_line(error)}.") from error
+            raise SilentRankError(f"The store of rank 0 is gone: {words_of(error).rstrip('.')}.") from error
 
     def has_sent(self, topic: str, rank: int) -> bool:
         try:
             return bool(self.store.check([f"{topic}/{rank}"]))
         except RuntimeError as error:
-            raise SilentRankError(f"The store of rank 0 is gone: {_first_line(error)}.") from error
+            raise SilentRankError(f"The store of rank 0 is gone: {words_of(error).rstrip('.')}.") from error
 
     def recv(self, topic: str, rank: int, seconds: float) -> Any:
         """Wait for what a rank sends on the topic. Raises SilentRankError."""
@@ -143,13 +144,11 @@ def join(launched: Launched) -> Peers:
                 f"Port {port} of {address} is in use; give torchrun another with --master-port, or let it choose "
                 "with --standalone."
             ) from error
-        raise RendezvousError(f"Rank {launched.rank} cannot reach {address}:{port}: {_first_line(error)}.") from error
+        raise RendezvousError(
+            f"Rank {launched.rank} cannot reach {address}:{port}: {words_of(error).rstrip('.')}."
+        ) from error
     # A restart finds the keys of the ranks that died.
     return Peers(launched, PrefixStore(f"perf_tests/{launched.restarts}", store), store)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 # The process groups of cases: for each number of ranks one that carries the case's bytes and one for its clock.
@@ -335,14 +334,14 @@ class MultiRankMeasure(TimedMeasure):
         clock = self.clock
         assert isinstance(clock, RankClock)
         seconds = clock.from_all(clock.own_seconds[-self.rounds :])
-        peak_bytes = self.device.peak_allocated_bytes()
+        peak_bytes = self.device.peaks()[0]
         peaks = None if peak_bytes is None else [int(peak) for (peak,) in clock.from_all([float(peak_bytes)])]
         slowest = [max(range(len(seconds)), key=lambda rank: seconds[rank][number]) for number in range(self.rounds)]
         self.benchmark.extra_info.update(
             {"rank_seconds": seconds, "slowest_ranks": slowest, "rank_peak_allocated_bytes": peaks}
         )
 
-    def _busy_seconds(self, rounds: Rounds, timing: Timing) -> float | None:
+    def _busy_seconds(self, rounds: Rounds, has_slices: bool) -> float | None:
         """None: how often the round would be issued again is each rank's own, and its collectives need all of them."""
         return None
 
@@ -397,7 +396,7 @@ class SharedStepMeasure(MultiRankMeasure):
         if self.sharing.parallel not in SHARDED:
             return None
         whole_bytes = 2 * FLOAT32_BYTES * (self.case.parameters or 0)
-        held_bytes = self.device.peak_allocated_bytes() or needed_bytes(self.case)
+        held_bytes = self.device.peaks()[0] or needed_bytes(self.case)
         assert isinstance(self.clock, RankClock)
         assert self.row is not None
         room = min(left for (left,) in self.clock.from_all([float((self.row.available_bytes or 0) - held_bytes)]))

@@ -285,12 +285,6 @@ def line_or_log(config: pytest.Config) -> Log | None:
     return (Line if is_watched else Log)(reporter, uncaptured)
 
 
-def terminal_line(config: pytest.Config) -> Line | None:
-    """Return the line that shows progress; None where nobody watches."""
-    output = line_or_log(config)
-    return output if isinstance(output, Line) else None
-
-
 @dataclass
 class Progress:
     """Shows how far a run is; silent without `output`. Only the ratios of `predicted_seconds` count."""

@@ -83,11 +83,6 @@ class Session:
     """Whether the cases are those that an interrupted run chose by how they had ended before."""
 
     @property
-    def has_started(self) -> bool:
-        """Whether `settings` are known."""
-        return hasattr(self, "settings")
-
-    @property
     def is_ready(self) -> bool:
         """Whether there is a workbench."""
         return hasattr(self, "workbench")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -23,7 +23,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.bound import put_back, time
 from perf_tests.hardware.clock import Clock, sentinel_bytes
-from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
+from perf_tests.hardware.datasheets import CudaLibraries, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, RunsBeside, open_gpu_health
@@ -31,6 +31,7 @@ from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
 from perf_tests.predict.expectation import Expectation, expect
+from perf_tests.records.record import Json
 
 if TYPE_CHECKING:
     from perf_tests.bench.ranks import Groups, Peers
@@ -86,10 +87,14 @@ class Workbench:
     _is_out_of_memory: bool = False
     """Whether there was too little memory to measure them."""
 
-    def least_sentinel_seconds(self, seconds: Sequence[float]) -> float | None:
-        """Return the fastest sentinel of the run so far, those of the case at hand included; None without any."""
-        self._least_sentinel_seconds = min((self._least_sentinel_seconds, *seconds))
-        return self._least_sentinel_seconds if math.isfinite(self._least_sentinel_seconds) else None
+    def facts_of_rounds(self, since: float, threads: int, sentinels: Sequence[float]) -> Json:
+        """Return what the run knows of rounds that began at a moment, between two sentinels, as `RowFacts`."""
+        self._least_sentinel_seconds = least = min((self._least_sentinel_seconds, *sentinels))
+        return {
+            "threads": threads if self.device.torch_device.type == "cpu" else 1,
+            "least_sentinel_seconds": least if math.isfinite(least) else None,
+            "is_beside_a_run": self.beside is not None and self.beside.seen_since(since),
+        }
 
     @cached_property
     def empty_round_seconds(self) -> float | None:
@@ -175,9 +180,12 @@ class Workbench:
 
     def expect(self, case: Case) -> Expectation:
         """Return what is expected of the case by its exact counters and the machine's ceilings."""
-        ceilings = self.ceilings_for(case.precision)
+        ceilings, gpu = self.ceilings_for(case.precision), None
+        if self.device.torch_device.type == "cuda":
+            with suppress(ValueError):  # an unknown card
+                gpu = gpu_named(torch.cuda.get_device_name(self.device.torch_device))
         with self.spending("counting"):
-            return expect(case, ceilings, self._gpu, self.libraries, kept_counters_or_reason)
+            return expect(case, ceilings, gpu, self.libraries, kept_counters_or_reason)
 
     @property
     def libraries(self) -> CudaLibraries | None:
@@ -222,16 +230,6 @@ class Workbench:
             self._is_out_of_memory = True
         return self._machine
 
-    @property
-    def _gpu(self) -> Gpu | None:
-        """The datasheet of this GPU; None on a CPU, and for an unknown card."""
-        if self.device.torch_device.type != "cuda":
-            return None
-        try:
-            return gpu_named(torch.cuda.get_device_name(self.device.torch_device))
-        except ValueError:
-            return None
-
     def rounds(self, case: Case) -> int:
         return case.rounds(self.settings)
 
@@ -241,10 +239,6 @@ class Workbench:
     def cache_flush(self, case: Case) -> CacheFlush | None:
         """Return what to call before each measured round of a case with cold caches; None for other cases."""
         return CacheFlush(self.device.torch_device) if case.cache == "cold" else None
-
-    def was_beside(self, since: float) -> bool:
-        """Return whether another run measured on this device since a moment."""
-        return self.beside is not None and self.beside.seen_since(since)
 
     @property
     def neighbours(self) -> list[str]:

@@ -1,6 +1,5 @@
 """Benchmarks inside a worker: the run's settings as plain JSON, and a pytest plugin with another measure."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -88,18 +87,23 @@ _ARGUMENTS = (
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
-class WorkerPlugin(ABC):
+class WorkerPlugin:
     """Runs benchmarks as pytest runs them, under another measure."""
 
     settings: Settings
+    make: Callable[[pytest.Item, Workbench], Measure] | None = None
+    """A maker of what a benchmark calls with its rounds, where `measure` is not overridden."""
+    made: Measure | None = None
     outcome: Json | None = None
     """Why the current case has no rounds; None while it has."""
     trouble: str = ""
     """Why pytest could not collect, in its own words."""
 
-    @abstractmethod
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         """Return what the benchmark of `item` calls with its rounds."""
+        assert self.make is not None
+        self.made = self.make(item, workbench)
+        return self.made
 
     def run(self, files_or_ids: Sequence[str]) -> None:
         pytest.main([*_ARGUMENTS, *files_or_ids], plugins=[self])
@@ -144,22 +148,12 @@ class WorkerPlugin(ABC):
         return report
 
 
-@dataclass(eq=False, kw_only=True)
-class _OneBenchmark(WorkerPlugin):
-    make: Callable[[pytest.Item, Workbench], Measure]
-    made: Measure | None = None
-
-    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
-        self.made = self.make(item, workbench)
-        return self.made
-
-
 def examined(task: Json, make: Callable[[pytest.Item, Workbench], Measure]) -> Json | None:
     """Run the task's benchmark under a measure of one's own.
 
     Returns the `values` of the measure, or an `outcome`; None where pytest did not run it.
     """
-    plugin = _OneBenchmark(settings=received(task["settings"]), make=make)
+    plugin = WorkerPlugin(received(task["settings"]), make)
     plugin.run([task["benchmark"]])
     if plugin.outcome is None and plugin.trouble:
         plugin.stopped(plugin.trouble)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,17 +168,21 @@ def start_worker(
     return WorkerProcess(process, Channel(ours), log, side)
 
 
-def inherited_environment() -> dict[str, str]:
+def inherited_environment(first: Sequence[Path] = (), without: Callable[[Path], bool] | None = None) -> dict[str, str]:
     """Return this process's variables without pytest's, whose options are meant for the run and not for its workers.
 
     The one that keeps a machine's plugins out counts for workers too. Python's path is absolute, because a worker
-    starts in another folder, and holds this folder where `python -m pytest` imports from it.
+    starts in another folder, and holds this folder where `python -m pytest` imports from it; `first` comes before it,
+    and entries that are to be left out are told by `without`.
     """
     kept = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
     given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     here = [os.getcwd()] if {"", os.getcwd()}.intersection(sys.path) else []
-    path = os.pathsep.join(os.path.abspath(entry) for entry in (*given, *here))
-    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST") or name == kept}
+    entries = [os.path.abspath(entry) for entry in (*given, *here)]
+    entries = [entry for entry in entries if without is None or not without(Path(entry).resolve())]
+    left_out = ("PYTEST", "PYTHONPATH")
+    others = {name: value for name, value in os.environ.items() if name == kept or not name.startswith(left_out)}
+    path = os.pathsep.join((*map(str, first), *entries))
     return {**others, **({"PYTHONPATH": path} if path else {})}
 
 
@@ -199,7 +203,7 @@ def channel_of_worker() -> Channel:
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_starter() -> None:
+def end_with_starter(outlives_exec: bool = False) -> None:
     """Let the kernel kill this process and its group, from here on, when the starter is gone, whatever ended that.
 
     The standard input is a pipe that nobody writes to and that closes with the starter. Linux sends a chosen signal
@@ -207,11 +211,13 @@ def end_with_starter() -> None:
     waited instead would make the process multi-threaded, in which malloc is slower and a fork of the memory worker
     dangerous, and it would need the interpreter's lock to act.
 
-    Where the system cannot send such a signal, a worker ends at its next message instead.
+    With `outlives_exec` it holds for the program that takes this one's place too. Where the system cannot send such a
+    signal, a worker ends at its next message instead.
     """
     if not hasattr(fcntl, "F_SETSIG"):
         return
     pipe = os.dup(0)
+    os.set_inheritable(pipe, outlives_exec)
     with open(os.devnull) as nothing:  # what a benchmark reads
         os.dup2(nothing.fileno(), 0)
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())

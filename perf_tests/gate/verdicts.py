@@ -539,7 +539,17 @@ def read_accepted(path: Path) -> list[Acceptance]:
         raise ValueError(f"{path} holds more than [[accepted]] entries: {', '.join(sorted(unknown)) or 'accepted'}.")
     try:
         for entry in entries:
-            _refuse_older_form(entry)
+            # An older form, which `read_accepted_of_base` still understands, is refused with the line to write.
+            if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+                continue
+            about = f"The accepted entry of {entry['id']}"
+            if "counter" in entry:
+                line = f"counters = {{ {entry['counter']} = {entry.get('limit')} }}"
+                raise ValueError(f"{about} is of an older form; write `{line}` instead of its counter and limit.")
+            if "clock" not in entry and ("limit" in entry or not entry.get("counters")):
+                raise ValueError(
+                    f'{about} names no clock; add the line `clock = "wall"`, or "cpu" if it is of CPU time.'
+                )
         found = [acceptance(limit) for entry in entries for limit in _limits(entry)]
         # A limit that stands twice would be raised by an entry that no reviewer compares with the other.
         for row, count in Counter((row.id, row.revision, row.clock, row.counter) for row in found).items():
@@ -547,13 +557,10 @@ def read_accepted(path: Path) -> list[Acceptance]:
             if count > 1:
                 what = f"counter {counter}" if counter else f"{clock} time"
                 raise ValueError(f"{what} of {case} is accepted {count} times against {revision}; keep one entry.")
-        # A limit of a counter that the gate does not know would accept nothing, and not say so.
-        for limit in found:
-            if limit.counter is not None and limit.counter not in COUNTERS:
+            # A limit of a counter that the gate does not know would accept nothing, and not say so.
+            if counter is not None and counter not in COUNTERS:
                 known = ", ".join(COUNTERS)
-                raise ValueError(
-                    f"The accepted entry of {limit.id} has the counter {limit.counter!r}; write one of {known}."
-                )
+                raise ValueError(f"The accepted entry of {case} has the counter {counter!r}; write one of {known}.")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return found
@@ -566,18 +573,6 @@ def read_accepted_of_base(path: Path) -> list[Acceptance]:
         return [acceptance(limit) for entry in entries for limit in _limits(entry)]
     except (OSError, TypeError, ValueError, RecursionError):
         return []
-
-
-def _refuse_older_form(entry: object) -> None:
-    """Refuse, by ValueError with the line to write, an entry that `read_accepted_of_base` still understands."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        return
-    about = f"The accepted entry of {entry.get('id')}"
-    if "counter" in entry:
-        line = f"counters = {{ {entry['counter']} = {entry.get('limit')} }}"
-        raise ValueError(f"{about} is of an older form; write `{line}` instead of its counter and limit.")
-    if "clock" not in entry and ("limit" in entry or not entry.get("counters")):
-        raise ValueError(f'{about} names no clock; add the line `clock = "wall"`, or "cpu" if it is of CPU time.')
 
 
 def _limits(entry: object) -> list[object]:

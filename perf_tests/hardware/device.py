@@ -306,15 +306,9 @@ class Device(ABC):
     def allocated_bytes(self) -> int | None:
         return None
 
-    def peak_allocated_bytes(self) -> int | None:
-        return None
-
-    def peak_requested_bytes(self) -> int | None:
-        """Return the peak of what was asked for, without what the allocator's blocks are larger by."""
-        return None
-
-    def peak_reserved_bytes(self) -> int | None:
-        return None
+    def peaks(self) -> tuple[int | None, int | None, int | None]:
+        """Return allocated bytes, those asked for, which the allocator's blocks are larger than, and reserved ones."""
+        return None, None, None
 
 
 def open_device(torch_device: torch.device) -> Device:
@@ -412,14 +406,10 @@ class CudaDevice(Device):
     def allocated_bytes(self) -> int | None:
         return torch.cuda.memory_allocated(self.torch_device)
 
-    def peak_allocated_bytes(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self.torch_device)
-
-    def peak_requested_bytes(self) -> int | None:
-        return int(torch.cuda.memory_stats(self.torch_device)["requested_bytes.all.peak"])
-
-    def peak_reserved_bytes(self) -> int | None:
-        return torch.cuda.max_memory_reserved(self.torch_device)
+    def peaks(self) -> tuple[int | None, int | None, int | None]:
+        asked_for = int(torch.cuda.memory_stats(self.torch_device)["requested_bytes.all.peak"])
+        reserved = torch.cuda.max_memory_reserved(self.torch_device)
+        return torch.cuda.max_memory_allocated(self.torch_device), asked_for, reserved
 
 
 # How float32 products are computed, which torch can be told in two ways.

@@ -370,19 +370,17 @@ class RoundHealth:
 
     def facts(self) -> dict[str, Any]:
         """`energy_joules_per_round` includes the set-up of a round."""
-        if self.health is None:
-            return dict.fromkeys(
-                ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz")
-            )
-        start, stop, seconds = self._start_joules, self.health.energy_joules(), bound.time.perf_counter() - self._start
-        is_known = start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS
-        joules = (stop - start) / self._rounds if is_known else None  # type: ignore[operator]
-        return {
+        start, stop = self._start_joules, None if self.health is None else self.health.energy_joules()
+        seconds, joules = bound.time.perf_counter() - self._start, None
+        if start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS:
+            joules = (stop - start) / self._rounds
+        found = {
             "throttled_rounds": self.throttled_rounds,
             "energy_joules_per_round": joules,
             "throttle_reasons": dict(self.throttle_reasons),
             "median_sm_clock_mhz": median(self._sm_clocks_mhz) if self._sm_clocks_mhz else None,
         }
+        return dict.fromkeys(found) if self.health is None else found
 
 
 # Environment variables that change a figure without changing a line of code.

@@ -4,7 +4,9 @@ A launch pair is two fresh worker processes, one in each side's tree, that serve
 """
 
 import math
+import random
 import signal
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,17 +31,6 @@ from perf_tests.gate.samples import (
     exact_events,
 )
 from perf_tests.hardware.machine import keep_on, let_go, processors_for
-from perf_tests.interleaved.draws import (
-    FEWEST_QUADRUPLES,
-    QUADRUPLES_SECONDS,
-    Draw,
-    draw_cores,
-    draw_order,
-    draw_pair,
-    draw_quadruples,
-    is_disturbed,
-    quadruple_count,
-)
 from perf_tests.interleaved.sides import Trees, environment_of_side
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many
@@ -72,6 +63,102 @@ by as much, so only a hang is given up, and a long round never is."""
 
 MOST_DEATHS = 2
 """A case is given up when a worker has died or hung in it this often; before that both are launched again."""
+
+
+# Every random choice of a launch pair, a pure function of the run's seed, so that a run's layout can be repeated.
+
+# At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because
+# launches differ by more than further rounds of one launch would sharpen.
+FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
+QUADRUPLES_SECONDS = {1: 0.5, 2: 1.5}
+"""Seconds by stage: the time that all rounds of one case in one pair should take, unmeasured ones included.
+
+Stage 1 only selects, and most of its time goes into cases that do not differ. Stage 2 has few cases, of which each
+launch costs more than the rounds.
+"""
+LONG_QUADRUPLE_SECONDS = 1.0
+"""A quadruple this long is the only one of its case in a launch, in a drawn order, where nothing disturbs it: another
+launch says more."""
+DISTURBED = 0.05
+"""A log ratio: in a calm quadruple two rounds of one side differ by less. A case whose long quadruple is disturbed gets
+the fewest that others get, whose centre withstands one wild value. That favours no side: the two are not compared."""
+
+_NAME_LENGTH = 12
+_MOST_PADDING_BYTES = 4096
+"""A page: beyond it the stack's alignments repeat."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The layout of a launch pair."""
+
+    base_name: str
+    head_name: str
+    """Folder names of one length: the path of code affects where it lies in memory, and that its time."""
+    padding_bytes: int
+    """Length of an unused environment variable, which moves the stack by as much on both sides."""
+    hash_seed: int
+    head_starts_first: bool
+    """Whether head starts first, as in one of two pairs in a row, so that what favours the side that starts first
+    favours neither in all of a few."""
+
+
+def draw_pair(seed: int, pair: int) -> Draw:
+    """The layout of launch pair `pair` of the run with this seed.
+
+    Mytkowicz et al., "Producing wrong data without doing anything obviously wrong!", ASPLOS 2009, show by how much an
+    unrandomised layout favours one of two equal programs.
+    """
+    choose = random.Random(f"{seed} {pair}")
+    base_name, head_name = ("".join(choose.choices(string.ascii_lowercase, k=_NAME_LENGTH)) for _ in range(2))
+    return Draw(
+        base_name=base_name,
+        head_name=head_name,
+        padding_bytes=choose.randrange(_MOST_PADDING_BYTES),
+        hash_seed=choose.randrange(1 << 32),
+        head_starts_first=(random.Random(f"{seed} {pair // 2} starts").random() < 0.5) != bool(pair % 2),
+    )
+
+
+def draw_order(seed: int, pair: int, groups: Iterable[Sequence[str]]) -> list[str]:
+    """The cases in the order of this pair; those of one model stay together, so that it is built once."""
+    choose = random.Random(f"{seed} {pair} order")
+    shuffled = [choose.sample(group, len(group)) for group in groups]
+    choose.shuffle(shuffled)
+    return [item for group in shuffled for item in group]
+
+
+def draw_quadruples(seed: int, pair: int, case: str, count: int) -> list[str]:
+    """`count` orders, both equally often; the last of an odd count at random."""
+    choose = random.Random(f"{seed} {pair} {case}")
+    orders = [*ORDERS * (count // 2), *choose.sample(ORDERS, count % 2)]
+    choose.shuffle(orders)
+    return orders
+
+
+def draw_cores(seed: int, pair: int, case: str, cores: Sequence[int], count: int) -> list[int]:
+    """The `count` cores on which both sides run this case; all where there are no more."""
+    return random.Random(f"{seed} {pair} {case} cores").sample(cores, min(count, len(cores)))
+
+
+def quadruple_count(stage: int, quadruple_seconds: float) -> int:
+    """How many quadruples, of this duration with set-ups and unmeasured rounds, one pair of this stage gets.
+
+    Even, so that the cost of a change of turns cancels between the two orders; of a long one, where it is small, it
+    cancels between the pairs.
+    """
+    if quadruple_seconds >= LONG_QUADRUPLE_SECONDS:
+        return 1
+    wanted = 2 * round(QUADRUPLES_SECONDS[stage] / quadruple_seconds / 2)
+    return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))
+
+
+def is_disturbed(seconds: Iterable[Sequence[float]]) -> bool:
+    """Whether the rounds of a quadruple, those of each side apart, differ by more than calm ones do."""
+    return any(math.log(max(of_side) / min(of_side)) > DISTURBED for of_side in seconds)
+
+
+# The launch pairs.
 
 
 class UnmeasurableError(Exception):
@@ -189,27 +276,36 @@ class Measuring:
     """What the latest launch pair took beside its cases."""
     last_stage: int = 1
     _deaths: dict[str, int] = field(default_factory=dict)
+    # Of the launch pair at hand, over all processes that it needs.
+    _pair: int = 0
+    _cases: list[str] = field(default_factory=list)
+    _left: list[str] = field(default_factory=list)
+    """The cases not measured yet; `_at_hand` is the one that is being measured."""
+    _at_hand: str | None = None
+    _sentinels: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
+    _workers: dict[Side, WorkerProcess] = field(default_factory=dict)
 
     def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> float:
         """Measure each case of `groups` in one launch pair; its seconds. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
-        order = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
+        self._pair, self.last_stage, self._at_hand, self._sentinels = pair, stage, None, {}
+        self._cases = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
+        self._left = [*self._cases]
         self.trees.move(draw.base_name, draw.head_name)
-        self.watch.pair_begins(stage, pair, len(order))
-        self.last_stage = stage
-        part = _LaunchPair(self, stage, pair, list(order), draw)
+        self.watch.pair_begins(stage, pair, len(self._cases))
         self.once_seconds = 0.0
         start, counting_seconds = time.monotonic(), self.counting_seconds
-        while part.left:
+        while self._left:
             try:
-                part.measure()
+                with launched(self.trees, self.tasks, draw, self.python_of_base) as self._workers:
+                    self._measure_cases()
             except WorkerEndedError as error:
-                self._launch_again_or_give_up(error, part)
-        for (name, side), times in part.sentinel_seconds.items():
+                self._launch_again_or_give_up(error)
+        for (name, side), times in self._sentinels.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
         self.samples_file.append(PairTime(stage, pair, seconds).to_line())
-        of_cases = sum(self.case_seconds.get(case, 0.0) for case in order)
+        of_cases = sum(self.case_seconds.get(case, 0.0) for case in self._cases)
         self.launch_seconds = max(0.0, seconds - self.once_seconds - of_cases)
         return seconds
 
@@ -218,15 +314,30 @@ class Measuring:
         more_rounds = QUADRUPLES_SECONDS[stage] - QUADRUPLES_SECONDS[self.last_stage]
         return self.launch_seconds + sum(self.case_seconds.get(case, 0.0) + more_rounds for case in cases)
 
-    def count_cases(self, cases: Sequence[str], workers: Mapping[Side, WorkerProcess]) -> None:
+    def _measure_cases(self) -> None:
+        """Measure the cases left; raises WorkerEndedError as soon as one side fails."""
+        self._agree_on_cases()
+        for case in [*self._left]:
+            self._at_hand = case
+            self.watch.case_begins(case, self._cases.index(case))
+            start = time.monotonic()
+            once_seconds = self._measure_case(case)
+            self.once_seconds += once_seconds
+            self.case_seconds[case] = time.monotonic() - start - once_seconds
+            self._left.remove(case)
+            self._at_hand = None
+        if self.counts:
+            self._count_cases([case for case in self._cases if case not in self.left_out])
+
+    def _count_cases(self, cases: Sequence[str]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
         start = time.monotonic()
         self.counts = False
         for place, case in enumerate(cases):
             try:
-                for side, worker in workers.items():
+                for side, worker in self._workers.items():
                     worker.send({"count": self.own_ids[side][case]})
-                answers = {side: worker.receive(self.start_seconds) for side, worker in workers.items()}
+                answers = {side: worker.receive(self.start_seconds) for side, worker in self._workers.items()}
             except WorkerEndedError as error:
                 reason = f"counting {case_name(case)} failed: {error}"
                 for left in cases[place:]:
@@ -236,91 +347,52 @@ class Measuring:
                 self.samples_file.append(event.to_line())
         self.counting_seconds += time.monotonic() - start
 
-    def _launch_again_or_give_up(self, error: WorkerEndedError, part: "_LaunchPair") -> None:
+    def _launch_again_or_give_up(self, error: WorkerEndedError) -> None:
         """Give up the current case where it is not the first time; a side that cannot load has none of the cases."""
         if error.cannot_start and error.side == "head":
             raise UnmeasurableError(f"{error}.") from error
-        at_fault = part.at_hand or part.left[0]
+        at_fault = self._at_hand or self._left[0]
         self._deaths[at_fault] = self._deaths.get(at_fault, 0) + 1
         # Two workers that died before any case would die before the next one too.
-        lost = part.left if error.cannot_start or not part.at_hand else [part.at_hand]
+        lost = self._left if error.cannot_start or not self._at_hand else [self._at_hand]
         if error.cannot_start or self._deaths[at_fault] >= MOST_DEATHS:
             outcome, reason = (ABSENT, str(error)) if error.cannot_start else ("error", f"{error}, twice")
             for case in lost:
-                self.note_outcome(case, error.side, outcome, reason)
+                self._note_outcome(case, error.side, outcome, reason)
         else:
-            self.samples_file.append(Relaunch(part.pair, part.at_hand, error.side, str(error)).to_line())
-        part.left = [case for case in part.left if case not in self.left_out]
-        part.at_hand = None
+            self.samples_file.append(Relaunch(self._pair, self._at_hand, error.side, str(error)).to_line())
+        self._left = [case for case in self._left if case not in self.left_out]
+        self._at_hand = None
 
-    def note_outcome(self, case: str, side: Side, outcome: str, reason: str) -> None:
+    def _note_outcome(self, case: str, side: Side, outcome: str, reason: str) -> None:
         self.left_out.add(case)
         self.samples_file.append(NoTiming(case, side, outcome, reason).to_line())
 
-
-@dataclass
-class _LaunchPair:
-    """The cases left of one launch pair, over all processes that it needs."""
-
-    measuring: Measuring
-    stage: int
-    pair: int
-    left: list[str]
-    draw: Draw
-    at_hand: str | None = None
-    sentinel_seconds: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
-    workers: dict[Side, WorkerProcess] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        count = len(self.left)
-        # Under another interpreter they would not be identical work.
-        places = (0, count // 2, count - 1) if count and self.measuring.python_of_base is None else ()
-        self._with_sentinels = {self.left[place] for place in places}
-        self._all = list(self.left)
-
-    def measure(self) -> None:
-        """Launch both sides and measure the cases left; raises WorkerEndedError as soon as one side fails."""
-        measuring = self.measuring
-        with launched(measuring.trees, measuring.tasks, self.draw, measuring.python_of_base) as self.workers:
-            self._agree_on_cases()
-            for case in list(self.left):
-                self.at_hand = case
-                measuring.watch.case_begins(case, self._all.index(case))
-                start = time.monotonic()
-                once_seconds = self._measure_case(case)
-                measuring.once_seconds += once_seconds
-                measuring.case_seconds[case] = time.monotonic() - start - once_seconds
-                self.left.remove(case)
-                self.at_hand = None
-            if measuring.counts:
-                measuring.count_cases([case for case in self._all if case not in measuring.left_out], self.workers)
-
     def _agree_on_cases(self) -> None:
         """Leave out cases that a side lacks or defines differently; tell both sides the order."""
-        measuring = self.measuring
-        on_purpose = dict.fromkeys(measuring.differing_fields)
-        for side, answer in receive_all(self.workers, self.measuring.start_seconds).items():
+        on_purpose = dict.fromkeys(self.differing_fields)
+        for side, answer in receive_all(self._workers, self.start_seconds).items():
             there: Json = answer["ready"]
-            for case in list(self.left):
+            for case in [*self._left]:
                 reason = "it does not know a value of this case"
-                if (identity := there.get(measuring.own_ids[side][case])) is not None:
-                    of_head = measuring.identities[case]
-                    difference = identity_difference({**identity, **on_purpose}, {**of_head, **on_purpose})
+                if (identity := there.get(self.own_ids[side][case])) is not None:
+                    difference = identity_difference(
+                        {**identity, **on_purpose}, {**self.identities[case], **on_purpose}
+                    )
                     reason = f"under this id it measures something else: {difference}" if difference else ""
                 if reason:
-                    measuring.note_outcome(case, side, ABSENT, reason)
-                    self.left.remove(case)
-        for side, worker in self.workers.items():
-            own_ids = {case: measuring.own_ids[side][case] for case in self.left}
-            measured = [own_id for case, own_id in own_ids.items() if case in measuring.case_seconds]
+                    self._note_outcome(case, side, ABSENT, reason)
+                    self._left.remove(case)
+        for side, worker in self._workers.items():
+            own_ids = {case: self.own_ids[side][case] for case in self._left}
+            measured = [own_id for case, own_id in own_ids.items() if case in self.case_seconds]
             # The seed of both sides' inputs comes here, after their code was imported.
-            draws = {"seed": measuring.seed, "pair": self.pair}
+            draws = {"seed": self.seed, "pair": self._pair}
             worker.send({"order": list(own_ids.values()), "measured": measured, **draws})
 
     def _measure_case(self, case: str) -> float:
         """The seconds that it took for what only the first launches do."""
-        measuring = self.measuring
-        answers = receive_all(self.workers, self.measuring.start_seconds)
+        answers = receive_all(self._workers, self.start_seconds)
         once_seconds = max(answer.get("once_seconds", 0.0) for answer in answers.values())
         line = None
         if all("warm" in answer for answer in answers.values()):
@@ -330,16 +402,16 @@ class _LaunchPair:
                     line = {**self._measure_rounds(case, round_seconds), "cores": cores}
             except CaseEndedError as error:
                 answers[error.side] = error.answer
-        warm = {side: self.workers[side] for side, answer in answers.items() if "warm" in answer}
+        warm = {side: self._workers[side] for side, answer in answers.items() if "warm" in answer}
         # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
             worker.send({"enough": True})
-        answers.update(receive_all(warm, measuring.start_seconds))
+        answers.update(receive_all(warm, self.start_seconds))
         for side, answer in answers.items():
             if answer["outcome"] is not None:
-                measuring.note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
-        if line is not None and case not in measuring.left_out:
-            measuring.samples_file.append(line)
+                self._note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
+        if line is not None and case not in self.left_out:
+            self.samples_file.append(line)
         return float(once_seconds)
 
     @contextmanager
@@ -349,25 +421,25 @@ class _LaunchPair:
         The scheduler would keep each process on its own core, and load on one core would look like a difference of
         the code. Only once a case is warm: then its threads exist, and both sides have built it in parallel.
         """
-        measuring = self.measuring
-        if measuring.threads is None:
+        if self.threads is None:
             yield None
             return
-        cores = draw_cores(measuring.seed, self.pair, case, processors_for(measuring.threads), measuring.threads)
-        for worker in self.workers.values():
+        cores = draw_cores(self.seed, self._pair, case, processors_for(self.threads), self.threads)
+        for worker in self._workers.values():
             keep_on(worker.process.pid, cores)
         try:
             yield cores
         finally:
-            for worker in self.workers.values():
+            for worker in self._workers.values():
                 let_go(worker.process.pid)
 
     def _measure_rounds(self, case: str, round_seconds: float) -> Json:
+        stage, pair = self.last_stage, self._pair
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0
-        patience_seconds = self.measuring.answer_seconds + PATIENCE_ROUNDS * round_seconds
+        patience_seconds = self.answer_seconds + PATIENCE_ROUNDS * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
-        count = quadruple_count(self.stage, quadruple_seconds)
-        orders = draw_quadruples(self.measuring.seed, self.pair, case, max(count, FEWEST_QUADRUPLES))
+        count = quadruple_count(stage, quadruple_seconds)
+        orders = draw_quadruples(self.seed, pair, case, max(count, FEWEST_QUADRUPLES))
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
                 self._measure_quadruple(order, unmeasured, patience_seconds)
@@ -381,15 +453,16 @@ class _LaunchPair:
                 if not is_disturbed([quadruples[0][f"{side}{clock}"] for side in SIDES]):
                     break
         orders = orders[: len(quadruples)]
-        if case in self._with_sentinels:
-            for name in SENTINELS:
-                for side, turn in turns(orders[0]):
-                    answer = self._turn(side, {"sentinel": name, "count": turn}, self.measuring.answer_seconds)
-                    self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
+        # Under another interpreter they would not be identical work.
+        places = (0, len(self._cases) // 2, -1) if self.python_of_base is None else ()
+        for name in SENTINELS if case in {self._cases[place] for place in places} else ():
+            for side, turn in turns(orders[0]):
+                answer = self._turn(side, {"sentinel": name, "count": turn}, self.answer_seconds)
+                self._sentinels.setdefault((name, side), []).extend(answer["seconds"])
         clocks = [f"{side}{clock}seconds" for side in SIDES for clock in ("_", "_cpu_")]
         # A GPU's rounds have no CPU time.
         seconds = {name: [q[name] for q in quadruples] if name in quadruples[0] else None for name in clocks}
-        return {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders, **seconds}
+        return {"stage": stage, "pair": pair, "case": case, "orders": orders, **seconds}
 
     def _measure_quadruple(self, order: str, unmeasured: int, patience_seconds: float) -> dict[str, list[float]]:
         quadruple: dict[str, list[float]] = {}
@@ -398,13 +471,13 @@ class _LaunchPair:
             for clock in ("seconds", "cpu_seconds"):
                 if answer[clock] is not None:
                     quadruple.setdefault(f"{side}_{clock}", []).extend(answer[clock])
-            self.measuring.idle_cpu_seconds += answer["idle_cpu_seconds"]
-            self.measuring.turns += 1
+            self.idle_cpu_seconds += answer["idle_cpu_seconds"]
+            self.turns += 1
         return quadruple
 
     def _turn(self, side: Side, request: Json, patience_seconds: float) -> Json:
         """What one side measures while the other waits. Raises CaseEndedError where its case ends instead."""
-        answer = self.workers[side].ask(request, patience_seconds)
+        answer = self._workers[side].ask(request, patience_seconds)
         if "done" in answer:
             raise CaseEndedError(side, answer)
         return answer

@@ -15,7 +15,7 @@ import torch
 
 from perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests.bench.checked_rounds import CheckedRounds, Draws
-from perf_tests.bench.loop import Measure, Rounds, at_rate_of_clocks, refuse_the_suspicious, warm_up
+from perf_tests.bench.loop import Measure, Rounds, settled, warm_up
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
@@ -122,7 +122,7 @@ class RoundsOnDemand(Measure):
             )
             if replaced := put_back():  # before its results are judged
                 raise SuspiciousError(why_replaced(replaced))
-            refuse_the_suspicious(at_rate_of_clocks(facts))
+            settled(facts, is_user_code=True)
         checked.finish(min(warmup_seconds))
 
 

@@ -11,7 +11,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -43,6 +43,7 @@ from perf_tests.gate.verdicts import (
     SAME_PROGRAM,
     GateResult,
     RunVerdict,
+    Verdict,
     conclude,
     effective,
     next_step,
@@ -50,21 +51,31 @@ from perf_tests.gate.verdicts import (
     read_accepted_of_base,
 )
 from perf_tests.hardware.machine import can_bind
-from perf_tests.interleaved.draws import draw_pair
-from perf_tests.interleaved.measuring import STEADY, Measuring, OutOfTimeError, Watch, launched, receive_all
+from perf_tests.interleaved.measuring import (
+    STEADY,
+    Measuring,
+    OutOfTimeError,
+    Watch,
+    draw_pair,
+    launched,
+    receive_all,
+)
 from perf_tests.interleaved.same import Seen, Tree, differing, why_not_the_same
 from perf_tests.interleaved.sides import (
     Commit,
     Trees,
     alone,
     changed_since,
+    environment_of_side,
     environment_without_the_suite,
     measures,
     planted,
     run_git,
     state_of_head,
 )
-from perf_tests.interleaved.what_changed import what_changed
+from perf_tests.predict.difference import Difference, compare_sides, row_sentence
+from perf_tests.predict.operations import SideToPlay, sent_case
+from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many, some_of
 from perf_tests.records.store import identity_difference
 from perf_tests.user_code.named import SUITE, Repository
@@ -340,7 +351,8 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
         return "Exact counters are not compared, because the two sides run different settings."
     # What a named file imports may lie anywhere beside it.
     is_model_alone = plan.repository.holds_suite and not plan.repository.files
-    if plan.python_of_base is None and trees.have_the_same("model" if is_model_alone else "."):
+    base, head = (tree / "model" if is_model_alone else tree for tree in (trees.base, trees.head))
+    if plan.python_of_base is None and not differing(base, head):
         what = "model/" if is_model_alone else "The repository"
         return f"{what} is identical on both sides, so its exact counters are too."
     return None
@@ -394,6 +406,55 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
         "accepted": [asdict(entry) for entry in accepted],
     }
     return header, notes
+
+
+# What a change did to the program of the cases that a gate fails, told after everything is measured.
+
+MOST_CASES, MOST_ROWS = 3, 4
+"""Cases, and rows of each, that are told, worst first."""
+
+
+def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[str, str], trees: Trees) -> list[str]:
+    """The worst lines of the program of the cases that are SLOWER or MORE; empty where none is.
+
+    `other` are base's values on the axes that differ on purpose.
+    """
+    slower = [row for row in result.cases if row.verdict == Verdict.SLOWER and row.effect is not None]
+    slower.sort(key=lambda row: -row.effect.effect if row.effect else 0.0)
+    risen = [row.id for row in result.exact if row.verdict == Verdict.MORE]
+    names = [name for name in dict.fromkeys((*(row.id for row in slower), *risen)) if not cases[name].is_compiled]
+    if not names:
+        return []
+    base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
+    pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
+    lines = []
+    for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
+        lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _told(found))]
+    left = names[MOST_CASES:]
+    more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
+    return lines + more
+
+
+def side_in(tree: Path, repository: Repository) -> SideToPlay:
+    """The side whose code lies in `tree`, played in the folder and environment of a gate's worker."""
+    folder = tree if repository.holds_suite else repository.folder_in(tree)
+    return SideToPlay(tree, folder, environment_of_side(repository, tree), repository.told)
+
+
+def _at_base(case: Case, other: Mapping[str, str]) -> Case:
+    """The case with base's values on the axes that it has."""
+    values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
+    return replace(case, **values)  # type: ignore[type-var]  # each family is a dataclass
+
+
+def _told(found: Difference | str) -> list[str]:
+    if isinstance(found, str):
+        return [found]
+    if not found.rows:
+        return ["both sides issue the same operations; the cause is none that they show, such as work in Python."]
+    left = found.rows[MOST_ROWS:]
+    more = [f"{how_many(len(left), 'row')} more: perf-tests diff shows them."] if left else []
+    return [*map(row_sentence, found.rows[:MOST_ROWS]), *more]
 
 
 # The interpreter of base where it is another one: asked what it has, and refused where the suite cannot run in it.

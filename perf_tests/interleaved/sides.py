@@ -12,10 +12,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from filecmp import cmp
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -100,17 +99,6 @@ class Trees:
         self.base.rename(base)
         self.head.rename(head)
         self.base, self.head = base, head
-
-    def have_the_same(self, name: str) -> bool:
-        """Whether the folder `name` is identical in both trees, byte code and records aside."""
-        base, head = self.base / name, self.head / name
-        names = _sources(base)
-        return names == _sources(head) and all(cmp(base / name, head / name, shallow=False) for name in names)
-
-
-def _sources(folder: Path) -> set[Path]:
-    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {file for file in files if "__pycache__" not in file.parts and file.parts[0] != ".benchmarks"}
 
 
 @contextmanager
@@ -253,36 +241,31 @@ def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
     full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
     is_shallow = run_git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
     if not full_hash:
-        at_origin = run_git(root, *asked, "--end-of-options", f"origin/{revision}^{{commit}}").returncode == 0
-        raise TreeError(_why_not_found(revision, option, at_origin, is_shallow))
+        if run_git(root, *asked, "--end-of-options", f"origin/{revision}^{{commit}}").returncode == 0:
+            raise TreeError(
+                f"{option} {revision} names no revision here, but origin/{revision} is there: {option} "
+                f"origin/{revision}."
+            )
+        if not revision or not is_shallow:
+            raise TreeError(
+                f"{option} {shlex.quote(revision)} names no revision of this repository; "
+                "give a branch, a tag or a commit (`git log`)."
+            )
+        fetch = (
+            f"fetch it first with `git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, or clone with "
+            "the whole history"
+        )
+        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
+            fetch = "fetch the history first with `git fetch --unshallow`, or clone with it"
+        raise TreeError(
+            f"{option} {revision} is not in this shallow clone; {fetch} (actions/checkout: fetch-depth: 0)."
+        )
     if not is_shallow and run_git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
         raise TreeError(
             f"{option} {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
             "give a revision of this one (`git log`)."
         )
     return Commit(revision, full_hash[0], inside.stdout.strip())
-
-
-def _why_not_found(revision: str, option: str, at_origin: bool, is_shallow: bool) -> str:
-    if at_origin:
-        return (
-            f"{option} {revision} names no revision here, but origin/{revision} is there: {option} origin/{revision}."
-        )
-    if revision and is_shallow:
-        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
-            return (
-                f"{option} {revision} is not in this shallow clone; fetch the history first with "
-                "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
-            )
-        return (
-            f"{option} {revision} is not in this shallow clone; fetch it first with "
-            f"`git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, "
-            "or clone with the whole history (actions/checkout: fetch-depth: 0)."
-        )
-    return (
-        f"{option} {shlex.quote(revision)} names no revision of this repository; "
-        "give a branch, a tag or a commit (`git log`)."
-    )
 
 
 def changed_since(root: Path, base: Commit) -> dict[str, bool]:
@@ -332,29 +315,17 @@ def run_git(
 def environment_without_the_suite() -> dict[str, str]:
     """This process's, without pytest's variables and the repository on the path: its model/ would replace one that a
     tree lacks.
-
-    The rest of the path is absolute, because a worker starts in another folder.
     """
-    inherited = inherited_environment()
-    return {**inherited, "PYTHONPATH": _joined(entry for entry in _python_path(inherited) if entry != SUITE)}
+    return inherited_environment(without=lambda entry: entry == SUITE)
 
 
 def environment_of_side(repository: Repository, tree: Path) -> dict[str, str]:
     """The environment of a worker in `tree`, whose path never leads to the repository that the tree stands for."""
     if repository.holds_suite:
         return environment_without_the_suite()
-    inherited = inherited_environment()
-    others = [entry for entry in _python_path(inherited) if not entry.is_relative_to(repository.root)]
+    inherited = inherited_environment(repository.path_in(tree), lambda entry: entry.is_relative_to(repository.root))
     # Without the folder that the worker starts in: `model` or `perf_tests` may be the name of one of theirs.
-    return {**inherited, "PYTHONPATH": _joined((*repository.path_in(tree), *others)), "PYTHONSAFEPATH": "1"}
-
-
-def _python_path(environment: Mapping[str, str]) -> list[Path]:
-    return [Path(entry).resolve() for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-
-
-def _joined(path: Iterable[Path]) -> str:
-    return os.pathsep.join(map(str, path))
+    return {**inherited, "PYTHONSAFEPATH": "1"}
 
 
 # One gate, or search with the gate, at a time: two would share the machine, and neither could tell its neighbour from a

@@ -17,7 +17,6 @@ import gc
 import inspect
 import json
 import math
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -458,77 +457,54 @@ FIRST_ADDRESS = 0x7F00_0000_0000
 
 Snapshot = dict[str, Any]
 Frames = tuple[Frame, ...]
-Rows = Callable[[Frames], list[dict[str, Any]]]
 Happening = tuple[object, int, Frames]
 """A block came, or went where bytes are negative: its key, bytes, and the lines that made it."""
 
 
 def synthetic_snapshot(before: Iterable[Happening], during: Iterable[Happening]) -> Snapshot:
-    """Make a snapshot in which blocks of `before` have a place but no event."""
-    memory = _ImaginaryMemory()
+    """Make a snapshot of one segment, filled first fit, in which blocks of `before` have a place but no event."""
     # Each frame and each stack once, so that a file of 100 000 entries refers to them.
     row = cache(asdict)
     rows = cache(lambda frames: [row(frame) for frame in frames])
-    for key, count, frames in before:
-        memory.follow(key, count, frames)
+    live: dict[object, int] = {}
+    # By address: the size, the size asked for, and the lines.
+    blocks: dict[int, tuple[int, int, Frames]] = {}
     entries: list[dict[str, Any]] = []
-    for time, (key, count, frames) in enumerate(during):
-        address = memory.follow(key, count, frames)
-        if address is None:
+    end = FIRST_ADDRESS
+    for time, (key, count, frames) in [*((None, one) for one in before), *enumerate(during)]:
+        if count > 0:
+            size, address = -(-count // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, FIRST_ADDRESS
+            for other in sorted(blocks):
+                if other - address >= size:
+                    break  # the first gap that is large enough
+                address = other + blocks[other][0]
+            live[key], blocks[address], end = address, (size, count, frames), max(end, address + size)
+        elif key in live:
+            address = live.pop(key)
+            del blocks[address]
+        else:  # an empty one, or one that never came
             continue
-        event = {"addr": address, "size": abs(count), "stream": 0, "time_us": time, "frames": rows(frames)}
-        actions = ("alloc",) if count > 0 else ("free_requested", "free_completed")
-        entries += [{"action": action, **event} for action in actions]
-    return {"segments": memory.segments(rows), "device_traces": [entries[-MOST_ENTRIES:]]}
-
-
-class _ImaginaryMemory:
-    """One segment, filled first fit; blocks by address, each with its size, the size asked for and its lines."""
-
-    def __init__(self) -> None:
-        self._live: dict[object, int] = {}
-        self._blocks: dict[int, tuple[int, int, Frames]] = {}
-        self._addresses: list[int] = []
-        self._end = FIRST_ADDRESS
-
-    def follow(self, key: object, count: int, frames: Frames) -> int | None:
-        """Place or remove the block; returns its address, None for an empty one and for one that never came."""
-        if count <= 0:
-            gone = self._live.pop(key, None)
-            if gone is not None:
-                self._addresses.remove(gone)
-                del self._blocks[gone]
-            return gone
-        size, free = -(-count // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, FIRST_ADDRESS
-        for address in self._addresses:
-            if address - free >= size:
-                break  # the first gap that is large enough
-            free = address + self._blocks[address][0]
-        self._live[key] = free
-        self._blocks[free] = (size, count, frames)
-        insort(self._addresses, free)
-        self._end = max(self._end, free + size)
-        return free
-
-    def segments(self, rows: Rows) -> list[dict[str, Any]]:
-        blocks: list[dict[str, Any]] = []
-        free = FIRST_ADDRESS
-        for address in [*self._addresses, self._end]:
-            if address > free:
-                blocks.append(_block(free, address - free, 0, "inactive", []))
-            if address in self._blocks:
-                size, asked, frames = self._blocks[address]
-                blocks.append(_block(address, size, asked, "active_allocated", rows(frames)))
-                free = address + size
-        held = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
-        return [
-            {
-                "device": 0, "address": FIRST_ADDRESS, "total_size": self._end - FIRST_ADDRESS, "stream": 0,
-                "segment_type": "large", "segment_pool_id": (0, 0), "allocated_size": held, "active_size": held,
-                "requested_size": sum(block["requested_size"] for block in blocks), "is_expandable": False,
-                "frames": [], "blocks": blocks,
-            }
-        ]  # fmt: skip
+        if time is not None:
+            event = {"addr": address, "size": abs(count), "stream": 0, "time_us": time, "frames": rows(frames)}
+            actions = ("alloc",) if count > 0 else ("free_requested", "free_completed")
+            entries += [{"action": action, **event} for action in actions]
+    filled: list[dict[str, Any]] = []
+    free = FIRST_ADDRESS
+    for address in sorted({*blocks, end}):
+        if address > free:
+            filled.append(_block(free, address - free, 0, "inactive", []))
+        if address in blocks:
+            size, asked, frames = blocks[address]
+            filled.append(_block(address, size, asked, "active_allocated", rows(frames)))
+            free = address + size
+    held = sum(size for size, _, _ in blocks.values())
+    segment = {
+        "device": 0, "address": FIRST_ADDRESS, "total_size": end - FIRST_ADDRESS, "stream": 0,
+        "segment_type": "large", "segment_pool_id": (0, 0), "allocated_size": held, "active_size": held,
+        "requested_size": sum(asked for _, asked, _ in blocks.values()), "is_expandable": False,
+        "frames": [], "blocks": filled,
+    }  # fmt: skip
+    return {"segments": [segment], "device_traces": [entries[-MOST_ENTRIES:]]}
 
 
 def _block(address: int, size: int, asked: int, state: str, frames: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from traceback import walk_stack
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -123,26 +123,21 @@ def played(case: Case, tree: Path = SUITE) -> Played:
         raise NotCountedError(reason)
     what = f"{' with '.join(case.user_code) or 'the model'} cannot be played on tensors without content"
     try:
-        with guarded(what):
-            return _played(case, tree)
+        with guarded(what), fake_run(case.device, case.precision, Recording) as recording:
+            assert isinstance(recording, Recording)
+            recording.roots = tuple(dict.fromkeys((tree, SUITE)))
+            with recording.birthplaces():
+                if isinstance(case, LanguageModelCase):
+                    one_round = _training_round(case, recording)
+                else:
+                    assert isinstance(case, AttentionCase), "no collective is counted"
+                    one_round = _attention_round(case, recording)
+                one_round()
+                recording.begin()
+                one_round()
+            return recording.ended()
     except UserCodeError as error:
         raise NotCountedError(str(error)) from error
-
-
-def _played(case: Case, tree: Path) -> Played:
-    with fake_run(case.device, case.precision, Recording) as recording:
-        assert isinstance(recording, Recording)
-        recording.roots = tuple(dict.fromkeys((tree, SUITE)))
-        with recording.birthplaces():
-            if isinstance(case, LanguageModelCase):
-                one_round = _training_round(case, recording)
-            else:
-                assert isinstance(case, AttentionCase), "no collective is counted"
-                one_round = _attention_round(case, recording)
-            one_round()
-            recording.begin()
-            one_round()
-        return recording.ended()
 
 
 def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[], None]:
@@ -261,7 +256,7 @@ class Recording(Counting):
 
         def noting(original: Callable[..., None]) -> Callable[..., None]:
             def init(built: object, *arguments: Any, **named: Any) -> None:
-                self._built[id(built)] = tuple(self._lines())
+                self._built[id(built)] = tuple(place for _, place in self._frames() if place is not None)
                 original(built, *arguments, **named)
 
             return init
@@ -313,7 +308,7 @@ class Recording(Counting):
         """Lines that run now, innermost first, and of a node's backward those of its forward operation."""
         found: list[Place] = []
         builders = [*self._stepping]
-        for frame, line in walk_stack(inspect.currentframe()):
+        for frame, place in self._frames():
             if frame.f_code.co_filename == autograd_file():
                 number = backward_number()
                 of_node = self._newest_stack if number is None else self._of_node.get(number, ())
@@ -321,18 +316,14 @@ class Recording(Counting):
                 return
             if frame.f_code is code_of_module_calls():
                 builders.append(id(frame.f_locals["self"]))
-            if (place := self._place_at(frame.f_code, frame.f_lasti, line)) is not None:
+            if place is not None:
                 found.append(place)
         yield from found
         yield from dict.fromkeys(place for builder in builders for place in self._built.get(builder, ()))
 
-    def _lines(self) -> Iterator[Place]:
+    def _frames(self) -> Iterator[tuple[FrameType, Place | None]]:
         for frame, line in walk_stack(inspect.currentframe()):
-            if (place := self._place_at(frame.f_code, frame.f_lasti, line)) is not None:
-                yield place
-
-    def _place_at(self, code: CodeType, instruction: int, line: int) -> Place | None:
-        return _place(code, instruction, line, self.roots)
+            yield frame, _place(frame.f_code, frame.f_lasti, line, self.roots)
 
 
 @cache

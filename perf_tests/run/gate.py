@@ -9,14 +9,13 @@ import pytest
 
 from perf_tests.audit.rounds import BUSY_CORES
 from perf_tests.bench.options import Against
-from perf_tests.bench.recording import terminal_line
+from perf_tests.bench.recording import Line, line_or_log
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.verdicts import RunVerdict, Verdict
 from perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
-from perf_tests.interleaved.draws import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS
-from perf_tests.interleaved.measuring import UnmeasurableError, Watch
+from perf_tests.interleaved.measuring import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS, UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, PairCost, other_python, run_gate
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.predict.machine import kept_ceilings
@@ -83,12 +82,16 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         python_of_base=python_of_base,
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
-    terminal = config.pluginmanager.getplugin("terminalreporter")
+    terminal, output = config.pluginmanager.getplugin("terminalreporter"), line_or_log(config)
     limit = read_time_limit(config)
     limit.refuse_if_too_short(items)
     watch = Watch(
-        terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds, lambda: limit.seconds_left
-    )  # fmt: skip
+        terminal,
+        output if isinstance(output, Line) else None,  # None where nobody watches
+        plan.rules.screen_pairs,
+        plan.seconds,
+        lambda: limit.seconds_left,
+    )
     workbench.beside = RunsBeside(suite.settings.device, str(plan.storage))
     workbench.beside.look()
     opening = [*workbench.neighbours, gate_eta(items, plan.rules, against.minutes, workbench)]

@@ -82,8 +82,8 @@ def differences(
     Raises UsageError for a revision that is none.
     """
     # Imported late: `--help` needs no torch.
+    from perf_tests.interleaved.run import side_in
     from perf_tests.interleaved.sides import TreeError, find_commit, planted
-    from perf_tests.interleaved.what_changed import side_in
     from perf_tests.predict.difference import compare_sides
     from perf_tests.predict.operations import sent_case
 

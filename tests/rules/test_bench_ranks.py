@@ -448,7 +448,7 @@ def test_the_rank_with_the_least_room_decides_whether_all_hold_whole_weights_and
     clock = Mock(spec=RankClock, **{"from_all.return_value": [[1e15], [float(whole_bytes + spare_bytes)]]})
     measure: Any = SimpleNamespace(
         case=case, sharing=case.sharing, clock=clock, row=SimpleNamespace(available_bytes=7_000),
-        device=SimpleNamespace(peak_allocated_bytes=lambda: 2_000),
+        device=SimpleNamespace(peaks=lambda: (2_000, None, None)),
     )  # fmt: skip
     reason = SharedStepMeasure._why_not_without(measure)
     assert (reason is None) is runs

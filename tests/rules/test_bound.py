@@ -311,7 +311,7 @@ def test_a_file_that_replaces_things_on_import_blames_no_other(tmp_path: Path) -
 def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
     monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output))
-    monkeypatch.setattr(QueueDevice, "peak_allocated_bytes", lambda device: 100 + 1000 * len(looked))
+    monkeypatch.setattr(QueueDevice, "peaks", lambda device: (100 + 1000 * len(looked), None, None))
     device, benchmark = QueueDevice(), LoopBenchmark()
     TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(USERS))(lambda: "output")
     assert (looked, benchmark.extra_info["peak_allocated_bytes"]) == (["output"], 100)

@@ -92,7 +92,7 @@ def test_a_graphs_pool_is_no_allocated_peak_and_what_was_left_out_of_graphs_is_f
     """Of what a graph holds only the least is known."""
     seen = iter([Counter[str](), *[Counter(graphs=1, cudagraph_skips=1)] * 5])
     monkeypatch.setattr(loop, "count_compilations", lambda: next(seen))
-    monkeypatch.setattr(CpuDevice, "peak_allocated_bytes", lambda device: 1)
+    monkeypatch.setattr(CpuDevice, "peaks", lambda device: (1, None, None))
     benchmark = LoopBenchmark()
     TimedMeasure(benchmark, Clock(DEVICE), DEVICE, 3, 3, Row(case))(lambda: None)
     assert benchmark.extra_info["peak_allocated_bytes"] == peak

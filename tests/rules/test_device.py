@@ -122,9 +122,8 @@ def test_what_is_asked_of_a_gpu_reaches_the_driver(cuda: FakeCuda, monkeypatch: 
 def test_a_gpus_memory_is_read_off_the_allocator(cuda: FakeCuda) -> None:
     device = CudaDevice(GPU)
     assert device.available_bytes() == TOTAL_BYTES // 2 - 2 * GIB
-    assert (device.allocated_bytes(), device.peak_allocated_bytes(), device.peak_reserved_bytes()) == (100, 300, 500)
     cuda.says(memory_stats={"requested_bytes.all.peak": 290})
-    assert device.peak_requested_bytes() == 290
+    assert (device.allocated_bytes(), device.peaks()) == (100, (300, 290, 500))
     assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 40.0 GiB free, 40.0 GiB used"
     cuda.says(mem_get_info=(GIB, TOTAL_BYTES))
     assert device.available_bytes() == 0, "others have filled it"

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perf_tests.gate.samples import ORDERS
-from perf_tests.interleaved.draws import (
+from perf_tests.interleaved.measuring import (
     DISTURBED,
     FEWEST_QUADRUPLES,
     LONG_QUADRUPLE_SECONDS,

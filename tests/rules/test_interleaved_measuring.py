@@ -26,8 +26,16 @@ from perf_tests.gate.samples import (
 )
 from perf_tests.gate.statistics import decide_clock
 from perf_tests.interleaved import measuring as module
-from perf_tests.interleaved.draws import FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS, quadruple_count
-from perf_tests.interleaved.measuring import PRIMED_BELOW_SECONDS, Measuring, UnmeasurableError, Watch, turns
+from perf_tests.interleaved.measuring import (
+    FEWEST_QUADRUPLES,
+    LONG_QUADRUPLE_SECONDS,
+    PRIMED_BELOW_SECONDS,
+    Measuring,
+    UnmeasurableError,
+    Watch,
+    quadruple_count,
+    turns,
+)
 from perf_tests.interleaved.sides import Trees
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Repository

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.interleaved.same import differing
 from perf_tests.interleaved.sides import (
     LEFT_OUT,
     TREES,
@@ -68,9 +69,9 @@ def test_two_trees_have_the_same_model_where_every_file_is_the_same_byte_for_byt
         for name in ("__pycache__/x.pyc", "new.py"):
             (found.head / "model" / name).parent.mkdir(exist_ok=True)
             (found.head / "model" / name).touch()
-            assert found.have_the_same("model") == name.endswith(".pyc")
+            assert differing(found.base / "model", found.head / "model") == ([] if name.endswith(".pyc") else [name])
         (found.head / "model/new.py").rename(found.head / "model/sizes.py")
-        assert not found.have_the_same("model")
+        assert differing(found.base / "model", found.head / "model") == ["sizes.py"]
 
 
 def test_a_tree_of_this_suite_is_small_and_holds_nothing_that_no_benchmark_needs() -> None:
@@ -211,7 +212,7 @@ def test_a_repository_that_a_hooks_variables_name_is_not_asked_and_no_hook_runs(
     base = find_commit(clone, "HEAD")
     assert (base.full_hash, state_of_head(clone)) == (ours, {"commit": ours, "changed_files": 0})
     with planted(Repository(clone), base) as found:
-        assert found.have_the_same("model")
+        assert differing(found.base, found.head) == []
     assert not (tmp_path / "ran").exists()
 
 

@@ -134,8 +134,8 @@ def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = CpuDevice(CPU)
-    for name, found in {"allocated": 100, "peak_allocated": 120, "peak_requested": 115, "peak_reserved": 200}.items():
-        monkeypatch.setattr(device, f"{name}_bytes", lambda found=found: found)
+    monkeypatch.setattr(device, "allocated_bytes", lambda: 100)
+    monkeypatch.setattr(device, "peaks", lambda: (120, 115, 200))
     for flush, held in ((Mock(bytes=30), (70, 90, 85, 170)), (None, (100, 120, 115, 200))):
         info = timed(lambda: None, rounds=3, warmup_rounds=2, device=device, flush=flush)
         kinds = ("allocated", "requested", "reserved")
@@ -177,8 +177,7 @@ def test_new_values_are_written_before_the_set_up_and_the_flush_and_slices_are_k
             return {}
 
     device = CpuDevice(CPU)
-    monkeypatch.setattr(device, "peak_allocated_bytes", lambda: peak["bytes"])
-    monkeypatch.setattr(device, "peak_reserved_bytes", lambda: peak["bytes"])
+    monkeypatch.setattr(device, "peaks", lambda: (peak["bytes"], None, peak["bytes"]))
     monkeypatch.setattr(device, "start_peaks", lambda: peak.update(bytes=100))
 
     def target() -> None:
@@ -187,7 +186,7 @@ def test_new_values_are_written_before_the_set_up_and_the_flush_and_slices_are_k
 
     info = timed(
         target, 2, 1, device=device, flush=Mock(side_effect=lambda: did.append("flush"), bytes=0),
-        draws=Draws(3, "case"), row=Row(language_model_case(), values_seed=3), check=Kept,
+        draws=Draws(3, "case"), row=Row(language_model_case()), check=Kept,
         setup=lambda: did.append("set-up"), renew=lambda generator: did.append("write"),
     )  # fmt: skip
     of_round = did[did.index("before") - 1 :][:8]

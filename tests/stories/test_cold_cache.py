@@ -49,7 +49,7 @@ def test_caches_are_flushed_once_before_each_measured_round_and_outside_of_its_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the gate before each round that it asks for; the buffer is no part of the peak."""
-    monkeypatch.setattr(CpuDevice, "peak_allocated_bytes", lambda device: 1000)
+    monkeypatch.setattr(CpuDevice, "peaks", lambda device: (1000, None, None))
     warm_round = ["set-up", "clock", "target", "clock"]
     cold_round = ["set-up", "flush", *warm_round[1:]]
     clock, fixture, device = SpyClock(), LoopBenchmark(), CpuDevice(CPU)

@@ -25,7 +25,7 @@ from perf_tests.gate.samples import Rules, read_samples, rules_from_settings
 from perf_tests.gate.verdicts import conclude
 from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import gpu_named
-from perf_tests.interleaved.draws import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
+from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
 from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
 from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines

@@ -1,14 +1,13 @@
 """Stands in for pytest in a search: `model/case.json` of the commit at hand says what the gate does.
 
 `{"run": name of the samples that it leaves, in the folder RUNS}`, `{"cannot": why it is not collected}`, `{"refuses":
-why there is no run}`, `{"hangs": true}`, or `{"kills": true}`, its starter. What was asked for is appended to the file
-that FAKE_GATE_LOG names. Uses the standard library alone, because it starts often.
+why there is no run}`, or `{"hangs": true}`; `{"forgets": true}` beside a run, that git bisects. What was asked for is
+appended to the file that FAKE_GATE_LOG names. Uses the standard library alone, because it starts often.
 """
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -31,8 +30,8 @@ def main(words: list[str]) -> int:
         return 4
     if "hangs" in behaviour:
         time.sleep(600)
-    if "kills" in behaviour:
-        os.kill(os.getppid(), signal.SIGKILL)
+    if "forgets" in behaviour:
+        Path(".git/BISECT_START").unlink(missing_ok=True)
     (storage,) = (word.partition("file://")[2] for word in words if word.startswith("--benchmark-storage="))
     Path(storage, "gate").mkdir()
     shutil.copy(Path(os.environ["RUNS"], behaviour["run"]), Path(storage, "gate/samples.jsonl"))
