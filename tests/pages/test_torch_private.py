@@ -16,7 +16,7 @@ PRIVATE = re.compile(r"torch(\.\w+)*\._(?!_)\w+(\.\w+)*")
 
 def private_parts(source: str) -> list[str]:
     """Find the private parts of torch that a file imports, names, asks for by getattr or imports by a string."""
-    found, stands_for = [], {}
+    found, stands_for = list[str](), dict[str, str]()
     nodes = list(ast.walk(ast.parse(source)))
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -289,15 +289,16 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], str, dict[str, int]]] = {
 def test_a_change_of_the_code_is_seen_in_its_counters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of attention whose query goes through the change first."""
     change, part, differences = CHANGES[name]
-    changes: list[Callable[[Tensor], Tensor]] = [lambda query: query, change]
-    found = []
-    for changed in changes:
-        planted = replace(ATTENTION["naive"], build=lambda f=changed: lambda q, k, v: naive_attention(f(q), k, v))
+
+    def counted(change: Callable[[Tensor], Tensor]) -> Counters:
+        planted = replace(ATTENTION["naive"], build=lambda: lambda q, k, v: naive_attention(change(q), k, v))
         monkeypatch.setitem(ATTENTION, "naive", planted)
         attention_passes.cache_clear()
-        found.append(counters_of(attention_case(phase=f"attention_{part}", sequence_length=64)))
+        return counters_of(attention_case(phase=f"attention_{part}", sequence_length=64))
+
+    before, after = counted(lambda query: query), counted(change)
     attention_passes.cache_clear()
-    assert {one: getattr(found[1], one) - getattr(found[0], one) for one in differences} == differences
+    assert {one: getattr(after, one) - getattr(before, one) for one in differences} == differences
 
 
 def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_older_settings_had_no_early_looks_and_other_names_are_the_engines() -> 
     assert older == Rules(alpha=0.02, first_look=None, second_share=0.0, screen_above=0.0)
 
 
-LOOKS = [10, 18, 19, MOST_PAIRS + 1], [2, 18, 30, 36], [10, 10, 30, 36], [], [5, 10, 18.5, 30], 7
+LOOKS: tuple[object, ...] = [10, 18, 19, MOST_PAIRS + 1], [2, 18, 30, 36], [10, 10, 30, 36], [], [5, 10, 18.5, 30], 7
 SHARES = [0.25] * 3, [0.3] * 4, [-1, 1, 0.5, 0.5], [0, 0.5, 0.25, 0.25]
 VALUES: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "alpha": ((0.5, 0, "small"), (0.49,)),
