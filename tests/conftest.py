@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from perf_tests.__main__ import main
 from tests.support.forked_python import close_forked_python, forked_python
 from tests.support.git_repository import git, make_repository
+from tests.support.launch import Verb
 from tests.support.orphans import mark, orphans
 
 mark(os.environ)
@@ -57,6 +59,20 @@ def clone(repository: Path, tmp_path: Path) -> Path:
     """A working tree to change."""
     git(tmp_path, "clone", "-q", str(repository), "clone")
     return tmp_path / "clone"
+
+
+@pytest.fixture
+def verb(capsys: pytest.CaptureFixture[str]) -> Verb:
+    """Type a verb in this process."""
+
+    def typed(*words: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as ended:  # of argparse
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return typed
 
 
 @pytest.fixture

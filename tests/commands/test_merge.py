@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from perf_tests.__main__ import main
 from perf_tests.history.commits import machines_of
 from perf_tests.records.record import Json, why_not_a_record
 from perf_tests.records.store import each_run_once, list_records, read_record
 from perf_tests.verbs.gate import records_of
+from tests.support.launch import Verb
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, passed, record, timed, untimed, write_record
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
@@ -34,14 +34,14 @@ def written(folder: Path, *records: Json) -> list[str]:
     return [str(write_record(path, data)) for path, data in zip(paths, records, strict=True)]
 
 
-def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_path: Path) -> None:
+def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_path: Path, verb: Verb) -> None:
     later, earlier = (
         {**with_suite(data, started=f"2030-01-0{day}"), "datetime": f"2030-01-0{day}"}
         for data, day in ((SECOND, 2), (FIRST, 1))
     )
     paths = written(tmp_path, later, earlier)
     before = [Path(path).read_bytes() for path in paths]
-    assert main(["merge", *paths]) == 0
+    assert verb("merge", *paths)[0] == 0
     merged = json.loads((tmp_path / "machine/0003_abc.json").read_bytes())
     assert why_not_a_record(merged) is None
     assert merged["suite"]["selection"] == [FULL_STEP, FORWARD, BACKWARD, KERNELS]
@@ -85,31 +85,26 @@ REFUSED: dict[str, tuple[list[Json], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_set_of_shards_is_refused_in_one_sentence(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_set_of_shards_is_refused_in_one_sentence(name: str, tmp_path: Path, verb: Verb) -> None:
     records, words = REFUSED[name]
     paths = written(tmp_path, *records)
-    assert main(["merge", *paths]) == 3
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert words in sentence
+    code, _, said = verb("merge", *paths)
+    assert (code, len(said.splitlines()), words in said) == (3, 1, True), said
     assert sorted(map(str, tmp_path.rglob("*.json"))) == paths
 
 
-def test_a_merged_record_goes_to_a_new_file_on_request_and_over_none_that_exists(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_merged_record_goes_to_a_new_file_on_request_and_over_none_that_exists(tmp_path: Path, verb: Verb) -> None:
     """A figure that is no number, as Python reads NaN in a foreign record, is merged as unknown."""
     paths = written(tmp_path, FIRST, with_suite(SECOND, other_drivers=["x"]))
     Path(paths[0]).write_text(Path(paths[0]).read_text().replace('"extra_info": {', '"extra_info": {"odd": NaN,', 1))
     out, shards = tmp_path / "grid.json", ["machine/0001_abc", "machine/0002_abc"]
-    assert main(["merge", *paths, f"--output={out}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"record": str(out), "cases": 4, "shards": shards}
+    code, shown, _ = verb("merge", *paths, f"--output={out}", "--json")
+    assert (code, json.loads(shown)) == (0, {"record": str(out), "cases": 4, "shards": shards})
     merged = json.loads(out.read_bytes())
     assert merged["benchmarks"][1]["extra_info"]["odd"] is None
     assert merged["suite"]["other_drivers"] == ["x"]
     before = Path(paths[0]).read_bytes()
-    assert main(["merge", *paths, "-o", paths[0]]) == 2
+    assert verb("merge", *paths, "-o", paths[0])[0] == 2
     assert Path(paths[0]).read_bytes() == before
 
 
@@ -120,7 +115,7 @@ def launches(paths: Iterable[Path]) -> list[str]:
 
 @pytest.mark.parametrize("runs", [(None, None), ("journal-1", "journal-2")], ids=["older records", "with their runs"])
 def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
-    runs: tuple[str | None, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[str | None, ...], tmp_path: Path, verb: Verb
 ) -> None:
     """Otherwise the launches of a commit would count twice, and a page would compare a run with its own part.
 
@@ -130,23 +125,23 @@ def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
     copies = 2 if runs[0] else 1
     paths = written(tmp_path, *copies * [first], second, record([timed(seconds=[2.0])]))
     if runs[0]:
-        assert main(["compare", *paths[:2]]) == 3
-        assert "are one run, saved twice" in capsys.readouterr().err
+        code, _, said = verb("compare", *paths[:2])
+        assert (code, "are one run, saved twice" in said) == (3, True)
         assert len(launches(map(Path, paths[:2]))) == 1
-    assert main(["merge", *paths[:-1]]) == 0
+    assert verb("merge", *paths[:-1])[0] == 0
     left = [f"machine/000{copies + number}_abc" for number in (2, 3)]
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
         assert sorted(stored.name for stored in found) == left
     assert launches(sorted(tmp_path.glob("*/*.json"))) == left
 
 
-def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path) -> None:
+def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path, verb: Verb) -> None:
     """As the first records of one commit on two machines of a CI are."""
     first, second = (written(tmp_path / name, with_suite(FIRST, run=name)) for name in ("ours", "theirs"))
     others = written(tmp_path / "other", with_suite(SECOND, run="other"))
-    assert main(["merge", *second, *others, "-o", str(tmp_path / "merged.json")]) == 0
+    assert verb("merge", *second, *others, "-o", tmp_path / "merged.json")[0] == 0
     found = each_run_once([read_record(path) for path in (tmp_path / "merged.json", *map(Path, (*first, *second)))])
     assert [stored.path for stored in found] == [tmp_path / "merged.json", Path(first[0])]
     whole = write_record(tmp_path / "whole.json", record([timed(), timed(FULL_STEP)]))
     part = write_record(tmp_path / "part.json", shard(1, {FORWARD: 1}))
-    assert main(["compare", str(whole), str(part)]) == 0, "cases of other shards are not gone"
+    assert verb("compare", whole, part)[0] == 0, "cases of other shards are not gone"

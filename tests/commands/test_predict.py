@@ -6,58 +6,43 @@ from dataclasses import replace
 
 import pytest
 
-from perf_tests.__main__ import main
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE
 from perf_tests.hardware.limits import ALONE, UPDATES, WHOLE_MODELS
 from perf_tests.predict import request
 from perf_tests.predict.request import link_rate
 from perf_tests.predict.step import predict_case
-from perf_tests.records.record import Json
 from tests.support.example_cases import CEILINGS, attention_case
-from tests.support.launch import MODELS
+from tests.support.launch import MODELS, Verb
 
 STEP = "--size=tiny --context=64"
 SMALL_CARD = "memory=0.5GiB,bandwidth=300GB/s,fp32=10"
 ON_RANKS = "--size=tiny --context=16 --batch-size=1 --gpu=H100 --parallel=fsdp2 --world=8"
 ATTENTION = "--head-dim=16 --gpu=T4"
-Printed = pytest.CaptureFixture[str]
-
-
-def printed(capsys: Printed, words: str) -> tuple[int, str]:
-    code = main(["predict", *words.split()])
-    return code, "".join(capsys.readouterr())
-
-
-def as_json(capsys: Printed, words: str) -> tuple[int, Json]:
-    code, text = printed(capsys, f"{words} --json")
-    return code, json.loads(text)
-
-
-@pytest.mark.parametrize(
-    "words, rules",
-    [
-        (f"{STEP} --gpu H200", ["library workspaces: 33.55 MB of cuBLAS"]),
-        (f"{STEP} --gpu memory=24GiB,bandwidth=300GB/s,fp32=10", ["library workspaces: 8.52 MB"]),
-        ("--head-dim 16 --sequence-length 256 --gpu H200 --attention sdpa", []),
-        ("--head-dim 16 --sequence-length 256 --gpu A100-80GB --attention sdpa --precision bf16",
-         ["sdpa in 16 bits: flash"]),
-        ("--head-dim 16 --sequence-length 256 --gpu V100 --attention sdpa --precision fp16",
-         ["sdpa in 16 bits: memory-efficient (torch has no flash kernel for this card)"]),
-        ("--head-dim 16 --sequence-length 16384 --gpu H200",
-         ["library workspaces: 33.55 MB", "launches: elementwise kernels and reductions above 2 GiB"]),
+ALONE_OF_256 = "--head-dim 16 --sequence-length 256"
+LIBRARIES = {
+    f"{STEP} --gpu H200": ["library workspaces: 33.55 MB of cuBLAS"],
+    f"{STEP} --gpu memory=24GiB,bandwidth=300GB/s,fp32=10": ["library workspaces: 8.52 MB"],
+    f"{ALONE_OF_256} --gpu H200 --attention sdpa": [],
+    f"{ALONE_OF_256} --gpu A100-80GB --attention sdpa --precision bf16": ["sdpa in 16 bits: flash"],
+    f"{ALONE_OF_256} --gpu V100 --attention sdpa --precision fp16": [
+        "sdpa in 16 bits: memory-efficient (torch has no flash kernel for this card)"
     ],
-)  # fmt: skip
-def test_rules_of_cudas_libraries_and_ranges_are_printed_where_they_are_known(
-    capsys: Printed, words: str, rules: list[str]
-) -> None:
-    text = printed(capsys, words)[1]
+    "--head-dim 16 --sequence-length 16384 --gpu H200": [
+        "library workspaces: 33.55 MB", "launches: elementwise kernels and reductions above 2 GiB"
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LIBRARIES)
+def test_rules_of_cudas_libraries_and_ranges_are_printed_where_they_are_known(verb: Verb, words: str) -> None:
+    text, rules = verb("predict", *words.split())[1], LIBRARIES[words]
     shown = [line for line in text.splitlines() if line.startswith(("library workspaces", "sdpa in", "launches:"))]
-    assert len(shown) == len(rules)
-    assert all(line.startswith(rule) and len(line) <= 120 for line, rule in zip(shown, rules, strict=True))
+    assert [line[: len(rule)] for line, rule in zip(shown, rules, strict=True)] == rules
+    assert max(map(len, shown), default=0) <= 120
     assert ("\nrange: " in text) == ("not known" not in text) == ("sdpa" not in words)
     # Counts are of the class that the rows are of.
-    classes = re.findall(r"^  ([a-z ]+): \d+ of \d+ bound by", text, re.M)
     of_a_step = [] if "sdpa" in words else [WHOLE_MODELS, UPDATES]
+    classes = re.findall(r"^  ([a-z ]+): \d+ of \d+ bound by", text, re.M)
     assert classes == ([ALONE] if "--head-dim" in words and of_a_step else of_a_step)
 
 
@@ -105,56 +90,40 @@ SCREENS = {
 
 
 @pytest.mark.parametrize("words", SCREENS)
-def test_a_screen_says_whether_it_fits_and_what_it_assumes(capsys: Printed, words: str) -> None:
+def test_a_screen_says_whether_it_fits_and_what_it_assumes(verb: Verb, words: str) -> None:
     fits, *patterns = SCREENS[words]
-    code, text = printed(capsys, words)
+    code, text, _ = verb("predict", *words.split())
     assert code == fits
     assert [pattern for pattern in patterns if not re.search(str(pattern), text)] == []
 
 
-def test_json_says_the_same_to_machines(capsys: Printed) -> None:
-    code, data = as_json(capsys, f"{STEP} --gpu=T4")
-    assert (code, data["fits"], data["machine"]) == (0, True, "T4")
-    assert data["phases"]["full_step"]["identity"]["optimizer"] == "foreach"
-    assert set(data["optimizers"]) == {"loop", "foreach", "fused"}
-    code, data = as_json(capsys, f"{STEP} --gpu=T4 --checkpoint=all")
-    assert (code, data["fastest_that_fits"]) == (0, "none")
-    assert [row["identity"]["checkpoint"] for row in data["checkpoints"]] == ["none", "attention", "block", "2"]
-
-
-@pytest.mark.parametrize("typed, batch_size", [("--batch-size=1", 1), ("", ATTENTION_BATCH_SIZE)])
-def test_attention_alone_is_of_the_batch_that_is_typed(capsys: Printed, typed: str, batch_size: int) -> None:
-    _, data = as_json(capsys, f"{ATTENTION} --sequence-length=4096 {typed}")
-    forward = attention_case(sequence_length=4096, device="cuda", batch_size=batch_size)
+def test_attention_alone_is_of_the_batch_that_is_typed(verb: Verb) -> None:
     card = request.requested_machine("T4")
-    for one, case in zip(data["cells"], (forward, replace(forward, phase="attention_backward")), strict=True):
-        assert (one["identity"], one["peak_bytes"]) == (case.identity(), predict_case(case, card).peak_bytes)
+    for typed, batch_size in (("--batch-size=1", 1), ("", ATTENTION_BATCH_SIZE)):
+        data = json.loads(verb("predict", *f"{ATTENTION} --sequence-length=4096 {typed} --json".split())[1])
+        forward = attention_case(sequence_length=4096, device="cuda", batch_size=batch_size)
+        for one, case in zip(data["cells"], (forward, replace(forward, phase="attention_backward")), strict=True):
+            assert (one["identity"], one["peak_bytes"]) == (case.identity(), predict_case(case, card).peak_bytes)
 
 
-def test_help_names_both_default_batches(capsys: Printed) -> None:
-    with pytest.raises(SystemExit):
-        main(["predict", "--help"])
-    both = f"(default: {request.STEP_BATCH_SIZE}; {ATTENTION_BATCH_SIZE} with --head-dim)"
-    assert both in " ".join(capsys.readouterr().out.split())
-
-
-def test_here_is_this_machine_with_its_measured_ceilings(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_here_is_this_machine_with_its_measured_ceilings(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, with ceilings that were not measured: launching and kernels add up, and no error is known."""
     monkeypatch.setattr(request, "ceilings_here", lambda device: CEILINGS)
     monkeypatch.setattr(request, "physical_cores", lambda: 1)
-    code, data = as_json(capsys, f"{STEP} --gpu=here")
+    code, shown, _ = verb("predict", *STEP.split(), "--gpu=here", "--json")
+    data = json.loads(shown)
     assert (code, data["machine"], data["source"]) == (0, "this CPU", "planted")
     forward = data["phases"]["forward"]
     assert (forward["range_seconds"], forward["identity"]["device"]) == (None, "cpu")
     assert sum(forward["shares"].values()) == pytest.approx(1)
 
 
-def test_the_interconnects_rate_stands_beside_the_memorys(capsys: Printed) -> None:
+def test_the_interconnects_rate_stands_beside_the_memorys(verb: Verb) -> None:
     """Both are bytes per second."""
     assert [link_rate(text) for text in ("450GB/s", "12.5GB/s", None)] == [450e9, 12.5e9, None]
     memory = request.requested_machine("H100").ceilings.bytes_per_second
     for words, rate in ((f"{ON_RANKS} --interconnect=450GB/s", 450e9), (ON_RANKS, None)):
-        _, data = as_json(capsys, words)
+        data = json.loads(verb("predict", *words.split(), "--json")[1])
         assert (data["fits"], data["smallest_world_that_fits"], len(data["messages"])) == (True, 1, 9)
         assert (data["bytes_per_second"], data["interconnect_bytes_per_second"]) == (memory, rate)
         assert sum(data["bytes_by_category"].values()) == data["peak_bytes"]
@@ -210,7 +179,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(capsys: Printed, words: str) -> None:
-    code, text = printed(capsys, words)
-    assert (code, text.count("\n")) == (2, 1)
-    assert re.search(REFUSED[words], text), text
+def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(verb: Verb, words: str) -> None:
+    code, shown, said = verb("predict", *words.split())
+    assert (code, shown, said.count("\n")) == (2, "", 1)
+    assert re.search(REFUSED[words], said), said

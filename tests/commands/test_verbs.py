@@ -10,14 +10,16 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.__main__ import GROUPS, VERBS, main
+from perf_tests.__main__ import GROUPS, VERBS
 from perf_tests.cases.options import GROUPS as OPTION_GROUPS
 from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
 from tests.support.file_readers import READERS
+from tests.support.launch import Verb
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
 ROOT = Path(__file__).parents[2]
@@ -65,28 +67,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_a_refusal_is_one_sentence_beside_the_output_with_the_word_as_it_was_typed(
-    words: str, stored: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verb = words.partition(" ")[0]
-    write_record(stored, {**record([timed()]), "passes": [traced("kernels")] if verb == "kernels" else []})
-    reader = READERS[{"gate": "gate", "merge": "merge"}.get(verb, "samples")]
+def test_a_refusal_is_one_sentence_beside_the_output_with_the_word_typed(words: str, stored: Path, verb: Verb) -> None:
+    name = words.partition(" ")[0]
+    write_record(stored, {**record([timed()]), "passes": [traced("kernels")] if name == "kernels" else []})
+    reader = READERS[{"gate": "gate", "merge": "merge"}.get(name, "samples")]
     for name, content in {**reader.beside(), reader.file: reader.content()}.items():
         (stored.parents[2] / name).parent.mkdir(exist_ok=True)
         (stored.parents[2] / name).write_bytes(content)
-    assert main(words.format(file=stored).split()) == REFUSED[words]
-    printed, said = capsys.readouterr()
-    assert printed == ""
-    assert len(said.splitlines()) == 1
-    typed = re.findall(r"\./\S+|none\S*", words)[-1]
-    assert said.count(typed) == 1
+    code, shown, said = verb(*words.format(file=stored).split())
+    assert (code, shown, len(said.splitlines())) == (REFUSED[words], "", 1)
+    assert said.count(re.findall(r"\./\S+|none\S*", words)[-1]) == 1
     assert ".unfinished-" not in said
-
-
-def test_what_is_left_out_is_named_as_it_was_typed(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (stored.parents[2] / "none.json").write_text("{}")
-    assert main(["history", str(stored), "./none.json"]) == 1
-    assert "Left out: ./none.json cannot be used" in capsys.readouterr().err
 
 
 def test_every_verb_is_refused_something() -> None:
@@ -104,60 +95,43 @@ COMPARED: dict[str, tuple[Json, int, str]] = {
 
 
 @pytest.mark.parametrize("claim", COMPARED)
-def test_runs_are_compared(claim: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_compared(claim: str, tmp_path: Path, verb: Verb) -> None:
     now, code, said = COMPARED[claim]
     before = write_record(tmp_path / "before.json", record([timed(), timed(BACKWARD, phase="backward")], threads=4))
-    words = ["compare", str(before), str(write_record(tmp_path / "now.json", now))]
-    assert main(words) == code
-    assert said in "".join(capsys.readouterr())
-    if code < 3:
-        assert main([*words, "--json"]) == code
-        row = next(row for row in json.loads(capsys.readouterr().out) if row["id"] == FORWARD)
-        assert row["is_failure"] is False
+    words = "compare", before, write_record(tmp_path / "now.json", now)
+    ended, *shown = verb(*words)
+    assert (ended, said in "".join(shown)) == (code, True)
+    ended, as_json, _ = verb(*words, "--json")
+    rows = json.loads(as_json) if code < 3 else []
+    assert (ended, [row["is_failure"] for row in rows if row["id"] == FORWARD]) == (code, [False] * (code < 3))
 
 
-def test_a_packed_record_is_read_as_it_is(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+PACKED = (
+    "audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json", "history 0001 --json",
+    "gate {1} {1}", "report 0001 -o page.html",
+)  # fmt: skip
+
+
+def test_a_packed_record_is_read_as_it_is(stored: Path, verb: Verb) -> None:
     content = READERS["record"].content()
-    shown: dict[str, list[tuple[int, str]]] = {}
+    shown: dict[str, list[tuple[int, str]]] = {words: [] for words in PACKED}
     for path in (stored, stored.with_name("0001_x.json.xz")):
         path.write_bytes(content if path == stored else lzma.compress(content))
         (stored.parents[2] / "page.html").unlink(missing_ok=True)
-        for words in ("audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json",
-                      "history 0001 --json", "gate {1} {1}", "report 0001 -o page.html"):  # fmt: skip
-            code = main(words.format(path, path.parent).split())
-            shown.setdefault(words, []).append((code, capsys.readouterr().out.replace(".json.xz", ".json")))
+        for words, found in shown.items():
+            code, text, _ = verb(*words.format(path, path.parent).split())
+            found.append((code, text.replace(".json.xz", ".json")))
         path.unlink()
     for words, (plain, packed) in shown.items():
         assert packed == plain, words
         assert plain[0] in (0, 1), words
 
 
-@pytest.mark.parametrize("words", ["audit", "compare {file}", "kernels", "kernels --json", "replay"])
-def test_a_folder_in_the_place_of_a_file_is_named_once(
-    words: str, stored: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words.format(file=stored).split(), str(stored.parent)]) == 3
-    said = "".join(capsys.readouterr())
-    assert "it is a folder, not a file" in said
-    assert said.count(str(stored.parent)) == 1
-
-
-@pytest.mark.parametrize("words", [[], ["compare"], ["unknown"], ["predict", "--size=tiny"]])
-def test_wrong_words_are_a_usage_error(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(words)
-    assert exit_.value.code == 2
-
-
-def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None:
-    words = [sys.executable, "-m", "perf_tests", "audit", "published/e2e_timing.csv", "--all"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as verb:
-        assert verb.stdout is not None
-        assert verb.stderr is not None
-        verb.stdout.readline()
-        verb.stdout.close()
-        assert verb.stderr.read() == ""
-    assert verb.returncode == 0
+def test_a_folder_in_the_place_of_a_file_is_named_once(stored: Path, verb: Verb) -> None:
+    for words in (["audit"], ["compare", stored], ["kernels"], ["replay"]):
+        code, *both = verb(*words, stored.parent)
+        said = "".join(both)
+        assert (code, "it is a folder, not a file" in said, said.count(str(stored.parent))) == (3, True, 1), words
 
 
 CALL = "import sys; from perf_tests.__main__ import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules)"
@@ -191,10 +165,8 @@ def test_no_verb_but_report_may_load_the_page_and_help_loads_none() -> None:
         assert verb == "run" or "torch" not in loaded(CALL, verb, "--help"), verb
 
 
-def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
+def test_help_lists_every_verb(verb: Verb) -> None:
+    shown = verb("--help")[1]
     assert [*re.findall(r"^  (\w+) +\w.*\.$", shown, re.M)] == list(VERBS)
     assert list(GROUPS) == re.findall(r"^(\w[\w ]+):$", shown.partition("own\n")[2], re.M)
     assert next(iter(VERBS)) == "run", "it is needed first"
@@ -202,58 +174,48 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert files <= set(VERBS.values()), "each file is a verb's"
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
-def test_the_help_of_a_verb_begins_with_a_sentence_and_ends_with_two_examples_that_parse(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([verb, "--help"])
-    usage, sentence, *_, examples = capsys.readouterr().out.split("\n\n")
-    assert usage.startswith(f"usage: perf-tests {verb} ")
+@pytest.mark.parametrize("name", [name for name in VERBS if name != "run"])
+def test_the_help_of_a_verb_begins_with_a_sentence_and_ends_with_two_examples_that_parse(name: str, verb: Verb) -> None:
+    usage, sentence, *_, examples = verb(name, "--help")[1].split("\n\n")
+    assert usage.startswith(f"usage: perf-tests {name} ")
     assert re.fullmatch(r"[A-Z][^.]+(?:\.\w[^.]*)*\.", " ".join(sentence.split())), sentence
     first, *typed = examples.strip().splitlines()
     assert (first, len(typed)) == ("examples:", 2)
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--json", action="store_true")
-    importlib.import_module(VERBS[verb]).add_arguments(parser)
+    importlib.import_module(VERBS[name]).add_arguments(parser)
     for line in typed:
         program, named, *words = shlex.split(line)
-        assert (program, named) == ("perf-tests", verb)
+        assert (program, named) == ("perf-tests", name)
         parser.parse_args(words)
 
 
-def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["run", "--help"]) == 0
-    shown = capsys.readouterr().out
+def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests_are(verb: Verb) -> None:
+    shown = verb("run", "--help")[1]
     assert re.findall(r"^  (--[\w-]+)", shown, re.M) == [option.name for option in OPTIONS]
     assert [title for title in re.findall(r"^(\S.*):$", shown, re.M) if title != "examples"] == list(OPTION_GROUPS)
     assert "`perf-tests run --help-all`" in shown
     known = {option.name: option.parse for option in OPTIONS}
-    examples = shown.partition("\nexamples:\n")[2].strip().splitlines()
+    examples = [shlex.split(line)[2:] for line in shown.partition("\nexamples:\n")[2].strip().splitlines()]
     assert len(examples) == 2
-    for line in examples:
-        typed = shlex.split(line)[2:]
-        for name, value in itertools.pairwise([*typed, "--end"]):
-            if name in known and (parse := known[name]) is not None:
-                parse(name, value)
+    for typed in examples:
         assert {word for word in typed if word.startswith("--")} <= known.keys()
+        for name, value in itertools.pairwise([*typed, "--end"]):
+            if (parse := known.get(name)) is not None:
+                parse(name, value)
 
 
-def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     """From any folder; a first word that names a file of the benchmarks, or of the numerics suite, selects it."""
-    started: list[list[str]] = []
-    monkeypatch.setattr("os.execv", lambda executable, words: started.append(words))
-    main(["run", "--model", "a.py:build", "--json"])
-    main(["run", "test_counters.py", "-q"])
-    main(["run", "numerics_tests/test_softmax.py", "-q"])
+    monkeypatch.setattr("os.execv", execv := Mock())
     always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
-    assert started == [
-        [*always, f"{ROOT}/perf_tests", "--model", "a.py:build", "--json"],
-        [*always, f"{ROOT}/perf_tests/test_counters.py", "-q"],
-        [*always, f"{ROOT}/numerics_tests/test_softmax.py", "-q"],
-    ]
+    for typed, words in {
+        "--model a.py:build --json": f"{ROOT}/perf_tests --model a.py:build --json",
+        "test_counters.py -q": f"{ROOT}/perf_tests/test_counters.py -q",
+        "numerics_tests/test_softmax.py -q": f"{ROOT}/numerics_tests/test_softmax.py -q",
+    }.items():
+        verb("run", *typed.split())
+        assert execv.call_args.args[1] == [*always, *words.split()]
 
 
 def test_a_verb_imports_the_suites_model_where_another_one_is_nearer(tmp_path: Path) -> None:

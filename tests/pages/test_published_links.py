@@ -7,7 +7,6 @@ all_reduce table of the same machine, and a machine from the others. The page sh
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.hardware.limits import LINK_EFFICIENCY, Link, ParameterShapes, bus_share, fit_link, step_messages
 from perf_tests.predict.ranks import parameter_shapes
-from perf_tests.records.published import PUBLISHED, published_rows
+from perf_tests.records.published import published_rows
 from tests.support.documents import page
 
 FEWEST_TIMES_LONGER = 10
@@ -29,10 +28,10 @@ Held = tuple[str, float, float]
 UNNAMED = "not named"
 
 
-def tables(folder: Path) -> tuple[dict[Series, Messages], list[Series]]:
+def tables() -> tuple[dict[Series, Messages], list[Series]]:
     """(bytes, seconds) of each all_reduce table, and the tables that are left out because their times do not grow."""
     found: dict[Series, Messages] = defaultdict(list)
-    for row in published_rows("all_reduce.csv", folder):
+    for row in published_rows("all_reduce.csv"):
         series = row["source"].partition("/")[0], row["gpu"], row["backend"], int(row["world"])
         found[series].append((float(row["size_mb"]) * 1e6, float(row["ms"]) / 1e3))
     left_out = [one for one, messages in found.items() if max(messages)[1] < FEWEST_TIMES_LONGER * min(messages)[1]]
@@ -45,20 +44,20 @@ def link_of(messages: Sequence[tuple[float, float]]) -> Link:
     return link
 
 
-def of_two(folder: Path) -> dict[Series, Link]:
+def of_two() -> dict[Series, Link]:
     """Tables of two GPUs."""
-    return {series: link_of(found) for series, found in tables(folder)[0].items() if series[2:] == ("nccl", 2)}
+    return {series: link_of(found) for series, found in tables()[0].items() if series[2:] == ("nccl", 2)}
 
 
-def by_other_sizes(folder: Path) -> Iterator[Held]:
-    for series, rest in tables(folder)[0].items():
+def by_other_sizes() -> Iterator[Held]:
+    for series, rest in tables()[0].items():
         for at, (size, seconds) in enumerate(rest):
             yield f"{name_of(series)}, {size:g}", seconds, link_of([*rest[:at], *rest[at + 1 :]]).seconds(size)
 
 
-def by_two_ranks(folder: Path) -> Iterator[Held]:
+def by_two_ranks() -> Iterator[Held]:
     """Long messages by the bus bandwidth among two ranks of the same machine."""
-    known = tables(folder)[0]
+    known = tables()[0]
     for (source, device, backend, world), messages in known.items():
         rate = link_of(known[source, device, backend, 2]).bytes_per_second if world > 2 else 0.0
         for size, seconds in messages:
@@ -67,10 +66,10 @@ def by_two_ranks(folder: Path) -> Iterator[Held]:
                 yield f"{source}, {device}, {world} ranks, {size:g}", seconds, size * share / rate
 
 
-def by_all_reduce(folder: Path) -> Iterator[Held]:
+def by_all_reduce() -> Iterator[Held]:
     """What DDP steps exchange, by the all_reduce table of the same write-up and card, and no DDP figure."""
-    known = {(series[0], card(series[1])): link for series, link in of_two(folder).items()}
-    for row in published_rows("ddp.csv", folder):
+    known = {(series[0], card(series[1])): link for series, link in of_two().items()}
+    for row in published_rows("ddp.csv"):
         source, way = row["source"].partition("/")[0], {"naive": "ddp-naive", "flat": "ddp-flat"}.get(row["impl"])
         link = known.get((source, card(row["gpu"])))
         if way and row["comm_ms"] and link is not None:
@@ -79,13 +78,13 @@ def by_all_reduce(folder: Path) -> Iterator[Held]:
             yield name, float(row["comm_ms"]) / 1e3, seconds
 
 
-def by_other_machines(folder: Path) -> Iterator[Held]:
+def by_other_machines() -> Iterator[Held]:
     """A message of 1 GB between two GPUs by the median rate of the other machines."""
-    rates = {name_of(series): link.bytes_per_second for series, link in of_two(folder).items()}
-    cards = {UNNAMED, *(card(series[1]) for series in tables(folder)[0])}
+    rates = {name_of(series): link.bytes_per_second for series, link in of_two().items()}
+    cards = {UNNAMED, *(card(series[1]) for series in tables()[0])}
     rates |= {
         f"{row['source'].partition('/')[0]}, {row['gpu']}": shapes_of(row).bytes / (float(row["comm_ms"]) / 1e3)
-        for row in published_rows("ddp.csv", folder)
+        for row in published_rows("ddp.csv")
         if row["impl"] == "flat" and row["comm_ms"] and card(row["gpu"]) not in cards
     }
     for name, rate in rates.items():
@@ -106,21 +105,16 @@ def name_of(series: Series) -> str:
     return "{}, {}, {}, {} ranks".format(*series)
 
 
-LeftOut = Callable[[Path], Iterator[Held]]
+LeftOut = Callable[[], Iterator[Held]]
 
 
-@pytest.mark.parametrize(
-    "left_out, head, limit",
-    [
-        (by_other_sizes, "the time of an all-reduce", 0.1),
-        (by_two_ranks, "an all-reduce of 100 MB", 0.2),
-        (by_all_reduce, "the exchange of a DDP step", 0.1),
-        (by_other_machines, "1 GB between two GPUs", 0.4),
-    ],
-)
+@pytest.mark.parametrize("left_out, head, limit", [
+    (by_other_sizes, "the time of an all-reduce", 0.1), (by_two_ranks, "an all-reduce of 100 MB", 0.2),
+    (by_all_reduce, "the exchange of a DDP step", 0.1), (by_other_machines, "1 GB between two GPUs", 0.4),
+])  # fmt: skip
 def test_the_page_shows_the_errors_of_each_prediction(left_out: LeftOut, head: str, limit: float) -> None:
     by_source: dict[str, list[float]] = defaultdict(list)
-    for name, seconds, predicted_seconds in left_out(PUBLISHED):
+    for name, seconds, predicted_seconds in left_out():
         by_source[name.partition(",")[0]].append(abs(predicted_seconds / seconds - 1))
     errors = [error for found in by_source.values() for error in found]
     (row,) = (line for line in page("ranks").splitlines() if line.startswith(f"| {head}"))
@@ -150,11 +144,11 @@ def test_the_page_counts_the_exchanges_that_lie_in_the_range_of_link_efficiency(
 
 def test_tables_that_do_not_grow_are_left_out_and_one_message_on_nvlink_takes_longer_than_predicted() -> None:
     """One a gradient takes less."""
-    known, left_out = tables(PUBLISHED)
+    known, left_out = tables()
     assert ({series[0] for series in left_out}, len(left_out)) == ({"kbjiang"}, 2)
     assert "Two tables are left out" in page("ranks")
     assert not known.keys() & set(left_out)
-    steps = {name.split(", ")[1]: (seconds, predicted) for name, seconds, predicted in by_all_reduce(PUBLISHED)
+    steps = {name.split(", ")[1]: (seconds, predicted) for name, seconds, predicted in by_all_reduce()
              if name.startswith("ShibukiZero")}  # fmt: skip
     assert steps["flat"][0] > steps["flat"][1]
     assert steps["naive"][0] < steps["naive"][1]

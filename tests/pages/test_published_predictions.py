@@ -10,24 +10,12 @@ from claims.predicted_times import HELD_OF_THE_REFERENCE, published_attention
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.hardware.limits import FLOAT32_BYTES, HELD, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
-from perf_tests.predict.published import (
-    TORCH_THEN,
-    PublishedPeak,
-    predicted_bytes,
-    published_peaks,
-    unsplit_weight_bytes,
-    whole_block_bytes,
-)
+from perf_tests.predict import published
+from perf_tests.predict.published import PublishedPeak, predicted_bytes, published_peaks, whole_block_bytes
 from perf_tests.records.published import published_rows
+from tests.support import published_memory as memory
 from tests.support.documents import page
-from tests.support.published_memory import (
-    OUTLIERS,
-    AttentionPeak,
-    compared,
-    left_out_sources,
-    outlier,
-    small_attention_peaks,
-)
+from tests.support.published_memory import AttentionPeak, compared, outlier
 
 Cells = Callable[..., PublishedPeak]
 
@@ -38,11 +26,8 @@ def peak() -> Cells:
 
     def named(source: str, mode: str, context: int, precision: str = "fp32") -> PublishedPeak:
         wanted = (mode, context, precision)
-        (found,) = (
-            one
-            for one in cells
-            if source in one.source and (one.mode, one.case.context_length, one.case.precision) == wanted
-        )
+        of_source = [cell for cell in cells if source in cell.source]
+        (found,) = (one for one in of_source if (one.mode, one.case.context_length, one.case.precision) == wanted)
         return found
 
     return named
@@ -71,17 +56,13 @@ def test_a_published_peak_is_predicted_within_its_limit(name: str, peak: Cells) 
     assert (predicted_bytes(cell) == found.predicted_bytes) == (source != "yyin-dev")
 
 
-@pytest.mark.parametrize(
-    "source, context, precision, without, error",
-    [
-        (TABLE, 128, "fp32", {"zero_grad": "before_forward"}, -0.05),
-        ("damek", 512, "fp32", {"first_step": "no"}, 0.27),
-        ("damek", 512, "bf16", {"first_step": "no"}, 0.21),
-        ("TianqGuo", 512, "fp32", {"saves_more": "nothing"}, -0.03),
-        ("TianqGuo", 512, "bf16", {"saves_more": "nothing"}, -0.01),
-        ("yyin-dev", 256, "fp32", {"whole_blocks": "0"}, -0.02),
-    ],
-)
+@pytest.mark.parametrize("source, context, precision, without, error", [
+    (TABLE, 128, "fp32", {"zero_grad": "before_forward"}, -0.05),
+    ("damek", 512, "fp32", {"first_step": "no"}, 0.27), ("damek", 512, "bf16", {"first_step": "no"}, 0.21),
+    ("TianqGuo", 512, "fp32", {"saves_more": "nothing"}, -0.03),
+    ("TianqGuo", 512, "bf16", {"saves_more": "nothing"}, -0.01),
+    ("yyin-dev", 256, "fp32", {"whole_blocks": "0"}, -0.02),
+])  # fmt: skip
 def test_without_the_condition_that_its_code_states_a_full_step_is_off(
     source: str, context: int, precision: str, without: dict[str, str], error: float, peak: Cells
 ) -> None:
@@ -91,29 +72,24 @@ def test_without_the_condition_that_its_code_states_a_full_step_is_off(
     assert wrong.error < error if error < 0 else wrong.error > error
 
 
-@pytest.mark.parametrize(
-    "source, mode, context", [("brandon-snider", FORWARD, 512), ("LINYUNLinYun", "forward_peak(no_grad)", 1024)]
-)
-def test_a_cell_that_its_log_contradicts_is_predicted_as_the_log_has_it(
-    source: str, mode: str, context: int, peak: Cells
-) -> None:
-    (cell,) = compared([peak(source, mode, context)])
-    known = outlier(cell.cell)
-    assert known is not None
-    assert known.recorded_bytes is not None
-    assert abs(cell.error) > 0.02
-    assert abs(cell.predicted_bytes / known.recorded_bytes - 1) <= 0.01
+def test_a_cell_that_its_log_contradicts_is_predicted_as_the_log_has_it(peak: Cells) -> None:
+    for source, mode, context in (("brandon-snider", FORWARD, 512), ("LINYUNLinYun", "forward_peak(no_grad)", 1024)):
+        (cell,) = compared([peak(source, mode, context)])
+        known = outlier(cell.cell)
+        assert known is not None
+        assert known.recorded_bytes is not None
+        assert abs(cell.error) > 0.02
+        assert abs(cell.predicted_bytes / known.recorded_bytes - 1) <= 0.01
 
 
 def test_nothing_is_left_out_without_a_reason() -> None:
     """Empty cells are held to the card, each recorded outlier is a cell, and sources left out say what is missing."""
     cells = published_peaks()
-    empty = [
-        (cell.case.context_length, cell.case.precision) for cell in cells if TABLE in cell.source and cell.bytes is None
-    ]
-    assert empty == [(512, "fp32"), (512, "bf16")]
-    assert sum(cell.bytes is not None and outlier(cell) is not None for cell in cells) == len(published_rows(OUTLIERS))
-    reasons = {reason for _, reason in left_out_sources()}
+    empty = [cell.case for cell in cells if TABLE in cell.source and cell.bytes is None]
+    assert [(case.context_length, case.precision) for case in empty] == [(512, "fp32"), (512, "bf16")]
+    known = [cell for cell in cells if cell.bytes is not None and outlier(cell) is not None]
+    assert len(known) == len(published_rows(memory.OUTLIERS))
+    reasons = {reason for _, reason in memory.left_out_sources()}
     assert reasons
     assert "conditions unknown" not in reasons
     alone, not_compared = published_attention()
@@ -127,8 +103,8 @@ def test_weights_take_the_whole_blocks_that_a_snapshot_shows() -> None:
     A rest of more than a mebibyte is split off and used again.
     """
     config, mib = SIZES["xl"], 2**20
-    workspace_bytes = libraries_on(None, TORCH_THEN, {}).workspace_bytes
-    held = FLOAT32_BYTES * config.parameters + unsplit_weight_bytes(config) + workspace_bytes
+    workspace_bytes = libraries_on(None, published.TORCH_THEN, {}).workspace_bytes
+    held = FLOAT32_BYTES * config.parameters + published.unsplit_weight_bytes(config) + workspace_bytes
     assert held == pytest.approx(8_192_293_376, abs=mib)
     assert whole_block_bytes([mib // 2] * 3) == 3 * mib // 2
     assert whole_block_bytes([9 * mib, 9 * mib]) == 18 * mib, "11 MiB are split off, and 2 of them again"
@@ -138,7 +114,7 @@ def test_weights_take_the_whole_blocks_that_a_snapshot_shows() -> None:
 
 def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
     """Forward passes in a loop hold the former graph."""
-    peaks = small_attention_peaks()
+    peaks = memory.small_attention_peaks()
 
     def of(**wanted: object) -> list[AttentionPeak]:
         return [one for one in peaks if all(getattr(one, name) == value for name, value in wanted.items())]

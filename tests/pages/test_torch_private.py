@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 import torch
 
@@ -15,42 +14,26 @@ OF_NUMERICS = ROOT / "numerics_tests" / "harness" / "checks.py"
 PRIVATE = re.compile(r"torch(\.\w+)*\._(?!_)\w+(\.\w+)*")
 
 
-def imported_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """(name in the file, what it stands for), of everything that is imported."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-                yield "", alias.name
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def dotted(node: ast.expr, stands_for: dict[str, str]) -> str:
-    """`torch.autograd.graph` for what an expression names; empty for one that is no chain of names."""
-    if isinstance(node, ast.Name):
-        return stands_for.get(node.id, "")
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value, stands_for)}.{node.attr}"
-    return ""
-
-
 def private_parts(source: str) -> list[str]:
-    """What private parts of torch a file imports, names, asks for by getattr or imports by a string."""
-    tree = ast.parse(source)
-    imported = list(imported_names(tree))
-    stands_for = dict(imported)
-    found = [name for _, name in imported]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            found.append(dotted(node, stands_for))
-        elif isinstance(node, ast.Call):
-            function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            strings = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
-            if function == "import_module":
-                found += [str(name) for name in strings]
-            elif function in ("getattr", "hasattr"):
-                found += [f"{dotted(node.args[0], stands_for)}.{name!s}" for name in strings]
+    """Find the private parts of torch that a file imports, names, asks for by getattr or imports by a string."""
+    found, stands_for = list[str](), dict[str, str]()
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            found += [module + alias.name for alias in node.names]
+            stands_for |= {alias.asname or alias.name: module + alias.name for alias in node.names}
+    stands_for |= {name.partition(".")[0]: name.partition(".")[0] for name in stands_for.copy() if "." in name}
+    for node in nodes:
+        names = [ast.unparse(node)] if isinstance(node, ast.Attribute) and node.attr.startswith("_") else []
+        if isinstance(node, ast.Call):
+            function = ast.unparse(node.func).rpartition(".")[2]
+            strings = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
+            found += strings if function == "import_module" else []
+            names = [f"{ast.unparse(node.args[0])}.{name}" for name in strings if function in ("getattr", "hasattr")]
+        found += [
+            stands_for.get(first, "") + dot + rest for first, dot, rest in (name.partition(".") for name in names)
+        ]
     return [name for name in found if PRIVATE.fullmatch(name)]
 
 

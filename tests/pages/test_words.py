@@ -24,16 +24,3 @@ def test_sentences_are_short_and_few_begin_with_a_preposition(name: str) -> None
     assert len(prose.sentences) >= LEAST_SENTENCES
     assert prose.mean_words <= 17
     assert prose.begin_with_a_preposition <= 0.1
-
-
-def test_sentences_are_counted_without_code_tables_and_headings_and_list_items_apart() -> None:
-    text = "# A title of five words\n\nOne is short. In the\nsecond, `a b c` is one: it goes on\n\n"
-    items = "* An item\n  of four words\n* Another item; at its end\n<!-- nothing here -->\n"
-    prose = Prose(f"{text}    code here\n\n| a | b |\n\n{items}")
-    assert prose.sentences == [
-        "One is short.", "In the second, code is one:", "it goes on", "An item of four words", "Another item;",
-        "at its end",
-    ]  # fmt: skip
-    assert prose.words == 33
-    assert prose.begin_with_a_preposition == pytest.approx(2 / 6)
-    assert prose.mean_words == pytest.approx(22 / 4)

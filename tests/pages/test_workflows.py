@@ -80,13 +80,12 @@ def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: P
     stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$@"; echo "$PYTHONPATH"')
     (tmp_path / "code").mkdir()
     inputs = {"SUITE": "suite", "BASE": "HEAD^1", "MINUTES": "7", "OPTIONS": "--size tiny", "MODEL": model}
-    folders = {"FOLDERS": "src:lib"} if model else {"FOLDERS": "", "PYTHONPATH": ""}
+    folders = {"FOLDERS": "src:lib" if model else "", "PYTHONPATH": ""}
     ended = run("cd code\n" + script("reusable-gate", "Gate"), tmp_path, **inputs, **folders)
-    summary, path = (
-        f"--gate-summary {tmp_path}/temp/gate.md",
-        f"{tmp_path}/code/src:{tmp_path}/code/lib" if model else "",
-    )
-    assert ended.stdout == f"run --against HEAD^1 --gate-minutes 7 {summary} --size tiny{typed}\n{path}\n", ended.stderr
+    words, path = ended.stdout.splitlines()
+    summary = f"--gate-summary {tmp_path}/temp/gate.md"
+    assert words == f"run --against HEAD^1 --gate-minutes 7 {summary} --size tiny{typed}", ended.stderr
+    assert path == (f"{tmp_path}/code/src:{tmp_path}/code/lib" if model else "")
     assert "--benchmark-compare" not in WORKFLOWS["reusable-gate"]
 
 
@@ -105,9 +104,7 @@ def test_the_verdicts_are_kept_for_the_summary_and_the_comment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("branches, writes", [("perf-history", 2), ("other", 0)])
-def test_samples_of_the_main_branch_are_added_to_a_branch_that_is_there(
-    tmp_path: Path, branches: str, writes: int
-) -> None:
+def test_samples_of_the_main_branch_are_added_to_a_known_branch(tmp_path: Path, branches: str, writes: int) -> None:
     stand_in(
         tmp_path / "bin/gh",
         f"""case "$*" in
@@ -156,25 +153,23 @@ def verdicts(folder: Path, text: str) -> None:
     (folder / "gate/verdicts.txt").write_text(text)
 
 
-@pytest.mark.parametrize(
-    "said, pull_request, earlier, asked_for, text",
-    [
-        ("gate: FAILED (1 SLOWER)\n", "17", "", "--method POST repos/them/theirs/issues/17/comments", "(1 SLOWER)"),
-        ("gate: PASSED\n", "17", "4711\\n4712\\n", "--method PATCH repos/them/theirs/issues/comments/4711 ", "PASSED"),
-        (None, "17", "4711\\n", "--method PATCH", "No verdict: the log of the run says why."),
-        ("gate: PASSED\n", "", "", "", ""),
-    ],
-    ids=["the first", "in place of the last", "none, which is said too", "of an older head"],
-)
-def test_a_verdict_is_a_comment_on_its_pull_request(
-    said: str | None, pull_request: str, earlier: str, asked_for: str, text: str, tmp_path: Path
-) -> None:
+TO_ISSUE, TO_COMMENT = "--method POST repos/them/theirs/issues/17/comments", "--method PATCH repos/them/theirs/issues"
+COMMENTS: dict[str, tuple[str | None, str, str, str, str]] = {
+    # the verdict, the pull request, earlier comments, what GitHub is asked for, and the text
+    "the first": ("gate: FAILED (1 SLOWER)\n", "17", "", TO_ISSUE, "(1 SLOWER)"),
+    "in place of the last": ("gate: PASSED\n", "17", "4711\\n4712\\n", f"{TO_COMMENT}/comments/4711 ", "PASSED"),
+    "none, which is said too": (None, "17", "4711\\n", TO_COMMENT, "No verdict: the log of the run says why."),
+    "of an older head": ("gate: PASSED\n", "", "", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", COMMENTS)
+def test_a_verdict_is_a_comment_on_its_pull_request(name: str, tmp_path: Path) -> None:
+    said, pull_request, earlier, asked_for, text = COMMENTS[name]
     if said is not None:
         verdicts(tmp_path, said)
     asked, written = commented(tmp_path, pull_request, earlier)
-    assert asked_for in asked
-    assert text in written
-    assert bool(asked) is bool(pull_request)
+    assert (asked_for in asked, text in written, bool(asked)) == (True, True, bool(pull_request))
     assert written.startswith("<!-- perf-tests gate -->\n") is bool(pull_request)
     assert said is not None or "**failure**" in written
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import main
 from perf_tests.records.store import read_record
 from perf_tests.report import cs336 as writeup
 from perf_tests.report.cs336 import entries, markdown_page, problems, questions
 from perf_tests.report.cs336_ours import counted_figures
 from perf_tests.report.cs336_sources import ROOT, Sources, printed
 from tests.support.cs336 import COUNTED, checkout, with_record
-from tests.support.launch import launch_all
+from tests.support.launch import Verb, launch_all
 from tests.support.synthetic import record, timed, traced
 
 counted = cache(counted_figures)
@@ -28,14 +27,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writeup, "counted_figures", lambda: COUNTED)
 
 
-def test_the_page_is_what_its_command_writes_of_records_whose_code_is_in_git(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_is_what_its_command_writes_of_records_in_git(monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
     """With all steps counted, as `make pages` does."""
     monkeypatch.setattr(writeup, "counted_figures", counted)
-    assert main(["writeup"]) == 0
     written = (ROOT / "docs/cs336.md").read_text()
-    assert written == capsys.readouterr().out, "make pages"
+    assert verb("writeup")[:2] == (0, written), "make pages"
     answered, asked = map(int, re.findall(r"(\d+) of (\d+) problems have a figure", written)[0])
     assert answered == written.count("| figure |") >= 18
     assert asked == len(problems()) == 25
@@ -89,25 +85,22 @@ def test_each_command_collects_the_cases_of_its_answer_and_no_others(monkeypatch
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_tracked_page_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = checkout(tmp_path)
+def test_the_tracked_page_is_never_written_over(tmp_path: Path, verb: Verb) -> None:
+    root, ignored = checkout(tmp_path), "OS-CPython-3-64bit"
     (root / "docs").mkdir()
+    typed = "writeup", f"--root={root}"
     for path in (f"{root}/docs/cs336.md", f"{root}/docs/../docs/cs336.md"):
-        assert main(["writeup", f"--root={root}", "-o", path]) == 2
-        assert capsys.readouterr().err == f"{path} is the page of the committed records; name another file for yours.\n"
+        said = f"{path} is the page of the committed records; name another file for yours.\n"
+        assert verb(*typed, "-o", path) == (2, "", said)
     assert not (root / "docs/cs336.md").exists()
-    ignored = "OS-CPython-3-64bit"
     for number in range(5):
         with_record(root, record([timed(size="small", context_length=128)]), ignored, number)
-    assert main(["writeup", f"--root={root}"]) == 0
-    page = capsys.readouterr()
-    assert page.err == f"Left out: 5 records in .benchmarks/{ignored}: git ignores them; -o FILE takes them.\n"
-    assert main(["writeup", f"--root={root}", "-o", f"{root}/mine.md"]) == 0
-    mine = (root / "mine.md").read_text()
-    assert all(f"`.benchmarks/{ignored}/{number:04}_run.json`" in mine for number in range(5))
-    assert ignored not in page.out
-    assert main(["writeup", f"--root={root}", "--all", "-o", f"{root}/all.md"]) == 0
-    short, full = ((root / name).read_text() for name in ("mine.md", "all.md"))
+    code, page, said = verb(*typed)
+    assert said == f"Left out: 5 records in .benchmarks/{ignored}: git ignores them; -o FILE takes them.\n"
+    assert (code, ignored in page) == (0, False)
+    assert [verb(*typed, *words)[0] for words in (["-o", root / "a.md"], ["--all", "-o", root / "all.md"])] == [0, 0]
+    short, full = ((root / name).read_text() for name in ("a.md", "all.md"))
+    assert all(f"`.benchmarks/{ignored}/{number:04}_run.json`" in short for number in range(5))
     assert (short.count("\n## "), full.count("\n### ")) == (len(problems()), len(questions()))
 
 
@@ -130,50 +123,40 @@ def test_every_table_of_the_five_write_ups_is_on_the_page() -> None:
             return f"| {row[field]} " in written
         return (row["source_name"], row[field]) in shown
 
-    cells = [
-        (name, row, field) for name, fields in THEIRS.items() for row in printed(sources, name) for field in fields
-    ]
+    cells = [(name, row, one) for name, fields in THEIRS.items() for row in printed(sources, name) for one in fields]
     assert [(name, dict(row)) for name, row, field in cells if row[field] and not is_shown(name, row, field)] == []
 
 
 @pytest.mark.usefixtures("quick")
-def test_json_has_every_question_once_and_markdown_escapes_what_a_record_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "<script>alert(1)</script>"
+def test_json_has_every_question_once_and_markdown_escapes_what_a_record_says(tmp_path: Path, verb: Verb) -> None:
     forward = traced(size="small", context_length=128)
-    forward["values"]["kernels"][0]["name"] = name
+    forward["values"]["kernels"][0]["name"] = "<script>alert(1)</script>"
     with_record(checkout(tmp_path), {**record([timed(size="<b>", context_length=128)]), "passes": [forward]})
-    assert main(["writeup", "--json", f"--root={tmp_path}"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    code, shown, _ = verb("writeup", "--json", f"--root={tmp_path}")
+    rows = json.loads(shown)
     assert [(row["problem"], row["question"]) for row in rows] == [(one.problem, one.asked) for one in questions()]
     assert all(figure["text"] for row in rows for figure in (*row["here"], *row["published"]))
-    assert main(["writeup", "--all", f"--root={tmp_path}", f"--output={tmp_path}/page.md"]) == 0
+    ended = verb("writeup", "--all", f"--root={tmp_path}", f"--output={tmp_path}/page.md")[0]
     page = (tmp_path / "page.md").read_text()
-    assert "\\<script" in page
+    assert (code, ended, "\\<script" in page, page.count("\n### ")) == (0, 0, True, len(questions()))
     assert not re.search(r"(?<!\\)<(?:script|b)\b", page)
-    assert page.count("\n### ") == len(questions())
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_broken_record_is_named_and_without_its_tables_there_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["writeup", f"--root={tmp_path}"]) == 3
-    assert f"--root {tmp_path} holds no folder `published`; name a checkout" in capsys.readouterr().err
+def test_a_broken_record_is_named_and_without_its_tables_there_is_one_sentence(tmp_path: Path, verb: Verb) -> None:
+    code, _, said = verb("writeup", f"--root={tmp_path}")
+    assert (code, f"--root {tmp_path} holds no folder `published`; name a checkout" in said) == (3, True)
     (tmp_path / "published").mkdir()
-    assert main(["writeup", f"--root={tmp_path}"]) == 3
-    said = f"need: {tmp_path}/published/e2e_timing.csv cannot be read: No such file or directory.\n"
-    assert capsys.readouterr().err.endswith(said)
+    code, _, said = verb("writeup", f"--root={tmp_path}")
+    reason = f"need: {tmp_path}/published/e2e_timing.csv cannot be read: No such file or directory.\n"
+    assert (code, said.endswith(reason)) == (3, True)
     (tmp_path / "published").rmdir()
     with_record(checkout(tmp_path), record([timed()]))
     (tmp_path / ".benchmarks/some-machine/0002_run.json").write_text("{")
-    assert main(["writeup", f"--root={tmp_path}"]) == 1
-    assert "0002_run.json" in capsys.readouterr().err
+    code, _, said = verb("writeup", f"--root={tmp_path}")
+    assert (code, "0002_run.json" in said) == (1, True)
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_output_that_cannot_be_written_is_refused_at_once(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writeup, "counted_figures", lambda: pytest.fail("computed"))
-    assert main(["writeup", "--output", "./no/such/page.md"]) == 2
+    assert verb("writeup", "--output", "./no/such/page.md")[0] == 2

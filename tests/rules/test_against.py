@@ -26,23 +26,18 @@ def test_a_gate_on_a_cpu_measures_what_any_run_does_but_of_a_model_of_two_layers
     assert settings(size="small-2layers").sizes == ("small-2layers",)
 
 
-@pytest.mark.parametrize(
-    ("typed", "capability", "precisions"),
-    [
+def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    for typed, capability, precisions in (
         ({"device": "cuda"}, (9, 0), ("fp32", "bf16")),
         ({"device": "cuda"}, (7, 5), ("fp32",)),  # emulates bf16
         ({"device": "cuda", "precision": "tf32"}, (9, 0), ("tf32",)),
         ({"device": "cpu"}, (9, 0), ("fp32",)),
-    ],
-    ids=str,
-)
-def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(
-    typed: dict[str, str], capability: tuple[int, int], precisions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    FakeCuda(monkeypatch).sees(capability)
-    chosen = settings(**typed)
-    assert chosen.attention_alone_precisions == precisions
-    assert chosen.precisions == precisions or typed["device"] == "cpu"
+    ):
+        cuda.sees(capability)
+        chosen = settings(**typed)
+        assert chosen.attention_alone_precisions == precisions, typed
+        assert chosen.precisions == precisions or typed["device"] == "cpu"
 
 
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -104,19 +104,19 @@ def test_facts_raise_their_flag_and_no_other_and_each_flag_has_some_here() -> No
     assert {flag for flag, _ in FACTS} == {"", *ours.FLAGS}
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({"raw_seconds": times(3.0)}, "took 9.988 s by one clock and 29.96 s by a second one of the system"),
-        ({"cpu_seconds": times(2.5), **around(PROCESSORS)}, "in which 2 processors have at most 19.98 s"),
-        ({"over_roofline": 1.27}, "its kernels need 1.27 x the time that it took"),
-        (around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high"),
-         "It changed float32_matmul_precision from highest to high in its rounds"),
-    ],
-)  # fmt: skip
-def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement_shows(facts: Json, words: str) -> None:
-    (said,) = ours.accusations(ours.RowFacts(**{"rounds_seconds": HONEST, **facts}))
-    assert words in said
+ACCUSED: list[tuple[Json, str]] = [
+    ({"raw_seconds": times(3.0)}, "took 9.988 s by one clock and 29.96 s by a second one of the system"),
+    ({"cpu_seconds": times(2.5), **around(PROCESSORS)}, "in which 2 processors have at most 19.98 s"),
+    ({"over_roofline": 1.27}, "its kernels need 1.27 x the time that it took"),
+    (around({"float32_matmul_precision": "highest"}, float32_matmul_precision="high"),
+     "It changed float32_matmul_precision from highest to high in its rounds"),
+]  # fmt: skip
+
+
+def test_code_of_the_users_is_accused_with_figures_of_what_no_honest_measurement_shows() -> None:
+    for facts, words in ACCUSED:
+        (said,) = ours.accusations(ours.RowFacts(**{"rounds_seconds": HONEST, **facts}))
+        assert words in said
     busy = {**around(PROCESSORS), "other_cores": 1.2}
     assert ours.accusations(ours.RowFacts(rounds_seconds=HONEST, **busy)) == [], "a flag of the machine accuses nobody"
 
@@ -147,20 +147,17 @@ def test_steady_rounds_are_taken_for_slow_ones_as_rarely_as_the_level_and_their_
     draw = random.Random(rounds)
     most = min(rounds // 2, rounds - ours.FEWEST_REST, ours.MOST_SLOW)
     by_order = sum((count + 1) / math.comb(rounds, count) for count in range(1, most + 1))
-    assert (
-        0
-        < sum(ours.slow_first_rounds([draw.paretovariate(3.0) for _ in range(rounds)]) > 0 for _ in range(SERIES))
-        <= (SERIES * by_order)
-    )
+    tails = ([draw.paretovariate(3.0) for _ in range(rounds)] for _ in range(SERIES))
+    assert 0 < sum(ours.slow_first_rounds(tail) > 0 for tail in tails) <= SERIES * by_order
     for deviation in (0.02, 0.1):  # the binomial's own scatter beside the level: three standard deviations
         alarms = sum(ours.slow_first_rounds(noise(draw, rounds, deviation)) > 0 for _ in range(SERIES))
         assert alarms <= SERIES * ours.LEVEL + 3 * math.sqrt(SERIES * ours.LEVEL)
 
 
-@pytest.mark.parametrize("slow", [[1.5], [6.0, 2.0], [3.0, 1.4, 1.3], [1.3, 1.6], [5.0, 4.0, 3.0, 2.0, 1.5]])
-def test_slow_first_rounds_are_counted(slow: list[float]) -> None:
+def test_slow_first_rounds_are_counted() -> None:
     draw = random.Random(3)
-    assert {ours.slow_first_rounds([*slow, *noise(draw, 15)]) for _ in range(50)} == {len(slow)}
+    for slow in ([1.5], [6.0, 2.0], [3.0, 1.4, 1.3], [1.3, 1.6], [5.0, 4.0, 3.0, 2.0, 1.5]):
+        assert {ours.slow_first_rounds([*slow, *noise(draw, 15)]) for _ in range(50)} == {len(slow)}
 
 
 def test_a_first_round_slower_by_less_than_a_twentieth_or_outdone_by_a_later_one_is_not_slow() -> None:
@@ -177,26 +174,21 @@ STEADY = noise(random.Random(9), 10)
 FALLING = [value * (1.5 - 0.05 * place) for place, value in enumerate(STEADY)]
 
 
-@pytest.mark.parametrize("rounds, steady, outliers", [
-    *(([*slow, *noise(random.Random(5), 9 - len(slow)), 7.0, *noise(random.Random(6), 4)], 1 + len(slow), [10])
-      for slow in ([], [2.0])),
-    (CLIMBING, None, []), ([3.0, *CLIMBING], None, []), *(([1.0] * count, None, []) for count in range(4)),
-])  # fmt: skip
-def test_rounds_are_steady_after_the_slow_ones_unless_they_move_on_or_are_too_few(
-    rounds: list[float], steady: int | None, outliers: list[int]
-) -> None:
+def test_rounds_are_steady_after_the_slow_ones_unless_they_move_on_or_are_too_few() -> None:
     """An outlier in the middle is no warm-up, and hides none."""
-    assert (ours.steady_from(rounds), ours.outlier_places(rounds)) == (steady, outliers)
+    for slow in ([], [2.0]):
+        rounds = [*slow, *noise(random.Random(5), 9 - len(slow)), 7.0, *noise(random.Random(6), 4)]
+        assert (ours.steady_from(rounds), ours.outlier_places(rounds)) == (1 + len(slow), [10])
+    for rounds in (CLIMBING, [3.0, *CLIMBING], *([1.0] * count for count in range(4))):
+        assert (ours.steady_from(rounds), ours.outlier_places(rounds)) == (None, [])
 
 
-@pytest.mark.parametrize("rounds, configured, suggested", [
-    ([4.0, 2.0, *STEADY], 5, 7), ([2.0, *STEADY], 0, 1), (FALLING, 5, 10), (FALLING[::-1], 5, None), (STEADY, 5, None),
-    ([1.0] * 3, 5, None),
-])  # fmt: skip
-def test_a_warm_up_was_short_if_rounds_begin_slow_or_get_faster_and_is_told_what_would_do(
-    rounds: list[float], configured: int, suggested: int | None
-) -> None:
-    assert ours.suggested_warmup_rounds(rounds, configured) == suggested
+def test_a_warm_up_was_short_if_rounds_begin_slow_or_get_faster_and_is_told_what_would_do() -> None:
+    for rounds, configured, suggested in (
+        ([4.0, 2.0, *STEADY], 5, 7), ([2.0, *STEADY], 0, 1), (FALLING, 5, 10), (FALLING[::-1], 5, None),
+        (STEADY, 5, None), ([1.0] * 3, 5, None),
+    ):  # fmt: skip
+        assert ours.suggested_warmup_rounds(rounds, configured) == suggested, rounds
 
 
 @given(st.integers(1, 30), st.floats(0, 50) | st.just(math.inf))
@@ -225,8 +217,8 @@ def test_each_contradiction_in_a_kernel_pass_is_told_once() -> None:
         assert sentence in told
 
 
-@pytest.mark.parametrize("of_step, told", [(0.5, 0), (0.66, 1), (0.7, 1)])
-def test_products_must_take_less_of_a_full_step_than_of_a_forward_pass(of_step: float, told: int) -> None:
-    forward, full_step = ({"matrix_products": {"share_of_kernel_time": share}} for share in (0.66, of_step))
-    step = passed(FULL_STEP, values=full_step, phase="full_step", optimizer="loop")
-    assert len(ours.product_shares_that_do_not_fall([passed(FORWARD, values=forward), step])) == told
+def test_products_must_take_less_of_a_full_step_than_of_a_forward_pass() -> None:
+    for of_step, told in ((0.5, 0), (0.66, 1), (0.7, 1)):
+        forward, full_step = ({"matrix_products": {"share_of_kernel_time": share}} for share in (0.66, of_step))
+        step = passed(FULL_STEP, values=full_step, phase="full_step", optimizer="loop")
+        assert len(ours.product_shares_that_do_not_fall([passed(FORWARD, values=forward), step])) == told

@@ -40,16 +40,13 @@ def test_every_cell_that_breaks_physics_is_found_and_no_right_one_accused(
 def test_every_known_case_is_found_and_held_out_tables_have_no_hand_in_them(audits: dict[str, Audit]) -> None:
     of_files = {f"{name}.csv": audits[name] for name in audit_score.TABLES}
     assert [case for case, is_found in audit_score.known_cases_found(of_files) if not is_found] == []
-    assert not {f"{name}.csv" for name in audit_score.HELD_OUT} & {
-        cell["file"] for cell in audit_score.cells("known_cases")
-    }
+    known = {cell["file"] for cell in audit_score.cells("known_cases")}
+    assert not {f"{name}.csv" for name in audit_score.HELD_OUT} & known
     judged = [cell for name in audit_score.JUDGED for cell in audit_score.cells(f"judged_{name}")]
     assert sum(cell["compiled"] == cell["breaks_physics"] == "yes" for cell in judged) > 40
 
 
-def test_the_score_counts_what_is_missed_and_accused_and_refuses_a_judgement_on_no_cell(
-    audits: dict[str, Audit],
-) -> None:
+def test_the_score_counts_what_is_missed_and_accused_and_refuses_judging_no_cell(audits: dict[str, Audit]) -> None:
     audit = audits["e2e_timing"]
     first, *rest = audit.findings_of("impossible")
     assert len(scored(replace(audit, findings=rest)).missed) == 1

@@ -1,6 +1,7 @@
 """Tables of others are read under the names, units and signs in use, line by line; what is no table is refused."""
 
 import gzip
+import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -11,24 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perf_tests.audit import figures
+from perf_tests.audit.figures import timings_of
 from perf_tests.audit.rows import bytes_in, half_digit, number_in, seconds_in
 from perf_tests.audit.tables import audit_file, audits_of
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import AttentionWork
 from perf_tests.records.published import flat_figures
+from perf_tests.records.record import Json
 from perf_tests.verbs.tables import exported
-from tests.support.audited_tables import (
-    TOO_FAST,
-    Row,
-    attention_row,
-    audited,
-    model_row,
-    model_table,
-    read_table,
-    rules,
-    without,
-    written,
-)
+from tests.support import audited_tables as tables
+from tests.support.audited_tables import TOO_FAST, Row, audited, model_row, read_table, rules, without, written
 from tests.support.synthetic import record, timed, timed_attention
 
 
@@ -63,7 +57,7 @@ def test_units_are_read_and_one_that_may_be_either_is_both() -> None:
     assert {word: bytes_in(word) for word in AMOUNTS} == AMOUNTS
 
 
-@pytest.mark.parametrize("changes, reason", [
+UNREADABLE: list[tuple[Row, str]] = [
     ({"mean_ms": "35 parsecs"}, "mean_ms has no known unit of time: 'parsecs'"),
     ({"mean_ms": "fast"}, "mean_ms is not a number: 'fast'"),
     ({"mean_ms": "nan"}, "mean_ms is not finite and below 1e+15: 'nan'"),
@@ -71,23 +65,23 @@ def test_units_are_read_and_one_that_may_be_either_is_both() -> None:
     ({"batch": "2.5"}, "batch is not a whole number of 0 or more: 2.5"),
     ({"context": "-128"}, "context is not a whole number of 0 or more: -128"),
     ({"mean_ms": "3-5"}, "no figure"), ({"mean_ms": "OOM"}, "no figure"),
-])  # fmt: skip
-def test_a_row_that_cannot_be_read_is_unjudged_and_counted_and_spoils_no_other(changes: Row, reason: str) -> None:
-    audit = audited({**model_row(), **changes}, TOO_FAST)
-    assert (audit.counts()["not judged"], audit.counts()["impossible"]) == (1, 1)
-    assert audit.not_judged[0].place == "line 2"
-    assert audit.not_judged[0].sentence().startswith(reason)
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("line, reason", [
-    ("only,three,values", "the line has another number of values than the header"),
-    ('"quoted" badly,1', "the line is no CSV"),
-])  # fmt: skip
-def test_a_damaged_line_spoils_no_other(line: str, reason: str, tmp_path: Path) -> None:
+def test_a_row_or_a_line_that_cannot_be_read_is_unjudged_and_counted_and_spoils_no_other(tmp_path: Path) -> None:
+    for changes, reason in UNREADABLE:
+        audit = audited({**model_row(), **changes}, TOO_FAST)
+        ((place, said),) = ((one.place, one.sentence()) for one in audit.not_judged)
+        assert (place, said[: len(reason)], audit.counts()["impossible"]) == ("line 2", reason, 1)
     path = written(tmp_path, [model_row(), TOO_FAST])
-    path.write_text(path.read_text().replace("\n", f"\n{line}\n", 1))
-    audit = audit_file(path)
-    assert ([one.reason for one in audit.not_judged], audit.findings[0].places) == ([reason], ("line 4",))
+    whole = path.read_text()
+    for line, reason in (
+        ("only,three,values", "the line has another number of values than the header"),
+        ('"quoted" badly,1', "the line is no CSV"),
+    ):
+        path.write_text(whole.replace("\n", f"\n{line}\n", 1))
+        audit = audit_file(path)
+        assert ([one.reason for one in audit.not_judged], audit.findings[0].places) == ([reason], ("line 4",))
 
 
 @pytest.mark.parametrize("time, std_seconds", [
@@ -126,7 +120,7 @@ READ: list[tuple[Row, dict[str, Any]]] = [
     *((model_row(compiled=word), {"implementation": implementation}) for word, implementation in (
         ("no", "eager"), ("yes", "compiled"), ("fused", "fused"),
     )),
-    (without(attention_row(), "compiled"), {"implementation": "not stated"}),
+    (without(tables.attention_row(), "compiled"), {"implementation": "not stated"}),
     *((model_row() | {"phase": word}, {"phase": phase}) for word, phase in {
         "BACKWARD": "backward", "forward-backward": "forward_backward", "fwd + bwd": "forward_backward",
         "Full step": "full_step", "no_grad": "no_grad",
@@ -162,10 +156,13 @@ def test_a_table_is_read_as_spreadsheets_write_and_archives_pack_it(
     assert [getattr(figure, "seconds", None) for figure in read_table(packed)[1]] == [pytest.approx(0.0355)]
 
 
-@pytest.mark.parametrize("text, separator, seconds, rounding", [
+SIGNS: list[tuple[str, str, float | None, float | None]] = [
     ("1,234.5", "\t", 1.2345, 5e-5), ("1.234,5", "\t", 1.2345, 5e-5), ("1,234,567", "\t", 1234.567, 5e-4),
     ("34,25", "\t", 0.03425, 5e-6), ("1,234", ";", 0.001234, 5e-7), ("1,234", "\t", None, None),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, separator, seconds, rounding", SIGNS)
 def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(
     text: str, separator: str, seconds: float | None, rounding: float | None, tmp_path: Path
 ) -> None:
@@ -173,16 +170,15 @@ def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(
     path = written(tmp_path, [model_row(mean_ms=ms, source="a") for ms in ("35.5", "36.5")])
     path.write_text(path.read_text().replace(",", separator).replace("35.5", text))
     figure: Any = read_table(path)[1][0]
-    if seconds is None:
-        assert figure.reason == "a comma before three digits may begin decimals or separate thousands"
-    else:
-        assert (figure.seconds, figure.rounding_seconds) == pytest.approx((seconds, rounding))
+    found = [getattr(figure, name, None) for name in ("seconds", "rounding_seconds")]
+    assert found == [seconds and pytest.approx(seconds), rounding and pytest.approx(rounding)]
+    reason = "a comma before three digits may begin decimals or separate thousands"
+    assert getattr(figure, "reason", None) == (reason if seconds is None else None)
 
 
 def piped(rows: list[Row]) -> str:
-    return "\n".join(
-        f"| {' | '.join(cells)} |" for cells in ([*rows[0]], ["---:"] * len(rows[0]), *(row.values() for row in rows))
-    )
+    lines = [*rows[0]], ["---:"] * len(rows[0]), *(row.values() for row in rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def test_a_page_is_read_by_its_first_table_of_a_kind_and_the_others_are_named(tmp_path: Path) -> None:
@@ -224,9 +220,9 @@ def test_a_time_beside_what_is_no_label_is_judged(row: Row) -> None:
     assert "impossible: arithmetic" in rules(row)
 
 
-@pytest.mark.parametrize("label", [{"tf32": "True"}, {"allow_tf32": "True"}, {"matmul_precision": "high"}])
-def test_tf32_in_a_column_of_its_own_is_a_label(label: Row) -> None:
-    assert rules(TOO_FAST | label) == set()
+def test_tf32_in_a_column_of_its_own_is_a_label() -> None:
+    for label in ({"tf32": "True"}, {"allow_tf32": "True"}, {"matmul_precision": "high"}):
+        assert rules(TOO_FAST | label) == set()
 
 
 @pytest.mark.parametrize("kind, make", [("attention", timed_attention), ("timing", timed)])
@@ -238,18 +234,17 @@ def test_our_own_table_tells_its_implementations_apart(kind: str, make: Any, tmp
     assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
 
 
-@pytest.mark.parametrize("row, gpu, is_judged", [
-    (TOO_FAST | {"gpu": ""}, "A100-80GB", True), ({**AMOUNT, "gpu": "", "value": "90 GiB"}, "A100-80GB", True),
-    (model_row(gpu="H100"), "T4-16GB", False), (TOO_FAST | {"gpu": ""}, None, False),
-])  # fmt: skip
-def test_a_gpu_given_by_hand_stands_for_rows_that_name_none(
-    row: Row, gpu: str | None, is_judged: bool, tmp_path: Path
-) -> None:
-    assert bool(audit_file(written(tmp_path, [row]), gpu and gpu_named(gpu)).findings) is is_judged  # type: ignore[arg-type]
+def test_a_gpu_given_by_hand_stands_for_rows_that_name_none(tmp_path: Path) -> None:
+    a100 = gpu_named("A100-80GB")
+    for row, gpu, is_judged in (
+        (TOO_FAST | {"gpu": ""}, a100, True), (AMOUNT | {"gpu": "", "value": "90 GiB"}, a100, True),
+        (model_row(gpu="H100"), gpu_named("T4-16GB"), False), (TOO_FAST | {"gpu": ""}, None, False),
+    ):  # fmt: skip
+        assert bool(audit_file(written(tmp_path, [row]), gpu).findings) is is_judged, row
 
 
 def test_a_file_is_read_in_parts_and_counted_as_a_whole(tmp_path: Path) -> None:
-    path = written(tmp_path, [*model_table(), *[TOO_FAST] * 3])
+    path = written(tmp_path, [*tables.model_table(), *[TOO_FAST] * 3])
     whole, parts = audit_file(path), list(audits_of(path, window=10))
     assert max(len(part.places) for part in parts) == 10
     assert sum(part.counts()["impossible"] for part in parts) == whole.counts()["impossible"] == 3
@@ -281,9 +276,7 @@ NO_SHAPE = "lacks the columns d_model, d_ff, n_layers, read as a table of model 
     ("run.json", '{"benchmarks": [{"name": "x", "stats": {"data": 0.5}}]}', "Benchmark x has no timing"),
     ("run.json", f'{{"benchmarks": [{{"name": "x", "stats": {{"data": [{10**400}]}}}}]}}', "x has no timing"),
 ])  # fmt: skip
-def test_what_is_no_table_and_no_run_is_refused_in_one_sentence(
-    name: str, content: str | None, said: str, tmp_path: Path
-) -> None:
+def test_what_is_no_table_or_run_is_one_sentence(name: str, content: str | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="latin-1") if content is not None else path.mkdir()
     with pytest.raises(ValueError, match=r"\S") as caught:
@@ -292,3 +285,72 @@ def test_what_is_no_table_and_no_run_is_refused_in_one_sentence(
     assert said in message
     assert str(path) in message
     assert "\n" not in message
+
+
+PRECISIONS = {
+    "fp32": "fp32", "torch.float32": "fp32", "fp32, TF32 off": "fp32", "fp32 (no tf32)": "fp32",
+    "fp32 allow_tf32=False": "fp32", "fp32 (highest)": "fp32", "fp32 (TF32 on)": "tf32", "fp32/tf32": "tf32",
+    "float32 (high)": "tf32", "AMP bf16": "bf16", "bf16 weights, fp32 sums": "bf16", "fp8": None,
+    "bf16 (fp8 products)": None, "fp16, fp16 accumulate": None, "int8": None, "bf16?": None,
+}  # fmt: skip
+IMPLEMENTATIONS = {
+    "eager": "unfused", "naive eager": "unfused", "pytorch eager": "unfused", "compiled": "compiled",
+    "max-autotune": "compiled", "naive compiled": "unfused", "sdpa eager": "tiled", "triton_fa2 compiled": "tiled",
+    "a new idea eager": "unknown", "naive eager ours checkpoint block": "unknown", "kernels.py:flash eager": "unknown",
+}  # fmt: skip
+AXES = {
+    ("naive", "eager", "none"): "eager", ("compiled", "eager", "none"): "compiled",
+    ("naive", "compiled", "none"): "compiled", ("sdpa", "eager", "none"): "sdpa eager",
+    ("naive", "eager", "block"): "naive eager ours checkpoint block",
+}  # fmt: skip
+WHOLE_SQUARE = {"naive": True, "flash": True, "linear attention": False, "block-sparse": False, "mamba": False}
+ANOTHER_MODEL = {"gpt2-large": True, "Llama-3": True, "t5": True, "large": False, "2.7B": False}
+
+
+def test_labels_are_read_as_their_words_say_and_for_the_figure_where_they_leave_something_open() -> None:
+    assert {label: figures.labelled_precision(label) for label in PRECISIONS} == PRECISIONS
+    assert {words: figures.attention_of(words) for words in IMPLEMENTATIONS} == IMPLEMENTATIONS
+    assert {axes: figures.implementation_named(*axes) for axes in AXES} == AXES
+    assert {name: figures.covers_the_square(name) for name in WHOLE_SQUARE} == WHOLE_SQUARE
+    assert {name: figures.is_another_model(name) for name in ANOTHER_MODEL} == ANOTHER_MODEL
+
+
+@pytest.mark.parametrize("gpu, honest, fast, limit", [
+    ("NVIDIA A100-SXM4-80GB", {}, {"seconds": (1e-9,) * 10}, "A100"),
+    (None, *({"matmul_ceiling_tflops_per_second": rate} for rate in (0.1, 1e-6)), "best product measured there"),
+])  # fmt: skip
+def test_a_record_is_held_to_a_gpus_datasheet_and_to_the_ceiling_that_a_cpus_run_measured(
+    gpu: str | None, honest: Json, fast: Json, limit: str, tmp_path: Path
+) -> None:
+    """A model of two layers in 1 s is fine on any GPU; in a nanosecond on none."""
+    path = tmp_path / "run.json"
+    for changes, found in ((honest, []), (fast, [("impossible", "arithmetic")])):
+        path.write_text(json.dumps(record([timed(**changes)], gpu={"name": gpu} if gpu else None)))
+        findings = audit_file(path).findings
+        assert [(finding.verdict, finding.rule) for finding in findings] == found
+        assert all(limit in finding.limit for finding in findings)
+
+
+def test_a_row_is_read_by_the_median_of_its_rounds_and_its_axes() -> None:
+    rows = [timed(seconds=(1.0, 2.0, 6.0)), timed(attention="sdpa"), timed_attention(attention="compiled")]
+    first, *others = timings_of(record(rows, gpu={"name": "T4"}))
+    assert (first.seconds, first.rounds) == (2.0, 3)
+    assert first.std_seconds == pytest.approx((14 / 3) ** 0.5)
+    assert (first.gpu, first.implementation, first.phase) == ("T4", "eager", "forward")
+    assert [one.implementation for one in others] == ["sdpa eager", "compiled"]
+
+
+NOT_JUDGED: dict[str, Json] = {
+    "neither phase nor shape": {},
+    "no formula knows": timed(model="a.py:build")["extra_info"],
+    "shared by several ranks": timed(parallel="ddp")["extra_info"],
+    "no shape: d_model, d_ff, num_layers, num_heads, vocab_size must lie": timed(d_model=10**10)["extra_info"],
+    "no shape: int()": timed(d_model=None)["extra_info"],
+}
+
+
+def test_a_row_without_a_shape_that_a_formula_knows_is_not_judged_and_says_why() -> None:
+    rows = [{"name": "test_x", "stats": {"mean": 0.1}, "extra_info": info} for info in NOT_JUDGED.values()]
+    read = timings_of({"machine_info": {"node": "x"}, "benchmarks": rows})
+    assert [one.work for one in read] == [None] * len(rows)
+    assert all(reason in one.without_work for reason, one in zip(NOT_JUDGED, read, strict=True))

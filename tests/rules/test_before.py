@@ -1,6 +1,7 @@
 """Before the first case: the cases of a run, what it refuses, its baseline, and what its record says of it."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,18 +19,8 @@ from perf_tests.bench.session import Run, noted, session_of
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
-from perf_tests.run.before import (
-    cases_left,
-    choose_baseline,
-    commit_info_of,
-    complete_machine_info,
-    is_restricted,
-    keep_selection,
-    of_interrupted_run,
-    places_of_share,
-    prepare_table,
-    read_run_options,
-)
+from perf_tests.run import before as run_before
+from perf_tests.run.before import choose_baseline, is_restricted, of_interrupted_run
 from perf_tests.run.ends import predicted_seconds
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, TOY, attention_case, language_model_case
@@ -50,7 +41,8 @@ GRID = [
 
 @pytest.mark.parametrize("shares", [1, 2, 3, 6])
 def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of_them(shares: int) -> None:
-    parts = [places_of_share(GRID, replace(SETTINGS, shard=(share, shares))) for share in range(1, shares + 1)]
+    settings = [replace(SETTINGS, shard=(share, shares)) for share in range(1, shares + 1)]
+    parts = [run_before.places_of_share(GRID, one) for one in settings]
     assert sorted(place for part in parts for place in part) == list(range(len(GRID)))
     assert all(part == sorted(part) for part in parts)
     models = [{noted(GRID[place]).case.built_from for place in part} for part in parts]
@@ -61,7 +53,7 @@ def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of
 
 def test_more_shares_than_models_are_refused() -> None:
     with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
-        places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
+        run_before.places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
 
 
 def config(*arguments: str, limit: str | None = None, known: Any = None, **options: object) -> Any:
@@ -86,74 +78,66 @@ def test_the_first_line_says_whose_model_is_measured_where_a_user_would_not_expe
     assert told[1:] == plugin.pytest_report_header(here)
 
 
-@pytest.mark.parametrize(
-    "arguments, options, restricts",
-    [
-        (["perf_tests"], {}, False),
-        (["."], {}, False),
-        (["numerics_tests", "."], {}, False),
-        *((["perf_tests"], {name: ["x"]}, True) for name in ("keyword", "markexpr", "deselect", "ignore", "lf")),
-        (["perf_tests"], {"ignore_glob": ["*"]}, True),
-        (["perf_tests/test_forward.py"], {}, True),
-        (["perf_tests::test_forward"], {}, True),
-        (["numerics_tests"], {}, True),
-    ],
-)
-def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run(
-    arguments: list[str], options: dict[str, Any], restricts: bool
-) -> None:
-    chosen = config(*arguments, **options)
-    plugin.pytest_deselected([])
-    assert is_restricted(chosen) is restricts
-    plugin.pytest_deselected([Mock(config=chosen)])
-    assert is_restricted(chosen), "whatever plugin deselects"
+RESTRICTS: list[tuple[str, dict[str, Any], bool]] = [
+    *((words, {}, False) for words in ("perf_tests", ".", "numerics_tests .")),
+    *(
+        ("perf_tests", {name: ["x"]}, True)
+        for name in ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
+    ),
+    *((words, {}, True) for words in ("perf_tests/test_forward.py", "perf_tests::test_forward", "numerics_tests")),
+]
 
 
-@pytest.mark.parametrize(
-    "arguments, options, words",
-    [
-        *(([argument], options, words) for argument in (".", "perf_tests", "perf_tests/test_forward.py::test_forward")
-          for options, words in (({"dist": "load"}, "drop -n"), ({"codspeed": True}, "drop --codspeed"),
-                                 ({"reruns": 2}, "-p no:rerunfailures"), ({"count": 2}, "-p no:repeat"))),
-        *(([argument], {"dist": "load", "codspeed": False}, None)
-          for argument in ("numerics_tests", "perf_tests/bench", "tests/rules/test_gate.py")),
-        (["perf_tests"], {"dist": "no", "codspeed": False, "reruns": 0, "count": 1}, None),
-        (["x"], {"retry": True}, "--retry .* add --resume"),
-        (["x"], {"resume_any_driver": True}, "--resume-any-driver .* add --resume"),
-        (["x"], {"resume_any_driver": True, "retry": True, "resume": True}, None),
-        (["x"], {"limit": "3", "known": {"saving": SavingOptions(Path(), disabled=True)}}, "--time-limit keeps"),
-        (["x"], {"limit": "3", "known": {"settings": replace(SETTINGS, nvtx=True)}}, "--time-limit keeps"),
-        (["x"], {"limit": "3"}, None),
-        (["x"], {"known": {"saving": SavingOptions(Path(), disabled=True)}}, None),
-    ],
-)  # fmt: skip
+def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run() -> None:
+    for words, options, restricts in RESTRICTS:
+        chosen = config(*words.split(), **options)
+        plugin.pytest_deselected([])
+        assert is_restricted(chosen) is restricts, (words, options)
+        plugin.pytest_deselected([Mock(config=chosen)])
+        assert is_restricted(chosen), "whatever plugin deselects"
+
+
+OF_OTHERS: dict[str, dict[str, Any]] = {
+    "drop -n": {"dist": "load"}, "drop --codspeed": {"codspeed": True}, "-p no:rerunfailures": {"reruns": 2},
+    "-p no:repeat": {"count": 2},
+}  # fmt: skip
+UNSAVED = {"saving": SavingOptions(Path(), disabled=True)}
+OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
+    *((typed, options, words) for typed in (".", "perf_tests", "perf_tests/test_forward.py::test_forward")
+      for words, options in OF_OTHERS.items()),
+    *((typed, {"dist": "load", "codspeed": False}, None)
+      for typed in ("numerics_tests", "perf_tests/bench", "tests/rules/test_gate.py")),
+    ("perf_tests", {"dist": "no", "codspeed": False, "reruns": 0, "count": 1}, None),
+    ("x", {"retry": True}, "--retry .* add --resume"),
+    ("x", {"resume_any_driver": True}, "--resume-any-driver .* add --resume"),
+    ("x", {"resume_any_driver": True, "retry": True, "resume": True}, None),
+    ("x", {"limit": "3", "known": UNSAVED}, "--time-limit keeps"),
+    ("x", {"limit": "3", "known": {"settings": replace(SETTINGS, nvtx=True)}}, "--time-limit keeps"),
+    ("x", {"limit": "3"}, None), ("x", {"known": UNSAVED}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("typed, options, words", OPTIONS)
 def test_an_option_or_a_plugin_that_makes_no_sense_in_a_run_is_refused_with_what_to_do(
-    arguments: list[str], options: dict[str, Any], words: str | None, monkeypatch: pytest.MonkeyPatch
+    typed: str, options: dict[str, Any], words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tests that time nothing may run in whatever way their user likes."""
     monkeypatch.delenv("CODSPEED_ENV", raising=False)
-    known = {"saving": SavingOptions(Path()), "settings": SETTINGS, **options.pop("known", {})}
-    asked = config(*arguments, known=known, **options)
-    if words is None:
-        read_run_options(asked)
-        return
-    with pytest.raises(pytest.UsageError, match=words):
-        read_run_options(asked)
+    known = {"saving": SavingOptions(Path()), "settings": SETTINGS, **options.get("known", {})}
+    with pytest.raises(pytest.UsageError, match=words) if words else nullcontext():
+        run_before.read_run_options(config(typed, **{**options, "known": known}))
 
 
 def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_before(tmp_path: Path) -> None:
-    facts = header([FORWARD, BACKWARD])
-    Journal.create(own_folder(tmp_path), facts).close()
+    Journal.create(own_folder(tmp_path), header([FORWARD, BACKWARD])).close()
     items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (FORWARD, FULL_STEP)]
     table: list[tuple[dict[str, Any], list[Any]]] = [
-        ({"resume": True, "lf": True}, items[:1]),
-        ({"resume": True, "stepwise": True}, items[:1]),
-        ({"resume": False, "lf": True}, items),
-        ({"resume": True}, items),
-    ]
+        ({"resume": True, "lf": True}, items[:1]), ({"resume": True, "stepwise": True}, items[:1]),
+        ({"resume": False, "lf": True}, items), ({"resume": True}, items),
+    ]  # fmt: skip
     for options, left in table:
         asked = config(known={"saving": SavingOptions(tmp_path)}, **options)
-        keep_selection(asked)
+        run_before.keep_selection(asked)
         assert getattr(asked.option, "lf", False) is (not options["resume"])
         assert of_interrupted_run(asked, items) == left
         assert asked.hook.pytest_deselected.called is (left != items)
@@ -161,13 +145,13 @@ def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_befo
 
 
 def test_retry_measures_again_what_ended_in_an_error(tmp_path: Path) -> None:
-    facts = header([FORWARD, BACKWARD, FULL_STEP])
-    measuring = MeasuringSession(Journal.create(tmp_path, facts), JournalContents(facts), Progress(None))
+    ids = [FORWARD, BACKWARD, FULL_STEP]
+    measuring = MeasuringSession(Journal.create(tmp_path, header(ids)), JournalContents(header(ids)), Progress(None))
     for case_id, outcome in ((FORWARD, "error"), (BACKWARD, "out_of_memory")):
         measuring.not_measured(case_id, language_model_case(), Outcome(outcome, "why"))
-    items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (FORWARD, BACKWARD, FULL_STEP)]
-    assert cases_left(items, measuring, retries=False) == items[2:]
-    assert cases_left(items, measuring, retries=True) == [items[0], items[2]]
+    items = [benchmark(language_model_case(), nodeid=case_id) for case_id in ids]
+    assert run_before.cases_left(items, measuring, retries=False) == items[2:]
+    assert run_before.cases_left(items, measuring, retries=True) == [items[0], items[2]]
     measuring.journal.close()
     contents = read_journal(measuring.journal.path)
     assert contents is not None
@@ -193,22 +177,19 @@ def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared
         assert choose_baseline(Run(gone_counts=True), saving, machine(), selection) is not None
 
 
-@pytest.mark.parametrize(
-    "earlier, facts, note",
-    [
-        (None, {}, "No baseline yet: .* this run becomes the first"),
-        (NONE, {}, "None of 1 records is comparable; .*it has none of these cases"),
-        (BOTH, {"torch": "0.4.1"}, r"None of 1 records is comparable; .*torch: here: '0\.4\.1'"),
-        (ONE, {}, None),
-    ],
-)
+@pytest.mark.parametrize("earlier, facts, note", [
+    (None, {}, "No baseline yet: .* this run becomes the first"),
+    (NONE, {}, "None of 1 records is comparable; .*it has none of these cases"),
+    (BOTH, {"torch": "0.4.1"}, r"None of 1 records is comparable; .*torch: here: '0\.4\.1'"),
+    (ONE, {}, None),
+])  # fmt: skip
 def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
     earlier: Json | None, facts: Json, note: str | None, tmp_path: Path
 ) -> None:
     if earlier is not None:
         save_record(earlier, own_folder(tmp_path), "run")
-    run, saving = Run(gone_counts=True), SavingOptions(tmp_path, compare=True)
-    baseline = choose_baseline(run, saving, machine(**facts), rows_by_id(BOTH))
+    run = Run(gone_counts=True)
+    baseline = choose_baseline(run, SavingOptions(tmp_path, compare=True), machine(**facts), rows_by_id(BOTH))
     assert (baseline is None) is (note is not None)
     assert [bool(re.search(note or "", words)) for words in run.notes] == [True] * (note is not None)
     assert choose_baseline(run, SavingOptions(tmp_path), machine(), rows_by_id(BOTH)) is None
@@ -234,11 +215,8 @@ def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
 def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
     rows = [timed("a", (2.0,)), timed("b", (2.0,))]
     show_beside_baseline(rows, record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2)]), "Linux/0007_name")
-    assert [(row["fullname"], row.get("source"), row.get("median")) for row in rows] == [
-        ("a", "0007", 1.0),
-        ("a", "NOW", None),
-        ("b", None, None),
-    ]
+    shown = [("a", "0007", 1.0), ("a", "NOW", None), ("b", None, None)]
+    assert [(row["fullname"], row.get("source"), row.get("median")) for row in rows] == shown
 
 
 def test_the_table_is_shown_where_it_is_asked_for_and_has_the_valid_rows_with_a_value_on_each_axis() -> None:
@@ -246,36 +224,30 @@ def test_the_table_is_shown_where_it_is_asked_for_and_has_the_valid_rows_with_a_
     asked = config(known={"run": Run(gone_counts=True), "workbench": Mock(session=session)})
     rows = [{**timed(FORWARD), "params": {"model_size": "tiny"}}, timed(BACKWARD)]
     asked.invocation_params.args = ["--benchmark-sort=name"]
-    prepare_table(asked, rows)
+    run_before.prepare_table(asked, rows)
     assert [(row["params"]["model_size"], row["params"]["head_dim"]) for row in rows] == [("tiny", "-")]
     asked.invocation_params.args = ["--benchmark-save=a", "-v"]
-    prepare_table(asked, rows)
+    run_before.prepare_table(asked, rows)
     assert rows == [], "the suite's own table has the figures"
     session_of(asked).run = None
-    prepare_table(asked, rows := [timed(BACKWARD)])
+    run_before.prepare_table(asked, rows := [timed(BACKWARD)])
     assert len(rows) == 1
 
 
-def test_the_commit_is_that_of_what_is_under_test_and_a_file_that_git_does_not_track_is_a_change(
-    tmp_path: Path,
-) -> None:
+def test_the_commit_is_that_of_what_is_under_test_and_an_untracked_file_is_a_change(tmp_path: Path) -> None:
     """Wherever pytest was started."""
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"of {Path.cwd()}", "dirty": False})
     (tmp_path / "new.py").touch()
-
-    def is_dirty(*files: Path) -> bool:
-        info = commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
-        assert info["id"] == f"of {tmp_path}" != f"of {Path.cwd()}"
-        return bool(info["dirty"])
-
-    assert (is_dirty(), is_dirty(Path("new.py"))) == (False, True), "no repository at all"
-    git(tmp_path, "init", "-q")
-    assert is_dirty(Path("new.py"))
-    git(tmp_path, "add", "new.py")
-    assert not is_dirty(Path("new.py"))
+    for files, words, is_dirty in (
+        ((), "version", False), ((Path("new.py"),), "version", True), ((Path("new.py"),), "init -q", True),
+        ((Path("new.py"),), "add new.py", False),
+    ):  # fmt: skip
+        git(tmp_path, *words.split())
+        info = run_before.commit_info_of(Mock(stash=stash_of(repository=Repository(tmp_path, files=files)), hook=hook))
+        assert info == {"id": f"of {tmp_path}", "dirty": is_dirty}, words
 
 
 def test_what_drifts_is_no_part_of_the_machine() -> None:
     info = {"cpu": {"brand_raw": "x", "hz_actual": [1], "hz_advertised_friendly": "1"}}
-    complete_machine_info(None, info)
+    run_before.complete_machine_info(None, info)
     assert info == {"cpu": {"brand_raw": "x"}}

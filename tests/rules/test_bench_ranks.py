@@ -1,12 +1,12 @@
 """Ranks as one of them sees them: started alike, sharing a case and its fate, and ending together; no process."""
 
+import re
 import signal
 import socket
-from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -19,18 +19,8 @@ from model.parallel import Ranks, ddp
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests import conftest
-from perf_tests.bench.ranks import (
-    FINISHED,
-    Exchange,
-    Groups,
-    Peers,
-    RankClock,
-    RendezvousError,
-    SharedStepMeasure,
-    SilentRankError,
-    join,
-    values_by_part,
-)
+from perf_tests.bench import ranks as bench
+from perf_tests.bench.ranks import FINISHED, Exchange, Groups, Peers, RankClock, SharedStepMeasure
 from perf_tests.bench.session import noted, session_of
 from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.selected import examined_phases, is_inside
@@ -61,10 +51,8 @@ class WithExtra(nn.Module):
 def said_of_two_steps(frozen: bool) -> str:
     """Return why a rank alone refuses a second step; empty where it does not."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    assert dist.group.WORLD is not None
-    device, fp32 = torch.device("cpu"), PRECISIONS["fp32"]
-    alone = Ranks(dist.group.WORLD, device)
-    training = ddp(WithExtra(frozen), alone, lambda shared: Training(shared, fp32, device))
+    alone = Ranks(cast(dist.ProcessGroup, dist.group.WORLD), CPU)
+    training = ddp(WithExtra(frozen), alone, lambda shared: Training(shared, PRECISIONS["fp32"], CPU))
     try:
         for _ in range(2):
             training.backward(training.model(torch.ones(2, 4)).sum())
@@ -108,31 +96,29 @@ def sync_of(peers: Peers, came: signal.Signals | None = None, groups: Any = None
 def test_what_no_rank_says_in_time_and_a_store_that_is_gone_are_silence() -> None:
     peers = OneOfTwo(said={"topic": [1]})
     assert peers.all_gather("topic", 2) == [2, [1]]
-    with pytest.raises(SilentRankError, match="rank 1 said nothing for"):
+    with pytest.raises(bench.SilentRankError, match="rank 1 said nothing for"):
         Peers.recv(peers, "other", 1, 0.0)
     peers.store = Mock(**{f"{name}.side_effect": RuntimeError("Broken pipe.\nat") for name in ("set", "check")})
     for ask in (lambda: peers.send("topic", 1), lambda: peers.has_sent("topic", 1)):
-        with pytest.raises(SilentRankError, match=r"store of rank 0 is gone: Broken pipe\.$"):
+        with pytest.raises(bench.SilentRankError, match=r"store of rank 0 is gone: Broken pipe\.$"):
             ask()
 
 
-@pytest.mark.parametrize("restarts, is_over", [(0, False), (1, True)])
-def test_a_run_is_over_only_for_ranks_that_torchrun_started_again(restarts: int, is_over: bool) -> None:
-    peers = OneOfTwo(restarts=restarts)
-    assert not peers.has_ended
-    peers.end_for_good()
-    assert peers.has_ended is is_over
+def test_a_run_is_over_only_for_ranks_that_torchrun_started_again() -> None:
+    for restarts in (0, 1):
+        peers = OneOfTwo(restarts=restarts)
+        assert not peers.has_ended
+        peers.end_for_good()
+        assert peers.has_ended is bool(restarts)
 
 
 def test_a_port_in_use_is_named_with_what_to_give_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
+    with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(port))
-        with pytest.raises(RendezvousError, match=f"Port {port} of 127.0.0.1 is in use; .* --master-port"):
-            join(Launched(0, 2))
+        with pytest.raises(bench.RendezvousError, match=f"Port {port} of 127.0.0.1 is in use; .* --master-port"):
+            bench.join(Launched(0, 2))
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, world: int | None, **options: Any) -> Any:
@@ -143,26 +129,23 @@ def typed(monkeypatch: pytest.MonkeyPatch, world: int | None, **options: Any) ->
     names = {name.replace("_", "-"): value for name, value in options.items()}
     option = SimpleNamespace(collectonly=False, resume=False, **options)
     words = SimpleNamespace(args=("perf_tests", "--rounds", "3"))
-    return Mock(
-        option=option, invocation_params=words, stash=stash_of(), getoption=lambda name: names.get(name.lstrip("-"))
-    )
+    known = {"stash": stash_of(), "getoption": lambda name: names.get(name.lstrip("-"))}
+    return Mock(option=option, invocation_params=words, **known)
 
 
-@pytest.mark.parametrize(
-    "world, options, words",
-    [
-        (None, {"parallel": "ddp"}, "start them with `torchrun --nproc-per-node 2 -m pytest perf_tests --rounds 3`"),
-        (2, {}, "2 ranks were started, and would measure beside each other; add --parallel"),
-        (2, {"scaling": "weak"}, "--scaling is for ranks that share a model; add --parallel"),
-        *((2, {"parallel": "ddp", name[2:].replace("-", "_"): True}, f"{name} cannot be combined with --parallel")
-          for name in ONE_DEVICE_ONLY),
-    ],
-)  # fmt: skip
-def test_what_ranks_cannot_do_together_is_refused_before_anything_else(
-    world: int | None, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(pytest.UsageError, match=words):
-        rendezvous(typed(monkeypatch, world, **options))
+TOGETHER: list[tuple[int | None, dict[str, Any], str]] = [
+    (None, {"parallel": "ddp"}, "start them with `torchrun --nproc-per-node 2 -m pytest perf_tests --rounds 3`"),
+    (2, {}, "2 ranks were started, and would measure beside each other; add --parallel"),
+    (2, {"scaling": "weak"}, "--scaling is for ranks that share a model; add --parallel"),
+    *((2, {"parallel": "ddp", name[2:].replace("-", "_"): True}, f"{name} cannot be combined with --parallel")
+      for name in ONE_DEVICE_ONLY),
+]  # fmt: skip
+
+
+def test_what_ranks_cannot_do_together_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for world, options, words in TOGETHER:
+        with pytest.raises(pytest.UsageError, match=words):
+            rendezvous(typed(monkeypatch, world, **options))
 
 
 def test_what_is_only_collected_or_runs_on_one_rank_needs_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,23 +158,19 @@ def test_what_is_only_collected_or_runs_on_one_rank_needs_no_others(monkeypatch:
     assert isinstance(session_of(config).peers, OneOfTwo)
 
 
-@pytest.mark.parametrize(
-    "own, other, words",
-    [
-        (None, None, None),
-        (None, "of 1", "Rank 1: of 1"),
-        ("of both", "of both", "of both"),
-        ("of 0", "of 1", "of 0\nRank 1: of 1"),
-    ],
-)
-def test_a_refusal_of_any_rank_ends_all_and_each_sentence_is_said_once(
-    own: str | None, other: str | None, words: str | None
-) -> None:
-    expected = nullcontext() if words is None else pytest.raises(pytest.UsageError)
-    with expected as refusal, agreed(OneOfTwo(said={"topic": other, "left": None}), "topic"):
-        if own is not None:
-            raise pytest.UsageError(own)
-    assert words is None or str(refusal.value) == words  # type: ignore[union-attr]
+@pytest.mark.parametrize("own, other, words", [
+    (None, None, None), (None, "of 1", "Rank 1: of 1"), ("of both", "of both", "of both"),
+    ("of 0", "of 1", "of 0\nRank 1: of 1"),
+])  # fmt: skip
+def test_a_refusal_of_any_rank_ends_all_and_is_said_once(own: str | None, other: str | None, words: str | None) -> None:
+    said = None
+    try:
+        with agreed(OneOfTwo(said={"topic": other, "left": None}), "topic"):
+            if own is not None:
+                raise pytest.UsageError(own)
+    except pytest.UsageError as refusal:
+        said = str(refusal)
+    assert said == words
 
 
 def facts(different: dict[str, object], **changes: Any) -> dict[str, object]:
@@ -206,31 +185,27 @@ def facts(different: dict[str, object], **changes: Any) -> dict[str, object]:
     return said
 
 
-@pytest.mark.parametrize(
-    "name, other, words",
-    [
-        ("options", ["perf_tests", "--rounds", "3"], "options: perf_tests --rounds 3 there"),
-        ("code", "another digest", "code: its checkout differs from rank 0's"),
-        ("torch", "2.0.0", f"torch: 2.0.0 there, {torch.__version__} on rank 0"),
-        ("device", "cuda", "device: cuda there, cpu on rank 0"),
-        ("settings", "[]", "settings: what the options leave to the machine differs"),
-    ],
-)
-def test_a_rank_that_was_started_differently_is_refused_by_what_differs(name: str, other: object, words: str) -> None:
-    with pytest.raises(pytest.UsageError) as refusal:
+DIFFERENT: dict[str, tuple[object, str]] = {
+    "options": (["perf_tests", "--rounds", "3"], "options: perf_tests --rounds 3 there"),
+    "code": ("another digest", "code: its checkout differs from rank 0's"),
+    "torch": ("2.0.0", f"torch: 2.0.0 there, {torch.__version__} on rank 0"),
+    "device": ("cuda", "device: cuda there, cpu on rank 0"),
+    "settings": ("[]", "settings: what the options leave to the machine differs"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_rank_that_was_started_differently_is_refused_by_what_differs(name: str) -> None:
+    other, words = DIFFERENT[name]
+    with pytest.raises(pytest.UsageError, match=re.escape(f"Rank 1 was started with different {words};")):
         facts({name: other})
-    assert f"Rank 1 was started with different {words};" in str(refusal.value)
 
 
-def test_ranks_that_were_started_alike_agree_on_all_but_the_number_of_their_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_that_were_started_alike_agree_on_all_but_their_gpus_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "device_in_words", lambda device: "NVIDIA H100")
     monkeypatch.setattr(ranks, "gpu_of_this_rank", lambda device: f"a machine, {device}")
-    one, other, slower = (
-        facts({}, device=device, threads=threads)["settings"]
-        for device, threads in (("cuda:0", 1), ("cuda:1", 1), ("cuda:0", 2))
-    )
+    started = (("cuda:0", 1), ("cuda:1", 1), ("cuda:0", 2))
+    one, other, slower = (facts({}, device=device, threads=threads)["settings"] for device, threads in started)
     assert one == other != slower
 
 
@@ -291,21 +266,14 @@ def test_a_case_has_the_outcome_of_the_rank_that_is_its_cause(
         assert seconds == (GRACE if mine is not None else 4 * GRACE + 300)
 
 
-@pytest.mark.parametrize("sharing, is_member, has_group", [
-    (None, False, False), (Sharing("ddp", 1), False, False), (Sharing("ddp", 2), True, True),
-    (Sharing("ddp", 3), True, False),
-])  # fmt: skip
-def test_a_rank_takes_part_in_the_cases_of_its_number_and_waits_for_the_end_of_others(
-    sharing: Sharing | None, is_member: bool, has_group: bool
-) -> None:
-    item = benchmark(language_model_case(sharing=sharing), nodeid="case")
-    clock, groups = Mock(spec=RankClock), Mock()
-    sync = sync_of(
-        OneOfTwo(1, {"case/begin": None, "case/end": True}), groups=groups, workbench=SimpleNamespace(clock=clock)
-    )
+@pytest.mark.parametrize("world, is_member", [(0, False), (1, False), (2, True), (3, True)])
+def test_a_rank_takes_part_in_cases_of_its_number_and_waits_for_the_end_of_others(world: int, is_member: bool) -> None:
+    item = benchmark(language_model_case(sharing=Sharing("ddp", world) if world else None), nodeid="case")
+    clock, groups, other = Mock(spec=RankClock), Mock(), {"case/begin": None, "case/end": True}
+    sync = sync_of(OneOfTwo(1, other), groups=groups, workbench=SimpleNamespace(clock=clock))
     assert sync.pytest_runtest_protocol(item) is (None if is_member else True)
-    assert (clock.group is groups.clock.return_value) is has_group
-    groups.drop.assert_not_called() if is_member else groups.drop.assert_called_once_with()
+    assert (clock.group is groups.clock.return_value) is (world == 2)
+    assert groups.drop.called is not is_member
     sync.pytest_runtest_logfinish()
     groups.drop.assert_called_once_with()  # the case failed on rank 0, and none of its connections is used again
 
@@ -323,47 +291,32 @@ def test_a_rank_stops_where_rank_0_has() -> None:
         call.send(None)
 
 
-@pytest.mark.parametrize(
-    "rank, came, stopped, hears, exit_code",
-    [
-        (1, None, False, [FINISHED], 0),
-        (1, signal.SIGTERM, False, [], 0),
-        (1, None, "its device is lost", [], 1),
-        (0, None, False, ["left"], 1),
-        (0, signal.SIGTERM, False, ["left"], 1),
-    ],
-)
+@pytest.mark.parametrize("rank, came, stopped, hears, exit_code", [
+    (1, None, False, [FINISHED], 0), (1, signal.SIGTERM, False, [], 0), (1, None, "its device is lost", [], 1),
+    (0, None, False, ["left"], 1), (0, signal.SIGTERM, False, ["left"], 1),
+])  # fmt: skip
 def test_rank_0_says_how_the_run_ended_and_others_wait_for_it_unless_it_may_be_dead(
     rank: int, came: signal.Signals | None, stopped: bool | str, hears: list[str], exit_code: int
 ) -> None:
     session: Any = SimpleNamespace(shouldstop=stopped, exitstatus=1)
     peers = OneOfTwo(rank, {FINISHED: 0} if rank else {"left": None}, restarts=1)
-    ending = sync_of(peers, came).pytest_sessionfinish(session)
-    next(ending)
-    with pytest.raises(StopIteration):
-        ending.send(None)
-    assert list(peers.heard) == hears
-    assert session.exitstatus == exit_code
+    assert len(list(sync_of(peers, came).pytest_sessionfinish(session))) == 1
+    assert (list(peers.heard), session.exitstatus) == (hears, exit_code)
     assert peers.has_ended is (rank == 0 and came is None), "torchrun, which sent the signal, starts all again"
     assert peers.other.has_sent(FINISHED, 0)
 
 
 def test_groups_are_made_anew_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the same one a rank would find the addresses of connections that were dropped."""
-    topics, store = [], HashStore()
-
-    def store_of(topic: str, whole: HashStore) -> PrefixStore:
-        topics.append(topic)
-        return PrefixStore(topic, whole)
-
-    monkeypatch.setattr("perf_tests.bench.ranks.PrefixStore", store_of)
+    made, store = Mock(side_effect=PrefixStore), HashStore()
+    monkeypatch.setattr("perf_tests.bench.ranks.PrefixStore", made)
     groups = Groups(Peers(Launched(), store, store), CPU)
     for _ in range(2):
         groups.make(1)
         assert dist.get_world_size(groups.case(1)) == 1
         groups.drop()
         assert not dist.is_initialized()
-    assert len(set(topics)) == len(topics) == 2
+    assert len({call.args[0] for call in made.call_args_list}) == made.call_count == 2
 
 
 @pytest.mark.parametrize("scaling, rows_of_each", [("strong", 2), ("weak", 4)])
@@ -417,39 +370,30 @@ def test_collectives_run_alone_where_they_are_asked_for_and_no_way_to_share_a_mo
 
 def test_bytes_that_ranks_send_are_a_mean_over_them() -> None:
     """A gather of a 4-byte element on 3 ranks: each sends its third of it to two others."""
-    counted = values_by_part({"backward": [Message("all_gather", 4), Message("all_gather", 12)]}, 3)
+    counted = bench.values_by_part({"backward": [Message("all_gather", 4), Message("all_gather", 12)]}, 3)
     assert counted == {"backward": {"collectives": {"all_gather": 2}, "sent_bytes": float(Fraction(32, 3))}}
 
 
 def test_rounds_with_and_without_exchange_take_turns_at_being_first() -> None:
     """Or the first round of each pair would pay for what the second finds in cache."""
-    order: list[bool] = []
-
-    def seconds(rounds: object, exchanges: bool) -> float:
-        order.append(exchanges)
-        return 3.0 if exchanges else 1.0
-
-    measure: Any = SimpleNamespace(
-        case=SimpleNamespace(row=EXAMINED["full_step"]), rounds=4, _seconds=seconds, _why_not_without=lambda: None
-    )
+    seconds, row = Mock(side_effect=lambda rounds, exchanges: 3.0 if exchanges else 1.0), EXAMINED["full_step"]
+    measure: Any = Mock(case=Mock(row=row), rounds=4, _seconds=seconds, _why_not_without=lambda: None)
     found: Any = SharedStepMeasure._exposed(measure, Mock())
-    assert order == [False, True, True, False] * 2
+    assert [call.args[1] for call in seconds.call_args_list] == [False, True, True, False] * 2
     assert found["exposed_communication_seconds"] == 2.0
     measure.case.row = EXAMINED["forward"]
     assert SharedStepMeasure._exposed(measure, Mock()) == {}, "no gradients are exchanged"
 
 
 @pytest.mark.parametrize("parallel, spare_bytes, runs", [("fsdp2", 0, True), ("fsdp2", -1, False), ("ddp", -1, True)])
-def test_the_rank_with_the_least_room_decides_whether_all_hold_whole_weights_and_gradients(
+def test_the_rank_with_least_room_decides_if_all_hold_whole_weights(
     parallel: str, spare_bytes: int, runs: bool
 ) -> None:
     case = language_model_case(phase="full_step", sharing=Sharing(parallel, 2))
     whole_bytes = 2 * 4 * case.config.parameters
     clock = Mock(spec=RankClock, **{"from_all.return_value": [[1e15], [float(whole_bytes + spare_bytes)]]})
-    measure: Any = SimpleNamespace(
-        case=case, sharing=case.sharing, clock=clock, row=SimpleNamespace(available_bytes=7_000),
-        device=SimpleNamespace(peaks=lambda: (2_000, None, None)),
-    )  # fmt: skip
+    device = Mock(**{"peaks.return_value": (2_000, None, None)})
+    measure: Any = Mock(case=case, sharing=case.sharing, clock=clock, row=Mock(available_bytes=7_000), device=device)
     reason = SharedStepMeasure._why_not_without(measure)
     assert (reason is None) is runs
     assert runs or f"{whole_bytes:,} bytes more than fit" in str(reason)

@@ -1,13 +1,12 @@
 """Clocks and judges are those of before code of the user's ran; CPU time misses no thread; late work is seen."""
 
-import hashlib
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -38,47 +37,42 @@ def change_code() -> None:
     outcomes.why_too_large.__code__ = (lambda case, budget_bytes, earlier, of_what="": None).__code__
 
 
+def nothing(*anything: object, **named: object) -> None:
+    """Takes the place of anything."""
+
+
+LOOP = "perf_tests.bench.loop"
+PLANTED: dict[str, Callable[[], object]] = {
+    "time.perf_counter": lambda: setattr(time, "perf_counter", nothing),
+    "time.clock_gettime": lambda: setattr(time, "clock_gettime", nothing),
+    "torch.allclose": lambda: setattr(torch, "allclose", nothing),
+    "torch.Tensor.isfinite": lambda: setattr(Tensor, "isfinite", lambda one: one == one),
+    "torch.Tensor.backward": lambda: setattr(Tensor, "backward", nothing),
+    "torch.autograd.grad": lambda: setattr(torch.autograd, "grad", nothing),
+    "torch.testing.assert_close": lambda: setattr(torch.testing, "assert_close", nothing),
+    "torch.cuda.synchronize": lambda: setattr(torch.cuda, "synchronize", nothing),
+    "torch.cuda.Event.elapsed_time": lambda: setattr(torch.cuda.Event, "elapsed_time", nothing),
+    "perf_tests.bench.outcomes.ImpossibleError": lambda: setattr(outcomes, "ImpossibleError", ValueError),
+    f"{LOOP}.Row.of": lambda: setattr(Row, "of", nothing),
+    "perf_tests.hardware.bound.time": lambda: setattr(bound, "time", SimpleNamespace()),
+    LOOP: lambda: sys.modules.update({LOOP: Mock()}),
+    "perf_tests.bench.outcomes.why_too_large": change_code,
+}
+
+
 @pytest.mark.usefixtures("genuine")
-@pytest.mark.parametrize(
-    ("plant", "names"),
-    [
-        (lambda: setattr(time, "perf_counter", lambda: 0.0), ["time.perf_counter"]),
-        (lambda: setattr(time, "clock_gettime", lambda clock: 0.0), ["time.clock_gettime"]),
-        (lambda: setattr(torch, "allclose", lambda *anything, **named: True), ["torch.allclose"]),
-        (lambda: setattr(Tensor, "isfinite", lambda one: one == one), ["torch.Tensor.isfinite"]),
-        (lambda: setattr(Tensor, "backward", lambda *anything: None), ["torch.Tensor.backward"]),
-        (lambda: setattr(torch.autograd, "grad", lambda *anything: None), ["torch.autograd.grad"]),
-        (lambda: setattr(torch.testing, "assert_close", lambda *anything: None), ["torch.testing.assert_close"]),
-        (lambda: setattr(torch.cuda, "synchronize", lambda *one: None), ["torch.cuda.synchronize"]),
-        (lambda: setattr(torch.cuda.Event, "elapsed_time", lambda *two: 0.0), ["torch.cuda.Event.elapsed_time"]),
-        (lambda: setattr(outcomes, "ImpossibleError", ValueError), ["perf_tests.bench.outcomes.ImpossibleError"]),
-        (lambda: setattr(Row, "of", lambda row, timing: {}), ["perf_tests.bench.loop.Row.of"]),
-        (lambda: setattr(bound, "time", SimpleNamespace()), ["perf_tests.hardware.bound.time"]),
-        (lambda: sys.modules.update({"perf_tests.bench.loop": Mock()}), ["perf_tests.bench.loop"]),
-        (change_code, ["perf_tests.bench.outcomes.why_too_large"]),
-    ],
-)
-def test_what_is_replaced_is_named_and_put_back(plant: Callable[[], object], names: list[str]) -> None:
-    plant()
-    assert [name for name in put_back() if not name.startswith("tests.")] == names
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_replaced_is_named_and_put_back(name: str) -> None:
+    PLANTED[name]()
+    assert [one for one in put_back() if not one.startswith("tests.")] == [name]
     assert put_back() == []
 
 
 @pytest.mark.usefixtures("genuine")
-def test_compiling_training_and_a_function_of_autograd_replace_nothing_and_work_on_nowhere() -> None:
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, one: Tensor) -> Tensor:
-            return 2 * one
-
-        @staticmethod
-        def backward(ctx: object, gradient: Tensor) -> Tensor:
-            return 2 * gradient
-
+def test_compiling_and_training_replace_nothing_and_work_on_nowhere() -> None:
     layer = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(layer.parameters())
-    compiled = torch.compile(lambda one: Doubled.apply(layer(one)).relu(), backend="eager")  # type: ignore[no-untyped-call]
-    output = compiled(torch.ones(2, 4))
+    output = torch.compile(lambda one: layer(one).relu(), backend="eager")(torch.ones(2, 4))
     output.sum().backward()
     optimizer.step()
     assert late_work(output) == late_work(layer.weight) == late_work(output.T[:, :1].expand(4, 9)) == []
@@ -186,35 +180,9 @@ def test_cpu_time_has_no_ticks_and_loses_no_thread_that_ends_between_two_reading
     assert clock() - readings[-1] == pytest.approx(0.002 + 0.003 + 0.002)
 
 
-def test_on_this_machine_cpu_time_is_the_sum_of_its_threads_while_one_of_them_computes() -> None:
-    """Less the time of ended threads, which is the same in all readings: each must lie between two sums around it."""
-    if not Path("/proc/self/task").exists():
-        pytest.skip("no /proc")
-
-    def of_threads() -> float:
-        clocks = [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
-        return sum(map(time.clock_gettime, clocks))
-
-    ends = threading.Event()
-    works = threading.Thread(target=lambda: [hashlib.sha256(bytes(2**20)) for _ in iter(ends.is_set, True)])
-    works.start()
-    try:
-        clock = ProcessClock()
-        readings = [(of_threads(), clock(), of_threads()) for _ in range(200)]
-    finally:
-        ends.set()
-        works.join()
-    least = max(whole - after for _, whole, after in readings)
-    most = min(whole - before for before, whole, _ in readings)
-    assert least <= most + 1e-6, "nanoseconds as floats"
-
-
-def test_without_proc_cpu_time_is_the_processs_own_and_on_this_machine_reading_it_takes_microseconds() -> None:
-    clock = ProcessClock()
-    before = time.process_time()
-    for _ in range(1000):
-        clock()
-    assert (time.process_time() - before) / 1000 < 2e-4, "8 us with four threads; many times that on a busy machine"
+def test_cpu_time_on_this_machine_is_the_processs_own_as_it_is_without_proc() -> None:
+    clock, before = ProcessClock(), time.process_time()
+    assert before <= clock() <= time.process_time()
     clock._stat, clock._sum = Mock(side_effect=FileNotFoundError), lambda: 7.0
     assert clock() == 7.0
 
@@ -225,8 +193,8 @@ def test_without_proc_cpu_time_is_the_processs_own_and_on_this_machine_reading_i
 USERS = attention_case(attention="kernels/flash.py:attend")
 
 
-def rounds_of(target: Callable[[], object], case: object, data: float = 1.0) -> list[str]:
-    """The flags of three rounds of a second each, or what code of the user's is accused of."""
+def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> list[str]:
+    """Return the flags of three rounds of a second each, or what code of the user's is accused of."""
     device = QueueDevice()
     clock, benchmark = Clock(device), LoopBenchmark()
     benchmark.stats = {"median": data, "data": [data] * 3}
@@ -242,8 +210,7 @@ def rounds_of(target: Callable[[], object], case: object, data: float = 1.0) -> 
             target()
             clock()
 
-    row = Row(case)  # type: ignore[arg-type]
-    measure = TimedMeasure(benchmark, clock, device, 3, 1, row, inputs=(INPUT,))
+    measure = TimedMeasure(benchmark, clock, device, 3, 1, Row(case), inputs=(INPUT,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perf_tests.hardware.clock.time", device)
         patch.setattr(benchmark, "pedantic", pedantic)
@@ -262,27 +229,23 @@ def rounds_of(target: Callable[[], object], case: object, data: float = 1.0) -> 
 INPUT = torch.zeros(4)
 
 
-@pytest.mark.parametrize(
-    ("target", "flag", "words"),
-    [
-        (lambda: None, "", ""),
-        (lambda: torch.set_float32_matmul_precision("high"), "conditions_changed", "It changed float32_matmul_precis"),
-        (
-            lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
-            "conditions_changed",
-            "It changed float32_matmul_precision from highest to set in two ways",
-        ),
-        (lambda: INPUT.view(2, 2), "shares_memory", "Its output lies in the memory of an input"),
-        (lambda: torch.zeros(4).as_subclass(Lazy), "late_work", "Not all of its work is in its time: its output is a"),
-        (lambda: setattr(torch, "equal", lambda *two: True), "replaced", "It replaced torch.equal, by which"),
-    ],
-)
-def test_what_is_a_flag_of_the_suites_own_row_refuses_code_of_the_users(
+TF32 = "It changed float32_matmul_precision from highest to set in two ways"
+FLAGGED: list[tuple[Callable[[], object], str, str]] = [
+    (lambda: None, "", ""),
+    (lambda: torch.set_float32_matmul_precision("high"), "conditions_changed", "It changed float32_matmul_precis"),
+    (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), "conditions_changed", TF32),
+    (lambda: INPUT.view(2, 2), "shares_memory", "Its output lies in the memory of an input"),
+    (lambda: torch.zeros(4).as_subclass(Lazy), "late_work", "Not all of its work is in its time: its output is a"),
+    (lambda: setattr(torch, "equal", lambda *two: True), "replaced", "It replaced torch.equal, by which"),
+]
+
+
+@pytest.mark.parametrize("target, flag, words", FLAGGED)
+def test_what_is_a_flag_of_our_row_refuses_code_of_the_users(
     target: Callable[[], object], flag: str, words: str
 ) -> None:
     (said,) = rounds_of(target, USERS) or [""]
-    assert said.startswith(words)
-    assert bool(said) == bool(words)
+    assert (said[: len(words)], bool(said)) == (words, bool(words))
     watched = flag in ("conditions_changed", "replaced", "shares_memory")  # no thread of the suite's own is looked at
     assert rounds_of(target, attention_case()) == ([flag] if watched else [])
 
@@ -324,23 +287,16 @@ def test_times_that_a_second_clock_contradicts_are_refused() -> None:
 
 
 def test_a_function_that_replaces_things_on_import_is_not_measured_and_the_suites_own_is() -> None:
-    device = Mock(torch_device=CPU)
-    workbench = Workbench(Mock(), device, Mock(), 2**40, replaced=["time.perf_counter"])
+    workbench = Workbench(Mock(), Mock(torch_device=CPU), Mock(), 2**40, replaced=["time.perf_counter"])
     refusal = workbench.why_not(USERS)
     assert refusal is not None
     assert (refusal.outcome, "It replaced time.perf_counter" in refusal.reason) == ("suspicious", True)
     assert workbench.why_not(attention_case()) is None
 
 
-@pytest.mark.parametrize("rate, excused", [(1.0, 1.0), (0.92, 0.92), (1.08, 1.08), (0.5, 1.0), (3.0, 1.0)])
-def test_a_time_servers_correction_of_the_first_clock_is_known_and_a_slower_clock_is_none(
-    rate: float, excused: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    clocks = Mock(perf_counter=lambda: rate * now[0], raw=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr(bound, "time", clocks)
-    assert bound.rate_of_clocks() == pytest.approx(excused)
+def test_a_time_servers_correction_is_known_and_a_slower_clock_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    for rate, excused in ((1.0, 1.0), (0.92, 0.92), (1.08, 1.08), (0.5, 1.0), (3.0, 1.0)):
+        clocks = Mock(perf_counter=lambda rate=rate: rate * sum(slept), raw=lambda: sum(slept), sleep=slept.append)
+        monkeypatch.setattr(bound, "time", clocks)
+        assert bound.rate_of_clocks() == pytest.approx(excused)

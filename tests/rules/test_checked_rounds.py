@@ -51,9 +51,7 @@ DRAWN = random.Random(0).sample(QUICK, 12)  # the same in every worker of pytest
 """All of them, over 20 seeds and three precisions, are the claim's."""
 
 
-@pytest.mark.parametrize(
-    ("named", "phase"), DRAWN, ids=[f"{named.rpartition(':')[2]}-{phase}" for named, phase in DRAWN]
-)
+@pytest.mark.parametrize("named, phase", DRAWN, ids=[f"{named.rpartition(':')[2]}-{phase}" for named, phase in DRAWN])
 def test_honest_code_is_measured(named: str, phase: str, warm: None) -> None:
     assert in_a_fork(lambda: refusal(named, phase, kind=kind_of(named, phase))) is None
 
@@ -75,19 +73,16 @@ def test_values_are_a_function_of_seed_case_launch_pair_and_position_alone() -> 
 
 def test_new_values_are_written_into_the_same_tensors_and_counted_by_their_version() -> None:
     inputs = AttentionInputs(*(torch.zeros(2, 96, 8, requires_grad=letter != "g") for letter in "qkvg"))
-    places, versions = [x.data_ptr() for x in inputs.all], [x._version for x in inputs.all]
+    before = [(x.data_ptr(), x._version) for x in inputs.all]
     inputs.renew(Draws(1, "case").generator(0))
-    assert [x.data_ptr() for x in inputs.all] == places
-    assert all(x._version > before for x, before in zip(inputs.all, versions, strict=True))
+    assert all(x.data_ptr() == place and x._version > old for x, (place, old) in zip(inputs.all, before, strict=True))
     values = torch.stack([x.detach() for x in inputs.all])
-    assert abs(float(values.mean())) < 0.2
-    assert abs(float(values.var()) - 1) < 0.2
+    assert (float(values.mean()), float(values.var())) == pytest.approx((0, 1), abs=0.2)
     assert len(values.flatten().unique()) == values.numel()
     batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
-    place, before = batch.tokens_BT.data_ptr(), batch.tokens_BT.clone()
+    place, drawn_first = batch.tokens_BT.data_ptr(), batch.tokens_BT.clone()
     batch.renew(Draws(1, "case").generator(0))
-    assert batch.tokens_BT.data_ptr() == place
-    assert not batch.tokens_BT.equal(before)
+    assert (batch.tokens_BT.data_ptr(), batch.tokens_BT.equal(drawn_first)) == (place, False)
     assert batch.tokens_BT[:, 1:].equal(batch.targets_BT[:, :-1]), "the tokens and what follows are of one text"
 
 
@@ -193,19 +188,18 @@ def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = la
     return found
 
 
-@pytest.mark.parametrize(
-    ("error", "same", "is_unchecked"),
-    [
-        (lambda: 0, True, False),
-        (lambda: torch.rand(1), True, False),
-        (partial(next, cycle([0.0, 1e-5, 2e-5])), False, False),
-        (partial(next, count(1)), False, True),
-    ],
-    ids=["nothing", "dropout, which is drawn again", "another order of additions", "state"],
-)
-def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(
-    error: Callable[[], Any], same: bool, is_unchecked: bool
-) -> None:
+AGAIN: dict[str, tuple[Callable[[], Any], bool, bool]] = {
+    # what is added, whether it is the same again, and whether it is left unchecked
+    "nothing": (lambda: 0, True, False),
+    "dropout, which is drawn again": (lambda: torch.rand(1), True, False),
+    "another order of additions": (partial(next, cycle([0.0, 1e-5, 2e-5])), False, False),
+    "state": (partial(next, count(1)), False, True),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(name: str) -> None:
+    error, same, is_unchecked = AGAIN[name]
     found = played(error)
     assert (found["same_again"], found["unchecked"] is not None) == (same, is_unchecked)
 
@@ -226,15 +220,17 @@ def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
             check.check_pair([kept(1, same=8), kept(2, same=same, sequences=sequences)])
 
 
-@pytest.mark.parametrize(
-    ("in_rounds", "alone", "is_refused"),
-    [(1e-8, 1e-8, False), (1e-8, 1.0, True), (0.0, 1.0, True)],
-    ids=["a deep model without training", "alike where it is timed alone", "constant where it is timed"],
-)
-def test_a_model_that_never_tells_tokens_apart_is_accused_of_keeping_nothing(
-    in_rounds: float, alone: float, is_refused: bool
-) -> None:
-    """Of logits 1 and, times some size, their token."""
+APART = {
+    # what a token adds to logits of 1 in rounds and alone, and whether that is refused
+    "a deep model without training": (1e-8, 1e-8, False),
+    "alike where it is timed alone": (1e-8, 1.0, True),
+    "constant where it is timed": (0.0, 1.0, True),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_model_that_never_tells_tokens_apart_is_accused_of_keeping_nothing(name: str) -> None:
+    in_rounds, alone, is_refused = APART[name]
     batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
 
     def logits_of(tokens_BT: torch.Tensor) -> torch.Tensor:

@@ -9,19 +9,8 @@ import pytest
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.hardware import clock as clock_module
-from perf_tests.hardware.clock import (
-    BUSY_ROUNDS,
-    HOLD_SECONDS,
-    OPERATIONS_OF_A_SLICE,
-    Clock,
-    busy_seconds,
-    empty_round_seconds,
-    matmul_rate,
-    memory_rate,
-    rate_of,
-    strided_rate,
-)
+from perf_tests.hardware import clock as clocks
+from perf_tests.hardware.clock import HOLD_SECONDS, Clock, busy_seconds, empty_round_seconds, rate_of
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.limits import Rate
 from tests.support.example_cases import CPU
@@ -138,9 +127,7 @@ def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
     assert (rate.burst, rate.sustained) == pytest.approx((100 / 1e-3, 100 / 1.25e-3), rel=0.03)
 
 
-def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_that_is_fast_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_fast_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     device, seconds = CpuDevice(CPU), iter([4.0, 2.0, 3.0, *[5.0] * 20])
     times = QueueDevice()
     monkeypatch.setattr("perf_tests.hardware.clock.time", times)
@@ -151,17 +138,18 @@ def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_that_is_fast_en
     assert rate_of(work, 100, device, enough=50.0).burst == 50.0
     rest = rate_of(work, 100, device)
     assert (rest.burst, rest.sustained) == (100 / 3, 100 / 3)
-    assert len(list(seconds)) == 23 - 2 - (clock_module._ROUNDS + 1)
+    assert len(list(seconds)) == 23 - 2 - (clocks._ROUNDS + 1)
 
 
 def test_a_rate_is_of_what_its_work_computes_or_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves by a second a call."""
-    monkeypatch.setattr(clock_module, "time", Mock(perf_counter=Mock(side_effect=itertools.count())))
+    monkeypatch.setattr(clocks, "time", Mock(perf_counter=Mock(side_effect=itertools.count())))
     for name, value in (("_WIDTH", {"cpu": 8}), ("_ARRAY_BYTES", {"cpu": 2**16})):
-        monkeypatch.setattr(clock_module, name, value)
+        monkeypatch.setattr(clocks, name, value)
     device = CpuDevice(CPU)
-    assert memory_rate(device) == Rate(3 * 2**16, 3 * 2**16)
-    assert (strided_rate(device).burst, matmul_rate(PRECISIONS["fp32"], device).burst) == (2**14, 2 * 8**3)
+    assert clocks.memory_rate(device) == Rate(3 * 2**16, 3 * 2**16)
+    found = clocks.strided_rate(device).burst, clocks.matmul_rate(PRECISIONS["fp32"], device).burst
+    assert found == (2**14, 2 * 8**3)
 
 
 KERNEL = 0.002
@@ -203,19 +191,19 @@ def launches(device: QueueDevice, count: int, host_seconds: float) -> Callable[[
     return work
 
 
-@pytest.mark.parametrize("host_seconds", [KERNEL / 100, 0.9 * HOLD_SECONDS / OPERATIONS_OF_A_SLICE])
-def test_a_round_of_more_launches_than_the_queue_takes_has_a_figure(host_seconds: float) -> None:
-    device, count = QueueDevice(longest_queue=1000), 6000
-    work = launches(device, count, host_seconds)
-    assert busy_seconds(lambda: None, work, device, has_slices=True) == pytest.approx(count * KERNEL)
-    assert busy_seconds(lambda: None, work, device, has_slices=False) is None
+def test_a_round_of_more_launches_than_the_queue_takes_has_a_figure() -> None:
+    count = 6000
+    for host_seconds in (KERNEL / 100, 0.9 * HOLD_SECONDS / clocks.OPERATIONS_OF_A_SLICE):
+        work = launches(device := QueueDevice(longest_queue=1000), count, host_seconds)
+        assert busy_seconds(lambda: None, work, device, has_slices=True) == pytest.approx(count * KERNEL)
+        assert busy_seconds(lambda: None, work, device, has_slices=False) is None
 
 
 @pytest.mark.parametrize("operations_before", [0, 3000], ids=["early", "late"])
 def test_one_slice_that_the_device_caught_up_with_leaves_no_figure(operations_before: int) -> None:
     """Whichever it was: the others were ahead."""
     device = QueueDevice()
-    before, after = launches(device, operations_before, 1e-5), launches(device, 3000, 1e-5)
+    before, after = (launches(device, count, 1e-5) for count in (operations_before, 3000))
 
     def work() -> None:
         before()
@@ -225,7 +213,7 @@ def test_one_slice_that_the_device_caught_up_with_leaves_no_figure(operations_be
     assert busy_seconds(lambda: None, work, device, has_slices=True) is None
 
 
-@pytest.mark.parametrize("kernel, rounds", [(KERNEL, BUSY_ROUNDS), (0.2, 1)], ids=["short", "long"])
+@pytest.mark.parametrize("kernel, rounds", [(KERNEL, clocks.BUSY_ROUNDS), (0.2, 1)], ids=["short", "long"])
 def test_busy_time_is_the_median_of_a_few_short_rounds_or_one_long_one(kernel: float, rounds: int) -> None:
     device, ran = QueueDevice(), list[float]()
 
@@ -245,11 +233,9 @@ def test_a_case_keeps_its_timing_where_only_the_busy_round_runs_out_of_memory() 
             assert busy_seconds(lambda: None, work, QueueDevice(), has_slices=True) is None
 
 
-def test_an_empty_round_is_what_launching_and_waiting_cost_and_leaves_the_clock_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_empty_round_is_what_launching_and_waiting_cost_and_leaves_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     device = QueueDevice()
-    monkeypatch.setattr(clock_module, "time", device)
+    monkeypatch.setattr(clocks, "time", device)
     waits = itertools.cycle([10e-6, 10e-6, 14e-6])
     monkeypatch.setattr(device, "synchronize", lambda: setattr(device, "now", device.now + next(waits) / 2))
     clock = Clock(device)

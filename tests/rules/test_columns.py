@@ -4,49 +4,19 @@ import math
 
 import pytest
 
-from perf_tests.records.columns import (
-    AXES,
-    COLUMNS,
-    SPEEDUP,
-    case_name,
-    case_rows,
-    cells_of,
-    collectives_of,
-    commit_of,
-    date_of,
-    last_phases,
-    lost_lines,
-    machine_line,
-    machine_name,
-    pairs_along,
-    pass_cells,
-    rounds_line,
-    seconds_of,
-)
+from perf_tests.records import columns
+from perf_tests.records.columns import COLUMNS, SPEEDUP, case_rows, cells_of, pairs_along
 from perf_tests.records.record import Json
-from tests.support.synthetic import (
-    BACKWARD,
-    FORWARD,
-    machine,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    timed_collective,
-    traced,
-    untimed,
-    warmed,
-    with_passes,
-)
+from tests.support import synthetic
+from tests.support.synthetic import FORWARD, record, timed, timed_attention, untimed
 
 
 def test_each_axis_is_a_column_and_a_row_has_every_column() -> None:
-    assert set(AXES) <= set(COLUMNS)
+    assert set(columns.AXES) <= set(COLUMNS)
     assert list(case_rows(record([timed()]), "run")[0]) == [*COLUMNS, SPEEDUP.name]
 
 
-NOTHING = None
-PASSES = traced(), remembered(), warmed()
+PASSES = synthetic.traced(), synthetic.remembered(), synthetic.warmed()
 HUNDRED = [place / 1000 for place in range(1, 102)]
 LISTS: Json = {"device_seconds": [2.0, None, 1.0, 3.0], "cpu_seconds": [], "before": {"power_watts": 300.0},
                "part_seconds": {"forward": [1.0, 3.0, 2.0], "backward": "?"}}  # fmt: skip
@@ -56,11 +26,11 @@ ROWS: dict[str, tuple[Json, Json]] = {
         {"record": "machine/0001_run", "outcome": "measured", "torch": "2.13.0+cpu", "commit": "0123456789abcdef",
          "commit_has_changes": False, "device_name": "Some CPU, 8 cores", "batch_size": 4, "d_ff": 512, "rounds": 2,
          "kernel_launches": 100, "median_seconds": 0.011, "mean_seconds": 0.011, "stddev_seconds": 2**0.5 / 1000,
-         "peak_allocated_bytes": NOTHING, "mfu": NOTHING, "head_dim": NOTHING, "reason": NOTHING, "flags": NOTHING},
+         "peak_allocated_bytes": None, "mfu": None, "head_dim": None, "reason": None, "flags": None},
     ),
     "ten rounds": (
         record([timed()]), {"median_low_seconds": 1.01, "median_high_seconds": 1.08, "min_seconds": 1.0,
-                            "max_seconds": 1.09, "p95_seconds": NOTHING, "p99_seconds": NOTHING},
+                            "max_seconds": 1.09, "p95_seconds": None, "p99_seconds": None},
     ),
     "from a hundred rounds on, percentiles": (
         record([timed(seconds=HUNDRED)]),
@@ -68,31 +38,32 @@ ROWS: dict[str, tuple[Json, Json]] = {
     ),
     "lists of rounds, by their medians": (
         record([timed(**LISTS)]),
-        {"device_median_seconds": 2.0, "cpu_median_seconds": NOTHING, "forward_part_seconds": 2.0,
-         "backward_part_seconds": NOTHING, "power_watts_before": 300.0, "power_watts_after": NOTHING},
+        {"device_median_seconds": 2.0, "cpu_median_seconds": None, "forward_part_seconds": 2.0,
+         "backward_part_seconds": None, "power_watts_before": 300.0, "power_watts_after": None},
     ),
     "a case without a timing": (
-        record([], [untimed(BACKWARD, "would_not_fit", "6 GiB asked", phase="backward")]),
-        {"outcome": "would_not_fit", "reason": "6 GiB asked", "needed_bytes": 2**30, "median_seconds": NOTHING},
+        record([], [untimed(synthetic.BACKWARD, "would_not_fit", "6 GiB asked", phase="backward")]),
+        {"outcome": "would_not_fit", "reason": "6 GiB asked", "needed_bytes": 2**30, "median_seconds": None},
     ),
     "attention": (record([timed_attention(flags=["trend", "outlier"])]),
-                  {"head_dim": 16, "size": NOTHING, "flags": "trend outlier"}),
+                  {"head_dim": 16, "size": None, "flags": "trend outlier"}),
     "a collective": (
-        record([timed_collective(40_000, (0.1, 0.1))]),
-        {"collective": "all_gather", "message_bytes": 40_000, "exchanged_bytes": 40_000, "world": 2, "size": NOTHING,
+        record([synthetic.timed_collective(40_000, (0.1, 0.1))]),
+        {"collective": "all_gather", "message_bytes": 40_000, "exchanged_bytes": 40_000, "world": 2, "size": None,
          "backend": "gloo", "dtype": "float32", "algorithm_bytes_per_second": 4e5, "bus_bytes_per_second": 2e5},
     ),
     "what passes found": (
-        with_passes(record([timed()]), *PASSES),
+        synthetic.with_passes(record([timed()]), *PASSES),
         {"outcome": "measured", "traced_launches": 60, "traced_products_share": 0.75, "traced_busy_share": 0.8,
          "memory_pass_peak_bytes": 2**30, "recommended_warmup_rounds": 1},
     ),
     "what passes found of another case": (
-        with_passes(record([timed(size="small")]), *PASSES),
-        {"outcome": "measured", "traced_launches": NOTHING, "memory_pass_peak_bytes": NOTHING},
+        synthetic.with_passes(record([timed(size="small")]), *PASSES),
+        {"outcome": "measured", "traced_launches": None, "memory_pass_peak_bytes": None},
     ),
     "a case that only passes looked at": (
-        with_passes(record(), *PASSES), {"outcome": "not_timed", "median_seconds": NOTHING, "traced_launches": 60},
+        synthetic.with_passes(record(), *PASSES),
+        {"outcome": "not_timed", "median_seconds": None, "traced_launches": 60},
     ),
 }  # fmt: skip
 
@@ -133,26 +104,18 @@ def test_a_speedup_is_over_the_case_that_differs_only_along_the_axis() -> None:
 
 def test_cases_stand_by_family_size_length_implementation_precision_and_phase() -> None:
     rows = [
-        timed_collective(), timed_attention(sequence_length=512), timed_attention(head_dim=8, sequence_length=1024),
+        synthetic.timed_collective(), timed_attention(sequence_length=512),
+        timed_attention(head_dim=8, sequence_length=1024),
         timed_attention(), timed("unknown", d_model=None, size="theirs"), timed("deep", num_layers=9, size="deep"),
         timed("large", d_model=1280, size="large"), timed("bf16", precision="bf16"), timed("sdpa", attention="sdpa"),
         timed("backward", phase="backward"), timed("longer", context_length=128), timed("first"),
     ]  # fmt: skip
     cells = cells_of(record(rows))
-    assert [cell.id for cell in cells[:8]] == [
-        "first",
-        "backward",
-        "bf16",
-        "sdpa",
-        "longer",
-        "deep",
-        "large",
-        "unknown",
-    ]
+    assert " ".join(cell.id for cell in cells[:8]) == "first backward bf16 sdpa longer deep large unknown"
     places = [(cell.number("head_dim"), cell.number("sequence_length")) for cell in cells[8:]]
     assert places == [(8, 1024), (16, 256), (16, 512)]
-    assert "first" not in [cell.id for cell in last_phases(cells)], "its backward pass holds what it holds"
-    assert [cell.label("collective") for cell in collectives_of(record(rows))] == ["all_gather"]
+    assert "first" not in [cell.id for cell in columns.last_phases(cells)], "its backward pass holds what it holds"
+    assert [cell.label("collective") for cell in columns.collectives_of(record(rows))] == ["all_gather"]
 
 
 IMPLEMENTATIONS: dict[str, Json] = {
@@ -171,29 +134,35 @@ def test_names_say_each_axis_that_is_not_the_default() -> None:
         assert (cell.implementation, cell.name) == (words, f"tiny 8 forward fp32 {words}")
     (cell,) = cells_of(record([timed_attention((1.0,), cache="cold")]))
     assert cell.name == "d 16 256 forward fp32 naive, cold cache"
-    assert case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
-    assert lost_lines(cells_of(record([timed("a")], [untimed(reason="why")]))) == (
+    assert columns.case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
+    assert columns.lost_lines(cells_of(record([timed("a")], [untimed(reason="why")]))) == (
         "forward tiny-ctx8-fp32-naive: out of memory: why",
     )
 
 
 def test_conditions_are_said_in_words() -> None:
     data = record([timed()], written="2030-01-02T03:04:05", threads=1, environment={"OMP_NUM_THREADS": "1"})
-    assert machine_line(data) == "Some CPU, 8 cores, torch 2.13.0+cpu, 1 threads, OMP_NUM_THREADS=1"
-    assert machine_name({"machine_info": machine(gpu={"name": "H100", "driver": "1"})}) == "H100"
-    assert commit_of({**data, "commit_info": {"id": "0123456789abcdef", "dirty": True}}) == "0123456789ab with changes"
-    assert (commit_of({**data, "commit_info": None}), date_of(data)) == ("", "2030-01-02 03:04")
+    assert columns.machine_line(data) == "Some CPU, 8 cores, torch 2.13.0+cpu, 1 threads, OMP_NUM_THREADS=1"
+    assert columns.machine_name({"machine_info": synthetic.machine(gpu={"name": "H100", "driver": "1"})}) == "H100"
+    dirty = {**data, "commit_info": {"id": "0123456789abcdef", "dirty": True}}
+    assert columns.commit_of(dirty) == "0123456789ab with changes"
+    assert (columns.commit_of({**data, "commit_info": None}), columns.date_of(data)) == ("", "2030-01-02 03:04")
     cells = cells_of(record([timed("a", warmup_rounds=5, warmup_rounds_run=312), timed("b", (1.0, 2.0), batch_size=8)]))
-    assert rounds_line(cells) == "batch 4 and 8, 10 and 2 measured rounds, at least 5 warm-up rounds"
-    (exact,) = cells_of(record([timed(warmup_rounds=5, warmup_rounds_run=5)]))
-    assert rounds_line([exact]).endswith(", 5 warm-up rounds")
+    assert columns.rounds_line(cells) == "batch 4 and 8, 10 and 2 measured rounds, at least 5 warm-up rounds"
 
 
 def test_rows_of_a_pass_that_are_damaged_are_left_out_and_those_it_lost_follow() -> None:
-    found = [None, {"pass": "kernels"}, {**traced(), "values": 3}, {**traced(), "id": 1}, traced(), remembered()]
-    data = {**record([], [{**untimed(BACKWARD), "pass": "kernels"}]), "passes": found}
-    cells = [(cell.id, cell.outcome) for cell in pass_cells(data, "kernels")]
-    assert cells == [(traced()["id"], ""), (BACKWARD, "out_of_memory")]
+    found = [
+        None,
+        {"pass": "kernels"},
+        {**synthetic.traced(), "values": 3},
+        {**synthetic.traced(), "id": 1},
+        synthetic.traced(),
+        synthetic.remembered(),
+    ]
+    data = {**record([], [{**untimed(synthetic.BACKWARD), "pass": "kernels"}]), "passes": found}
+    cells = [(cell.id, cell.outcome) for cell in columns.pass_cells(data, "kernels")]
+    assert cells == [(synthetic.traced()["id"], ""), (synthetic.BACKWARD, "out_of_memory")]
     assert cells_of(data) == [], "a case that a pass lost was not to be timed"
-    assert seconds_of({"seconds": [1.0, 0, -1.0, None, math.nan, 2]}, "seconds") == [1.0, 2.0]
-    assert seconds_of({"seconds": 3}, "seconds") == []
+    assert columns.seconds_of({"seconds": [1.0, 0, -1.0, None, math.nan, 2]}, "seconds") == [1.0, 2.0]
+    assert columns.seconds_of({"seconds": 3}, "seconds") == []

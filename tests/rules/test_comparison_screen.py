@@ -6,14 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from perf_tests.records.store import ComparedCase, Status, compare
-from perf_tests.report.comparison import (
-    NARROWEST,
-    STRIP_COLUMNS,
-    Reading,
-    comparison_lines,
-    painted,
-    shortened,
-)
+from perf_tests.report import comparison as screen
+from perf_tests.report.comparison import NARROWEST, Reading, comparison_lines, painted, shortened
 from tests.support.synthetic import record, timed, untimed
 
 TEN = timed()["stats"]["data"]
@@ -106,35 +100,32 @@ def test_a_wide_terminal_draws_each_interval_around_one() -> None:
     assert middle < up.index("-o") < len(up) - 1
     assert up.endswith("-")
     assert (few[middle], few[-1], len(few)) == ("|", "o", up.rindex("o") + 1)
-    assert len(up) - middle - 1 == STRIP_COLUMNS // 2, "the end that is furthest off reaches the edge"
+    assert len(up) - middle - 1 == screen.STRIP_COLUMNS // 2, "the end that is furthest off reaches the edge"
 
 
-@pytest.mark.parametrize(
-    "ratio, interval, said",
-    [(1.15, (1.01, 1.2), "differs"), (0.9, (0.8, 0.99), "differs"), (1.05, (0.9, 1.1), "no difference"),
-     (1.1, (1.0, 1.2), "no difference"), (0.9, (0.8, 1.0), "no difference"), (1.5, None, "too few rounds")],
-)  # fmt: skip
-def test_a_reading_is_that_of_its_interval_and_what_lies_beyond_it_comes_first(
-    ratio: float, interval: tuple[float, float] | None, said: str
-) -> None:
-    rows = texts([measured("a", ratio, interval), measured("sure", 1.02, (1.01, 1.03))])[2:4]
-    assert any(row.startswith("a ") and f" {said} " in row for row in rows)
-    assert [row.split()[0] for row in rows] == (["a", "sure"] if said == Reading.DIFFERS else ["sure", "a"])
+READINGS: list[tuple[float, tuple[float, float] | None, str]] = [
+    (1.15, (1.01, 1.2), "differs"), (0.9, (0.8, 0.99), "differs"), (1.05, (0.9, 1.1), "no difference"),
+    (1.1, (1.0, 1.2), "no difference"), (0.9, (0.8, 1.0), "no difference"), (1.5, None, "too few rounds"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "is_terminal, environment, is_painted",
-    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"NO_COLOR": ""}, True),
-     (True, {"TERM": "dumb"}, False)],
-)  # fmt: skip
-def test_colour_is_for_terminals_whose_users_want_it(
-    is_terminal: bool, environment: dict[str, str], is_painted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"NO_COLOR": "", "TERM": "xterm", **environment}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert painted(("gone", True)) == ("\x1b[31mgone\x1b[0m" if is_painted else "gone")
-    assert painted(("same", False)) == "same"
+def test_a_reading_is_that_of_its_interval_and_what_lies_beyond_it_comes_first() -> None:
+    for ratio, interval, said in READINGS:
+        rows = texts([measured("a", ratio, interval), measured("sure", 1.02, (1.01, 1.03))])[2:4]
+        assert any(row.startswith("a ") and f" {said} " in row for row in rows)
+        assert [row.split()[0] for row in rows] == (["a", "sure"] if said == Reading.DIFFERS else ["sure", "a"])
+
+
+def test_colour_is_for_terminals_whose_users_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal, changes, is_painted in (
+        (True, {"NO_COLOR": ""}, True), (False, {"NO_COLOR": ""}, False), (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+    ):  # fmt: skip
+        for name, value in {"NO_COLOR": "", "TERM": "xterm", **changes}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        assert painted(("gone", True)) == ("\x1b[31mgone\x1b[0m" if is_painted else "gone")
+        assert painted(("same", False)) == "same"
 
 
 def test_nothing_to_compare_is_nothing_to_say() -> None:

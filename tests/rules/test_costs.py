@@ -167,7 +167,7 @@ MASKED: dict[str, tuple[tuple[int, ...], torch.dtype, int, str]] = {
 
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 @pytest.mark.parametrize("name", MASKED)
-def test_attention_with_a_mask_runs_the_efficient_kernel_on_the_whole_square_and_grouped_pytorchs_math(
+def test_masked_attention_runs_the_efficient_kernel_on_the_square_and_grouped_math(
     name: str, dtype: torch.dtype
 ) -> None:
     """16 bits come by autocast, which casts the mask too; 100 keys are no multiple of what the kernel aligns to."""

@@ -1,7 +1,6 @@
 """Exact counters against the allocator, the profiler, closed forms and the step itself; of what is one's own; kept."""
 
 import json
-import multiprocessing
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,19 +22,9 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, phases_of
-from perf_tests.predict import counters as counters_module
+from perf_tests.predict import counters as module
 from perf_tests.predict.costs import tensors_in
-from perf_tests.predict.counters import (
-    MOST_FOLDERS,
-    Counters,
-    counters_of,
-    counters_or_reason,
-    kept_counters_or_reason,
-    needed_bytes,
-    pass_flops,
-    products_outside,
-    update_flops,
-)
+from perf_tests.predict.counters import Counters, counters_of, counters_or_reason, needed_bytes
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES, PartCounters
 from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, gradients_of, passes
 from perf_tests.predict.ledger import user_grid
@@ -46,6 +35,7 @@ from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, buil
 from tests.support.launch import MODELS, ROOT
 from tests.support.traced_rounds import rounds, traced_values
 
+LIBRARIES = libraries_on(9, "2.13.0", {})
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
 """A shape where attention and feed-forward weigh as much as the vocabulary."""
 
@@ -80,12 +70,8 @@ def drawn(model: tuple[str, str], config: ModelConfig, phase: str, **changes: An
 
 
 def training_of(case: LanguageModelCase, optimizer: str) -> Training:
-    model = (
-        build(case.config, case.attention, case.checkpoint)
-        if case.user_model is None
-        else case.user_model.build(case.config)
-    )
-    own = replace(case, optimizer=optimizer).user_optimizer
+    own_model, own = case.user_model, replace(case, optimizer=optimizer).user_optimizer
+    model = own_model.build(case.config) if own_model else build(case.config, case.attention, case.checkpoint)
     training = Training(model, PRECISIONS[case.precision], CPU, optimizer if own is None else "default")
     if own is not None:
         own.put_into(training, model)
@@ -139,53 +125,40 @@ def test_the_launches_of_traced_attention_are_those_counted(attention: str) -> N
     attend, leaves = ATTENTION[attention].build(), [torch.randn(2, 16, 16, requires_grad=True) for _ in range(3)]
 
     def graph() -> tuple[Tensor, Tensor]:
-        for leaf in leaves:
-            leaf.grad = None
+        leaves[0].grad = leaves[1].grad = leaves[2].grad = None
         output_BTK = attend(*leaves)
         return output_BTK, torch.ones_like(output_BTK)
 
-    for phase, target, set_up in (
-        ("attention_forward", lambda: attend(*leaves), tuple),
-        ("attention_backward", lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK), graph),
-    ):
-        case = attention_case(phase=phase, attention=attention, sequence_length=16, batch_size=2)
+    rounds_of: Any = {"forward": (lambda: attend(*leaves), tuple), "backward": (Tensor.backward, graph)}
+    for phase, (target, set_up) in rounds_of.items():
+        case = attention_case(phase=f"attention_{phase}", attention=attention, sequence_length=16, batch_size=2)
         assert traced_values(case, target, set_up)["launches"] == counters_of(case).kernel_launches
 
 
 def case_of(size: str, context: int = 128, **changes: Any) -> LanguageModelCase:
-    """A forward pass of a real size on an imaginary GPU."""
+    """Make the forward pass of a real size on an imaginary GPU."""
     return of(config=SIZES[size].at_context(context), size=size, batch_size=4, device="cuda", **changes)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(
-    "phase, times, calls",
-    [("inference", 1, 9 * 12 + 1), ("forward", 1, 9 * 12 + 1), ("backward", 2, 18 * 12 + 2), ("full_step", 3, None)],
-)
-def test_naive_attention_executes_its_model_flops(phase: str, times: int, calls: int | None, precision: str) -> None:
+def test_naive_attention_executes_its_model_flops(precision: str) -> None:
     """It multiplies 9 times a layer, its backward pass 18 times."""
-    case = case_of("small", phase=phase, precision=precision)
-    counters = counters_of(case)
-    assert counters.executed_flops == counters.model_flops == times * case.forward_flops
-    assert counters.matmul_calls == (calls or counters.matmul_calls)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_fused_attention_executes_half_the_square_and_five_products_back(device: str) -> None:
-    tokens, layers, width = 4 * 128, 12, 768
-    linear = case_of("small").forward_flops - 4 * tokens * 128 * width * layers
-    square_product = 2 * tokens * width * layers * (128 + 1) // 2
-    case = replace(case_of("small", attention="sdpa"), device=device)
-    forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
-    assert forward.executed_flops == linear + 2 * square_product
-    assert backward.executed_flops == 2 * linear + 5 * square_product
+    for phase, times, calls in (
+        ("inference", 1, 109),
+        ("forward", 1, 109),
+        ("backward", 2, 218),
+        ("full_step", 3, 327),
+    ):
+        case = case_of("small", phase=phase, precision=precision)
+        counters = counters_of(case)
+        assert counters.executed_flops == counters.model_flops == times * case.forward_flops
+        assert counters.matmul_calls == calls
 
 
 def test_a_checkpointed_block_is_computed_once_more() -> None:
     """All products of a block but its last, whose result nobody needs again."""
-    none, block = (
-        counters_of(of(phase="backward", config=NARROW, batch_size=3, checkpoint=name)) for name in ("none", "block")
-    )
+    case = of(phase="backward", config=NARROW, batch_size=3)
+    none, block = (counters_of(replace(case, checkpoint=name)) for name in ("none", "block"))
     products = 2 * 3 * 64 * (4 * 64**2 + 3 * 64 * 192) + 4 * 3 * 64**2 * 64 - 2 * 3 * 64 * 64 * 192
     assert (block.executed_flops or 0) - (none.executed_flops or 0) == NARROW.num_layers * products
     assert block.model_flops == none.model_flops
@@ -193,32 +166,28 @@ def test_a_checkpointed_block_is_computed_once_more() -> None:
 
 @pytest.mark.parametrize("checkpoint", ["attention", "block"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_recomputed_pass_follows_the_rules_that_the_first_followed(precision: str, checkpoint: str) -> None:
+@pytest.mark.parametrize("attention, word", [("sdpa", "attention"), ("naive", "aten.exp")])
+def test_a_pass_computed_again_follows_the_first(attention: str, word: str, precision: str, checkpoint: str) -> None:
     """Its fused kernel, and its exponentials in float32, which the CPU's autocast would halve."""
 
-    def kernels(attention: str, word: str, phase: str, checkpoint: str = "none") -> set[tuple[str, int]]:
+    def kernels(phase: str, checkpoint: str = "none") -> set[tuple[str, int]]:
         case = case_of("tiny", 64, attention=attention, precision=precision, phase=phase, checkpoint=checkpoint)
         return {(kernel.name, kernel.bytes) for kernel in counters_of(case).kernels if word in kernel.name}
 
-    for attention, word in (("sdpa", "attention"), ("naive", "aten.exp")):
-        forward = kernels(attention, word, "forward")
-        assert forward
-        assert kernels(attention, word, "backward", checkpoint) == forward | kernels(attention, word, "backward")
+    assert (forward := kernels("forward"))
+    assert kernels("backward", checkpoint) == forward | kernels("backward")
 
 
-@pytest.mark.parametrize("size, context", [("small", 128), ("2.7B", 512)])
-def test_saved_bytes_grow_by_the_tensors_of_a_block_which_are_the_published_ones(size: str, context: int) -> None:
-    """10.5 B T d + 5 B T d_ff + 2 B H T^2 numbers a block, as others fitted to an equal model."""
-    config, tokens = SIZES[size].at_context(context), 4 * context
+def test_saved_bytes_grow_by_the_tensors_of_a_block() -> None:
+    """About 10.5 B T d + 5 B T d_ff + 2 B H T^2 numbers a block, as others fitted to an equal model."""
+    config, tokens = SIZES["2.7B"].at_context(512), 4 * 512
     two, three = (counters_of(of(config=replace(config, num_layers=n), batch_size=4)).saved_bytes for n in (2, 3))
     norms = 2 * (3 * tokens * config.d_model + tokens) * 4  # input, normalised, scaled; one number a row
     attention = 4 * tokens * config.d_model * 4  # query and key turned, value, output
-    squares = 2 * tokens * config.num_heads * context * 4  # exponentials and probabilities
-    rows = tokens * config.num_heads * (4 + 8) + context**2  # sums, places of the maxima; the mask
+    squares = 2 * tokens * config.num_heads * 512 * 4  # exponentials and probabilities
+    rows = tokens * config.num_heads * (4 + 8) + 512**2  # sums, places of the maxima; the mask
     feed_forward = 5 * tokens * config.d_ff * 4  # gate, sigmoid, product, up, product of both
     assert three - two == norms + attention + squares + rows + feed_forward
-    published = 16 * context * (10.5 * config.d_model + 5 * config.d_ff + 2 * config.num_heads * context)
-    assert three - two == pytest.approx(published, rel=0.02)
 
 
 def literal_step(case: LanguageModelCase) -> dict[str, PartCounters]:
@@ -256,13 +225,10 @@ def literal_step(case: LanguageModelCase) -> dict[str, PartCounters]:
 
 
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
-@pytest.mark.parametrize(
-    "zero_grad, phase",
-    [("before-forward", FULL_STEP), ("before-forward", FIRST_STEP), ("after-forward", FULL_STEP),
-     ("before-step", FULL_STEP)],
-)  # fmt: skip
+@pytest.mark.parametrize("phase, zero_grad", [
+    (FIRST_STEP, "before-forward"), *((FULL_STEP, name) for name in ("before-forward", "after-forward", "before-step"))
+])  # fmt: skip
 def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_grad: str, phase: str) -> None:
-    """Part by part."""
     case = of(phase=phase, config=NARROW, batch_size=3, precision="bf16", optimizer=optimizer, zero_grad=zero_grad)
     case = replace(case, device="cuda")
     literal = {name: part.peak_bytes for name, part in literal_step(case).items()}
@@ -273,26 +239,23 @@ def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_
     assert all(sum(part.bytes_by_category.values()) == part.peak_bytes for part in counters.parts)
 
 
-@pytest.mark.parametrize("context, place", [(256, "model/transformer.py"), (512, "model/attention.py")])
-def test_the_largest_block_is_the_feed_forwards_until_the_scores_outgrow_it(context: int, place: str) -> None:
+def test_the_largest_block_is_the_feed_forwards_until_the_scores_outgrow_it() -> None:
     """B T d_ff against B H T^2: they cross at d_ff / H = 320 tokens for the 2.7B shape."""
-    largest, config = counters_of(case_of("2.7B", context)).largest_allocations[0], SIZES["2.7B"]
-    assert largest.bytes == 4 * 4 * context * max(config.d_ff, config.num_heads * context)
-    assert largest.place.startswith(place)
+    config = SIZES["2.7B"]
+    for context, place in ((256, "model/transformer.py"), (512, "model/attention.py")):
+        largest = counters_of(case_of("2.7B", context)).largest_allocations[0]
+        assert largest.bytes == 4 * 4 * context * max(config.d_ff, config.num_heads * context)
+        assert largest.place.startswith(place)
 
 
-@pytest.mark.parametrize(
-    "case, workspaces",
-    [
-        (attention_case(device="cuda"), 1),
-        (attention_case(device="cuda", phase="attention_backward"), 2),  # autograd's thread has one of its own
-        (attention_case(device="cuda", phase="attention_backward", attention="sdpa"), 0),
-        (of(phase="inference", device="cuda"), 1),
-        (of(phase="optimizer", device="cuda"), 2),
-    ],
-)
+@pytest.mark.parametrize("case, workspaces", [
+    (attention_case(device="cuda"), 1),
+    (attention_case(device="cuda", phase="attention_backward"), 2),  # autograd's thread has one of its own
+    (attention_case(device="cuda", phase="attention_backward", attention="sdpa"), 0),
+    (of(phase="inference", device="cuda"), 1), (of(phase="optimizer", device="cuda"), 2),
+])  # fmt: skip
 def test_on_a_known_card_each_thread_that_multiplies_holds_a_workspace(case: Case, workspaces: int) -> None:
-    imaginary, real = counters_of(case), counters_of(case, libraries=libraries_on(9, "2.13.0", {}))
+    imaginary, real = counters_of(case), counters_of(case, libraries=LIBRARIES)
     assert real.peak_bytes == imaginary.peak_bytes + workspaces * 32 * 2**20
     assert {part.bytes_by_category.get(WORKSPACES, 0) for part in real.parts} == {workspaces * 32 * 2**20}
 
@@ -339,26 +302,26 @@ def test_a_change_of_the_code_is_seen_in_its_counters(name: str, monkeypatch: py
 
 
 def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, backward = of(phase=FULL_STEP, config=replace(TOY, vocab_size=43)), Training.backward
-    before = counters_of(case).host_reads
-    monkeypatch.setattr(Training, "backward", lambda self, loss: (loss.item(), backward(self, loss)))
+    backward, found = Training.backward, []
+    for change in (backward, lambda self, loss: (loss.item(), backward(self, loss))):
+        monkeypatch.setattr(Training, "backward", change)
+        passes.cache_clear()
+        found.append(counters_of(of(phase=FULL_STEP)).host_reads)
     passes.cache_clear()
-    after = counters_of(case).host_reads
-    passes.cache_clear()
-    assert after == before + 1
+    assert found[1] == found[0] + 1
 
 
 @pytest.mark.parametrize(
-    "changes", [{"execution": "compiled"}, {"attention": "compiled"}, {"model": f"{MODELS}:ReadsAValue"}]
+    "name, value", [("execution", "compiled"), ("attention", "compiled"), ("model", "ReadsAValue")]
 )
-def test_what_no_counter_covers_needs_no_more_than_the_eager_case(changes: dict[str, str]) -> None:
+def test_what_no_counter_covers_needs_no_more_than_the_eager_case(name: str, value: str) -> None:
     """Which needs its exact peak; of a full step at least 16 bytes a parameter."""
+    changes: Any = {name: f"{MODELS}:{value}" if name == "model" else value}
     for phase in ("inference", "forward", "backward", "optimizer", "full_step"):
         eager = of(phase=phase, config=SIZES["small"].at_context(512))
-        needed = needed_bytes(replace(eager, **changes))  # type: ignore[arg-type]
+        needed = needed_bytes(replace(eager, **changes))
         assert 0 < needed <= needed_bytes(eager) == counters_of(eager).peak_bytes
-    if "model" not in changes:
-        assert needed >= 16 * SIZES["small"].parameters
+    assert name == "model" or needed >= 16 * SIZES["small"].parameters
 
 
 @pytest.mark.parametrize("factory", ["Healthy", "GroupedHeads", "Tied"])
@@ -374,25 +337,19 @@ def test_flops_are_those_that_pytorch_counts_of_the_real_model(factory: str) -> 
         loss.backward()
     square = 4 * 2 * TOY.context_length**2 * TOY.d_model if factory == "GroupedHeads" else 0
     wanted = {"forward": forward.get_total_flops() + square, "backward": backward.get_total_flops() + 2 * square}
-    assert pass_flops(case) == wanted
+    assert module.pass_flops(case) == wanted
     assert counters_of(of(factory, FULL_STEP)).model_flops == sum(wanted.values())
 
 
-@pytest.mark.parametrize(
-    "name, groups, kind, times",
-    [
-        *(("Convolving", groups, kind, 2) for groups in (1, 4, 8) for kind in ("Conv1d", "ConvTranspose1d")),
-        ("ConvolvingFrozen", 1, None, 1),  # its input needs no gradient
-    ],
-)
-def test_a_convolution_has_a_product_backward_for_each_gradient_asked_for(
-    name: str, groups: int, kind: str | None, times: int
-) -> None:
-    arguments = (f"groups={groups}", f"kind={kind}") if kind else ()
-    case = of(f"{PARTS}:{name}", model_arguments=arguments)
-    positions = TOY.context_length + 2 * (kind == "ConvTranspose1d")
-    head, mixing = 2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * positions * 8 * (8 // groups) * 3
-    assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + times * mixing}
+def test_a_convolution_has_a_product_backward_for_each_gradient_asked_for() -> None:
+    """That of a frozen part's input, which needs none, has one."""
+    kinds = [(f"groups={groups}", f"kind={kind}") for groups in (1, 4, 8) for kind in ("Conv1d", "ConvTranspose1d")]
+    for name, arguments, times in (("ConvolvingFrozen", (), 1), *(("Convolving", kind, 2) for kind in kinds)):
+        case = of(f"{PARTS}:{name}", model_arguments=arguments)
+        groups = int(arguments[0].removeprefix("groups=")) if arguments else 1
+        positions = TOY.context_length + 2 * ("kind=ConvTranspose1d" in arguments)
+        head, mixing = 2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * positions * 8 * (8 // groups) * 3
+        assert module.pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + times * mixing}, arguments
 
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward", "optimizer", FULL_STEP])
@@ -408,8 +365,11 @@ def test_one_model_or_optimizer_is_counted_alike_however_it_is_named(phase: str)
 
 def test_an_operation_that_may_multiply_and_has_no_formula_makes_flops_null() -> None:
     known = {"aten.mm"}
-    assert products_outside(["aten.mm", "aten.add", "aten.cummax", "aten._unsafe_view"], known) == []
-    assert products_outside(["aten._grouped_mm", "theirs.kernel"], known) == ["aten._grouped_mm", "theirs.kernel"]
+    assert module.products_outside(["aten.mm", "aten.add", "aten.cummax", "aten._unsafe_view"], known) == []
+    assert module.products_outside(["aten._grouped_mm", "theirs.kernel"], known) == [
+        "aten._grouped_mm",
+        "theirs.kernel",
+    ]
     counters = counters_of(of("WithAnRnn"))
     assert (counters.model_flops, counters.executed_flops) == (None, None)
     assert counters.peak_bytes > 0
@@ -420,36 +380,30 @@ def test_the_products_of_an_optimizer_are_executed_flops_and_no_model_flops() ->
 
     Its first step makes the state that later ones find.
     """
-    update, full, first = (
-        counters_of(of(phase=phase, optimizer=MUON)) for phase in ("optimizer", FULL_STEP, FIRST_STEP)
-    )
+    phases = ("optimizer", FULL_STEP, FIRST_STEP)
+    update, full, first = (counters_of(of(phase=phase, optimizer=MUON)) for phase in phases)
     d, f = TOY.d_model, TOY.d_ff
     pairs = TOY.num_layers * [(d, d)] * 4 + TOY.num_layers * [(d, f)] * 3
     flops = sum(5 * 2 * (2 * m * m * n + m**3) for m, n in pairs)
     assert (update.executed_flops, update.model_flops) == (flops, None)
-    assert (update_flops(of(phase=FULL_STEP, optimizer=MUON)), update_flops(of(phase=FULL_STEP))) == (flops, 0)
+    assert (module.update_flops(of(phase=FULL_STEP, optimizer=MUON)), module.update_flops(of(phase=FULL_STEP))) == (
+        flops,
+        0,
+    )
     assert full.model_flops == counters_of(of(phase=FULL_STEP)).model_flops
     assert first.kernel_launches > full.kernel_launches
     assert first.parts[0].bytes_by_category.get(OPTIMIZER_STATE, 0) == 0
 
 
+READS = f"{OPTIMIZERS_OF}:ReadsAValue"
 NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
     "compiled": (of(execution="compiled"), "compiled model fuses"),
     "flex": (of(attention="flex"), "flex attention fuses"),
     "grouped experts": (of("GroupsItsExperts"), r"type but got .*--model-arg experts_implementation=batched_mm\.$"),
     "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be played .*it reads a value of one"),
-    "an optimizer that reads": (
-        of(phase="optimizer", optimizer=f"{OPTIMIZERS_OF}:ReadsAValue"),
-        r"cannot be played on tensors without content: it reads a value of one\.",
-    ),
-    "a step that varies": (
-        of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:EverySecondStep"),
-        "the second and the third step of .* differ",
-    ),
-    "a form that PyTorch chooses": (
-        of(phase=FULL_STEP, optimizer="torch.optim:SGD", device="cuda"),
-        "lets PyTorch choose `foreach` by the device",
-    ),
+    "an optimizer that reads": (of(phase="optimizer", optimizer=READS), r"without content: it reads a value of one\.$"),
+    "a step that varies": (of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:EverySecondStep"), "the second and the thi"),
+    "a form that PyTorch chooses": (of(phase=FULL_STEP, optimizer="torch.optim:SGD", device="cuda"), "`foreach` by th"),
 }
 
 
@@ -467,10 +421,6 @@ def test_a_case_that_cannot_be_counted_says_why_and_needs_what_certainly_exists(
         assert counters_or_reason(replace(case, phase="backward", optimizer=None))[1] is None
 
 
-def test_a_scaler_that_reads_its_overflow_hides_no_counter() -> None:
-    assert counters_of(of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:Descent", precision="fp16")).kernel_launches > 0
-
-
 def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:
     grid = user_grid(replace(SETTINGS, model=f"{MODELS}:Healthy", attentions=("own",), contexts=(8, 16)))
     assert {name: len(cases) for name, cases in grid.items()} == {"tiny-ctx8-fp32-own": 6, "tiny-ctx16-fp32-own": 6}
@@ -478,7 +428,6 @@ def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:
 
 
 CASE = of()
-LIBRARIES = libraries_on(9, "2.13.0", {})
 
 
 @pytest.fixture
@@ -491,22 +440,18 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return counters_or_reason(case, libraries)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(counters_module, "counters_or_reason", count)
+    monkeypatch.setattr(module, "counters_or_reason", count)
     return done
 
 
-@pytest.mark.parametrize(
-    "case, libraries, runs",
-    [
-        (CASE, None, 1), (replace(CASE, device="cuda"), LIBRARIES, 1), (of(phase=FULL_STEP), None, 1),
-        (attention_case(), None, 1),
-        (replace(CASE, attention="mine.py:attention"), None, 2), (replace(CASE, execution="compiled"), None, 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("case, libraries, runs", [
+    (CASE, None, 1), (replace(CASE, device="cuda"), LIBRARIES, 1), (of(phase=FULL_STEP), None, 1),
+    (attention_case(), None, 1), (replace(CASE, attention="a.py:b"), None, 2), (of(execution="compiled"), None, 2),
+])  # fmt: skip
 def test_the_second_run_reads_what_the_first_counted_but_not_what_is_ones_own_or_uncounted(
     case: Case, libraries: Any, runs: int, counted: list[object], tmp_path: Path
 ) -> None:
-    first, second = (kept_counters_or_reason(case, libraries) for _ in range(2))
+    first, second = (module.kept_counters_or_reason(case, libraries) for _ in range(2))
     assert first == second == counters_or_reason(case, libraries)
     assert (len(counted), len(list(tmp_path.rglob("*.json")))) == (runs, 2 - runs)
 
@@ -517,7 +462,7 @@ def test_a_change_of_what_a_count_depends_on_counts_again_and_the_oldest_states_
     """Each case and each library has counters of its own."""
     on_gpu = replace(CASE, device="cuda")
     for case, libraries in ((CASE, None), (on_gpu, None), (on_gpu, LIBRARIES), (replace(CASE, batch_size=3), None)):
-        kept_counters_or_reason(case, libraries)
+        module.kept_counters_or_reason(case, libraries)
     assert len(counted) == 4
     changes: list[Callable[[pytest.MonkeyPatch], object]] = [
         lambda patch: patch.setattr(torch, "__version__", "9.9.9"),
@@ -526,18 +471,18 @@ def test_a_change_of_what_a_count_depends_on_counts_again_and_the_oldest_states_
         lambda patch: patch.setattr("platform.machine", lambda: "another"),
         lambda patch: patch.setenv("TORCH_SOMETHING", "1"),
         lambda patch: patch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: 1),
-        *(lambda patch, n=n: patch.setattr(counters_module, "digest_of_suite", lambda: str(n)) for n in range(3)),
+        *(lambda patch, n=n: patch.setattr(module, "digest_of_suite", lambda: str(n)) for n in range(3)),
     ]
     for number, change in enumerate(changes, 5):
         with pytest.MonkeyPatch.context() as patch:
             change(patch)
-            kept_counters_or_reason(CASE)
+            module.kept_counters_or_reason(CASE)
         assert len(counted) == number
-    assert len(list((tmp_path / "transformer-perf-tests/counters").iterdir())) == MOST_FOLDERS
+    assert len(list((tmp_path / "transformer-perf-tests/counters").iterdir())) == module.MOST_FOLDERS
 
 
 def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_path: Path) -> None:
-    whole = kept_counters_or_reason(CASE)
+    whole = module.kept_counters_or_reason(CASE)
     (path,) = tmp_path.rglob("*.json")
     good = json.loads(path.read_text())
     kept = good["counters"]
@@ -546,19 +491,10 @@ def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_p
     for content in ("", "{", "[]", "null", '{"case": "another", "counters": {}}', *map(json.dumps, broken)):
         done = len(counted)
         path.write_text(content)
-        assert kept_counters_or_reason(CASE) == kept_counters_or_reason(CASE) == whole
+        assert module.kept_counters_or_reason(CASE) == module.kept_counters_or_reason(CASE) == whole
         assert len(counted) == done + 1, content
 
 
-def _count_in_a_process(folder: str) -> bool:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", folder)
-        return all(kept_counters_or_reason(CASE) == counters_or_reason(CASE) for _ in range(3))
-
-
-def test_two_runs_at_once_read_whole_files_and_a_cache_that_cannot_be_written_costs_nothing_else(
-    tmp_path: Path,
-) -> None:
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert all(pool.map(_count_in_a_process, [str(tmp_path), "/proc/nothing"] * 2))
-    assert list(tmp_path.rglob(".unfinished*")) == []
+def test_a_cache_that_cannot_be_written_costs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
+    assert module.kept_counters_or_reason(CASE) == counters_or_reason(CASE)

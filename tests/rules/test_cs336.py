@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,19 +15,10 @@ from numerics_tests.harness import exercises
 from perf_tests.__main__ import VERBS
 from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
-from perf_tests.report.cs336 import (
-    NOT_RECORDED,
-    UNKNOWN,
-    Entry,
-    Question,
-    markdown_page,
-    problems,
-    questions,
-    short_page,
-    wrapped,
-)
+from perf_tests.report import cs336
+from perf_tests.report.cs336 import Entry, Question, problems, questions, short_page
 from perf_tests.report.cs336_ours import CLOSED_FORMS, scores_saved
-from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Sources, write_ups
+from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Sources
 from tests.support.cs336 import COUNTED, checkout, everything, with_record
 from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed
 
@@ -87,21 +77,6 @@ def test_commands_have_known_files_options_and_values_and_those_of_several_sizes
             if parse is not None:
                 parse(name, value)
         assert typed.get("--size", "small") == "small" or "--context" in typed, command
-
-
-def test_rows_are_in_the_order_of_sizes_and_numbers_and_cells_tell_ours_from_theirs() -> None:
-    rows = [("large", "128"), ("small", "1024"), ("small", "256"), ("small", "not stated")]
-    ours = [Figure(row, head, "1") for row in rows[:2] for head in ("here", "here too")]
-    theirs = [Figure(row, "theirs", "3") for row in (*rows[2:], rows[2])]
-    table = Entry(QUESTION, [*ours, Figure(rows[0], "here", "2")], [*theirs, Figure(rows[3], "here too", "4")]).table
-    assert table is not None
-    assert table.header == ("Size", "Context", "here", "here too", "theirs")
-    assert table.rows == (
-        (*rows[2], NOT_RECORDED, "-", "3"), (*rows[1], "1", "1", "-"), (*rows[3], "-", "4", "3"),
-        (*rows[0], "1 / 2", "1", "-"),
-    )  # fmt: skip
-    assert Entry(QUESTION, [], []).table is None
-    assert wrapped("one two - three 4. five", 8) == "one two -\nthree 4.\nfive"  # begins with no markup
 
 
 FIGURES: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
@@ -199,54 +174,34 @@ def test_without_a_record_what_it_would_tell_is_not_recorded(root: Path) -> None
     forward = entry(Sources(root), FORWARD_PASS)
     assert forward.here == []
     assert forward.table is not None
-    assert {row[2] for row in forward.table.rows} == {NOT_RECORDED}
+    assert {row[2] for row in forward.table.rows} == {cs336.NOT_RECORDED}
     assert "write-up 001, P100-PCIe-16GB (ms)" in forward.table.header
     assert entry(Sources(root), "How long does a full training step take?").table is None
-    assert UNKNOWN in markdown_page(Sources(root))
+    assert cs336.UNKNOWN in cs336.markdown_page(Sources(root))
 
 
-def test_the_short_page_has_a_row_of_ours_for_each_brief_question_and_the_range_of_others_in_its_unit(
-    root: Path,
-) -> None:
+def test_the_short_page_has_our_row_for_each_brief_question_and_the_range_of_others_in_its_unit(root: Path) -> None:
     """A row that both have goes before one of ours alone, and the asked one before both."""
     asked = replace(QUESTION, brief="time", at=("xl", "512"))
-    rows = [("large", "128"), ("small", "128"), ("xl", "512")]
-    ours = [Figure(row, "here (ms)", text) for row, text in zip(rows, ("1", "2", "3"), strict=True)]
-    theirs = [
-        Figure(rows[1], column, text)
-        for column, text in {"a (ms)": "33.29 ± 0.71", "b, T4 (ms)": "35.0", "c (s)": "1.0", "d (ms)": "9"}.items()
-    ]
-    assert Entry(asked, ours, theirs).brief_row == ("time (xl, 512)", "3", "-")
-    assert Entry(asked, ours[:2], theirs).brief_row == ("time (small, 128)", "2", "9.000 to 35.00, 3 sources")
-    assert Entry(asked, ours[:1], theirs[:1]).brief_row == ("time (large, 128)", "1", "-")
-    named = Entry(replace(asked, of=r"\(s\)$"), [Figure(rows[1], "here (s)", "4")], theirs)
+    large, small, xl = (
+        Figure(row, "here (ms)", text)
+        for row, text in ((("large", "128"), "1"), (("small", "128"), "2"), (("xl", "512"), "3"))
+    )
+    columns = {"a (ms)": "33.29 ± 0.71", "b, T4 (ms)": "35.0", "c (s)": "1.0", "d (ms)": "9"}
+    theirs = [Figure(small.row, column, text) for column, text in columns.items()]
+    assert Entry(asked, [large, small, xl], theirs).brief_row == ("time (xl, 512)", "3", "-")
+    assert Entry(asked, [large, small], theirs).brief_row == ("time (small, 128)", "2", "9.000 to 35.00, 3 sources")
+    assert Entry(asked, [large], theirs[:1]).brief_row == ("time (large, 128)", "1", "-")
+    named = Entry(replace(asked, of=r"\(s\)$"), [Figure(small.row, "here (s)", "4")], theirs)
     assert named.brief_row == ("time (small, 128)", "4", "1.000, 1 source")
     assert Entry(asked, [], theirs).brief_row is None
     text = short_page(with_record(root, everything()))
     answered, all_of_them = map(int, re.findall(r"(\d+) of (\d+) problems have a figure", text)[0])
     headings = re.findall(r"^## \d+\. (\w+)\n\n    (.+)$", text, re.M)
     assert headings == [(problem.name, problem.command) for problem in problems()]
-    assert len(headings) == all_of_them == 25
-    assert answered == text.count("| figure | here | published |") == 17
+    assert (len(headings), answered) == (all_of_them, text.count("| figure | here | published |")) == (25, 17)
     assert "| step of ddp, ms (ddp, small 128) | 1250 ± 190 | " in text
     assert short_page(Sources(root, Counted())).count("| figure |") < answered
-
-
-def test_regions_are_in_the_order_of_a_step_and_kernels_of_each_size_are_shown_smallest_first(root: Path) -> None:
-    """A trace lists the optimizer among the forward pass, whose backward pass comes later."""
-    of_step = traced(phase="full_step", **CELL)
-    row = {"launches": 1, "share_of_kernel_time": 0.25, "seconds": 1.0, "seconds_by_kind": {"copy": 1.0}}
-    named = (("optimizer", False), ("residual", False), ("norm", True))
-    of_step["values"]["regions"] = [{"region": name, "is_backward": backward, **row} for name, backward in named]
-    sizes = [traced(size=size, d_model=width, context_length=128) for size, width in (("medium", 1024), ("small", 768))]
-    sources = with_record(root, {**record([]), "passes": [of_step, *sizes]})
-    table = entry(sources, "Which part of the model").table
-    assert table is not None
-    assert [row[0] for row in table.rows] == ["forward", "backward", "update"]
-    shares = here(sources, "What share of a forward pass are")["forward",]
-    assert list(shares) == ["here, small 128", "here, medium 128"]
-    tops = [figure.row[1] for figure in entry(sources, "Which kernel takes most of a forward pass").here]
-    assert [case for case, _ in groupby(tops)] == ["small 128", "medium 128"]
 
 
 def test_a_peak_that_was_not_measured_has_its_outcome(root: Path) -> None:
@@ -258,26 +213,17 @@ def test_a_peak_that_was_not_measured_has_its_outcome(root: Path) -> None:
     assert "would not fit" not in here(sources, question)[row].values()
 
 
-@pytest.mark.parametrize("source", [
-    {"from": "timd", "columns": {}}, {"from": "timed", "columns": {}, "phases": ["forward"]},
-    {"from": "kernels.csv", "columns": {"{whose}": "no_such_column"}},
-    {"from": "closed_forms", "columns": {"here": "no_such_form"}},
-])  # fmt: skip
-def test_a_name_that_nobody_knows_is_no_empty_answer(source: dict[str, Any]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError), match=r"timd|phases|no_such"):
-        replace(QUESTION, here=[source]).entry(Sources(ROOT))
+def test_a_name_that_nobody_knows_is_no_empty_answer() -> None:
+    for source in (
+        {"from": "timd", "columns": {}}, {"from": "timed", "columns": {}, "phases": ["forward"]},
+        {"from": "kernels.csv", "columns": {"{whose}": "no_such_column"}},
+        {"from": "closed_forms", "columns": {"here": "no_such_form"}},
+    ):  # fmt: skip
+        with pytest.raises((KeyError, TypeError, ValueError), match=r"timd|phases|no_such"):
+            replace(QUESTION, here=[source]).entry(Sources(ROOT))
 
 
 # Figures that code computes
-
-
-def test_what_is_counted_stands_beside_what_is_published(root: Path) -> None:
-    step = entry(Sources(root, COUNTED), "What is the peak of a training step, by context?")
-    assert ("2.7B", "128", "fp32", "60.2") in {(*figure.row, figure.text) for figure in step.here}
-    assert [figure.text for figure in step.published] == ["60.0"]
-    norms = here(Sources(root, COUNTED), "norm give in half")
-    assert norms["about 1000",] == {"here: low": "all zero", "here: high": "within"}
-    assert here(Sources(root, Counted()), "norm give in half") == {}
 
 
 def test_the_exercises_are_the_numerics_suites() -> None:
@@ -287,11 +233,6 @@ def test_the_exercises_are_the_numerics_suites() -> None:
     assert totals == {name: f"{total:.10g}" for name, (_, _, total) in exercises.LOOPS.items()}
     asked = {question.here[0]["name"]: question for question in questions() if "numerics_tests" in question.command}
     assert {name: one.rows for name, one in asked.items()} == {name: (rows[0][0],) for name, rows in tables.items()}
-
-
-def test_whose_figures_are_inferred_of_their_card_is_said() -> None:
-    cards = {name: card for name, _, card in write_ups(Sources(ROOT))}
-    assert [name for name, card in cards.items() if "inferred" in card] == [f"write-up 00{n}" for n in (2, 3, 4)]
 
 
 def test_closed_forms_are_those_of_shapes_and_ledger() -> None:
@@ -305,46 +246,25 @@ def test_closed_forms_are_those_of_shapes_and_ledger() -> None:
     assert squares == {("naive",): f"{2 + 1 / 32:.2f}", ("sdpa",): "0.00"}
 
 
-THEIRS: list[tuple[str, int, tuple[str, ...], str, str]] = [
-    # a question, how many published figures it has, and one of them
-    ("profiler agree", 4, ("not stated", "not stated", "forward"), "write-up 002, H100-class, timed (ms)", "87.87"),
-    ("How many TFLOP", 22, ("xl", "128"), "write-up 000, P100-PCIe-16GB (TFLOP/s)", "11.5"),
-    ("How long does one layer", 28, ("large", "128"), "write-up 000, P100-PCIe-16GB, one layer (ms)", "2.86"),
-    ("leaves out the timed phase", 6, ("small?", "backward, after 5"),
-     "write-up 004, H100-class, slow / others if it is one round", "6.05"),
-    ("How does the softmax", 4, ("large", "128", "fp32"), "write-up 001, T4-16GB, CPU-side NVTX durations", "0.500"),
-    ("in mixed precision, by size", 51, ("small", "512"), "write-up 004, H100-class, fp32 (ms)", "33.98 ± 0.18"),
-    ("With which power", 55, ("16", "1024 to 3096"), "write-up 001, T4-16GB, backward", "2.11"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("words, count, row, column, text", THEIRS)
-def test_published_figures_are_those_of_their_tables(
-    words: str, count: int, row: tuple[str, ...], column: str, text: str
-) -> None:
-    published = entry(Sources(ROOT, COUNTED), words).published
-    assert len(published) == count
-    assert text in [one.text for one in published if (one.row, one.column) == (row, column)]
-
-
 FIRST = ("not stated", "forward_backward", "write-up 009, H100 (ms)", "2.0")
 OTHERS = [("small", "full_step", "who/what (ms)", "OOM"), ("xl", "forward", "who/else, T4 (ms)", "876 ± 12")]
 
 
-@pytest.mark.parametrize("whose, where, expected", [
-    ("write-ups", {}, 4 * [FIRST]), ("write-ups", {"warm_eager": "yes"}, [FIRST]),
+CHOSEN: list[tuple[str, Json, Sequence[tuple[str, ...]]]] = [
+    ("write-ups", {}, 4 * [FIRST]), ("write-ups", {"warm_eager": "yes"}, [FIRST]), ("who/what", {}, OTHERS[:1]),
     ("write-ups", {"warm": "no"}, 2 * [FIRST]), ("anyone", {"warm_eager": "yes"}, [FIRST, *OTHERS]),
-    ("who/what", {}, OTHERS[:1]),
-])  # fmt: skip
-def test_published_rows_are_chosen_and_named_as_asked(
-    whose: str, where: Json, expected: Sequence[tuple[str, ...]], tmp_path: Path
-) -> None:
+]  # fmt: skip
+
+
+def test_published_rows_are_chosen_and_named_as_asked(tmp_path: Path) -> None:
     lines = ["source,gpu,size,phase,compiled,warmup,mean_ms,std_ms,status"]
     ran = ("no,5", "no,1", "no,0", "yes,5")
     lines += [f"write-up 009 (a/b):x,H100 (inferred),,fwd_bwd,{how},2.0,,ok" for how in ran]
     lines += ["who/what: y,unknown,small,full pass,no,5,,,OOM", "who/else,T4,xl,forward,no,5,875.5,12.1,ok"]
     (tmp_path / "published").mkdir()
     (tmp_path / "published/times.csv").write_text("\n".join(lines) + "\n")
-    source = {"from": "times.csv", "whose": whose, "where": where, "columns": {"{whose} (ms)": "time"}}
-    asked = replace(QUESTION, rows=("Size", "Phase"), published=[source])
-    assert [(*one.row, one.column, one.text) for one in asked.entry(Sources(tmp_path)).published] == expected
+    for whose, where, expected in CHOSEN:
+        source = {"from": "times.csv", "whose": whose, "where": where, "columns": {"{whose} (ms)": "time"}}
+        asked = replace(QUESTION, rows=("Size", "Phase"), published=[source])
+        found = asked.entry(Sources(tmp_path)).published
+        assert [(*one.row, one.column, one.text) for one in found] == expected, (whose, where)

@@ -37,11 +37,10 @@ def planted(words: list[str]) -> int:
     return 3
 
 
-@pytest.mark.parametrize(("content", "wrong"), [(b"refuse", "wrote and exited with 3"), (b"fail", "KeyError at ")])
-def test_a_verb_that_fails_on_a_file_or_writes_beside_it_is_found(content: bytes, wrong: str) -> None:
-    tally = Tally()
-    take(Reader("{folder}", "x", bytes, JSON, verb=planted), content, tally)
-    assert [found[: len(wrong)] for found in tally.wrong] == [wrong]
+def test_a_verb_that_fails_on_a_file_or_writes_beside_it_is_found() -> None:
+    for content, wrong in ((b"refuse", "wrote and exited with 3"), (b"fail", "KeyError at ")):
+        take(Reader("{folder}", "x", bytes, JSON, verb=planted), content, tally := Tally())
+        assert [found[: len(wrong)] for found in tally.wrong] == [wrong]
 
 
 FILE, LINK, DEVICE, SPARSE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.GNUTYPE_SPARSE

@@ -5,6 +5,7 @@ import resource
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -18,20 +19,7 @@ from model.attention import ATTENTION, naive_attention
 from perf_tests.bench.models import free_leftovers
 from perf_tests.bench.workbench import set_up
 from perf_tests.hardware import device as devices
-from perf_tests.hardware.device import (
-    CacheFlush,
-    CudaDevice,
-    available_bytes,
-    cache_state,
-    cap_address_space,
-    control_group_bytes,
-    last_level_cache_bytes,
-    listed_cache_bytes,
-    sdpa_backend,
-    total_bytes,
-    uncap_address_space,
-    words_of,
-)
+from perf_tests.hardware.device import CudaDevice, listed_cache_bytes, sdpa_backend
 from perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests.predict.costs import libraries_here
 from tests.support.example_cases import CPU, SETTINGS, attention_case
@@ -49,21 +37,23 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 V2, V1 = "/sys/fs/cgroup/memory.", "/sys/fs/cgroup/memory/memory."
 
 
-@pytest.mark.parametrize(
-    "groups, limit, available",
-    [
-        ({}, None, 50 * 1024),
-        ({f"{V2}max": "max\n", f"{V2}current": "5\n"}, None, 50 * 1024),
-        ({f"{V2}max": "40960\n", f"{V2}current": "1024\n"}, 40960, 39936),
-        ({f"{V2}max": "409600\n", f"{V2}current": "1024\n"}, 409600, 50 * 1024),
-        ({f"{V1}limit_in_bytes": "8192\n", f"{V1}usage_in_bytes": "92\n"}, 8192, 8100),
-    ],
-)
+GROUPS: list[tuple[dict[str, str], int | None, int]] = [
+    # the control group's files, its limit, and the bytes that are available
+    ({}, None, 50 * 1024),
+    ({f"{V2}max": "max\n", f"{V2}current": "5\n"}, None, 50 * 1024),
+    ({f"{V2}max": "40960\n", f"{V2}current": "1024\n"}, 40960, 39936),
+    ({f"{V2}max": "409600\n", f"{V2}current": "1024\n"}, 409600, 50 * 1024),
+    ({f"{V1}limit_in_bytes": "8192\n", f"{V1}usage_in_bytes": "92\n"}, 8192, 8100),
+]
+
+
+@pytest.mark.parametrize("groups, limit, available", GROUPS)
 def test_the_hosts_memory_is_what_machine_and_control_group_both_leave(
     groups: dict[str, str], limit: int | None, available: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linux_says(monkeypatch, {"/proc/meminfo": "MemTotal: 90 kB\nMemAvailable: 50 kB\n", **groups})
-    assert ((control_group_bytes() or [None])[0], available_bytes(), total_bytes()) == (limit, available, 90 * 1024)
+    found = (devices.control_group_bytes() or [None])[0], devices.available_bytes(), devices.total_bytes()
+    assert found == (limit, available, 90 * 1024)
 
 
 def test_growth_is_capped_by_the_budget_below_the_systems_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +62,8 @@ def test_growth_is_capped_by_the_budget_below_the_systems_own_limit(monkeypatch:
     page = resource.getpagesize()
     for hard, limit in ((resource.RLIM_INFINITY, 100 * page + 7), (50 * page, 50 * page)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1, hard))
-        cap_address_space(7)
-        uncap_address_space()
+        devices.cap_address_space(7)
+        devices.uncap_address_space()
         assert [call.args[1] for call in setrlimit.call_args_list[-2:]] == [(limit, hard), (hard, hard)]
 
 
@@ -82,26 +72,17 @@ def test_the_line_that_says_what_happened_is_shown() -> None:
     errors = {
         "compiling failed\nCUDA out of memory. Tried\nmore": "CUDA out of memory. Tried",
         "raised:\nout of resource: shared memory": "out of resource: shared memory",
-        "one\ntwo": "one",
-        "": "RuntimeError",
-    }
-    assert {text: words_of(RuntimeError(text)) for text in errors} == errors
+        "one\ntwo": "one", "": "RuntimeError",
+    }  # fmt: skip
+    assert {text: devices.words_of(RuntimeError(text)) for text in errors} == errors
 
 
-@pytest.mark.parametrize(
-    "error, alive",
-    [
-        (None, True),
-        (torch.OutOfMemoryError("CUDA out of memory."), True),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("CUDA error: device-side assert triggered"), False),
-    ],
-)
-def test_only_an_error_other_than_out_of_memory_means_that_the_gpu_is_gone(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, error: Exception | None, alive: bool
-) -> None:
-    monkeypatch.setattr(torch, "zeros", Mock(side_effect=error, return_value=torch.zeros(1)))
-    assert CudaDevice(GPU).is_alive() is alive
+def test_only_an_error_beside_out_of_memory_means_a_lost_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error: out of memory")
+    lost = RuntimeError("CUDA error: device-side assert triggered")
+    for error, alive in ((None, True), *((error, True) for error in lacks), (lost, False)):
+        monkeypatch.setattr(torch, "zeros", Mock(side_effect=error))
+        assert CudaDevice(GPU).is_alive() is alive, error
 
 
 def test_what_is_asked_of_a_gpu_reaches_the_driver(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,20 +122,14 @@ def test_of_a_slice_of_a_gpu_its_own_memory_counts_and_a_case_that_does_not_fit_
     assert f"7.0 GiB may be used ({name} has 10.0 GiB: 9.0 GiB free, 1.0 GiB used)" in refusal.reason
 
 
-def test_a_gpu_that_takes_no_further_process_is_refused_in_one_sentence(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_takes_no_more_processes_is_one_sentence(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("CUDA error: device(s) is/are busy\nCUDA kernel errors might be asynchronously reported")
     monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(side_effect=error))
-    with pytest.raises(
-        pytest.UsageError, match=r"busy; see what nvidia-smi says of it, or measure with --device cpu\.$"
-    ):
+    with pytest.raises(pytest.UsageError, match=r"busy; see what nvidia-smi says .*, or measure with --device cpu\.$"):
         set_up(replace(SETTINGS, device="cuda:0"))
 
 
-def test_events_tell_seconds_and_a_hold_lasts_at_any_clock_rate(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_tell_seconds_and_a_hold_lasts_at_any_rate(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     event = Mock(**{"elapsed_time.return_value": 2.0, "query.return_value": False})
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event if enable_timing else None)
     monkeypatch.setattr(devices, "spin_cuda", spin := Mock())
@@ -179,7 +154,7 @@ def test_the_libraries_rules_are_those_of_the_gpu_that_is_named(cuda: FakeCuda) 
 
 def test_twice_the_last_level_cache_is_flushed(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's L2; of a CPU each cache of its own processors once, a stated size where Linux lists none."""
-    assert last_level_cache_bytes(GPU) == 50 * MIB
+    assert devices.last_level_cache_bytes(GPU) == 50 * MIB
     assert listed_cache_bytes(tmp_path) == 0
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     for processor, shared_by in enumerate(["0-1", "0-1", "2-3", "2-3", "4"]):
@@ -191,25 +166,24 @@ def test_twice_the_last_level_cache_is_flushed(cuda: FakeCuda, tmp_path: Path, m
     assert listed_cache_bytes(tmp_path) == 2 * 4 * MIB
     for listed, flushed in ((3 * MIB // 2 + 1, 4 * MIB), (0, 512 * MIB)):
         monkeypatch.setattr(devices, "listed_cache_bytes", lambda _, listed=listed: listed)
-        flush = CacheFlush(CPU)
+        flush = devices.CacheFlush(CPU)
         assert flush.bytes == flushed
     flush()
     assert bool((flush._buffer == 1).all())
 
 
 def test_a_compilers_cache_is_cold_once_anything_was_generated() -> None:
-    states = [cache_state(Counter(cache_hits=hits, cache_misses=misses)) for hits, misses in ((0, 0), (2, 0), (2, 1))]
+    states = [devices.cache_state(Counter(cache_hits=h, cache_misses=misses)) for h, misses in ((0, 0), (2, 0), (2, 1))]
     assert states == [None, "warm", "cold"]
 
 
 SHAPE = (2, 64, 16)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("records_graph", [False, True])
-@pytest.mark.parametrize("shape", [SHAPE, (2, 4, 64, 16)], ids=["alone", "heads"])
-def test_our_call_takes_a_fused_kernel(shape: tuple[int, ...], records_graph: bool, dtype: torch.dtype) -> None:
-    assert sdpa_backend(ATTENTION["sdpa"].build(), shape, dtype, CPU, records_graph) == "flash"
+def test_our_call_takes_a_fused_kernel() -> None:
+    ours, dtypes = ATTENTION["sdpa"].build(), (torch.float32, torch.bfloat16)
+    for shape, records_graph, dtype in product((SHAPE, (2, 4, 64, 16)), (False, True), dtypes):
+        assert sdpa_backend(ours, shape, dtype, CPU, records_graph) == "flash"
 
 
 def test_the_kernel_that_ran_is_named_and_attention_without_the_call_has_none() -> None:
@@ -221,9 +195,7 @@ def test_the_kernel_that_ran_is_named_and_attention_without_the_call_has_none() 
     assert [forced, *found] == ["math", "math", None]
 
 
-def test_without_proc_the_c_library_tells_the_memory_nothing_is_capped_and_the_run_says_what_is_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_proc_the_c_library_tells_the_memory_and_nothing_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     known, limit = devices.total_bytes(), resource.getrlimit(resource.RLIMIT_AS)
     assert devices.why_less_is_known() is None
     linux_says(monkeypatch, {})

@@ -19,20 +19,8 @@ from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.session import noted, session_of
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.records.journal import Journal, JournalContents
-from perf_tests.run import ends
-from perf_tests.run.ends import (
-    NOMINAL,
-    TimedOutError,
-    TimeLimit,
-    Timeout,
-    eta,
-    keep_pace,
-    kept_pace,
-    predicted_here,
-    predicted_seconds,
-    quarantine,
-    read_time_limit,
-)
+from perf_tests.run import ends as run_ends
+from perf_tests.run.ends import TimeLimit, Timeout, eta, keep_pace, kept_pace, predicted_seconds
 from perf_tests.run.termination import TerminatedError, Termination
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, attention_case, language_model_case
 from tests.support.items import benchmark, stash_of
@@ -42,34 +30,34 @@ from tests.support.synthetic import FORWARD as FORWARD_ID
 DEVICE = CpuDevice(CPU)
 
 
-@pytest.mark.parametrize(
-    "deaths, last_words, outcome",
-    [
-        pytest.param(0, "Timeout (0:00:01)!", None, id="of a case of another run"),
-        pytest.param(1, None, None, id="once"),
-        pytest.param(2, None, "process_died", id="twice"),
-        pytest.param(2, "Fatal Python error: Segmentation fault", "process_died", id="twice, and it said of what"),
-        pytest.param(1, "Timeout (0:00:01)!", "timed_out", id="once, as it did not return in time"),
-    ],
-)
-def test_a_case_that_killed_the_process_is_tried_again_once(
-    deaths: int, last_words: str | None, outcome: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = Journal.create(tmp_path, header([BACKWARD, FORWARD_ID]))
-    contents = JournalContents(header([BACKWARD, FORWARD_ID]))
+TIMED_OUT, FAULT = "Timeout (0:00:01)!", "Fatal Python error: Segmentation fault"
+DEATHS: dict[str, tuple[int, str | None, str | None]] = {
+    "of a case of another run": (0, TIMED_OUT, None),
+    "once": (1, None, None),
+    "twice": (2, None, "process_died"),
+    "twice, and it said of what": (2, FAULT, "process_died"),
+    "once, as it did not return in time": (1, TIMED_OUT, "timed_out"),
+}
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_case_that_killed_it_is_tried_once_more(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths, last_words, outcome = DEATHS[name]
+    facts = header([BACKWARD, FORWARD_ID])
+    journal, contents = Journal.create(tmp_path, facts), JournalContents(facts)
     for _ in range(deaths):
         contents.add("started", FORWARD_ID)
-    contents.out_of_time = "Timeout" in (last_words or "")
+    contents.out_of_time = last_words == TIMED_OUT
     contents.fatal_error = None if contents.out_of_time else last_words
     monkeypatch.setattr(Journal, "keep_last_words", keep := Mock())
     items = [benchmark(language_model_case(), "kernels", case_id) for case_id in (BACKWARD, FORWARD_ID)]
-    spared = quarantine(items, MeasuringSession(journal, contents, Progress(None)), Outcome("process_died", "somehow"))
+    session = MeasuringSession(journal, contents, Progress(None))
+    spared = run_ends.quarantine(items, session, Outcome("process_died", "somehow"))
     journal.close()
     assert [(row["outcome"], row["pass"]) for row in contents.outcomes] == ([(outcome, "kernels")] if outcome else [])
     assert spared == (items if outcome is None else items[:1])
     assert keep.called is (deaths == 1 and outcome is None), "for the one that is tried again"
-    if outcome == "process_died":
-        assert (last_words or "somehow") in contents.outcomes[0]["reason"]
+    assert outcome != "process_died" or (last_words or "somehow") in contents.outcomes[0]["reason"]
 
 
 class Played:
@@ -98,22 +86,22 @@ SLOW = {FORWARD: 10.0, BACKWARD_CASE: 450.0}
 """The backward pass is far slower than predicted, the forward pass is not."""
 
 
-@pytest.mark.parametrize(
-    "seconds, changed, began_at, runs",
-    [
-        pytest.param({FORWARD: 10, BACKWARD_CASE: 580, FORWARD_AGAIN: 10}, {}, 0, 3, id="just in time"),
-        pytest.param({FORWARD: 10, BACKWARD_CASE: 581, FORWARD_AGAIN: 10}, {}, 0, 2, id="a second too late"),
-        pytest.param({**SLOW, FORWARD_AGAIN: 10}, {}, 0, 3, id="a slow case of another kind"),
-        pytest.param({**SLOW, BACKWARD_AGAIN: 10}, {}, 0, 2, id="a slow case of its kind"),
-        pytest.param({FORWARD: 400, KERNELS: 10}, {}, 0, 1, id="none of its kind yet: the last case"),
-        pytest.param({FORWARD: 10, KERNELS: 10}, {KERNELS: 591}, 0, 1, id="a pass counts like a case"),
-        pytest.param({FORWARD: 599, BACKWARD_CASE: 0, FORWARD_AGAIN: 10}, {BACKWARD_CASE: 0}, 0, 2, id="not tried"),
-        pytest.param({FORWARD: 10, BACKWARD_CASE: 10}, {}, 595, 1, id="the first runs however long the start took"),
-    ],
-)
-def test_a_run_ends_before_the_case_that_would_end_too_late(
-    seconds: dict[Any, float], changed: dict[Any, float], began_at: float, runs: int
-) -> None:
+RUNS: dict[str, tuple[dict[Any, float], dict[Any, float], float, int]] = {
+    # seconds of each case, predictions that differ from ten, when the first begins, and how many run
+    "just in time": ({FORWARD: 10, BACKWARD_CASE: 580, FORWARD_AGAIN: 10}, {}, 0, 3),
+    "a second too late": ({FORWARD: 10, BACKWARD_CASE: 581, FORWARD_AGAIN: 10}, {}, 0, 2),
+    "a slow case of another kind": ({**SLOW, FORWARD_AGAIN: 10}, {}, 0, 3),
+    "a slow case of its kind": ({**SLOW, BACKWARD_AGAIN: 10}, {}, 0, 2),
+    "none of its kind yet: the last case": ({FORWARD: 400, KERNELS: 10}, {}, 0, 1),
+    "a pass counts like a case": ({FORWARD: 10, KERNELS: 10}, {KERNELS: 591}, 0, 1),
+    "not tried": ({FORWARD: 599, BACKWARD_CASE: 0, FORWARD_AGAIN: 10}, {BACKWARD_CASE: 0}, 0, 2),
+    "the first runs however long the start took": ({FORWARD: 10, BACKWARD_CASE: 10}, {}, 595, 1),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_ends_before_the_case_that_would_end_too_late(name: str) -> None:
+    seconds, changed, began_at, runs = RUNS[name]
     played = Played({**TEN, **changed}, began_at)
     assert played.play(seconds) == list(seconds)[:runs]
     assert played.limit.is_reached is (runs < len(seconds))
@@ -139,24 +127,24 @@ def test_a_limit_shorter_than_a_case_is_refused_with_the_longest_case_its_second
 def test_only_a_typed_limit_may_measure_ceilings(minutes: str | None) -> None:
     workbench = Mock(settings=SETTINGS, **{"ceilings_for.return_value": CEILINGS})
     config = Mock(stash=stash_of(workbench=workbench), **{"getoption.return_value": minutes})
-    limit = read_time_limit(config)
-    assert limit.predict(FORWARD) == predicted_seconds(FORWARD, SETTINGS, CEILINGS if minutes else NOMINAL["cpu"])
+    limit = run_ends.read_time_limit(config)
+    ceilings = CEILINGS if minutes else run_ends.NOMINAL["cpu"]
+    assert limit.predict(FORWARD) == predicted_seconds(FORWARD, SETTINGS, ceilings)
     assert workbench.ceilings_for.called is bool(minutes)
 
 
-@pytest.mark.parametrize(
-    "longer, shorter",
-    [
-        (language_model_case(execution="compiled"), language_model_case()),
-        (language_model_case(phase="optimizer"), language_model_case(phase="forward_backward")),
-        (attention_case(sequence_length=4096), attention_case()),
-        (attention_case(attention="compiled"), attention_case()),
-    ],
-    ids=["compiling", "set-up", "size", "compiled attention"],
-)
-def test_a_prediction_holds_set_up_and_compiling(longer: Any, shorter: Any) -> None:
-    seconds = [predicted_seconds(benchmark(case), SETTINGS, CEILINGS) for case in (longer, shorter)]
-    assert seconds[0] > seconds[1] > 0
+LONGER = {
+    "compiling": (language_model_case(execution="compiled"), language_model_case()),
+    "set-up": (language_model_case(phase="optimizer"), language_model_case(phase="forward_backward")),
+    "size": (attention_case(sequence_length=4096), attention_case()),
+    "compiled attention": (attention_case(attention="compiled"), attention_case()),
+}
+
+
+def test_a_prediction_holds_set_up_and_compiling() -> None:
+    for name, cases in LONGER.items():
+        seconds = [predicted_seconds(benchmark(case), SETTINGS, CEILINGS) for case in cases]
+        assert seconds[0] > seconds[1] > 0, name
 
 
 @pytest.fixture
@@ -174,7 +162,7 @@ def timeout() -> Timeout:
 
 def test_a_case_that_waits_for_ever_gets_its_outcome_and_the_next_one_runs(timeout: Timeout) -> None:
     item, handler = benchmark(language_model_case()), signal.getsignal(signal.SIGALRM)
-    with pytest.raises(TimedOutError), timeout.limited(item):
+    with pytest.raises(run_ends.TimedOutError), timeout.limited(item):
         threading.Event().wait(60)
     assert noted(item).outcome == Outcome("timed_out", "took longer than 0 s; 0 s were predicted.")
     time.sleep(0.2)
@@ -195,7 +183,7 @@ def test_a_case_of_twenty_times_its_prediction_is_left_alone(timeout: Timeout) -
 def test_c_code_that_does_not_return_ends_the_process_with_the_outcome_in_the_journal(
     timeout: Timeout, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(TimedOutError), timeout.limited(benchmark(language_model_case())):
+    with pytest.raises(run_ends.TimedOutError), timeout.limited(benchmark(language_model_case())):
         hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)  # a second in which Python raises nothing
     timeout.end_process.assert_called_once_with(2)  # type: ignore[attr-defined]
     session: Any = session_of(timeout.config).workbench.session
@@ -209,45 +197,42 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("seconds, words", [(0.5, "1 s"), (89.0, "89 s"), (90.0, "2 min"), (150.0, "2 min")])
-def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(
-    seconds: float, words: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert eta({"a": seconds}, DEVICE) == f"1 case, about {words} (rough: first run on this machine)"
+@pytest.mark.usefixtures("cache")
+def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {0.5: "1 s", 89.0: "89 s", 90.0: "2 min", 150.0: "2 min"}
+    first = [eta({"a": seconds}, DEVICE) for seconds in words]
+    assert first == [f"1 case, about {said} (rough: first run on this machine)" for said in words.values()]
     keep_pace(DEVICE, measured_seconds=300.0, predicted=60.0)
-    assert eta({"a": seconds / 10, "b": seconds / 10}, DEVICE) == f"2 cases, about {words}"
-    monkeypatch.setattr(ends, "kept_ceilings", lambda device: None)
-    predicted = predicted_here([FORWARD, Mock(stash=pytest.Stash())], Mock(settings=SETTINGS, device=DEVICE))
+    next_one = [eta({"a": seconds / 10, "b": seconds / 10}, DEVICE) for seconds in words]
+    assert next_one == [f"2 cases, about {said}" for said in words.values()]
+    monkeypatch.setattr(run_ends, "kept_ceilings", lambda device: None)
+    predicted = run_ends.predicted_here([FORWARD, Mock(stash=pytest.Stash())], Mock(settings=SETTINGS, device=DEVICE))
     assert predicted == {FORWARD.nodeid: predicted_seconds(FORWARD, SETTINGS)}
 
 
-@pytest.mark.parametrize(
-    "measured, predicted, kept",
-    [(10.0, 10.0, 1.0), (9.9, 9.9, None), (100.0, 0.0, None), (1e9, 1.0, None), (10.0, 1e5, None)],
-)
-def test_a_pace_of_little_work_or_without_sense_is_not_kept(
-    measured: float, predicted: float, kept: float | None, cache: Path
-) -> None:
-    keep_pace(DEVICE, measured, predicted)
-    assert kept_pace(DEVICE) == kept
+@pytest.mark.usefixtures("cache")
+def test_a_pace_of_little_work_or_without_sense_is_not_kept() -> None:
+    for measured, predicted in ((9.9, 9.9), (100.0, 0.0), (1e9, 1.0), (10.0, 1e5)):
+        keep_pace(DEVICE, measured, predicted)
+        assert kept_pace(DEVICE) is None, (measured, predicted)
+    keep_pace(DEVICE, 10.0, 10.0)
+    assert kept_pace(DEVICE) == 1.0
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"pace": 2}', '{"pace": "x", "identity": {}}', "[" * 9999, "other", "nan"]
-)
-def test_a_file_that_is_broken_or_of_another_machine_is_no_pace(content: str, cache: Path) -> None:
+def test_a_file_that_is_broken_or_of_another_machine_is_no_pace(cache: Path) -> None:
     keep_pace(DEVICE, 100.0, 50.0)
     assert kept_pace(DEVICE) == 2.0
     (path,) = cache.rglob("pace-cpu.json")
     data = json.loads(path.read_text())
-    changed = {"other": {**data, "identity": {**data["identity"], "cpu": "another"}}, "nan": {**data, "pace": 1e99}}
-    path.write_text(json.dumps(changed[content]) if content in changed else content)
-    assert kept_pace(DEVICE) is None
+    changed = {**data, "identity": {**data["identity"], "cpu": "another"}}, {**data, "pace": 1e99}
+    broken = ("", "[]", '{"pace": 2}', '{"pace": "x", "identity": {}}', "[" * 9999)
+    for content in (*broken, *map(json.dumps, changed)):
+        path.write_text(content)
+        assert kept_pace(DEVICE) is None, content[:99]
 
 
-def test_ranks_have_a_pace_of_their_own_and_a_cache_that_cannot_be_written_has_none(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cache")
+def test_ranks_have_their_own_pace_and_a_cache_that_cannot_be_written_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_pace(DEVICE, 100.0, 50.0)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)

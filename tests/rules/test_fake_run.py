@@ -54,23 +54,21 @@ def test_real_tensors_count_the_same(
 TINY = replace(SIZES["tiny"], num_layers=5, vocab_size=100)
 
 
-@pytest.mark.parametrize(
-    "config, context, precision, attention, checkpoint, target",
-    [
-        (TINY, 64, "fp32", "naive", "none", "cpu"), (TINY, 64, "fp32", "sdpa", "block", "cuda"),
-        (TINY, 64, "bf16", "naive", "attention", "cuda"), (TINY, 64, "bf16", "sdpa", "none", "cuda"),
-        (TINY, 64, "fp16", "naive", "block", "cuda"), (SIZES["small"], 128, "fp32", "naive", "none", "cuda"),
-        (SIZES["large"], 1024, "bf16", "naive", "none", "cuda"),
-        *((replace(CONFIG, num_layers=9), 24, "fp32", "naive", blocks, "cpu") for blocks in "23579"),
-    ],
-)  # fmt: skip
+DEEP = [
+    (TINY, 64, "fp32", "naive", "none", "cpu"), (TINY, 64, "fp32", "sdpa", "block", "cuda"),
+    (TINY, 64, "bf16", "naive", "attention", "cuda"), (TINY, 64, "bf16", "sdpa", "none", "cuda"),
+    (TINY, 64, "fp16", "naive", "block", "cuda"), (SIZES["small"], 128, "fp32", "naive", "none", "cuda"),
+    (SIZES["large"], 1024, "bf16", "naive", "none", "cuda"),
+    *((replace(CONFIG, num_layers=9), 24, "fp32", "naive", blocks, "cpu") for blocks in "23579"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, context, precision, attention, checkpoint, target", DEEP)
 def test_a_few_layers_tell_of_all(
     config: ModelConfig, context: int, precision: str, attention: str, checkpoint: str, target: str
 ) -> None:
-    case = replace(
-        CASE, config=config.at_context(context), context_length=context, precision=precision, attention=attention,
-        checkpoint=checkpoint, device=target,
-    )  # fmt: skip
+    case = replace(CASE, config=config.at_context(context), context_length=context, checkpoint=checkpoint)
+    case = replace(case, precision=precision, attention=attention, device=target)
     told = {**fake_run.passes(replace(case, phase="inference")), **fake_run.passes(case)}
     assert without_log(told) == count_all(case)
 
@@ -111,23 +109,18 @@ def test_layers_that_are_not_equal_are_refused() -> None:
             extrapolated(less, more, 6)
 
 
-@pytest.mark.parametrize(
-    "phase, checkpoint, layers", [("forward", "none", [1, 2]), ("inference", "none", [2, 3]), ("forward", "2", [3, 5])]
-)
-def test_a_deep_model_is_told_from_fewer_layers_than_it_has(
-    phase: str, checkpoint: str, layers: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deep_model_is_told_from_fewer_layers_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """One and one more; of an inference two, whose first differs; of checkpoints over two blocks what is left over."""
-    counted = Mock(wraps=fake_run.count_passes)
-    monkeypatch.setattr(fake_run, "count_passes", counted)
-    fake_run.passes.cache_clear()
-    fake_run.passes(replace(CASE, phase=phase, config=replace(CONFIG, num_layers=9), checkpoint=checkpoint))
-    assert [call.args[0].config.num_layers for call in counted.call_args_list] == layers
+    monkeypatch.setattr(fake_run, "count_passes", counted := Mock(wraps=fake_run.count_passes))
+    told = ("forward", "none", [1, 2]), ("inference", "none", [2, 3]), ("forward", "2", [3, 5])
+    for phase, checkpoint, layers in told:
+        counted.reset_mock()
+        fake_run.passes.cache_clear()
+        fake_run.passes(replace(CASE, phase=phase, config=replace(CONFIG, num_layers=9), checkpoint=checkpoint))
+        assert [call.args[0].config.num_layers for call in counted.call_args_list] == layers
 
 
-def test_counting_refuses_autocast_around_it_and_bounds_what_torch_remembers_of_shapes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_counting_refuses_autocast_and_bounds_what_torch_remembers_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or memory grows with each shape of a long run."""
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="leave it first"):
         fake_run.count_passes(CASE)

@@ -2,42 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.records.format import (
-    DASH,
-    STEPS,
-    Columns,
-    Table,
-    column_table,
-    count_in,
-    distinct,
-    duration,
-    duration_range,
-    figure_in,
-    finite,
-    has_colours,
-    in_markdown,
-    latex,
-    markdown,
-    mean_in,
-    mebibytes_in,
-    no_formula,
-    one_line,
-    order,
-    painted,
-    percent_in,
-    printable,
-    ratio_spread,
-    significant,
-    table,
-    typst,
-    with_spread,
-)
+from perf_tests.records import format as shown
+from perf_tests.records.format import DASH
 
 POSITIVE = st.floats(1e-9, 1e9)
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -50,9 +21,9 @@ def seconds_in(text: str) -> float:
 
 @given(POSITIVE)
 def test_a_duration_reads_back_to_four_digits_in_the_largest_unit_that_it_fills(seconds: float) -> None:
-    text = duration(seconds)
+    text = shown.duration(seconds)
     assert seconds_in(text) == pytest.approx(seconds, rel=5e-4)
-    assert seconds_in(duration(seconds_in(text))) == pytest.approx(seconds_in(text))
+    assert seconds_in(shown.duration(seconds_in(text))) == pytest.approx(seconds_in(text))
     figure, unit = text.split()
     assert unit == "ns" or float(figure) >= 1
 
@@ -60,29 +31,29 @@ def test_a_duration_reads_back_to_four_digits_in_the_largest_unit_that_it_fills(
 @given(POSITIVE, POSITIVE)
 def test_a_range_reads_back_to_three_digits_in_one_unit(one: float, other: float) -> None:
     low, high = sorted((one, other))
-    first, last, unit = re.fullmatch(r"(\S+) to (\S+) (\S+)", duration_range(low, high)).groups()  # type: ignore[union-attr]
+    first, last, unit = re.fullmatch(r"(\S+) to (\S+) (\S+)", shown.duration_range(low, high)).groups()  # type: ignore[union-attr]
     assert float(last) * UNITS[unit] == pytest.approx(high, rel=5e-3, abs=5e-10)
     assert float(first) * UNITS[unit] == pytest.approx(low, rel=5e-3, abs=0.5 * UNITS[unit] if low < high else None)
 
 
 @given(POSITIVE | st.floats(-1e9, -1e-9), st.integers(1, 9))
 def test_a_significant_figure_reads_back_in_its_digits_and_never_as_a_power_of_ten(value: float, digits: int) -> None:
-    text = significant(value, digits)
+    text = shown.significant(value, digits)
     assert float(text) == pytest.approx(value, rel=0.5 * 10 ** (1 - digits))
     assert "e" not in text
-    assert significant(float(text), digits) == text
+    assert shown.significant(float(text), digits) == text
 
 
 @given(POSITIVE, st.floats(1e-6, 1e6))
 def test_a_figure_and_its_spread_end_at_one_place_two_digits_into_the_spread(value: float, spread: float) -> None:
-    mean, deviation = with_spread(value, spread).split(" ± ")
+    mean, deviation = shown.with_spread(value, spread).split(" ± ")
     assert float(deviation) == pytest.approx(spread, rel=0.051)
     assert abs(float(mean) - value) <= 0.051 * spread + 1e-9 * value
     assert len(mean.partition(".")[2]) == len(deviation.partition(".")[2])
 
 
 def test_a_range_is_in_the_largest_unit_that_its_higher_end_fills() -> None:
-    assert [duration_range(5e-4, 1.0), duration_range(5e-4, 1e-3), duration_range(0.2, 0.5)] == [
+    assert [shown.duration_range(5e-4, 1.0), shown.duration_range(5e-4, 1e-3), shown.duration_range(0.2, 0.5)] == [
         "0.0005 to 1 s", "0.5 to 1 ms", "200 to 500 ms",
     ]  # fmt: skip
 
@@ -95,12 +66,12 @@ FIGURES = {
 
 
 def test_a_figure_ends_where_its_spread_does() -> None:
-    assert [with_spread(*figure) for figure in FIGURES.values()] == list(FIGURES)
+    assert [shown.with_spread(*figure) for figure in FIGURES.values()] == list(FIGURES)
 
 
 def test_the_spread_of_a_ratio_is_that_of_both_sides() -> None:
-    assert ratio_spread(2.0, 0.3, 10.0, 0.4, 10.0) == pytest.approx(2.0 * 0.05)
-    assert ratio_spread(2.0, None, 10.0, 0.2, 5.0) == pytest.approx(2.0 * 0.04)
+    assert shown.ratio_spread(2.0, 0.3, 10.0, 0.4, 10.0) == pytest.approx(2.0 * 0.05)
+    assert shown.ratio_spread(2.0, None, 10.0, 0.2, 5.0) == pytest.approx(2.0 * 0.04)
 
 
 STRANGE: tuple[object, ...] = (None, "1", True, False, [1], {}, math.nan, math.inf, -math.inf, 10**400)
@@ -109,25 +80,35 @@ STRANGE: tuple[object, ...] = (None, "1", True, False, [1], {}, math.nan, math.i
 def test_what_is_no_finite_number_is_a_dash() -> None:
     for value in STRANGE:
         row = {"x": value, "mean_seconds": value}
-        assert finite(value) is None
-        assert {figure_in(row, "x"), percent_in(row, "x"), count_in(row, "x"), mean_in(row, "x", 1.0)} == {DASH}
-    assert duration(None) == DASH
+        assert shown.finite(value) is None
+        assert {
+            shown.figure_in(row, "x"),
+            shown.percent_in(row, "x"),
+            shown.count_in(row, "x"),
+            shown.mean_in(row, "x", 1.0),
+        } == {DASH}
+    assert shown.duration(None) == DASH
     known = {"x": 0.125, "zero": 0.0, "bytes": 3 * 2**19, "mean_seconds": 0.0125, "std": 0.001, "odd": "?"}
-    assert [mean_in(known, "std", 1e3), mean_in(known, "odd", 1e3)] == ["12.5 ± 1.0", "12.50"]
-    assert [percent_in(known, "x"), percent_in(known, "zero"), figure_in(known, "x", 8)] == ["12.5", "0.0", "1.000"]
-    assert [mebibytes_in(known, "bytes"), count_in(known, "bytes")] == ["1.500", "1.57286e+06"]
+    assert [shown.mean_in(known, "std", 1e3), shown.mean_in(known, "odd", 1e3)] == ["12.5 ± 1.0", "12.50"]
+    assert [shown.percent_in(known, "x"), shown.percent_in(known, "zero"), shown.figure_in(known, "x", 8)] == [
+        "12.5",
+        "0.0",
+        "1.000",
+    ]
+    assert [shown.mebibytes_in(known, "bytes"), shown.count_in(known, "bytes")] == ["1.500", "1.57286e+06"]
 
 
 def test_numbers_sort_before_words_and_each_value_is_kept_once() -> None:
-    assert sorted(["b", 10, None, 9.5, "a"], key=order) == [9.5, 10, None, "a", "b"]
-    assert distinct("banana") == ["b", "a", "n"]
+    assert sorted(["b", 10, None, 9.5, "a"], key=shown.order) == [9.5, 10, None, "a", "b"]
+    assert shown.distinct("banana") == ["b", "a", "n"]
 
 
 def test_columns_are_aligned_whatever_their_width() -> None:
-    lines = table(("case", "a", "words"), [("x", "12345", "one"), ("a long name", "1", "twenty")], left=("words",))
+    rows = [("x", "12345", "one"), ("a long name", "1", "twenty")]
+    lines = shown.table(("case", "a", "words"), rows, left=("words",))
     assert lines == ["case             a  words ", "x            12345  one   ", "a long name      1  twenty"]
-    columns: Columns[int] = {"n": str, "double": lambda row: str(2 * row)}
-    assert column_table(columns, [1, 20]) == ["n   double", "1        2", "20      40"]
+    columns: shown.Columns[int] = {"n": str, "double": lambda row: str(2 * row)}
+    assert shown.column_table(columns, [1, 20]) == ["n   double", "1        2", "20      40"]
 
 
 # Text.
@@ -137,18 +118,18 @@ CHARACTERS = "abc \n\t\x1b\x07\ud800\u2028|&%$#_{}\\<>[]()\"'`~^*!@=+-±é"
 MARKUP = st.lists(st.sampled_from([*CHARACTERS, "\\input", "<script>", "**"]), max_size=12).map("".join)
 
 
-def one_row(text: str) -> Table:
-    return Table("some_name", text, ("A", text), 1, ((text, "1"), ("x", text)), (text,))
+def one_row(text: str) -> shown.Table:
+    return shown.Table("some_name", text, ("A", text), 1, ((text, "1"), ("x", text)), (text,))
 
 
 @given(MARKUP)
 def test_no_text_moves_a_cursor_or_becomes_a_formula(text: str) -> None:
-    assert printable(text).isprintable()
-    assert len(printable(text)) == len(text)
-    assert one_line(text) == " ".join(one_line(text).split())
+    assert shown.printable(text).isprintable()
+    assert len(shown.printable(text)) == len(text)
+    assert shown.one_line(text) == " ".join(shown.one_line(text).split())
     starts = text != DASH and text[:1] in tuple("=+-@\t\r")
-    assert no_formula(text) == (f"'{text}" if starts else text)
-    assert (no_formula(DASH), no_formula(-1.5)) == (DASH, -1.5)
+    assert shown.no_formula(text) == (f"'{text}" if starts else text)
+    assert (shown.no_formula(DASH), shown.no_formula(-1.5)) == (DASH, -1.5)
 
 
 def unescaped(text: str) -> str:
@@ -157,29 +138,16 @@ def unescaped(text: str) -> str:
 
 @given(MARKUP)
 def test_a_name_opens_nothing_in_markdown(text: str) -> None:
-    lines = [line for line in markdown([one_row(text)]).splitlines() if line.startswith("|")]
+    lines = [line for line in shown.markdown([one_row(text)]).splitlines() if line.startswith("|")]
     assert {unescaped(line).count("|") for line in lines} == {3}
-    assert not set("<>`[]*_$#~!@{}&") & set(unescaped(in_markdown(text)))
-    assert re.sub(r"\\(.)", r"\1", in_markdown(text)) == one_line(text)
+    assert not set("<>`[]*_$#~!@{}&") & set(unescaped(shown.in_markdown(text)))
+    assert re.sub(r"\\(.)", r"\1", shown.in_markdown(text)) == shown.one_line(text)
 
 
 @given(MARKUP)
 def test_a_name_stays_one_string_in_typst(text: str) -> None:
-    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', typst([one_row(text)]))
-    assert outside == re.sub(r'"(?:[^"\\]|\\.)*"', '""', typst([one_row("plain")]))
-
-
-WRITERS: dict[str, tuple[Callable[[list[Table]], str], str, str]] = {
-    "markdown": (markdown, "| :--- | ---: |", "**ä**"),
-    "latex": (latex, "{lr}", "tab:some-name"),
-    "typst": (typst, "(left, right,)", "tab-some-name"),
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_each_format_has_labels_to_the_left_and_names_its_table(name: str) -> None:
-    write, *words = WRITERS[name]
-    assert all(word in write([one_row("ä")]) for word in words)
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', shown.typst([one_row(text)]))
+    assert outside == re.sub(r'"(?:[^"\\]|\\.)*"', '""', shown.typst([one_row("plain")]))
 
 
 @pytest.mark.parametrize("no_color, force_color, is_painted", [("", "", False), ("", "1", True), ("1", "1", False)])
@@ -190,8 +158,8 @@ def test_verdicts_are_painted_where_the_output_has_colours(
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("FORCE_COLOR", force_color)
     row, step = "forward a  SLOWER  +12.0%  OK", "forward a  +12.0%  +10.5% to +13.5%  -3.0%  x"
-    assert has_colours() == is_painted
-    said = painted(row, has_colours()), painted(step, has_colours(), STEPS)
+    assert shown.has_colours() == is_painted
+    said = shown.painted(row, shown.has_colours()), shown.painted(step, shown.has_colours(), shown.STEPS)
     if is_painted:
         row = row.replace("SLOWER", "\x1b[31mSLOWER\x1b[0m")
         step = step.replace("  +12.0%", "\x1b[31m  +12.0%\x1b[0m").replace("  -3.0%", "\x1b[32m  -3.0%\x1b[0m")

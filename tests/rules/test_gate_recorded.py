@@ -1,24 +1,16 @@
 """The gate between recorded launches whose truth is known: which launches count, and what they decide."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from perf_tests.bench.session import Run
-from perf_tests.gate.recorded import (
-    RULES,
-    RecordedResult,
-    compared,
-    conclude_recorded,
-    judged,
-    sides_of,
-    why_incomparable,
-)
+from perf_tests.gate import recorded as gate
+from perf_tests.gate.recorded import RULES, compared, judged, sides_of, why_incomparable
 from perf_tests.gate.samples import Clock
 from perf_tests.gate.statistics import Estimate
 from perf_tests.gate.verdicts import Acceptance, Verdict, launches_needed, read_accepted
@@ -29,20 +21,16 @@ from tests.support.recorded_launches import BASE, CASES, HEAD, dated, launches, 
 from tests.support.synthetic import FORWARD, machine, record, timed, untimed
 
 
-def concluded(base: list[Json], head: list[Json], *accepted: Acceptance) -> RecordedResult:
-    return conclude_recorded(stored(base), stored(head), RULES, accepted)
+def concluded(base: list[Json], head: list[Json], *accepted: Acceptance) -> gate.RecordedResult:
+    return gate.conclude_recorded(stored(base), stored(head), RULES, accepted)
 
 
-@pytest.mark.parametrize(
-    ("slowdown", "drift", "verdicts"),
-    [
-        (0.1, 0.0, {Verdict.SLOWER, Verdict.OK}),
-        (0.1, 0.05, {Verdict.SLOWER, Verdict.OK}),  # a drift that the matrix product saw
-        (-0.1, 0.0, {Verdict.FASTER, Verdict.OK}),
-        (0.0, 0.0, {Verdict.OK}),
-    ],
-)
-def test_a_large_change_is_found_and_its_size_told(slowdown: float, drift: float, verdicts: set[Verdict]) -> None:
+@pytest.mark.parametrize("slowdown, drift, verdicts", [
+    (0.1, 0.0, {"SLOWER", "OK"}),
+    (0.1, 0.05, {"SLOWER", "OK"}),  # a drift that the matrix product saw
+    (-0.1, 0.0, {"FASTER", "OK"}), (0.0, 0.0, {"OK"}),
+])  # fmt: skip
+def test_a_large_change_is_found_and_its_size_told(slowdown: float, drift: float, verdicts: set[str]) -> None:
     base, head = launches(1, 8, drift=drift), launches(2, 5, slowdown, drift=drift)
     result = concluded(base, head)
     assert {row.verdict for row in result.cases} == verdicts
@@ -68,11 +56,11 @@ def test_times_follow_the_matrix_product_in_proportion_at_most_unless_a_launch_l
         assert compared(follows * drift[None], follows * drift[None], drift, drift)[1] == pytest.approx(slope)
 
 
-@pytest.mark.parametrize(("base", "head", "is_enough"), [(4, 5, False), (8, 2, False), (1, 1, False), (5, 3, True)])
-def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int, is_enough: bool) -> None:
-    found = concluded(launches(1, base), launches(2, head, slowdown=0.5)).cases[0]
-    assert (found.verdict == Verdict.SLOWER, found.verdict == Verdict.UNDECIDED) == (is_enough, not is_enough)
-    assert is_enough or f"measured in {base} launches of base and {head} of head" in found.explanation
+def test_too_few_launches_decide_nothing_and_say_so() -> None:
+    for base, head, is_enough in ((4, 5, False), (8, 2, False), (1, 1, False), (5, 3, True)):
+        found = concluded(launches(1, base), launches(2, head, slowdown=0.5)).cases[0]
+        assert found.verdict == ("SLOWER" if is_enough else "UNDECIDED"), (base, head)
+        assert is_enough or f"measured in {base} launches of base and {head} of head" in found.explanation
     noisy = concluded(launches(1, 8, spread=0.2), launches(2, 5, spread=0.2)).cases[0]
     assert (noisy.verdict, noisy.launches_needed or 6) > (Verdict.UNDECIDED, 5)
 
@@ -113,52 +101,52 @@ def test_a_machine_that_changed_between_the_sides_leaves_open_what_it_can_explai
     assert "record base's launches again" in rows[0].explanation
 
 
-@pytest.mark.parametrize(("spread", "cpu_ratio", "by"), [(0.2, 1.0, ["wall"]), (0.01, 1.2, ["cpu", "wall"])])
-def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards(
-    spread: float, cpu_ratio: float, by: list[Clock]
-) -> None:
+@pytest.mark.parametrize("spread, cpu_ratio, by", [(0.2, 1.0, ["wall"]), (0.01, 1.2, ["cpu", "wall"])])
+def test_cpu_time_decides_if_it_scatters_less_and_wall_guards(spread: float, cpu_ratio: float, by: list[Clock]) -> None:
     """The first case takes twenty times as long, in CPU time by this ratio."""
     base, head, draw = launches(1, 8, spread=spread), launches(2, 5, spread=spread), np.random.default_rng(4)
-    for side, slower in ((base, 1.0), (head, 20.0)):
-        for launch in side:
-            for row in launch["benchmarks"]:
-                ratio = (slower, cpu_ratio ** (slower > 1)) if row["fullname"] == CASES[0] else (1, 1)
-                row["stats"]["data"] = [s * ratio[0] for s in row["stats"]["data"]]
-                row["extra_info"]["cpu_seconds"] = [ratio[1] * np.exp(draw.normal() * 0.001)] * 12
+    for side in (base, head):
+        for row in (row for launch in side for row in launch["benchmarks"]):
+            slower, slower_cpu = (20.0, cpu_ratio) if side is head and row["fullname"] == CASES[0] else (1.0, 1.0)
+            row["stats"]["data"] = [slower * seconds for seconds in row["stats"]["data"]]
+            row["extra_info"]["cpu_seconds"] = [slower_cpu * np.exp(draw.normal() * 0.001)] * 12
     result = concluded(base, head)
-    found = result.cases[0]
+    found, *others = result.cases
     assert (result.clock, found.verdict, [*found.slower_by]) == ("cpu", Verdict.SLOWER, by)
     assert (found.clock, found.is_by_guard) == (by[0], by[0] == "wall")
-    assert {row.verdict for row in result.cases[1:]} == {Verdict.OK}
-    limits = {clock: Acceptance(CASES[0], 50, "a queue", "abc", clock=clock) for clock in get_args(Clock)}
+    assert {row.verdict for row in others} == {Verdict.OK}
     for clocks in (["wall"], ["cpu"], ["cpu", "wall"]):
-        accepted = concluded(base, head, *(limits[clock] for clock in clocks)).cases[0]
-        assert accepted.is_failure == (not {*by} <= {*clocks})
+        limits = (Acceptance(CASES[0], 50, "a queue", "abc", clock=clock) for clock in clocks)  # type: ignore[arg-type]
+        assert concluded(base, head, *limits).cases[0].is_failure == (not {*by} <= {*clocks})
 
 
-@pytest.mark.parametrize(
-    ("shares", "slower"),
-    [((0.89, 1.0), [1, 0]), ((0.91, 1.0), [0, 0]), ((1.0, 0.09), [0, 1]), ((1.0, 0.11), [0, 0]), ((0.99,), [1])],
-)
-def test_where_wall_time_guards_the_clocks_share_the_level(shares: tuple[float, ...], slower: list[int]) -> None:
+SHARES: list[tuple[tuple[float, ...], list[int]]] = [
+    ((0.89, 1.0), [1, 0]), ((0.91, 1.0), [0, 0]), ((1.0, 0.09), [0, 1]), ((1.0, 0.11), [0, 0]), ((0.99,), [1]),
+]  # fmt: skip
+
+
+def test_where_wall_time_guards_the_clocks_share_the_level() -> None:
     """One case, whose p-value by each clock is so much of the level."""
     one = np.array([1.0])
-    means = [RULES.log_margin + stats.t.isf(share * RULES.alpha, 10) * one for share in shares]
-    found = {by: Estimate(one, mean, one, 10 * one) for by, mean in zip(("cpu", "wall"), means, strict=False)}
-    flags, faster = judged(found, RULES)  # type: ignore[arg-type]
-    assert [int(by_clock[0]) for by_clock in flags.values()] == slower
-    assert not faster[0]
+    for shares, slower in SHARES:
+        means = [RULES.log_margin + stats.t.isf(share * RULES.alpha, 10) * one for share in shares]
+        found = {by: Estimate(one, mean, one, 10 * one) for by, mean in zip(("cpu", "wall"), means, strict=False)}
+        flags, faster = judged(found, RULES)  # type: ignore[arg-type]
+        assert ([int(by_clock[0]) for by_clock in flags.values()], faster[0]) == (slower, False), shares
 
 
-@pytest.mark.parametrize(("mean", "level", "greater"), [(0.0, RULES.clearing_level, False), (0.09, 0.002, True)])
-def test_the_launches_that_would_decide_are_the_fewest_that_do(mean: float, level: float, greater: bool) -> None:
+def test_the_launches_that_would_decide_are_the_fewest_that_do() -> None:
     """Scipy's t test of two samples agrees: the estimate is below what matters, or above the margin."""
-    needed = launches_needed(mean, 0.05**2, 0.002, RULES.clearing_level, RULES, 3, base=8)
-    assert needed is not None
-    limit, side = (RULES.log_margin, "greater") if greater else (RULES.log_matters, "less")
-    p_values = [stats.ttest_ind_from_stats(mean - limit, 0.05, n, 0, 0.05, 8, alternative=side).pvalue
-                for n in (needed - 1, needed)]  # fmt: skip
-    assert p_values[1] < level <= p_values[0]
+    for mean, level, limit, side in (
+        (0.0, RULES.clearing_level, RULES.log_matters, "less"), (0.09, 0.002, RULES.log_margin, "greater"),
+    ):  # fmt: skip
+        needed = launches_needed(mean, 0.05**2, 0.002, RULES.clearing_level, RULES, 3, base=8)
+        assert needed is not None
+        fewer, enough = (
+            stats.ttest_ind_from_stats(mean - limit, 0.05, n, 0, 0.05, 8, alternative=side).pvalue
+            for n in (needed - 1, needed)
+        )
+        assert enough < level <= fewer
 
 
 def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
@@ -188,21 +176,19 @@ def recorded(*runs: Any) -> list[Json]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("runs", "asked", "base_name", "counts", "words"),
-    [
-        ([(6, BASE, 0), (3, HEAD, 10)], None, BASE, (6, 3), ""),
-        ([(6, HEAD, 0)], None, HEAD, (0, 6), "all earlier records are of the same code"),
-        (TWO, None, ZERO, (5, 1), "and this code 1; at least 5 and 3"),
-        (TWO, 5, BASE, (2, 1), f"{BASE[:12]} has 2 comparable launches"),
-        ([(1, ZERO, 0), (1, HEAD, 30)], None, ZERO, (1, 1), "has 1 comparable launch and"),
-        ([(2, BASE, 0, "one"), (2, BASE, 10, "two")], None, "one", (2, 2), ""),
-    ],
-    ids=["enough", "own code", "newest with enough", "asked for", "one launch", "uncommitted changes"],
-)
-def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_enough(
-    runs: list[Any], asked: int | None, base_name: str, counts: tuple[int, int], words: str
-) -> None:
+SIDES: dict[str, tuple[list[Any], int | None, str, tuple[int, int], str]] = {
+    "enough": ([(6, BASE, 0), (3, HEAD, 10)], None, BASE, (6, 3), ""),
+    "own code": ([(6, HEAD, 0)], None, HEAD, (0, 6), "all earlier records are of the same code"),
+    "newest with enough": (TWO, None, ZERO, (5, 1), "and this code 1; at least 5 and 3"),
+    "asked for": (TWO, 5, BASE, (2, 1), f"{BASE[:12]} has 2 comparable launches"),
+    "one launch": ([(1, ZERO, 0), (1, HEAD, 30)], None, ZERO, (1, 1), "has 1 comparable launch and"),
+    "uncommitted changes": ([(2, BASE, 0, "one"), (2, BASE, 10, "two")], None, "one", (2, 2), ""),
+}
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_enough(name: str) -> None:
+    runs, asked, base_name, counts, words = SIDES[name]
     *earlier, now = stored(recorded(*runs))
     found = sides_of(now, earlier, earlier[-1 if asked is None else asked], asked is not None)
     assert (found.base_name, (len(found.base), len(found.head))) == (base_name[:12], counts)
@@ -211,18 +197,12 @@ def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_eno
 
 
 def test_launches_of_another_machine_run_or_meaning_do_not_count() -> None:
-    def changed(change: Callable[[Json], Any], first: int) -> list[Json]:
-        found = recorded((3, BASE, first))
-        for launch in found:
-            change(launch)
-        return found
-
-    data = [
-        *changed(lambda launch: launch.update(machine_info=machine(threads=2)), 0),
-        *changed(lambda launch: [row["extra_info"].update(batch_size=64) for row in launch["benchmarks"]], 10),
-        *changed(lambda launch: launch.pop("datetime"), 20),
-        *recorded((1, HEAD, 30)),
-    ]
+    data = recorded((3, BASE, 0), (3, BASE, 10), (3, BASE, 20), (1, HEAD, 30))
+    for machines, meanings, dates in zip(data[:3], data[3:6], data[6:9], strict=True):
+        machines["machine_info"] = machine(threads=2)
+        for row in meanings["benchmarks"]:
+            row["extra_info"]["batch_size"] = 64
+        del dates["datetime"]
     del data[-1]["benchmarks"][3:]
     *earlier, now = stored(data)
     found = sides_of(now, [*earlier, now], earlier[-1], False)
@@ -252,9 +232,7 @@ def test_what_is_accepted_against_the_base_fails_nothing(tmp_path: Path) -> None
     assert any("accepted: WHY IT IS WORTH IT" in line for line in again.verdict_lines)
 
 
-def test_a_run_with_too_few_launches_without_a_baseline_or_on_a_machine_that_changed_is_not_judged(
-    tmp_path: Path,
-) -> None:
+def test_a_run_with_too_few_launches_or_no_baseline_or_on_a_machine_that_changed_is_not_judged(tmp_path: Path) -> None:
     few = judged_run(tmp_path / "few", launches(1, 3), launches(2, 1, slowdown=0.5))
     assert (few.failures, few.verdict_lines, "at least 5 and 3 are needed" in few.notes[0]) == ([], [], True)
     slow = launches(2, 5, slowdown=0.5, drift=0.005, machine_slower=0.3)

@@ -5,13 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from perf_tests.gate import stages
-from perf_tests.gate.samples import Clock, ClockChoice
+from perf_tests.gate.samples import ClockChoice
 from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_analyses, replay_stages, screening_of
 from perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
 from perf_tests.gate.verdicts import conclude, next_step
 from tests.support.simulated_launches import QUIET, RULES, SimulatedCase, gate_run, screened_run
+from tests.support.simulated_suites import (
+    CASES,
+    Machine,
+    alarms_of_unchanged,
+    looked_early,
+    planted,
+)
 
 NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))
 FIRST, SECOND = interim_analyses(RULES)
@@ -38,77 +46,71 @@ def test_stage_one_passes_on_what_it_suspects_and_what_it_cannot_clear() -> None
     assert screened.faster_suspects.tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("suspects", "earlier", "expected"),
-    [([1, 0], [0, 0], [1, 0]), ([1, 1], [0, 0], [0, 0]), ([1, 1], [0, 1], [1, 0])],
-    ids=["alone", "beside another", "beside one that an earlier look rejected"],
-)
-def test_every_open_suspect_makes_it_harder_for_each(
-    suspects: list[int], earlier: list[int], expected: list[int]
-) -> None:
+SUSPECTS = {
+    # suspects, those that an earlier look rejected, and what is rejected
+    "alone": ([1, 0], [0, 0], [1, 0]),
+    "beside another": ([1, 1], [0, 0], [0, 0]),
+    "beside one that an earlier look rejected": ([1, 1], [0, 1], [1, 0]),
+}
+
+
+def test_every_open_suspect_makes_it_harder_for_each() -> None:
     values = values_about([0.02, 0.0], 0.01, 12)
     found = moderated(estimate(values), NOTHING_LENT)
     level = 1.5 * float(found.slower_p_values(RULES.log_margin)[0])
-    flags = np.array(suspects, dtype=bool), np.array(earlier, dtype=bool), np.array([True, True])
-    assert stages.rejected_values(values, found, *flags, level, RULES).tolist() == expected
+    for name, (suspects, earlier, expected) in SUSPECTS.items():
+        flags = np.array(suspects, dtype=bool), np.array(earlier, dtype=bool), np.array([True, True])
+        assert stages.rejected_values(values, found, *flags, level, RULES).tolist() == expected, name
 
 
-@pytest.mark.parametrize(
-    ("spread", "pairs", "lowest", "level", "called"),
-    [
-        (0.01, 10, 1.1, 1.2 * 0.5**10, 10),
-        (0.01, 10, 0.9, 1.2 * 0.5**10, 0),
-        (0.0001, 5, None, 0.009, 0),
-    ],
-    ids=["large ones are found", "one pair shows less than what matters", "few pairs that agree say too little"],
-)
-def test_the_exact_test_is_waived_where_every_pair_shows_what_matters(
-    spread: float, pairs: int, lowest: float | None, level: float, called: int
-) -> None:
+WAIVED: dict[str, tuple[float, int, float | None, float, int]] = {
+    # scatter, pairs, the lowest pair's share of what matters, level, and how many of ten cases are called
+    "large ones are found": (0.01, 10, 1.1, 1.2 * 0.5**10, 10),
+    "one pair shows less than what matters": (0.01, 10, 0.9, 1.2 * 0.5**10, 0),
+    "few pairs that agree say too little": (0.0001, 5, None, 0.009, 0),
+}
+
+
+def test_the_exact_test_is_waived_where_every_pair_shows_what_matters() -> None:
     """Ten cases are all alike; the exact test alone would hold them all up."""
-    assert 0.5**pairs / stages.SIGN_FLIP_ALLOWANCE > level / 10
-    values, all_cases = values_about([0.3] * 10, spread, pairs), np.ones(10, dtype=bool)
-    if lowest is not None:
-        values[:, 0] = lowest * RULES.log_matters
-    found = moderated(estimate(values), NOTHING_LENT)
-    flags = stages.rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES)
-    assert flags.sum() == called
+    for name, (spread, pairs, lowest, level, called) in WAIVED.items():
+        assert 0.5**pairs / stages.SIGN_FLIP_ALLOWANCE > level / 10
+        values, all_cases = values_about([0.3] * 10, spread, pairs), np.ones(10, dtype=bool)
+        if lowest is not None:
+            values[:, 0] = lowest * RULES.log_matters
+        found = moderated(estimate(values), NOTHING_LENT)
+        flags = stages.rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES)
+        assert flags.sum() == called, name
 
 
-@pytest.mark.parametrize(
-    ("mean", "spread", "suspected_faster", "at_an_earlier_look", "at_the_last"),
-    [
-        (0.0, 0.01, False, True, True),
-        (0.01, 0.01, False, False, True),
-        (0.0, 0.2, False, False, False),
-        (-0.03, 0.02, False, True, True),
-        (-0.03, 0.02, True, False, False),
-    ],
-    ids=["looks like nothing", "still looks slower", "too noisy to tell", "faster, not suspected", "may be faster"],
-)
-def test_a_suspect_is_cleared(
-    mean: float, spread: float, suspected_faster: bool, at_an_earlier_look: bool, at_the_last: bool
-) -> None:
-    values, flag, unknown = values_about([mean], spread, 12), np.array([True]), np.array([np.nan])
+CLEARED = {
+    # mean, scatter, whether it was suspected to be faster, and whether an earlier look and the last one clear it
+    "looks like nothing": (0.0, 0.01, False, True, True),
+    "still looks slower": (0.01, 0.01, False, False, True),
+    "too noisy to tell": (0.0, 0.2, False, False, False),
+    "faster, not suspected": (-0.03, 0.02, False, True, True),
+    "may be faster": (-0.03, 0.02, True, False, False),
+}
+
+
+def test_a_suspect_is_cleared() -> None:
+    flag, unknown = np.array([True]), np.array([np.nan])
     empty = Estimate(unknown, unknown, unknown, unknown)
-    screened = stages.Screened(
-        empty, NOTHING_LENT, flag & (not suspected_faster), flag & suspected_faster, too_noisy=~flag
-    )
-    for is_last, is_cleared in ((False, at_an_earlier_look), (True, at_the_last)):
-        after = stages.confirm_values(values, screened, stages.confirmed_so_far(screened), 1e-9, RULES, is_last)
-        assert (after.slower[0], after.faster[0], after.cleared[0]) == (False, False, is_cleared)
+    for name, (mean, spread, is_faster, *by_look) in CLEARED.items():
+        screened = stages.Screened(empty, NOTHING_LENT, flag & (not is_faster), flag & is_faster, too_noisy=~flag)
+        for is_last, is_cleared in enumerate(by_look):
+            values, state = values_about([mean], spread, 12), stages.confirmed_so_far(screened)
+            after = stages.confirm_values(values, screened, state, 1e-9, RULES, bool(is_last))
+            assert (after.slower[0], after.faster[0], after.cleared[0]) == (False, False, is_cleared), name
 
 
-@pytest.mark.parametrize(("clock", "kept"), [("wall", 1.0), ("cpu", 1 - RULES.guard_share)])
-def test_the_looks_spend_alpha_less_the_parts_of_the_suite_of_the_early_looks_and_of_the_guard(
-    clock: Clock, kept: float
-) -> None:
-    rules = replace(RULES, clock=clock)
+def test_the_looks_spend_alpha_less_the_parts_of_the_suite_of_the_early_looks_and_of_the_guard() -> None:
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
-    looks = replay_stages(gate_run(cases, rules), rules).looks
     left = 1 - RULES.suite_share - RULES.first_share - RULES.second_share
-    assert [look.level for look in looks] == pytest.approx([RULES.alpha * left * kept * s for s in RULES.look_shares])
-    assert tuple(look.pairs for look in looks) == RULES.confirm_looks
+    for rules, kept in ((replace(RULES, clock="wall"), 1.0), (replace(RULES, clock="cpu"), 1 - RULES.guard_share)):
+        looks = replay_stages(gate_run(cases, rules), rules).looks
+        assert [one.level for one in looks] == pytest.approx([RULES.alpha * left * kept * s for s in RULES.look_shares])
+        assert tuple(look.pairs for look in looks) == RULES.confirm_looks
 
 
 def test_suspects_alone_are_launched_again_until_they_are_decided_by_fresh_launches_alone() -> None:
@@ -129,27 +131,25 @@ def test_suspects_alone_are_launched_again_until_they_are_decided_by_fresh_launc
 PLAIN = (0.08, 0.1, 0.09, 0.11, 0.1, 0.09)
 
 
-@pytest.mark.parametrize(
-    ("look", "head", "spread", "is_called"),
-    [
-        pytest.param(FIRST, (0.5, 0.5, 0.5), 0.005, True, id="far"),
-        pytest.param(FIRST, (0.5, 0.5, 0.14), 0.001, False, id="far, one pair below the limit"),
-        pytest.param(FIRST, (0.16, 0.16, 0.16), 0.03, False, id="far, within what the run scatters by"),
-        pytest.param(FIRST, (0.2, 0.9, 0.5), 0.001, False, id="far, within its own scatter"),
-        pytest.param(FIRST, (0.9, math.nan, 0.9), 0.01, False, id="far, one pair lacks it"),
-        pytest.param(SECOND, PLAIN, 0.01, True, id="plain"),
-        pytest.param(SECOND, (*PLAIN[:5], 0.02), 0.01, False, id="plain, one pair below what matters"),
-        pytest.param(SECOND, PLAIN, 0.15, False, id="plain, within what the run scatters by"),
-        pytest.param(SECOND, 3 * (0.04, 0.9), 0.01, False, id="plain, within its own scatter"),
-        pytest.param(SECOND, (*4 * (0.9,), math.nan, 0.9), 0.01, False, id="plain, one pair lacks it"),
-    ],
-)
-def test_what_a_look_of_stage_one_calls_slower(
-    look: InterimAnalysis, head: tuple[float, ...], spread: float, is_called: bool
-) -> None:
-    left_out = np.full((20, look.pairs), math.nan)  # which keeps a look from no other case
-    unchanged = spread * np.random.default_rng(1).normal(size=(9, look.pairs))
-    assert look.calls(np.vstack([np.log1p(head), unchanged, left_out]), RULES).tolist() == [is_called] + 29 * [False]
+CALLED: dict[str, tuple[InterimAnalysis, tuple[float, ...], float, bool]] = {
+    "far": (FIRST, (0.5, 0.5, 0.5), 0.005, True),
+    "far, one pair below the limit": (FIRST, (0.5, 0.5, 0.14), 0.001, False),
+    "far, within what the run scatters by": (FIRST, (0.16, 0.16, 0.16), 0.03, False),
+    "far, within its own scatter": (FIRST, (0.2, 0.9, 0.5), 0.001, False),
+    "far, one pair lacks it": (FIRST, (0.9, math.nan, 0.9), 0.01, False),
+    "plain": (SECOND, PLAIN, 0.01, True),
+    "plain, one pair below what matters": (SECOND, (*PLAIN[:5], 0.02), 0.01, False),
+    "plain, within what the run scatters by": (SECOND, PLAIN, 0.15, False),
+    "plain, within its own scatter": (SECOND, 3 * (0.04, 0.9), 0.01, False),
+    "plain, one pair lacks it": (SECOND, (*4 * (0.9,), math.nan, 0.9), 0.01, False),
+}
+
+
+def test_what_a_look_of_stage_one_calls_slower() -> None:
+    for name, (look, head, spread, is_called) in CALLED.items():
+        left_out = np.full((20, look.pairs), math.nan)  # which keeps a look from no other case
+        suite = np.vstack([np.log1p(head), spread * np.random.default_rng(1).normal(size=(9, look.pairs)), left_out])
+        assert look.calls(suite, RULES).tolist() == [is_called] + 29 * [False], name
 
 
 def test_a_case_that_hardly_scatters_is_not_called_below_what_the_median_case_scatters_by() -> None:
@@ -191,21 +191,16 @@ def test_the_slowdown_that_a_look_detects_is_found_four_times_in_five(look: Inte
     assert 0.78 < look.calls(suites, rules)[:, 0].mean() < 0.92
 
 
-@pytest.mark.parametrize(
-    ("most_pairs", "at_least", "at_most"),
-    [(2, None, None), (3, RULES.far, 0.3), (9, RULES.matters, 0.1), (18, 0.018, 0.021), (None, 0.01, 0.018)],
-)
-def test_a_run_says_what_it_could_detect_with_the_launch_pairs_that_it_had(
-    most_pairs: int | None, at_least: float | None, at_most: float | None
-) -> None:
-    noisy = SimulatedCase("noisy", pair_spread=0.1)
-    spread = 0.01 if most_pairs is None or most_pairs > 3 else 0.005
-    cases = [replace(case, pair_spread=spread) for case in CALM]
-    detectable = conclude(gate_run([*cases, noisy], seed=1, most_pairs=most_pairs), RULES).detectable
-    if detectable is None or at_least is None or at_most is None:
-        assert detectable is at_least
-    else:
-        assert at_least < detectable < at_most
+def test_a_run_says_what_it_could_detect_with_the_launch_pairs_that_it_had() -> None:
+    def detectable(spread: float, most_pairs: int | None) -> float | None:
+        cases = [*(replace(case, pair_spread=spread) for case in CALM), SimulatedCase("noisy", pair_spread=0.1)]
+        return conclude(gate_run(cases, seed=1, most_pairs=most_pairs), RULES).detectable
+
+    assert detectable(0.005, 2) is None
+    for spread, most_pairs, least, most in (
+        (0.005, 3, RULES.far, 0.3), (0.01, 9, RULES.matters, 0.1), (0.01, 18, 0.018, 0.021), (0.01, None, 0.01, 0.018),
+    ):  # fmt: skip
+        assert least < (detectable(spread, most_pairs) or 0.0) < most, most_pairs
 
 
 # The suite as a whole.
@@ -227,3 +222,72 @@ def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bo
     assert shift is not None
     assert shift.p_value == pytest.approx(alone.p_value)
     assert shift.is_significant != (has_cpu_time and clock == "auto")
+
+
+IMPROBABLE = 1e-4
+
+
+def is_credible(count: int, of: int, rate: float, side: str) -> bool:
+    """Whether so many of so many may come of this rate, or one that is less or greater."""
+    return float(stats.binomtest(count, of, rate, side).pvalue) > IMPROBABLE
+
+
+def test_an_unchanged_suite_is_called_slower_as_rarely_as_alpha_says() -> None:
+    machine = Machine(0.03, 0.5, heavy_tails=True, common_share=0.3)
+    alarms, _ = alarms_of_unchanged(np.random.default_rng(2), machine, 0.0, 500)
+    assert is_credible(alarms.count, 500, RULES.alpha, "greater")
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.01, 0.02, 0.04])
+def test_what_a_run_says_that_it_could_detect_is_found_as_often_as_it_says_and_hardly_called_ok(spread: float) -> None:
+    slower = stages.detectable_slowdown(spread, CASES, RULES)
+    found, wrong, bias = planted(np.random.default_rng(3), Machine(spread), slower, 150)
+    assert is_credible(found.count, 150, stages.POWER_OF_DETECTION, "less")
+    assert found.count < 0.97 * 150, "what is detected in fact is no smaller by far"
+    assert is_credible(wrong, 150, RULES.clearing_level, "greater") or slower < RULES.matters
+    assert abs(bias) < 0.01
+
+
+def confirmed(first: Floats, second: Floats) -> list[list[bool]]:
+    """Return which cases one last look calls slower and faster."""
+    screened = stages.screen_values(first, RULES)
+    after = stages.confirm_values(second, screened, stages.confirmed_so_far(screened), RULES.alpha, RULES, is_last=True)
+    return [after.slower.tolist(), after.faster.tolist()]
+
+
+def test_swapped_roles_swap_the_verdicts_and_one_wild_launch_shows_no_slowdown() -> None:
+    """Eleven launches at nothing and one at a doubling: the exact test has the last word over any t."""
+    draw = np.random.default_rng(7)
+    shift = np.array([0.1, -0.1, *[0.0] * 8])[:, None]
+    first, second = shift + 0.01 * draw.normal(size=(10, 6)), shift + 0.01 * draw.normal(size=(10, 12))
+    found = confirmed(first, second)
+    assert [flags[:2] for flags in found] == [[True, False], [False, True]]
+    assert confirmed(-first, -second) == found[::-1]
+    wild = 0.001 * draw.normal(size=(10, 12))
+    wild[0, 3] = math.log(2)
+    assert not any(confirmed(first, wild)[0])
+
+
+def test_a_whole_run_is_judged_as_its_pair_values_are_alone_or_in_a_batch() -> None:
+    """The simulation's short cut and the shipped way decide alike."""
+    cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(9)]
+    cases.append(SimulatedCase("slow", slowdown=0.04, pair_spread=0.02))
+    cases.append(SimulatedCase("far slower", slowdown=0.5, pair_spread=0.01))
+    values = []
+    for seed in range(5):
+        course = stages.replay_stages(gate_run(cases, seed=seed), RULES)
+        values.append(course.screening.values)
+        measured, slower = looked_early(values[-1])
+        screened = stages.screen_values(measured, RULES, slower)
+        state = stages.confirmed_so_far(screened, slower)
+        for look in course.looks:
+            level = RULES.stage_two_alpha * RULES.look_shares[look.number - 1]
+            is_last = look.pairs == RULES.confirm_looks[-1]
+            state = stages.confirm_values(
+                course.by_clock["wall"][:, : look.pairs], screened, state, level, RULES, is_last
+            )
+        assert state.slower.tolist() == course.confirmed.slower.tolist()
+        assert state.cleared.tolist() == course.confirmed.cleared.tolist()
+    together = stages.screen_values(np.stack(values), RULES)
+    alone = [stages.screen_values(suite, RULES) for suite in values]
+    np.testing.assert_array_equal(together.candidates, [one.candidates for one in alone])

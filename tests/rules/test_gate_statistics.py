@@ -14,8 +14,6 @@ from scipy import special, stats
 from perf_tests.gate import statistics as gate
 from perf_tests.gate.samples import Measurement
 
-SEEDS = pytest.mark.parametrize("seed", range(8))
-
 
 def values_of_spreads(spreads: ArrayLike, pairs: int) -> gate.Floats:
     """Values (cases, pairs) whose sample standard deviations are exactly `spreads`."""
@@ -47,14 +45,13 @@ def test_a_steady_drift_cancels_and_the_centre_of_quadruples_withstands_a_wild_o
     assert 0 <= gate.hodges_lehmann(np.array([0.0, 0.1, 0.2, 0.3, 1e9])) <= 0.3
 
 
-@SEEDS
+@pytest.mark.parametrize("seed", range(8))
 def test_means_p_values_intervals_and_medians_are_those_of_scipy_without_what_is_missing(seed: int) -> None:
     draw = np.random.default_rng(seed)
     values = draw.normal(size=(3, 8)) + 0.5
     found = gate.estimate(np.concatenate((values, np.full((3, 2), np.nan)), axis=1))
-    greater, less = (
-        stats.ttest_1samp(values, at, axis=1, alternative=side) for at, side in ((0.2, "greater"), (-0.2, "less"))
-    )
+    sides = (0.2, "greater"), (-0.2, "less")
+    greater, less = (stats.ttest_1samp(values, at, axis=1, alternative=side) for at, side in sides)
     interval = stats.ttest_1samp(values, 0, axis=1).confidence_interval(0.95)
     for ours, theirs in (
         (found.slower_p_values(0.2), greater.pvalue),
@@ -131,9 +128,8 @@ def test_holm_is_closed_testing_with_bonferroni_and_counts_what_was_cleared() ->
     assert [gate.holm(np.array([0.02, np.nan]), 0.03, np.array(n)).tolist()[0] for n in (1, 2)] == [True, False]
 
 
-@pytest.mark.parametrize("count", [2, 7, 12])
-def test_sign_flips_agree_with_scipy(count: int) -> None:
-    for shift in (-0.5, 0.0, 0.5, 2.0):
+def test_sign_flips_agree_with_scipy() -> None:
+    for count, shift in itertools.product((2, 7, 12), (-0.5, 0.0, 0.5, 2.0)):
         values = np.round(np.random.default_rng(count).normal(size=count) + shift, 1)  # rounded, so that there are ties
         exact = stats.permutation_test((values,), np.sum, permutation_type="samples", alternative="greater")
         assert gate.sign_flip_p_value(np.append(values, np.nan)) == pytest.approx(exact.pvalue, rel=1e-12)

@@ -8,35 +8,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from perf_tests.gate import verdicts as gate
 from perf_tests.gate.samples import End, EndReason, GateSamples, LeftOut, Rules
 from perf_tests.gate.stages import screening_of
-from perf_tests.gate.verdicts import (
-    LOST,
-    Acceptance,
-    GateResult,
-    RunVerdict,
-    Verdict,
-    conclude,
-    effective,
-    next_step,
-    read_accepted,
-    read_accepted_of_base,
-)
+from perf_tests.gate.verdicts import Acceptance, RunVerdict, Verdict, conclude, next_step
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.gate_screens import offer_entries
+from tests.support import simulated_launches as runs
 from tests.support.gate_words import MODES, judged
-from tests.support.simulated_launches import (
-    NOISY_WALL,
-    QUIET,
-    RULES,
-    SimulatedCase,
-    accepted_entry,
-    gate_run,
-    header,
-    line,
-    row,
-    screened_run,
-)
+from tests.support.simulated_launches import NOISY_WALL, QUIET, RULES, SimulatedCase, accepted_entry, gate_run, row
 
 SLOW = SimulatedCase("slow", slowdown=0.03)
 """Too little for an early look."""
@@ -114,15 +94,11 @@ def test_a_case_whose_truth_is_known_gets_its_verdict_by_the_launches_and_the_cl
     assert truth.pairs in (None, found.effect.pairs)
     assert found.effect.low > truth.rules.margin or truth.verdict != "SLOWER"
     assert (found.launches_needed or 0) > RULES.confirm_looks[-1] or truth.case is not NOISY
-    assert {verdict for case, verdict in verdicts(result).items() if case != "x"} <= {"OK", "UNDECIDED"}
+    assert {one.verdict for one in result.cases if one.id != "x"} <= {"OK", "UNDECIDED"}
     if len(truth.by) and truth.end == "finished":  # it must be accepted by each clock that shows it
         for clocks in ({"cpu"}, {"wall"}, {"cpu", "wall"}):
             entries = [accepted_entry("x", 2.5, clock=clock) for clock in clocks]
             assert accepting(samples, *entries).exit_code == (0 if clocks >= {*truth.by} else 1)
-
-
-def verdicts(result: GateResult) -> dict[str, Verdict]:
-    return {row.id: row.verdict for row in result.cases}
 
 
 @pytest.fixture(scope="module")
@@ -130,32 +106,27 @@ def slowed() -> GateSamples:
     return gate_run([*QUIET, SLOW])
 
 
-def accepting(samples: GateSamples, *entries: Json) -> GateResult:
+def accepting(samples: GateSamples, *entries: Json) -> gate.GateResult:
     return conclude(replace(samples, header=samples.header | {"accepted": [*entries]}), RULES)
 
 
-@pytest.mark.parametrize(
-    ("sides", "outcome", "verdict", "code"),
-    [
-        *(("head", outcome, verdict, 1) for outcome, verdict in {
-            "would_not_fit": "NO LONGER FITS", "out_of_memory": "NO LONGER FITS", "unsupported": "NO LONGER SUPPORTED",
-            "error": "FAILED", "timed_out": "FAILED", "process_died": "FAILED", "impossible": "IMPOSSIBLE",
-            "incorrect": "INCORRECT", "absent": "GONE",
-        }.items()),
-        ("base", "absent", "NEW", 0),
-        ("base", "error", "NEW", 0),
-        ("base head", "unsupported", "NOT MEASURED", 0),
-    ],
-)  # fmt: skip
-def test_a_side_without_a_timing_is_a_verdict_and_launched_no_more(
-    sides: str, outcome: str, verdict: str, code: int
-) -> None:
-    assert LOST.keys() == {*OUTCOMES, "absent"}
+LOSSES = {
+    "would_not_fit": "NO LONGER FITS", "out_of_memory": "NO LONGER FITS", "unsupported": "NO LONGER SUPPORTED",
+    "error": "FAILED", "timed_out": "FAILED", "process_died": "FAILED", "impossible": "IMPOSSIBLE",
+    "incorrect": "INCORRECT", "absent": "GONE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sides", "outcome", "verdict", "code"), [
+    *(("head", outcome, verdict, 1) for outcome, verdict in LOSSES.items()),
+    ("base", "absent", "NEW", 0), ("base", "error", "NEW", 0), ("base head", "unsupported", "NOT MEASURED", 0),
+])  # fmt: skip
+def test_a_side_without_timing_is_a_verdict_and_runs_no_more(sides: str, outcome: str, verdict: str, code: int) -> None:
+    assert gate.LOST.keys() == {*OUTCOMES, "absent"}
     event = {"event": "outcome", "case": "slow", "outcome": outcome, "reason": "because"}
-    samples = screened_run([*QUIET, SLOW], *(event | {"side": side} for side in sides.split()), FINISHED)
+    samples = runs.screened_run([*QUIET, SLOW], *(event | {"side": side} for side in sides.split()), FINISHED)
     found = row(result := conclude(samples, RULES), "slow")
-    assert (found.verdict, result.exit_code) == (verdict, code)
-    assert "because" in found.explanation
+    assert (found.verdict, result.exit_code, "because" in found.explanation) == (verdict, code, True)
     step = next_step(samples, RULES)
     assert step is None or "slow" not in step.cases
 
@@ -169,27 +140,23 @@ def test_what_is_left_out_is_measured_no_further_and_undecided() -> None:
     assert [row(conclude(samples, RULES), case).verdict for case in ("quiet 0", "quiet 2")] == 2 * ["UNDECIDED"]
 
 
-@pytest.mark.parametrize(
-    ("new", "limits", "two_builds", "verdict", "code"),
-    [
-        (101, {}, False, "MORE", 1),
-        (100, {}, False, "SAME", 0),
-        (99, {}, False, "LESS", 0),
-        (120, {"limit": 120, "counter": "saved_bytes"}, False, "MORE", 0),
-        (120, {"limit": 119, "counter": "saved_bytes"}, False, "MORE", 1),
-        (120, {"limit": 120, "counter": "kernel_launches"}, False, "MORE", 1),
-        (120, {"limit": 1000}, False, "MORE", 1),
-        (120, {}, True, "MORE", 0),
-    ],
-)
-def test_an_exact_counter_may_not_rise_beyond_what_is_accepted_unless_the_builds_differ(
-    new: int, limits: Json, two_builds: bool, verdict: str, code: int
-) -> None:
-    event = {"event": "exact", "case": "quiet 0", "counter": "saved_bytes", "old": 100, "new": new}
-    samples = screened_run(QUIET, event, FINISHED)
-    samples.header["base"] |= {"build": "Python 3.12"} if two_builds else {}
-    result = accepting(samples, *([accepted_entry("quiet 0", **limits)] if limits else []))
-    assert (result.exact[0].verdict, result.exit_code) == (verdict, code)
+COUNTED: list[tuple[int, Json, str, int]] = [
+    # head's count where base has 100, what is accepted, verdict and exit code
+    (101, {}, "MORE", 1), (100, {}, "SAME", 0), (99, {}, "LESS", 0),
+    (120, {"limit": 120, "counter": "saved_bytes"}, "MORE", 0),
+    (120, {"limit": 119, "counter": "saved_bytes"}, "MORE", 1),
+    (120, {"limit": 120, "counter": "kernel_launches"}, "MORE", 1), (120, {"limit": 1000}, "MORE", 1),
+]  # fmt: skip
+
+
+def test_an_exact_counter_may_not_rise_beyond_what_is_accepted_unless_the_builds_differ() -> None:
+    for new, limits, verdict, code in COUNTED:
+        event = {"event": "exact", "case": "quiet 0", "counter": "saved_bytes", "old": 100, "new": new}
+        samples = runs.screened_run(QUIET, event, FINISHED)
+        result = accepting(samples, *([accepted_entry("quiet 0", **limits)] if limits else []))
+        assert (result.exact[0].verdict, result.exit_code) == (verdict, code), (new, limits)
+        samples.header["base"]["build"] = "Python 3.12"
+        assert accepting(samples).exit_code == 0
 
 
 def sentinel_events(shift: float, name: str = "matmul", pairs: int = 6) -> list[Json]:
@@ -206,7 +173,7 @@ def sentinel_events(shift: float, name: str = "matmul", pairs: int = 6) -> list[
     ("shift", "pairs", "said"), [(0.03, 6, "matmul +3"), (-0.03, 6, "matmul -"), (0.0, 6, None), (0.03, 2, None)]
 )
 def test_frozen_work_that_moved_contaminates_the_run(shift: float, pairs: int, said: str | None) -> None:
-    samples = screened_run([*QUIET, SLOW], *sentinel_events(shift, pairs=pairs))
+    samples = runs.screened_run([*QUIET, SLOW], *sentinel_events(shift, pairs=pairs))
     assert (next_step(samples, RULES) is None) == bool(said)
     samples.events.append(End("finished"))
     result = conclude(samples, RULES)
@@ -216,36 +183,34 @@ def test_frozen_work_that_moved_contaminates_the_run(shift: float, pairs: int, s
     found = result.sentinels.get("matmul")
     rules = replace(RULES, contamination_level=1.5 * found.p_value if found and said else 0.01)
     for more in ([], sentinel_events(0.0, "copy")):
-        both = conclude(replace(samples, events=[*samples.events, *screened_run([], *more).events]), rules).sentinels
+        events = [*samples.events, *runs.screened_run([], *more).events]
+        both = conclude(replace(samples, events=events), rules).sentinels
         assert not said or both["matmul"].is_significant == (not more)
 
 
 def test_sides_that_cannot_be_compared_are_refused_whatever_else_they_say() -> None:
     event = {"event": "incomparable", "reason": "two builds"}
-    result = conclude(screened_run(QUIET, event, *sentinel_events(0.03), FINISHED), RULES)
+    result = conclude(runs.screened_run(QUIET, event, *sentinel_events(0.03), FINISHED), RULES)
     assert (result.verdict, result.exit_code, result.reason) == (RunVerdict.INCOMPARABLE, 4, "two builds")
 
 
-@pytest.mark.parametrize(("limit", "code"), [(1.0, 1), (1.01, 1), (1.02, 0)])
-def test_a_shift_of_the_whole_suite_fails_unless_accepted_though_no_case_does(limit: float, code: int) -> None:
+def test_a_shift_of_the_whole_suite_fails_unless_accepted_though_no_case_does() -> None:
     cases = [SimulatedCase(f"case {place}", slowdown=0.015, pair_spread=0.005) for place in range(40)]
     strict = replace(RULES, screen_level=1e-9, matters=0.5)
-    samples = screened_run(cases, FINISHED, rules=strict)
-    samples.header["accepted"] = [accepted_entry("suite", limit, clock="wall")] if limit > 1 else []
-    result = conclude(samples, strict)
-    assert set(verdicts(result).values()) == {Verdict.OK}
-    assert result.suite is not None
-    assert (result.suite.is_significant, result.exit_code) == (True, code)
+    samples = runs.screened_run(cases, FINISHED, rules=strict)
+    for limit, code in ((None, 1), (1.01, 1), (1.02, 0)):
+        samples.header["accepted"] = [accepted_entry("suite", limit, clock="wall")] if limit else []
+        result = conclude(samples, strict)
+        assert {one.verdict for one in result.cases} == {"OK"}
+        assert result.suite is not None
+        assert (result.suite.is_significant, result.exit_code) == (True, code)
 
 
 def test_launches_after_its_verdict_change_no_figure_of_a_case(slowed: GateSamples) -> None:
     more = replace(slowed, measurements=[*slowed.measurements])
     for pair in range(100, 103):
-        more.add(line(np.random.default_rng(pair), replace(SLOW, slowdown=0.5), 2, pair))
+        more.add(runs.line(np.random.default_rng(pair), replace(SLOW, slowdown=0.5), 2, pair))
     assert row(conclude(more, RULES), "slow").effect == row(conclude(slowed, RULES), "slow").effect
-
-
-ENDS: tuple[EndReason, ...] = ("budget", "interrupted")
 
 
 def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
@@ -253,28 +218,28 @@ def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
     whole = gate_run([*QUIET[:2], SLOW, *NOISY_WALL[:2]], quadruples=2)
     for kept in range(0, len(whole.measurements), 13):
         part = replace(whole, measurements=whole.measurements[:kept], events=[])
-        for end in ENDS:
-            assert len(conclude(replace(part, events=[End(end)]), RULES).cases) == 5
         next_step(part, RULES)
+        for end in (End("budget"), End("interrupted")):
+            assert len(conclude(replace(part, events=[end]), RULES).cases) == 5
 
 
-@pytest.mark.parametrize("cases", [0, 1, 2, 4, 5, 8])
-def test_a_suite_of_any_size_without_a_slow_case_passes_after_stage_one(cases: int) -> None:
-    result = conclude(gate_run(QUIET[:cases], seed=2), RULES)
-    assert set(verdicts(result).values()) <= {Verdict.OK}
-    assert (result.verdict, result.exit_code, result.pairs[1]) == (RunVerdict.PASSED, 0, 0)
-    assert (result.suite is None) == (cases < 5)
+def test_a_suite_of_any_size_without_a_slow_case_passes_after_stage_one() -> None:
+    for cases in (0, 1, 4, 5, 8):
+        result = conclude(gate_run(QUIET[:cases], seed=2), RULES)
+        assert {one.verdict for one in result.cases} <= {"OK"}
+        assert (result.verdict, result.exit_code, result.pairs[1]) == (PASSED, 0, 0)
+        assert (result.suite is None) == (cases < 5)
 
 
-@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, Verdict.OK), (1.1, Verdict.SLOWER)])
-def test_times_without_any_scatter_get_a_verdict(ratio: float, verdict: Verdict) -> None:
-    samples, pair = GateSamples(header(QUIET[:3])), 0
+@pytest.mark.parametrize("ratio, verdict", [(1.0, "OK"), (1.1, "SLOWER")])
+def test_times_without_any_scatter_get_a_verdict(ratio: float, verdict: str) -> None:
+    samples, pair = GateSamples(runs.header(QUIET[:3])), 0
     while (step := next_step(samples, RULES)) is not None:
         for case in step.cases:
-            entry = line(np.random.default_rng(0), QUIET[0], step.stage, pair, 2) | {"case": case}
+            entry = runs.line(np.random.default_rng(0), QUIET[0], step.stage, pair, 2) | {"case": case}
             samples.add(entry | {"base_seconds": [[1.0, 1.0]] * 2, "head_seconds": [[ratio, ratio]] * 2})
         pair += 1
-    assert set(verdicts(conclude(samples, RULES)).values()) == {verdict}
+    assert {one.verdict for one in conclude(samples, RULES).cases} == {verdict}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -288,46 +253,34 @@ def test_no_figure_of_a_suite_contradicts_its_verdict(mode: str) -> None:
 # Two clocks.
 
 
-@pytest.mark.parametrize(
-    ("cases", "asked", "clock"),
-    [
-        (QUIET, "auto", "wall"),
-        (NOISY_WALL, "auto", "cpu"),
-        ([replace(case, cpu_pair_spread=0.045) for case in NOISY_WALL], "auto", "wall"),
-        (NOISY_WALL, "wall", "wall"),
-        (QUIET, "cpu", None),
-    ],
-    ids=["never read", "scatters less", "scatters hardly less", "wall time is asked for", "asked for and not read"],
-)
-def test_cpu_time_decides_where_it_scatters_less(cases: list[SimulatedCase], asked: Any, clock: str | None) -> None:
-    rules = replace(RULES, clock=asked)
-    if clock is None:
-        with pytest.raises(ValueError, match="clock is cpu, but some cases have no CPU time: choose wall or auto"):
-            screening_of(screened_run(cases), rules)
-    else:
-        found = screening_of(screened_run(cases), rules).clock
-        assert (found.clock, found.guards) == (clock, clock == "cpu")
+CLOCKS: dict[str, tuple[list[SimulatedCase], Any, str]] = {
+    "never read": (QUIET, "auto", "wall"),
+    "scatters less": (NOISY_WALL, "auto", "cpu"),
+    "scatters hardly less": ([replace(case, cpu_pair_spread=0.045) for case in NOISY_WALL], "auto", "wall"),
+    "wall time is asked for": (NOISY_WALL, "wall", "wall"),
+}
+
+
+def test_cpu_time_decides_where_it_scatters_less() -> None:
+    for name, (cases, asked, clock) in CLOCKS.items():
+        found = screening_of(runs.screened_run(cases), replace(RULES, clock=asked)).clock
+        assert (found.clock, found.guards) == (clock, clock == "cpu"), name
+    with pytest.raises(ValueError, match="clock is cpu, but some cases have no CPU time: choose wall or auto"):
+        screening_of(runs.screened_run(QUIET), replace(RULES, clock="cpu"))
 
 
 # What is accepted.
 
 
-@pytest.mark.parametrize(
-    ("limit", "clock", "code"), [(1.08, "wall", 0), (1.02, "wall", 1), (1.08, "cpu", 1), (1.08, None, 0)], ids=str
-)
-def test_an_accepted_slowdown_passes_up_to_its_limit(
-    slowed: GateSamples, limit: float, clock: str | None, code: int
-) -> None:
-    result = accepting(slowed, accepted_entry(limit=limit, clock=clock), accepted_entry("other", 9))
-    assert (row(result, "slow").verdict, result.exit_code) == (Verdict.SLOWER, code)
+def test_an_accepted_slowdown_passes_up_to_its_limit(slowed: GateSamples) -> None:
+    for limit, clock, code in ((1.08, "wall", 0), (1.02, "wall", 1), (1.08, "cpu", 1), (1.08, None, 0)):
+        result = accepting(slowed, accepted_entry(limit=limit, clock=clock), accepted_entry("other", 9))
+        assert (row(result, "slow").verdict, result.exit_code) == (Verdict.SLOWER, code), (limit, clock)
 
 
-@pytest.mark.parametrize(
-    ("revision", "counts_here"),
-    [("b" * 40, True), ("bbbbbbb", True), ("bbbbbb", False), ("a" * 40, False), ("a" * 7, False)],
-)
-def test_an_entry_counts_for_the_base_it_was_measured_against(revision: str, counts_here: bool) -> None:
-    assert Acceptance("case", 1.1, "why", revision).is_of("b" * 12) is counts_here
+def test_an_entry_counts_for_the_base_it_was_measured_against() -> None:
+    revisions = {"b" * 40: True, "bbbbbbb": True, "bbbbbb": False, "a" * 40: False, "a" * 7: False}
+    assert {one: Acceptance("case", 1.1, "why", one).is_of("b" * 12) for one in revisions} == revisions
 
 
 WHOLE = '[[accepted]]\nid = "a"\nlimit = 1.08\nreason = "stability"\nrevision = "abc"\nclock = "wall"\n'
@@ -346,10 +299,8 @@ def written(folder: Path, text: str) -> Path:
         ("[[accepted", "cannot be read"),
         ("\xff\xfe", "cannot be read"),  # no UTF-8
         ("x = " + 3000 * "[", "cannot be read"),
-        ("x = 1", "more than"),
         ("accepted = 1", "more than"),
         ("accepted = [1]", "has no id: 1"),
-        (WHOLE.replace('id = "a"', ""), "has no id"),
         (WHOLE.replace('id = "a"', 'id = ""'), "has no id"),
         (OLDER.replace('id = "a"', 'id = ["a"]'), "has no id"),
         (WHOLE + "counters = { saved_bytez = 8 }", "of a has the counter 'saved_bytez'; write one of parameters, "),
@@ -361,7 +312,6 @@ def written(folder: Path, text: str) -> Path:
         (WHOLE.replace('"wall"', '"sundial"'), "of a has the clock 'sundial'"),
         (OLDER, 'of a names no clock; add the line `clock = "wall"`'),
         (OLDER + 'counter = "saved_bytes"', "write `counters = { saved_bytes = 1.08 }` instead"),
-        (OLDER + "counter = 1", "write `counters = { 1 = 1.08 }` instead"),
         (WHOLE + "counters = 1", "counters that are no table"),
         (WHOLE + 'counters = { saved_bytes = "x" }', "of a has no limit"),
         (WHOLE + WHOLE, "wall time of a is accepted 2 times against abc; keep one entry"),
@@ -370,7 +320,7 @@ def written(folder: Path, text: str) -> Path:
 def test_a_malformed_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, words: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ValueError, match=rf"^{path}\b.*\.$") as raised:
-        read_accepted(path)
+        gate.read_accepted(path)
     assert words in str(raised.value)
 
 
@@ -381,21 +331,18 @@ def test_what_is_offered_is_read_back_one_entry_a_case(tmp_path: Path) -> None:
     other = Acceptance("b", 2, reason, "abc", "saved_bytes")
     path = tmp_path / "new/offered.toml"
     assert str(path) in offer_entries([*times, other, *counters], path)
-    assert read_accepted(path) == [other, times[0], *counters, times[1]]
+    assert gate.read_accepted(path) == [other, times[0], *counters, times[1]]
     assert path.read_text().count("[[accepted]]") == 3
     (tmp_path / "file").touch()
     assert "cannot be written" in offer_entries([other], tmp_path / "file/offered.toml")
 
 
 def test_an_entry_that_the_base_holds_too_in_whatever_form_is_spent_and_told_once(tmp_path: Path) -> None:
-    old, counter = (
-        Acceptance("a", 1.08, "stability", "abc", None, "wall"),
-        Acceptance("a", 8, "why", "abc", "host_reads"),
-    )
-    new = replace(old, revision="def")
-    counted, (sentence,) = effective([old, counter, new], [old, counter])
+    old = Acceptance("a", 1.08, "stability", "abc", None, "wall")
+    new, counter = replace(old, revision="def"), Acceptance("a", 8, "why", "abc", "host_reads")
+    counted, (sentence,) = gate.effective([old, counter, new], [old, counter])
     assert (counted, "of a (measured against abc) has expired" in sentence) == ([new], True)
-    assert read_accepted(tmp_path / "accepted.toml") == [], "no file accepts nothing"
-    assert effective([old], read_accepted_of_base(written(tmp_path, OLDER)))[0] == []
+    assert gate.read_accepted(tmp_path / "accepted.toml") == [], "no file accepts nothing"
+    assert gate.effective([old], gate.read_accepted_of_base(written(tmp_path, OLDER)))[0] == []
     for broken in ("[[accepted", "x = " + 3000 * "[", "accepted = 1", "accepted = [{}]"):
-        assert read_accepted_of_base(written(tmp_path, broken)) == []
+        assert gate.read_accepted_of_base(written(tmp_path, broken)) == []

@@ -19,21 +19,9 @@ from perf_tests.__main__ import main
 from perf_tests.records.published import FLAT_COLUMNS
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
+from tests.support import synthetic
 from tests.support.report_pages import Page
-from tests.support.synthetic import (
-    BACKWARD,
-    FORWARD,
-    FULL_STEP,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    timed_collective,
-    untimed,
-    warmed,
-    with_passes,
-    write_record,
-)
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, timed_attention, timed_collective
 
 COMMITTED = Path(__file__).parents[2] / ".benchmarks/epyc-2core/0001_9e03909d2d18.json.xz"
 
@@ -150,8 +138,8 @@ def base() -> Json:
         *(timed_attention(sequence_length=length) for length in (256, 512)), timed_collective(1000), timed_collective(),
     ]  # fmt: skip
     kernels = (row for row in read_record(COMMITTED).data["passes"] if row["values"].get("attention"))
-    studies = [min(kernels, key=lambda row: len(str(row))), remembered(), warmed()]
-    return with_passes(record(rows, [untimed("lost")]), *studies)
+    studies = [min(kernels, key=lambda row: len(str(row))), synthetic.remembered(), synthetic.warmed()]
+    return synthetic.with_passes(record(rows, [synthetic.untimed("lost")]), *studies)
 
 
 def records(around: Callable[[Any], Any]) -> list[Json]:
@@ -171,7 +159,7 @@ def seen(view: str, around: Callable[[Any], Any]) -> str:
         out, error = (streams.enter_context(to(io.StringIO())) for to in (redirect_stdout, redirect_stderr))
         paths = {name: Path(folder, f"machine/000{number}_a.json") for number, name in enumerate(NAMES, 1)}
         for path, data in zip(paths.values(), records(around), strict=True):
-            write_record(path, data)
+            synthetic.write_record(path, data)
         assert main([word.format(folder=folder, **paths) for word in view.split()]) in (0, 1)
         in_a_terminal(error.getvalue())
         return Path(folder, "page").read_text() if "{folder}" in view else out.getvalue()

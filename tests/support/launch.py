@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 MODELS = "tests.support.planted_models"
 
+Verb = Callable[..., tuple[int, str, str]]
+"""The fixture `verb`: its words; its exit code, what it prints and what stands beside that."""
+
 SMALL = (
     "--device=cpu", "--size=tiny", "--context=8", "--precision=fp32", "--rounds=2", "--warmup-rounds=1",
     "--head-dim=16", "--sequence-length=16", "--attention=naive", "--threads=1",

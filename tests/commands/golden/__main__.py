@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,15 +223,9 @@ def _same(expected: Any, found: Any) -> bool:
     return isinstance(found, int | float) and math.isclose(expected, found, rel_tol=1e-6, abs_tol=1e-12)
 
 
-def _beyond(some: list[Any], others: list[Any]) -> list[Any]:
+def _beyond(some: list[Any], others: list[Any]) -> list[str]:
     """What `some` holds more often than `others`."""
-    left, beyond = list(others), []
-    for each in some:
-        if each in left:
-            left.remove(each)
-        else:
-            beyond.append(each)
-    return beyond
+    return [*(Counter(map(str, some)) - Counter(map(str, others))).elements()]
 
 
 def _as_text(values: dict[str, Any]) -> str:
