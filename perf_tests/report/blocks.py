@@ -276,8 +276,8 @@ def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
 
 def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
     """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
-    bars = grouped(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
-    return [Series(part, some, colour(part), look="bar", group=group) for (group, part), some in bars.items()]
+    drawn = grouped(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
+    return [Series(part, some, colour(part), look="bar", group=group) for (group, part), some in drawn.items()]
 
 
 def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
