@@ -69,9 +69,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (
-                name if (name := f"{node.module}.{alias.name}") in MODULES else node.module for alias in node.names
-            )
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in MODULES else node.module for name in names)
 
 
 IMPORTS = [(module, name) for module, path in MODULES.items() for name in imported(ast.parse(path.read_text()))]
@@ -184,8 +183,7 @@ def test_the_suite_imports_nothing_of_its_tests_or_claims() -> None:
 
 
 def test_nothing_reaches_into_pytest_benchmark() -> None:
-    paths = [
-        path for folder in ("model", "perf_tests", "numerics_tests", "claims") for path in (ROOT / folder).rglob("*.py")
-    ]
+    rooms = ("model", "perf_tests", "numerics_tests", "claims")
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     names = {name for path in paths for name in imported(ast.parse(path.read_text()))}
     assert {name for name in names if name.startswith("pytest_benchmark")} == set()

@@ -75,9 +75,7 @@ def unchanged() -> list[GateSamples]:
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))
-def test_early_looks_at_the_kept_launches_are_far_from_calling_anything_slower(
-    unchanged: list[GateSamples], clock: Clock
-) -> None:
+def test_early_looks_at_the_kept_launches_are_far_from_a_call(unchanged: list[GateSamples], clock: Clock) -> None:
     """Either side as head; as `claims/evidence.md` says."""
     for look, fewest in zip(interim_analyses(RULES), (300, 150), strict=True):
         # No level holds these up, and a third of the spreads is enough; of the second look, none.

@@ -36,8 +36,7 @@ def started(storage: Path) -> subprocess.Popen[str]:
 def usual_seconds(tmp_path_factory: pytest.TempPathFactory) -> float:
     """Seconds of a run without any kill."""
     start, storage = time.monotonic(), tmp_path_factory.mktemp("unharmed")
-    ended = finish(started(storage), storage)
-    assert ended.exit_code == 0, ended.output + ended.errors
+    finish(started(storage), storage, exits=0)
     return time.monotonic() - start
 
 
@@ -75,9 +74,7 @@ def wrong_with(ended: Launch, kept_before: dict[str, list[float]]) -> Iterator[s
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-def test_after_a_kill_at_most_the_case_in_flight_is_measured_again_and_no_run_hangs(
-    number: int, usual_seconds: float, tmp_path: Path
-) -> None:
+def test_a_kill_costs_at_most_the_case_in_flight(number: int, usual_seconds: float, tmp_path: Path) -> None:
     draw = random.Random(f"{SEED} {number}")
     moment_seconds, rank = draw.uniform(0, usual_seconds), draw.randrange(2)
     deadline = time.monotonic() + TIMES_LONGER * usual_seconds + RESTART_SECONDS

@@ -20,13 +20,7 @@ from perf_tests.predict.counters import counters_of
 from perf_tests.predict.request import this_machine
 from perf_tests.predict.step import choose_checkpoint, worthwhile_checkpoints
 from perf_tests.user_code.model import UserModel, configured_shape
-from tests.support.allocator_peak import (
-    PEAK_LIMIT,
-    above_standing,
-    allocator_peak_bytes,
-    rounds,
-    step_peaks,
-)
+from tests.support.allocator_peak import PEAK_LIMIT, above_standing, allocator_peak_bytes, rounds, step_peaks
 from tests.support.example_cases import language_model_case
 
 SMALL = language_model_case(

@@ -20,9 +20,7 @@ def peaks() -> list[ComparedPeak]:
     return compared(cell for cell in published_peaks() if cell.bytes is not None)
 
 
-def test_the_table_of_ten_is_predicted_within_one_percent_and_its_empty_cells_would_not_have_fit(
-    peaks: list[ComparedPeak],
-) -> None:
+def test_the_table_of_ten_is_predicted_within_one_percent_and_empty_cells_do_not_fit(peaks: list[ComparedPeak]) -> None:
     of_ten = [cell for cell in peaks if TABLE_OF_TEN in cell.cell.source]
     assert {cell.cell.name: cell.error for cell in of_ten if abs(cell.error) > CELL_LIMIT} == {}
     room = room_on(gpu_named(CARD_OF_TABLE))
@@ -31,9 +29,7 @@ def test_the_table_of_ten_is_predicted_within_one_percent_and_its_empty_cells_wo
     assert FITS not in [room.verdict(predicted_bytes(cell)) for cell in empty]
 
 
-def test_the_other_cells_are_predicted_within_two_percent_in_the_median_and_each_outlier_is_explained(
-    peaks: list[ComparedPeak],
-) -> None:
+def test_the_others_are_predicted_within_two_percent_and_each_outlier_is_explained(peaks: list[ComparedPeak]) -> None:
     others = [cell for cell in peaks if TABLE_OF_TEN not in cell.cell.source]
     assert median(abs(cell.error) for cell in others) <= MEDIAN_LIMIT
     beyond = [cell for cell in others if abs(cell.error_of_stated) > MEDIAN_LIMIT or outlier(cell.cell) is not None]
@@ -50,9 +46,7 @@ def is_explained(cell: ComparedPeak) -> bool:
     return known.recorded_bytes is None or abs(cell.predicted_bytes / known.recorded_bytes - 1) <= MEDIAN_LIMIT
 
 
-def test_each_full_step_of_a_stated_order_is_predicted_within_one_percent_of_what_its_digits_state(
-    peaks: list[ComparedPeak],
-) -> None:
+def test_each_full_step_of_a_stated_order_is_within_one_percent_of_its_digits(peaks: list[ComparedPeak]) -> None:
     """Only figures in whole GB are further off as they are printed."""
     steps = [cell for cell in peaks if cell.is_step]
     assert len(steps) == 29

@@ -17,7 +17,8 @@ from perf_tests.__main__ import main
 from perf_tests.records.record import Json
 from tests.support.browser import DARK, LIGHT, chromium, opened, title
 from tests.support.launches_over_commits import START, eight_commits, launch, name_of, with_step
-from tests.support.synthetic import BACKWARD, FULL_STEP, timed, write_record
+from tests.support.report_pages import page_over
+from tests.support.synthetic import BACKWARD, FULL_STEP, timed
 from tests.support.synthetic_grid import grid_record, with_every_pass
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium on this machine")
@@ -51,9 +52,7 @@ def seen_by(page: Path, program: str, address: str = "", scheme: int = LIGHT) ->
 
 
 def page_of(folder: Path, *records: Json) -> Path:
-    for number, data in enumerate(records, 1):
-        write_record(folder / f"records/machine/{number:04}_run.json", data)
-    assert main(["report", f"--storage={folder / 'records'}", f"--output={folder / 'page.html'}"]) == 0
+    page_over(folder, *records)
     return folder / "page.html"
 
 
@@ -195,9 +194,7 @@ def test_the_page_takes_the_theme_of_its_reader(scheme: int, background: str, pa
 def test_no_column_is_hidden_and_nothing_is_wider_than_a_telephone(page: Path) -> None:
     """The page is in a frame, because a window of Chromium is at least 500 pixels wide."""
     narrow, inner = page.with_name("narrow.html"), html.escape(page.read_text())
-    narrow.write_text(
-        f'<title></title><body><iframe style="width:390px;height:2000px" srcdoc="{inner}"></iframe></body>'
-    )
+    narrow.write_text(f'<title></title><iframe style="width:390px;height:2000px" srcdoc="{inner}"></iframe></body>')
     view, *found = seen_by(narrow, """
     const inside = document.querySelector('iframe').contentDocument, view = inside.documentElement.clientWidth;
     const isShown = (one) => one.getClientRects().length && !one.closest('[hidden], svg');
@@ -301,20 +298,16 @@ def test_axe_finds_nothing_serious(of: str, scheme: int, request: pytest.Fixture
 
 def test_a_figure_over_commits_has_its_step_no_interval_of_five_launches_and_fits_paper(tmp_path: Path) -> None:
     eight_commits(tmp_path)
-    storage = tmp_path / ".benchmarks"
-    page = tmp_path / "page.html"
+    storage, page = tmp_path / ".benchmarks", tmp_path / "page.html"
     assert main(["report", f"--storage={storage}", f"--output={page}"]) == 0
-    names, bars, levels, share, printed = seen_by(
-        page,
-        """
+    names, bars, levels, share, printed = seen_by(page, """
         const plot = by('plot-worst-case'), [points, level] = plot.data;
         const steady = by('plot-since2').layout.yaxis.range;
         dispatchEvent(new Event('beforeprint'));
         await later(2000);
         const printed = [...document.querySelectorAll('.js-plotly-plot .main-svg')].map((svg) => svg.clientWidth);
         return [points.x.length, points.error_y || null, level.y.length, steady[1] / steady[0], Math.max(...printed)];
-    """,
-    )
+    """)  # fmt: skip
     assert (names, bars, levels) == (8, None, 6), "two levels of two ends and a gap"
     assert share >= 1.1
     assert printed <= 680

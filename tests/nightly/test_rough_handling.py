@@ -231,9 +231,7 @@ def signals_reach_launches() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("sent", EXIT_CODES, ids=lambda sent: sent.name)
-def test_a_signal_ends_a_run_by_its_exit_code_keeps_what_is_finished_and_leaves_no_process(
-    sent: signal.Signals,
-) -> None:
+def test_a_signal_ends_a_run_by_its_exit_code_keeps_what_is_finished_and_no_process(sent: signal.Signals) -> None:
     strikes = [Strike(*moment, sent=sent) for moment in spread(seen(RUN), 20)]
     assert broken_by(strikes, signalled, RUN) == []
 
@@ -242,9 +240,7 @@ def test_a_signal_ends_a_run_by_its_exit_code_keeps_what_is_finished_and_leaves_
     "arguments, is_resumed, kills", [(RUN, False, 40), (RUN, True, 20), (PASSES, False, 20)],
     ids=["run", "resumed", "passes"],
 )  # fmt: skip
-def test_after_a_kill_nothing_finished_is_lost_or_doubled_and_nothing_is_left_behind(
-    arguments: Sequence[str], is_resumed: bool, kills: int
-) -> None:
+def test_a_kill_loses_and_doubles_nothing_finished(arguments: Sequence[str], is_resumed: bool, kills: int) -> None:
     """Every third journal is torn besides."""
     found = spread(seen(arguments, is_resumed=is_resumed), kills)
     strikes = [Strike(*moment, is_torn=place % 3 == 2) for place, moment in enumerate(found)]

@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -76,25 +77,20 @@ def outcomes(samples: GateSamples) -> list[tuple[str, str, str]]:
 def test_every_case_is_measured_on_both_sides_in_turns_and_kept_with_its_raw_rounds(tmp_path: Path) -> None:
     behaviours = ({"round_seconds": 0.001}, {"round_seconds": 0.002, "counters": {"kernel_launches": 9}})
     samples, run = measured(tmp_path, *behaviours, pairs=2, counts=True)
-    for pair in (0, 1):
-        assert sorted(line.case for line in samples.measurements if line.pair == pair) == sorted(CASES)
+    assert sorted((line.pair, line.case) for line in samples.measurements) == sorted(product((0, 1), CASES))
     for line in samples.measurements:
         assert line.base_seconds.shape == line.head_seconds.shape == (len(line.orders), 2)
         assert ((line.base_seconds == 0.001) & (line.head_seconds == 0.002)).all()
     sentinels = [(sentinel.pair, sentinel.name, sentinel.side) for sentinel in samples.of(Sentinel)]
-    assert sorted(sentinels) == [
-        (pair, name, side) for pair in (0, 1) for name in sorted(module.SENTINELS) for side in SIDES
-    ]
+    assert sorted(sentinels) == sorted(product((0, 1), module.SENTINELS, SIDES))
     assert {len(sentinel.seconds) for sentinel in samples.of(Sentinel)} == {2 * len(CASES)}
     assert [(time.stage, time.pair) for time in samples.of(PairTime)] == [(1, 0), (1, 1)]
     counted = [(row.case, row.counter, row.old, row.new) for row in samples.of(ExactFinding)]
     assert sorted(counted) == [(case, "kernel_launches", 7, 9) for case in sorted(CASES)], "once"
     # One side works at a time. A fake worker logs a request once, so two rounds on end are one letter.
-    worked = [
-        (when, letter) for letter, side in (("A", run.trees.base), ("B", run.trees.head))
-        for when, _ in logged(side, "worked")
-    ]  # fmt: skip
-    letters = "".join(letter for _, letter in sorted(worked))
+    sides = {"A": run.trees.base, "B": run.trees.head}
+    worked = sorted((when, letter) for letter, side in sides.items() for when, _ in logged(side, "worked"))
+    letters = "".join(letter for _, letter in worked)
     assert {letters[start : start + 3] for start in range(0, len(letters), 3)} == {"ABA", "BAB"}
     assert turns("ABBA") == [("base", 1), ("head", 2), ("base", 1)]
     assert turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
@@ -122,9 +118,7 @@ def test_what_a_pair_takes_is_told_apart_for_its_cases_and_for_what_only_the_fir
     assert run.expected_seconds(2, CASES) == pytest.approx(seconds - 1.0 + len(CASES) * (1.5 - 0.5))
 
 
-def test_base_alone_runs_under_another_interpreter_and_sentinels_which_it_would_change_are_left_out(
-    tmp_path: Path,
-) -> None:
+def test_base_alone_runs_under_another_interpreter_and_without_sentinels(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\npwd >> {tmp_path}/started\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -138,9 +132,7 @@ def test_base_alone_runs_under_another_interpreter_and_sentinels_which_it_would_
 
 
 @pytest.mark.parametrize("threads", [None, 1])
-def test_both_sides_work_through_a_case_on_the_same_cores_and_are_let_go_whatever_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None
-) -> None:
+def test_both_sides_share_cores_in_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None) -> None:
     asked: list[tuple[str, int, tuple[int, ...]]] = []
     monkeypatch.setattr(module, "processors_for", lambda threads: [3, 5])
     monkeypatch.setattr(module, "keep_on", lambda pid, cores: asked.append(("keep", pid, tuple(cores))))
@@ -148,12 +140,11 @@ def test_both_sides_work_through_a_case_on_the_same_cores_and_are_let_go_whateve
     measured(tmp_path, head={"faults": {"two": "raises in a round"}}, threads=threads)
     assert len(asked) == (0 if threads is None else 4 * (len(CASES) + 1)), "elsewhere the scheduler places them"
     for place in range(0, len(asked), 4):
-        what, process_ids, cores = zip(*asked[place : place + 4], strict=True)
-        assert what == ("keep", "keep", "let go", "let go")
-        assert len(set(process_ids)) == 2
-        assert process_ids[:2] == process_ids[2:]
-        assert cores[0] == cores[1]
-        assert cores[0] in ((3,), (5,))
+        (one, two, *_), cores = ([entry[part] for entry in asked[place : place + 4]] for part in (1, 2))
+        assert [entry[:2] for entry in asked[place : place + 4]] == [
+            ("keep", one), ("keep", two), ("let go", one), ("let go", two)
+        ]  # fmt: skip
+        assert (one != two, cores[0] == cores[1], cores[0] in ((3,), (5,))) == (True, True, True)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +216,7 @@ def python_handles_ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("python_handles_ctrl_c")
 @pytest.mark.parametrize("place", [1, 2], ids=["the first worker", "the second"])
-def test_a_signal_that_comes_while_a_worker_starts_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
+def test_a_signal_at_the_start_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     begun: list[WorkerProcess] = []
 
     def interrupted(*words: Any) -> WorkerProcess:

@@ -4,6 +4,7 @@ import gc
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,12 +20,7 @@ from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import on_demand as module
-from perf_tests.interleaved.on_demand import (
-    LONG_ROUND_SECONDS,
-    GatePlugin,
-    RoundsOnDemand,
-    digests_of_operations,
-)
+from perf_tests.interleaved.on_demand import LONG_ROUND_SECONDS, GatePlugin, RoundsOnDemand, digests_of_operations
 from perf_tests.user_code.attention import IncorrectError
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import QueueDevice
@@ -73,41 +69,32 @@ def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> RecordingCha
     return channel
 
 
-@pytest.mark.parametrize(("where", "cpu_seconds"), [(CPU, (0.5, 0.5)), (GPU, None)])
-def test_a_turn_ends_once_the_device_is_idle_and_a_thread_that_spins_has_no_cpu_time(
-    monkeypatch: pytest.MonkeyPatch, where: torch.device, cpu_seconds: tuple[float, ...] | None
-) -> None:
-    device = QueueDevice()
-    device.torch_device = where
-    channel = served(monkeypatch, device)
-    assert [list(answer["seconds"]) for answer in channel.sent[1:]] == [[1.0, 1.0], [3.0]]
-    assert channel.sent[1]["cpu_seconds"] == cpu_seconds
-    assert all(channel.idle)
+def test_a_turn_ends_once_the_device_is_idle_and_spinning_takes_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where, cpu_seconds in ((CPU, (0.5, 0.5)), (GPU, None)):
+        device = QueueDevice()
+        device.torch_device = where
+        channel = served(monkeypatch, device)
+        assert [list(answer["seconds"]) for answer in channel.sent[1:]] == [[1.0, 1.0], [3.0]]
+        assert (channel.sent[1]["cpu_seconds"], all(channel.idle)) == (cpu_seconds, True)
     # Each round waits twice; without the second wait of the last round, work is left to the other side's turn.
     assert not all(served(monkeypatch, QueueDevice(deaf_to=8)).idle)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "fewest", "rounds"),
-    [(2 * LONG_ROUND_SECONDS, 2, 4), (2 * LONG_ROUND_SECONDS, 6, 6)],
-    ids=["once the device is loaded", "not fewer than the case takes"],
-)
-def test_a_case_of_long_rounds_is_warm_after_a_few(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, fewest: int, rounds: int
-) -> None:
-    device, warm = QueueDevice(), Mock()
-    device.warm_up_seconds = 5 * LONG_ROUND_SECONDS
-    for used in (clock_module, module):
-        monkeypatch.setattr(used, "time", device)
-    RoundsOnDemand(warm, Clock(device), device, 9, fewest)(lambda: device.launch(seconds), lambda: None)
-    ((_, warmup_seconds),) = [call.args for call in warm.call_args_list]
-    assert warmup_seconds == pytest.approx([seconds] * rounds)
+def test_a_case_of_long_rounds_is_warm_after_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the device is loaded, and not after fewer than the case takes."""
+    for fewest, rounds in ((2, 4), (6, 6)):
+        device, warm = QueueDevice(), Mock()
+        device.warm_up_seconds = 5 * LONG_ROUND_SECONDS
+        for used in (clock_module, module):
+            monkeypatch.setattr(used, "time", device)
+        work = partial(device.launch, 2 * LONG_ROUND_SECONDS)
+        RoundsOnDemand(warm, Clock(device), device, 9, fewest)(work, lambda: None)
+        ((_, warmup_seconds),) = [call.args for call in warm.call_args_list]
+        assert warmup_seconds == pytest.approx([2 * LONG_ROUND_SECONDS] * rounds)
 
 
-def test_both_sides_get_the_same_new_values_however_long_each_warms_up_and_what_is_wrong_in_a_round_ends_the_case() -> (
-    None
-):
-    """Once the gate has enough: until then its rounds are on request."""
+def test_both_sides_get_the_same_new_values_and_what_is_wrong_in_a_round_ends_the_case() -> None:
+    """However long each warms up; once the gate has enough, for until then its rounds are on request."""
 
     class Wrong(Check):
         about, repeats = "all", False
@@ -119,54 +106,48 @@ def test_both_sides_get_the_same_new_values_however_long_each_warms_up_and_what_
             raise IncorrectError(f"nothing is right in {kept.words}")
 
     served: list[list[int]] = []
+    seeds: list[int] = []
+
+    def serve(one_round: Any, warmup_seconds: Any) -> None:
+        seeds.clear()
+        for _ in range(3):
+            one_round()
+        served.append(list(seeds))
+
     for warmup_rounds in (1, 4):
-        seeds: list[int] = []
-
-        def serve(one_round: Any, warmup_seconds: Any, seeds: list[int] = seeds) -> None:
-            seeds.clear()
-            for _ in range(3):
-                one_round()
-            served.append(list(seeds))
-
-        def renew(generator: torch.Generator, seeds: list[int] = seeds) -> None:
-            seeds.append(generator.initial_seed())
-
         device = CpuDevice(CPU)
         measure = RoundsOnDemand(serve, Clock(device), device, warmup_rounds, draws=Draws(7, "0", 2))
-        measure(lambda: None, renew=renew)
+        measure(lambda: None, renew=lambda generator: seeds.append(generator.initial_seed()))
         with pytest.raises(IncorrectError, match=r"nothing is right in measured round [123]"):
             measure(lambda: None, check=Wrong)
-    assert served[0] == served[2]
-    assert len(set(served[0])) == 3
+    assert (served[0], len(set(served[0]))) == (served[2], 3)
 
 
-@pytest.mark.parametrize(("miss", "seconds"), [(0, 0.0), (1, 3.0)])
-def test_what_generating_code_and_counting_took_is_told_apart_from_what_each_launch_takes(
-    monkeypatch: pytest.MonkeyPatch, miss: int, seconds: float
-) -> None:
-    monkeypatch.setattr(module, "count_compilations", lambda: Counter(cache_hits=1, cache_misses=miss))
-    plugin, channel = plugin_on({"enough": True})
-    plugin.serve_rounds("case", Mock(spec=Clock), 0.25, Mock(), [5.0, 2.5, 2.0])
-    assert channel.sent == [{"warm": "case", "round_seconds": 2.0, "once_seconds": 0.25 + seconds}]
+def test_what_only_the_first_launch_takes_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generating code and counting."""
+    for miss, seconds in ((0, 0.0), (1, 3.0)):
+        monkeypatch.setattr(module, "count_compilations", lambda miss=miss: Counter(cache_hits=1, cache_misses=miss))
+        plugin, channel = plugin_on({"enough": True})
+        plugin.serve_rounds("case", Mock(spec=Clock), 0.25, Mock(), [5.0, 2.5, 2.0])
+        assert channel.sent == [{"warm": "case", "round_seconds": 2.0, "once_seconds": 0.25 + seconds}]
 
 
 def workbench_on(device: Device, **changes: Any) -> Workbench:
     return Workbench(SETTINGS, device, Mock(spec=Clock), 2**40, **changes)
 
 
-@pytest.mark.parametrize(("stops", "key"), [(False, "done"), ("cuda:0 is unusable", "ended")])
-def test_a_worker_whose_device_is_lost_says_so_instead_of_serving_the_next_case(stops: object, key: str) -> None:
-    config = Mock(stash=stash_of(workbench=workbench_on(Mock(spec=Device, torch_device=GPU))))
-    item = Mock(config=config, stash=benchmark(attention_case()).stash, session=Mock(shouldstop=stops), nodeid="a")
-    plugin, channel = plugin_on()
-    protocol: Any = plugin.pytest_runtest_protocol(item)
-    next(protocol)
-    plugin.outcome = {"outcome": "error", "reason": "CUDA error: device-side assert triggered"}
-    with pytest.raises(StopIteration):
-        protocol.send(None)
-    (message,) = channel.sent
-    assert key in message
-    assert "device-side assert triggered" in str(message)
+def test_a_worker_whose_device_is_lost_says_so_instead_of_serving_the_next_case() -> None:
+    for stops, key in ((False, "done"), ("cuda:0 is unusable", "ended")):
+        config = Mock(stash=stash_of(workbench=workbench_on(Mock(spec=Device, torch_device=GPU))))
+        item = Mock(config=config, stash=benchmark(attention_case()).stash, session=Mock(shouldstop=stops), nodeid="a")
+        plugin, channel = plugin_on()
+        protocol: Any = plugin.pytest_runtest_protocol(item)
+        next(protocol)
+        plugin.outcome = {"outcome": "error", "reason": "CUDA error: device-side assert triggered"}
+        with pytest.raises(StopIteration):
+            protocol.send(None)
+        (message,) = channel.sent
+        assert (key in message, "device-side assert triggered" in str(message)) == (True, True)
 
 
 def test_why_the_suite_refuses_to_measure_reaches_the_gate() -> None:
@@ -178,8 +159,7 @@ def test_why_the_suite_refuses_to_measure_reaches_the_gate() -> None:
     assert plugin.trouble == "cuda:0 cannot be used."
 
 
-def test_each_side_has_half_the_memory_with_room_for_its_sentinels_on_a_gpu_and_says_so_where_a_case_does_not_fit(
-) -> None:  # fmt: skip
+def test_each_side_has_half_the_memory_with_room_for_its_sentinels_and_says_so() -> None:
     assert (sentinel_bytes(GPU), sentinel_bytes(CPU)) == (3 * 4 * 4096**2 + 2 * 2**30, 0)
     workbench = workbench_on(Mock(spec=Device, torch_device=GPU, kept_free_bytes=2 * 2**30))
     half_bytes = workbench.halve_memory()
@@ -209,9 +189,7 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     assert plugin._draws == {"b": Draws(7, "0", 1), "a": Draws(7, "1", 1)}
 
 
-def test_the_sentinels_run_without_tf32_whatever_the_case_runs_with_and_leave_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_sentinels_run_without_tf32_and_leave_the_mode_of_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """A case in TF32 has sentinels before its rounds."""
     modes: list[str] = []
     product = sentinels(CPU)["arithmetic"]
@@ -224,21 +202,19 @@ def test_the_sentinels_run_without_tf32_whatever_the_case_runs_with_and_leave_th
         torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.parametrize("is_user_code", [False, True])
-def test_code_of_the_users_that_changes_the_conditions_of_its_rounds_has_none(
-    is_user_code: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_the_users_that_changes_the_conditions_of_its_rounds_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite's own has no row that could carry a flag, and is held to that in a timing."""
     device = QueueDevice()
     for used in (clock_module, module):
         monkeypatch.setattr(used, "time", device)
-    measure = RoundsOnDemand(Mock(), Clock(device), device, 1, is_user_code=is_user_code)
     accused = pytest.raises(SuspiciousError, match="float32_matmul_precision from highest to high")
-    try:
-        with accused if is_user_code else nullcontext():
-            measure(lambda: torch.set_float32_matmul_precision("high"))
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    for is_user_code in (True, False):
+        measure = RoundsOnDemand(Mock(), Clock(device), device, 1, is_user_code=is_user_code)
+        try:
+            with accused if is_user_code else nullcontext():
+                measure(lambda: torch.set_float32_matmul_precision("high"))
+        finally:
+            torch.set_float32_matmul_precision("highest")
 
 
 def digest_of(*cases: Case) -> str | None:

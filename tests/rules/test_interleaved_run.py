@@ -28,7 +28,6 @@ from tests.support.simulated_launches import RULES, SimulatedCase, gate_run
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq{}-fp32-naive]"
 CASES: Mapping[str, Case] = {CASE_ID.format(n): attention_case(sequence_length=n) for n in (64, 128, 256)}
-OTHER_CASES = {case_id: {**case.identity(), "batch_size": 4} for case_id, case in CASES.items()}
 QUICK = Rules(screen_pairs=3, confirm_looks=(5, 8), look_shares=(0.5, 0.5), clock="wall")
 ONE_PAIR: dict[str, Any] = {"minutes": 1e-6}
 
@@ -109,9 +108,8 @@ def test_cases_are_measured_unless_code_and_operations_are_shown_to_be_the_same(
     assert ({row.verdict for row in result.cases} == {Verdict.SAME}) == (not measured)
     assert result.exit_code == 0
     samples = read_samples(run.paths[0])
-    assert {line.case for line in samples.measurements} == (
-        set() if "cannot" in base else {*measured} - {*base.get("absent", ())}
-    )
+    timed = set() if "cannot" in base else {*measured} - {*base.get("absent", ())}
+    assert {line.case for line in samples.measurements} == timed
     assert conclude(samples, QUICK).cases == result.cases, "a replay says the same"
 
 
@@ -135,9 +133,7 @@ NEEDS = '[project]\nname = "a"\ndependencies = ["torch"]\n'
         ({"requirements.txt": "torch"}, False, ""),
     ],
 )
-def test_a_change_of_the_suite_is_not_judged_and_one_of_dependencies_is_not_the_same(
-    project: Path, files: dict[str, str], same: bool, said: str
-) -> None:
+def test_a_change_of_the_suite_is_not_judged(project: Path, files: dict[str, str], same: bool, said: str) -> None:
     (project / "pyproject.toml").write_text(NEEDS)
 
     def also_changed(*_: object) -> Any:
@@ -153,12 +149,10 @@ def test_a_change_of_the_suite_is_not_judged_and_one_of_dependencies_is_not_the_
 
 
 def test_a_submodule_that_moved_is_in_neither_tree_and_not_the_same(project: Path, tmp_path: Path) -> None:
-    for place in ("other",):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "a").touch()
-        git(tmp_path / place, "init", "-q", "-b", "main")
-        commit(tmp_path / place)
-    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "other"), "sub")
+    (other := tmp_path / "other").mkdir()
+    (other / "a").touch()
+    commit(other)
+    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
     commit(project)
     base = find_commit(project, "main")
     assert changed_since(project, base) == {}
@@ -173,11 +167,9 @@ def test_an_accepted_entry_counts_in_a_gate_whose_base_lacks_it(project: Path, i
     (project / ".benchmarks").mkdir()
     entry = 'id = "a"\nreason = "why"\nrevision = "abc"\nclock = "wall"\nlimit = 1.5\n'
     (project / ".benchmarks/accepted.toml").write_text(f"[[accepted]]\n{entry}")
-    other: dict[str, Any] = {
-        "against": Against(None, OtherOption("attention", "sdpa"), 1e-6, "pass", None),
-        "base": None,
-    }
-    run, _ = gated(project, {}, {}, **ONE_PAIR, **(other if is_another_option else {}))
+    other = Against(None, OtherOption("attention", "sdpa"), 1e-6, "pass", None)
+    changes: dict[str, Any] = {"against": other, "base": None} if is_another_option else {}
+    run, _ = gated(project, {}, {}, **ONE_PAIR, **changes)
     assert [(limit["id"], limit["limit"]) for limit in run.header["accepted"]] == [("a", 1.5)]
     assert not any("has expired" in note for note in run.notes)
     assert ("with attention sdpa" in run.header["base"]["label"]) == is_another_option
@@ -244,9 +236,7 @@ def samples() -> GateSamples:
 
 
 @pytest.mark.parametrize("kept", [[0], [0, 5], [0, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
-def test_what_the_change_touches_is_measured_first_then_the_cheapest_and_one_case_always(
-    samples: GateSamples, kept: list[int]
-) -> None:
+def test_what_the_change_touches_is_measured_first_then_the_cheapest(samples: GateSamples, kept: list[int]) -> None:
     names = [f"a::{place}" for place in kept]
     for seconds in (COST.needed_seconds(names, RULES), *([1.0] if len(kept) == 1 else [])):
         left = left_out(samples, COST, RULES, seconds)

@@ -10,55 +10,26 @@ from hypothesis import strategies as st
 
 from model.parallel import PARALLEL
 from model.sizes import SIZES
+from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import GPUS, gpu_named
-from perf_tests.hardware.limits import (
-    BACKWARD,
-    BARE,
-    BUCKETS,
-    CARDS_WITH_64_LANES,
-    DEVICE_RANGE,
-    FAST_HOST_LAUNCH_SECONDS,
-    GATHERED,
-    HOST_SPREAD,
-    WHOLE_GRADIENTS,
-    AttentionWork,
-    Ceilings,
-    KernelGroup,
-    Link,
-    Message,
-    ModelWork,
-    ParameterShapes,
-    Part,
-    Rate,
-    bucket_bytes,
-    ceilings_of,
-    fit_link,
-    largest_part_bytes,
-    predicted_time,
-    saved_bytes,
-    sent_bytes,
-    step_messages,
-    working_bytes,
-)
+from perf_tests.hardware.limits import BACKWARD, BARE, KernelGroup, Part
 from perf_tests.predict.ranks import parameter_shapes
 from perf_tests.records.record import Json
 from perf_tests.report.ranks import collective_lines, links_of
 from tests.support.example_cases import CEILINGS, TOY, language_model_case
+from tests.support.synthetic import timed_collective
 
 
-@pytest.mark.parametrize(
-    "phase, flops, bytes_", [("forward", 1, 1), ("backward", 2, 2), ("full_step", 3, 2), ("warm restart", None, None)]
-)
-def test_the_least_work_of_a_phase(phase: str, flops: int | None, bytes_: int | None) -> None:
+def test_the_least_work_of_a_phase() -> None:
     """A gradient beside each weight; a causal kernel may leave out half of the square and nothing else."""
-    work, whole = ModelWork("toy", TOY, 2, 8), TOY.forward_flops(2, 8)
+    work, whole = limits.ModelWork("toy", TOY, 2, 8), TOY.forward_flops(2, 8)
     half = whole - TOY.forward_attention_flops(2, 8) // 2
-    assert work.least_resident_bytes(phase) == (bytes_ and bytes_ * 4 * TOY.parameters)
-    assert [work.least_flops(phase, left_out) for left_out in (False, True)] == [
-        flops and flops * whole, flops and flops * half
-    ]  # fmt: skip
-    assert saved_bytes(TOY, 3, 8) == 4 * TOY.num_layers * 3 * 8 * (2 * 8 + 8 * 16 + 4 * 24)
-    square, alone = 2 * 2 * 8 * 256 * 256 * 16, AttentionWork(8, 256, 16)
+    for phase, flops, bytes_ in (("forward", 1, 1), ("backward", 2, 2), ("full_step", 3, 2), ("restart", None, None)):
+        least = [work.least_flops(phase, left_out) for left_out in (False, True)]
+        assert least == [flops and flops * whole, flops and flops * half], phase
+        assert work.least_resident_bytes(phase) == (bytes_ and bytes_ * 4 * TOY.parameters), phase
+    assert limits.saved_bytes(TOY, 3, 8) == 4 * TOY.num_layers * 3 * 8 * (2 * 8 + 8 * 16 + 4 * 24)
+    square, alone = 2 * 2 * 8 * 256 * 256 * 16, limits.AttentionWork(8, 256, 16)
     assert [alone.least_flops("attention_forward", left_out) for left_out in (False, True)] == [square, square // 2]
 
 
@@ -71,55 +42,51 @@ PRODUCT = KernelGroup("aten.mm", calls=2, flops=10**12, bytes=10**6, rate="fp32"
 SUM = KernelGroup("aten.add", calls=3, flops=0, bytes=10**9, rate="", strided_elements=10**6)
 """A second each, bound by memory."""
 THIN = KernelGroup("aten.mm", calls=1, flops=10**12, bytes=4 * 10**9, rate="fp32")
-LOW, HIGH = DEVICE_RANGE
-TYPICAL = {"host_spread": 4.0}
+LOW, HIGH = limits.DEVICE_RANGE
+TYPICAL, WAVE = {"host_spread": 4.0}, {"last_wave_elements": 10**6}
 
 
-@pytest.mark.parametrize(
-    "parts, changes, seconds, bound, between",
-    [
-        pytest.param([Part(1000, [PRODUCT, SUM])], {}, 5.0, "memory", (), id="what overlaps is not added up"),
-        pytest.param([Part(9000, [PRODUCT, SUM])], {}, 9.0, "launch", (9 * LOW, 9 * HIGH), id="launches are slowest"),
-        pytest.param([Part(10, [PRODUCT])], {}, 2.0, "compute", (), id="arithmetic is the slowest"),
-        pytest.param([Part(10, [SUM])], {}, 3.0, "memory", (), id="traffic is the slowest"),
-        pytest.param([Part(0, [])], {}, 0.0, "launch", (), id="nothing"),
-        pytest.param([Part(0, [THIN])], {}, 4.0, "memory", (), id="the later of arithmetic and traffic"),
-        pytest.param([Part(100, [], BACKWARD)], {}, 0.2, "launch", (), id="going back has launches of its own"),
-        pytest.param([Part(100, [], BARE)], {}, 0.05, "launch", (), id="so have operators without modules"),
-        # 4 s of launches that hide 2 s of kernels, then 3 s of kernels that nothing hides.
-        pytest.param([Part(4000, [PRODUCT]), Part(10, [SUM])], {}, 7.0, "memory", (), id="the device idles"),
-        # 3 s of kernels, then 2 s of launches for 2 s of kernels: the host is through before the device.
-        pytest.param([Part(1, [SUM]), Part(2000, [PRODUCT])], {}, 5.0, "memory", (), id="launches run ahead"),
-        pytest.param([Part(1, [replace(PRODUCT, rate="tf32")])], {}, 2.0, "compute", (), id="tf32 without its path"),
-        pytest.param([Part(1000, [SUM])], {"launches_overlap": False}, 4.0, "memory", (4 * LOW, 4 * HIGH), id="a CPU"),
-        pytest.param([Part(0, [SUM])], {"strided_elements_per_second": 2.5e5}, 12.0, "memory", (), id="each element"),
-        pytest.param([Part(0, [PRODUCT])], {"last_wave_elements": 10**6}, 2.0, "compute", (), id="no wave of fp32"),
-        pytest.param([Part(0, [replace(PRODUCT, rate="bf16")])], {"last_wave_elements": 10**6}, 2.4, "compute", (),
-                     id="the last wave of a tensor core"),
-        pytest.param([Part(0, [SUM])], {"kernel_seconds": 0.1}, 3.3, "memory", (), id="an empty kernel's time"),
-        pytest.param([Part(9000, [PRODUCT, SUM])], TYPICAL, 18.0, "launch", (9.0, 36.0), id="either host is slower"),
-        pytest.param([Part(3000, [PRODUCT, SUM])], TYPICAL, 6.0, "launch, on a typical host", (5 * LOW, 12.0),
-                     id="a typical host is slower"),
-        pytest.param([Part(10, [PRODUCT, SUM])], TYPICAL, 5.0, "memory", (5 * LOW, 5 * HIGH), id="neither is"),
-    ],
-)  # fmt: skip
-def test_predicted_seconds_their_range_and_what_bounds_them(
-    parts: list[Part], changes: dict[str, Any], seconds: float, bound: str, between: tuple[float, ...]
-) -> None:
+PREDICTED: dict[str, tuple[list[Part], dict[str, Any], float, str, tuple[float, ...]]] = {
+    "what overlaps is not added up": ([Part(1000, [PRODUCT, SUM])], {}, 5.0, "memory", ()),
+    "launches are slowest": ([Part(9000, [PRODUCT, SUM])], {}, 9.0, "launch", (9 * LOW, 9 * HIGH)),
+    "arithmetic is the slowest": ([Part(10, [PRODUCT])], {}, 2.0, "compute", ()),
+    "traffic is the slowest": ([Part(10, [SUM])], {}, 3.0, "memory", ()),
+    "nothing": ([Part(0, [])], {}, 0.0, "launch", ()),
+    "the later of arithmetic and traffic": ([Part(0, [THIN])], {}, 4.0, "memory", ()),
+    "going back has launches of its own": ([Part(100, [], BACKWARD)], {}, 0.2, "launch", ()),
+    "so have operators without modules": ([Part(100, [], BARE)], {}, 0.05, "launch", ()),
+    # 4 s of launches that hide 2 s of kernels, then 3 s of kernels that nothing hides.
+    "the device idles": ([Part(4000, [PRODUCT]), Part(10, [SUM])], {}, 7.0, "memory", ()),
+    # 3 s of kernels, then 2 s of launches for 2 s of kernels: the host is through before the device.
+    "launches run ahead": ([Part(1, [SUM]), Part(2000, [PRODUCT])], {}, 5.0, "memory", ()),
+    "tf32 without its path": ([Part(1, [replace(PRODUCT, rate="tf32")])], {}, 2.0, "compute", ()),
+    "a CPU": ([Part(1000, [SUM])], {"launches_overlap": False}, 4.0, "memory", (4 * LOW, 4 * HIGH)),
+    "each element": ([Part(0, [SUM])], {"strided_elements_per_second": 2.5e5}, 12.0, "memory", ()),
+    "no wave of fp32": ([Part(0, [PRODUCT])], WAVE, 2.0, "compute", ()),
+    "the last wave of a tensor core": ([Part(0, [replace(PRODUCT, rate="bf16")])], WAVE, 2.4, "compute", ()),
+    "an empty kernel's time": ([Part(0, [SUM])], {"kernel_seconds": 0.1}, 3.3, "memory", ()),
+    "either host is slower": ([Part(9000, [PRODUCT, SUM])], TYPICAL, 18.0, "launch", (9.0, 36.0)),
+    "a typical one is": ([Part(3000, [PRODUCT, SUM])], TYPICAL, 6.0, "launch, on a typical host", (5 * LOW, 12.0)),
+    "neither is": ([Part(10, [PRODUCT, SUM])], TYPICAL, 5.0, "memory", (5 * LOW, 5 * HIGH)),
+}  # fmt: skip
+
+
+def test_predicted_seconds_their_range_and_what_bounds_them() -> None:
     """From a fast host to a typical one; a known host is as uncertain as the device."""
-    found = predicted_time(parts, replace(MACHINE, **changes))
-    assert found.bound == bound
-    assert found.seconds == pytest.approx(seconds)
-    assert not between or (found.low_seconds, found.high_seconds) == pytest.approx(between)
+    for what, (parts, changes, seconds, bound, between) in PREDICTED.items():
+        found = limits.predicted_time(parts, replace(MACHINE, **changes))
+        assert found.bound == bound, what
+        assert found.seconds == pytest.approx(seconds), what
+        assert not between or (found.low_seconds, found.high_seconds) == pytest.approx(between), what
 
 
 def test_shares_are_of_the_predicted_time_and_a_missing_rate_is_named() -> None:
-    found = predicted_time([Part(1000, [PRODUCT, SUM])], MACHINE)
+    found = limits.predicted_time([Part(1000, [PRODUCT, SUM])], MACHINE)
     assert (found.launching_seconds, found.kernel_seconds) == (1.0, 5.0)
     assert found.shares == {"launch": 0.2, "compute": 0.4, "memory": 0.6}
-    assert predicted_time([Part(0, [])], MACHINE).shares["launch"] == 0.0
+    assert limits.predicted_time([Part(0, [])], MACHINE).shares["launch"] == 0.0
     with pytest.raises(ValueError, match=r"a planted machine has no rate .* in fp16; it has fp32, bf16"):
-        predicted_time([Part(1, [replace(PRODUCT, rate="fp16")])], MACHINE)
+        limits.predicted_time([Part(1, [replace(PRODUCT, rate="fp16")])], MACHINE)
 
 
 POSITIVE = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "bare_launch_seconds", "host_spread",
@@ -127,38 +94,36 @@ POSITIVE = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "ba
 NOT_NEGATIVE = ("last_wave_elements", "kernel_seconds")
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), 10**400])
-def test_a_ceiling_that_is_none_is_refused(value: float) -> None:
-    for name in (*POSITIVE, *(NOT_NEGATIVE if value != 0 else ())):
-        with pytest.raises(ValueError, match=f"{name} of a planted machine"):
-            Ceilings(**{**asdict(MACHINE), name: value})
-    for name in ("matmul_flops_per_second", "burst_flops_per_second"):
-        with pytest.raises(ValueError, match="fp32 of a planted machine"):
-            Ceilings(**{**asdict(MACHINE), name: {"fp32": value}})
+def test_a_ceiling_that_is_none_is_refused() -> None:
+    for value in (0.0, -1.0, float("inf"), float("nan"), 10**400):
+        for name in (*POSITIVE, *(NOT_NEGATIVE if value != 0 else ())):
+            with pytest.raises(ValueError, match=f"{name} of a planted machine"):
+                limits.Ceilings(**{**asdict(MACHINE), name: value})
+        for name in ("matmul_flops_per_second", "burst_flops_per_second"):
+            with pytest.raises(ValueError, match="fp32 of a planted machine"):
+                limits.Ceilings(**{**asdict(MACHINE), name: {"fp32": value}})
 
 
 def test_what_was_measured_in_a_run_raises_both_rates_and_lowers_none() -> None:
-    ceilings = CEILINGS.with_rate("fp32", Rate(burst=2e11, sustained=5e10)).with_rate("bf16", Rate(3e11, 2e11))
-    assert ceilings.matmul_flops_per_second == {"fp32": 1e11, "bf16": 2e11}
-    assert ceilings.highest_flops_per_second == {"fp32": 2e11, "bf16": 3e11}
+    found = CEILINGS.with_rate("fp32", limits.Rate(2e11, 5e10)).with_rate("bf16", limits.Rate(3e11, 2e11))
+    assert found.matmul_flops_per_second == {"fp32": 1e11, "bf16": 2e11}
+    assert found.highest_flops_per_second == {"fp32": 2e11, "bf16": 3e11}
 
 
 def test_ceilings_are_shares_of_the_datasheet_which_half_the_lanes_raise() -> None:
     """Launches of a host that is not known widen no range by more than its spread."""
     for gpu in GPUS.values():
-        ceilings, lanes = ceilings_of(gpu), gpu.name.startswith(CARDS_WITH_64_LANES)
+        ceilings, lanes = limits.ceilings_of(gpu), gpu.name.startswith(limits.CARDS_WITH_64_LANES)
         assert ceilings.bytes_per_second == pytest.approx(0.9 * gpu.bytes_per_second)
         shares = {name: 0.8 if name != "fp32" else 0.86 if lanes else 0.63 for name in gpu.rates}
-        assert ceilings.matmul_flops_per_second == pytest.approx(
-            {name: shares[name] * gpu.rates[name] for name in shares}
-        )
+        assert ceilings.matmul_flops_per_second == pytest.approx({one: shares[one] * gpu.rates[one] for one in shares})
         assert ceilings.strided_elements_per_second == pytest.approx(gpu.rates["fp32"] / (128 if lanes else 256))
-    assert all(any(name.startswith(family) for name in GPUS) for family in CARDS_WITH_64_LANES)
-    by_hand = ceilings_of(gpu_named("memory=24GiB,bandwidth=1000GB/s,fp32=10"))
+    assert all(any(name.startswith(family) for name in GPUS) for family in limits.CARDS_WITH_64_LANES)
+    by_hand = limits.ceilings_of(gpu_named("memory=24GiB,bandwidth=1000GB/s,fp32=10"))
     launches = by_hand.launch_seconds, by_hand.backward_launch_seconds, by_hand.bare_launch_seconds
-    assert launches == tuple(FAST_HOST_LAUNCH_SECONDS.values())
-    found = predicted_time([Part(10**6, [PRODUCT])], by_hand)
-    assert found.high_seconds / found.low_seconds == pytest.approx(HOST_SPREAD)
+    assert launches == tuple(limits.FAST_HOST_LAUNCH_SECONDS.values())
+    found = limits.predicted_time([Part(10**6, [PRODUCT])], by_hand)
+    assert found.high_seconds / found.low_seconds == pytest.approx(limits.HOST_SPREAD)
 
 
 LATENCY, RATE = 2e-4, 5e8
@@ -169,8 +134,8 @@ def seconds_of(size: float) -> float:
     return LATENCY + size / RATE
 
 
-def fitted(*messages: tuple[float, float]) -> Link:
-    link = fit_link(messages)
+def fitted(*messages: tuple[float, float]) -> limits.Link:
+    link = limits.fit_link(messages)
     assert link is not None
     return link
 
@@ -200,7 +165,7 @@ def test_a_links_error_is_of_the_message_farthest_from_its_line_and_no_latency_l
     assert steep.latency_interval is not None
     assert steep.latency_seconds == steep.latency_interval[0] == 0
     for messages in ([], [(1e6, 1e-3)], [(1e6, 1e-3), (1e6, 2e-3)], [(1e6, 2e-3), (2e6, 1e-9)]):
-        assert fit_link(messages) is None, "no rate shows"
+        assert limits.fit_link(messages) is None, "no rate shows"
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
@@ -213,18 +178,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert 180 <= held < 200  # of 95 % all but 10 in the mean, with a deviation of 3
 
 
-def row(collective: str, world: int, exchanged_bytes: int, median_seconds: float) -> Json:
+def row(collective: str, world: int, size: int, seconds: float) -> Json:
     """A row of a message that was cut by 3 bytes."""
-    info = {
-        "collective": collective, "world": world, "backend": "gloo", "message_bytes": exchanged_bytes + 3,
-        "exchanged_bytes": exchanged_bytes, "algorithm_bytes_per_second": 1.0, "bus_bytes_per_second": 1.0,
-    }  # fmt: skip
-    name = f"test.py::test_collective[{collective}-{exchanged_bytes}B-world{world}]"
-    return {
-        "fullname": name,
-        "extra_info": info,
-        "stats": {"data": [median_seconds], "median": median_seconds, "iqr": 0},
-    }
+    return timed_collective(size + 3, [seconds], collective=collective, world=world, exchanged_bytes=size)
 
 
 def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were_exchanged() -> None:
@@ -244,44 +200,41 @@ def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were
     assert line.endswith("measure more or larger ones with --message-size")
 
 
-@pytest.mark.parametrize(
-    "world, ddp, fsdp2",
-    [(2, 514_501_632, 741_030_912), (8, 900_377_856, 1_296_804_096), (64, 1_012_925_088, 1_459_485_216),
-     (1024, 1_027_998_378, 1_709_907_672)],
-)  # fmt: skip
-def test_small_sends_what_its_shape_says(world: int, ddp: int, fsdp2: int) -> None:
+def test_small_sends_what_its_shape_says() -> None:
     """FSDP2's figure is without the norms for clipping, 4 bytes each: before torch 2.10 a single one."""
     shapes = parameter_shapes(SIZES["small"])
     assert shapes.bytes == 4 * SIZES["small"].parameters == 514_501_632
-    assert sent_bytes(step_messages("ddp", shapes, world), world) == ddp
-    for of_each, norm in ((True, Message("all_reduce", 444)), (False, Message("all_reduce", 4))):
-        *messages, last = step_messages("fsdp2", shapes, world, norm_of_each=of_each)
-        assert last == norm
-        assert sent_bytes(messages, world) == fsdp2
+    for world, ddp, fsdp2 in (
+        (2, 514_501_632, 741_030_912), (8, 900_377_856, 1_296_804_096), (64, 1_012_925_088, 1_459_485_216),
+        (1024, 1_027_998_378, 1_709_907_672),
+    ):  # fmt: skip
+        assert limits.sent_bytes(limits.step_messages("ddp", shapes, world), world) == ddp
+        for of_each, norm in ((True, 444), (False, 4)):
+            *messages, last = limits.step_messages("fsdp2", shapes, world, norm_of_each=of_each)
+            assert last == limits.Message("all_reduce", norm)
+            assert limits.sent_bytes(messages, world) == fsdp2
 
 
 def test_a_bucket_is_sent_once_it_holds_its_size() -> None:
     """In MiB of float32: the first after one, the others after 25 or what is asked for; the last holds what is left."""
     mib = (2**18,)
-    assert [size // 2**20 for size in bucket_bytes([mib] * 60)] == [1, 25, 25, 9]
-    assert [size // 2**20 for size in bucket_bytes([mib] * 5, bucket_mb=1.5)] == [2, 2, 1]
-    assert bucket_bytes([]) == []
+    assert [size // 2**20 for size in limits.bucket_bytes([mib] * 60)] == [1, 25, 25, 9]
+    assert [size // 2**20 for size in limits.bucket_bytes([mib] * 5, bucket_mb=1.5)] == [2, 2, 1]
+    assert limits.bucket_bytes([]) == []
 
 
 def test_the_largest_part_of_a_sharded_optimizer_is_no_less_than_its_largest_parameter() -> None:
     """Whole parameters go to one rank each, the largest first, so more ranks than parameters do not help."""
     shapes = [(5, 2), (30,), (10, 4)]
-    assert [largest_part_bytes(shapes, world) // 4 for world in (1, 2, 3, 100)] == [80, 40, 40, 40]
+    assert [limits.largest_part_bytes(shapes, world) // 4 for world in (1, 2, 3, 100)] == [80, 40, 40, 40]
 
 
 @pytest.mark.parametrize("rest, block", [(3, 2), (10, 2), (3, 20)])
-def test_beside_what_it_keeps_a_rank_holds_what_it_gathers_and_whole_gradients_or_buckets(
-    rest: int, block: int
-) -> None:
+def test_beside_what_it_keeps_a_rank_holds_what_it_gathers_and_buckets(rest: int, block: int) -> None:
     """FSDP2: the rest for the whole step, three blocks or all of them and one, and gradients with their buffer."""
-    shapes = ParameterShapes(((rest,),), (((block,),), ((1,),)), by_gradient=())
-    gathered, kept = {GATHERED: rest + 3 * block}, {GATHERED: rest + 2 * block + 1}
-    gradients, buckets = {WHOLE_GRADIENTS: rest + max(rest, 2 * block)}, {BUCKETS: rest + block + 1}
+    shapes = limits.ParameterShapes(((rest,),), (((block,),), ((1,),)), by_gradient=())
+    gathered, kept = {limits.GATHERED: rest + 3 * block}, rest + 2 * block + 1
+    gradients, buckets = {limits.WHOLE_GRADIENTS: rest + max(rest, 2 * block)}, {limits.BUCKETS: rest + block + 1}
     forward = {"ddp-naive": {}, "ddp-flat": {}, "ddp": buckets, "zero1": buckets, "fsdp2": gathered,
                "fsdp2-bf16": gathered}  # fmt: skip
     for variant in PARALLEL:
@@ -289,6 +242,6 @@ def test_beside_what_it_keeps_a_rank_holds_what_it_gathers_and_whole_gradients_o
         backward = gathered | gradients if sharded else {} if variant == "ddp-naive" else buckets
         optimizer: dict[str, int] = {} if sharded else forward[variant]
         for part, wanted in (("forward", forward[variant]), ("backward", backward), ("optimizer", optimizer)):
-            assert working_bytes(variant, shapes, part) == {name: 4 * size for name, size in wanted.items()}
+            assert limits.working_bytes(variant, shapes, part) == {name: 4 * size for name, size in wanted.items()}
         if sharded:
-            assert working_bytes(variant, shapes, "forward", reshard=False) == {GATHERED: 4 * kept[GATHERED]}
+            assert limits.working_bytes(variant, shapes, "forward", reshard=False) == {limits.GATHERED: 4 * kept}

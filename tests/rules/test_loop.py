@@ -2,8 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,29 +20,6 @@ from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
 from perf_tests.records.record import Json
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
-
-
-def test_a_round_is_its_set_up_and_then_its_target_each_inside_its_context() -> None:
-    ran: list[str] = []
-
-    @contextmanager
-    def around(name: str) -> Iterator[None]:
-        ran.append(f"{name} begins")
-        yield
-        ran.append(f"{name} ends")
-
-    def setup() -> tuple[str, int]:
-        ran.append("set-up")
-        return "target", 2
-
-    def target(name: str, number: int) -> int:
-        ran.append(name)
-        return number
-
-    rounds = Rounds(target, setup)
-    rounds.play(lambda: around("first"), lambda: around("second"))
-    assert ran == ["first begins", "set-up", "first ends", "second begins", "target", "second ends"]
-    assert rounds.result == 2, "the target gets what the set-up returns"
 
 
 def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up() -> None:
@@ -66,6 +42,7 @@ def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up() -> None:
     rounds = Rounds(target, setup, forget_more=left.clear)
     for number in range(3):
         rounds.play()
+        assert rounds.result.item() == 3, "the target gets what the set-up returns"
         assert (len(seen), len(left)) == (3 * number + 3, 1)
         assert seen[-3]() is None, "only the result outlives a round"
 
@@ -89,50 +66,37 @@ def timed(target: Callable[[], object], rounds: int = 3, warmup_rounds: int = 1,
 def test_code_generated_in_a_measured_round_is_flagged(
     warmup_rounds: int, generated_in_round: int, is_flagged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs = rounds = 0
-
-    def target() -> None:
-        nonlocal graphs, rounds
-        graphs += rounds in (0, generated_in_round)
-        rounds += 1
-
-    monkeypatch.setattr(loop, "count_compilations", lambda: Counter(graphs=graphs, cache_misses=graphs))
-    info = timed(target, warmup_rounds=warmup_rounds)
-    assert ("recompiled" in info["flags"]) == is_flagged
-    assert info["suggested_warmup_rounds"] is None
+    ran: list[bool] = []
+    monkeypatch.setattr(loop, "count_compilations", lambda: Counter(graphs=sum(ran), cache_misses=sum(ran)))
+    info = timed(lambda: ran.append(len(ran) in (0, generated_in_round)), warmup_rounds=warmup_rounds)
+    assert ("recompiled" in info["flags"], info["suggested_warmup_rounds"]) == (is_flagged, None)
     assert (info["compile_seconds"] is None) == (warmup_rounds == 0)
 
 
 def test_slow_first_measured_rounds_are_flagged_with_what_to_warm_up_with() -> None:
-    seconds = [3.0, 1.5, *(1.0 + 0.001 * (place % 3) for place in range(8))]
-    info = timed(lambda: None, 10, 5, data=seconds)
-    assert "short_warmup" in info["flags"]
-    assert info["suggested_warmup_rounds"] == 7
+    info = timed(lambda: None, 10, 5, data=[3.0, 1.5, *(1.0 + 0.001 * (place % 3) for place in range(8))])
+    assert ("short_warmup" in info["flags"], info["suggested_warmup_rounds"]) == (True, 7)
 
 
-@pytest.mark.parametrize("where, is_kept", [("cpu", True), ("cuda", False)])
-def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins(where: str, is_kept: bool) -> None:
-    info = timed(lambda: None, row=Row(language_model_case(device=where)))
-    assert (info["cpu_seconds"] is not None) == is_kept
+def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins() -> None:
+    infos = {where: timed(lambda: None, row=Row(language_model_case(device=where))) for where in ("cpu", "cuda")}
+    assert {where: info["cpu_seconds"] is not None for where, info in infos.items()} == {"cpu": True, "cuda": False}
 
 
 def test_rates_are_of_the_median_and_a_share_is_of_products_that_are_executed() -> None:
     """Fused attention skips the masked half of the square, and a checkpoint computes it again."""
     case = language_model_case()
     info = timed(lambda: None, data=[4.0, 2.0, 2.0], row=Row(case, matmul_flops_per_second=1e12))
-    assert info["tokens_per_second"] == 2 * 8 / 2.0
     assert case.model_flops is not None
-    assert info["tflops_per_second"] == pytest.approx(case.model_flops / 2.0 / 1e12)
-    assert info["matmul_ceiling_tflops_per_second"] == 1.0
-    assert info["share_of_matmul_ceiling"] == pytest.approx(info["tflops_per_second"])
+    rate = pytest.approx(case.model_flops / 2.0 / 1e12)
+    names = ("tokens_per_second", "matmul_ceiling_tflops_per_second", "tflops_per_second", "share_of_matmul_ceiling")
+    assert [info[name] for name in names] == [2 * 8 / 2.0, 1.0, rate, rate]
     for other in (language_model_case(attention="sdpa"), language_model_case(checkpoint="block")):
         info = timed(lambda: None, row=Row(other, matmul_flops_per_second=1e12))
         assert info["share_of_matmul_ceiling"] is None
 
 
-def test_the_buffer_that_flushes_caches_before_each_measured_round_is_no_memory_of_the_case(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_buffer_that_flushes_caches_is_no_memory_of_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
     device = CpuDevice(CPU)
     monkeypatch.setattr(device, "allocated_bytes", lambda: 100)
     monkeypatch.setattr(device, "peaks", lambda: (120, 115, 200))
@@ -157,9 +121,7 @@ def test_what_a_profiler_tells_is_asked_once_the_rounds_are_timed() -> None:
     assert "math_attention" in info["flags"]
 
 
-def test_new_values_are_written_before_the_set_up_and_the_flush_and_slices_are_kept_after_the_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_new_values_are_written_before_the_set_up_and_slices_kept_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the slices take is in no peak."""
     did: list[str] = []
     peak = {"bytes": 120}
@@ -220,16 +182,13 @@ def test_a_product_is_timed_before_the_first_round_and_after_the_last(monkeypatc
 
 
 RAMP, ROUND, COMPILING = 0.3, 0.05, 40.0
+TOLD_LATER = ("throttle_reasons", "sm_clock_mhz", "energy_joules")
 
 
 class RampingDevice(QueueDevice):
     """Its clock rate rises from 345 to 1980 MHz once it has worked for its time; the first round compiles before."""
 
-    warm_up_seconds = CudaDevice.warm_up_seconds
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rounds = 0
+    warm_up_seconds, rounds = CudaDevice.warm_up_seconds, 0
 
     def work(self) -> None:
         self.rounds += 1
@@ -238,15 +197,6 @@ class RampingDevice(QueueDevice):
 
     def facts(self) -> dict[str, Any]:
         return {"sm_clock_mhz": 1980 if self.rounds * ROUND > RAMP else 345}
-
-    def throttle_reasons(self) -> list[str]:
-        return []
-
-    def sm_clock_mhz(self) -> None:
-        return None
-
-    def energy_joules(self) -> None:
-        return None
 
 
 @pytest.fixture
@@ -258,28 +208,26 @@ def device(monkeypatch: pytest.MonkeyPatch) -> RampingDevice:
     return device
 
 
-@pytest.mark.parametrize("stall_seconds, is_flagged", [(0.02, True), (0.0, False)])
-def test_a_row_whose_device_waits_for_the_host_says_so(
-    stall_seconds: float, is_flagged: bool, device: RampingDevice
-) -> None:
+def test_a_device_that_waits_for_the_host_is_told(device: RampingDevice) -> None:
     work = 0.002
+    for stall_seconds, is_flagged in ((0.02, True), (0.0, False)):
 
-    def target() -> None:
-        device.launch(work)
-        device.now += stall_seconds
-        device.launch(work)
+        def target(stall_seconds: float = stall_seconds) -> None:
+            device.launch(work)
+            device.now += stall_seconds
+            device.launch(work)
 
-    wall_seconds = 2 * work + stall_seconds - min(stall_seconds, work)
-    info = timed(target, data=[wall_seconds] * 3, device=device)
-    assert info["device_busy_seconds"] == pytest.approx(2 * work)
-    assert ("waits_for_host" in info["flags"]) is is_flagged
+        wall_seconds = 2 * work + stall_seconds - min(stall_seconds, work)
+        info = timed(target, data=[wall_seconds] * 3, device=device)
+        assert info["device_busy_seconds"] == pytest.approx(2 * work)
+        assert ("waits_for_host" in info["flags"]) is is_flagged
 
 
 @pytest.mark.parametrize("asked", [0, 2, 20])
 def test_a_gpu_is_warmed_up_by_time_as_well_as_by_rounds(asked: int, device: RampingDevice) -> None:
     """And the progress line counts no round of the warm-up as a measured one."""
     numbers: list[int] = []
-    health: Any = RoundHealth(device)  # type: ignore[arg-type]
+    health = RoundHealth(Mock(**{f"{name}.return_value": None for name in TOLD_LATER}))
     info = timed(device.work, 3, asked, device=device, on_round=numbers.append, health=health)
     ran = info["warmup_rounds_run"]
     assert ran == asked if asked != 2 else ran >= 1 + RAMP / ROUND

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,28 +18,10 @@ from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
+from perf_tests.hardware import machine
 from perf_tests.hardware.bound import time as clocks
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.hardware.machine import (
-    REASONS,
-    THROTTLING,
-    GpuHealth,
-    NoHealthError,
-    OtherProcesses,
-    RoundHealth,
-    RunsBeside,
-    can_bind,
-    drifting_facts,
-    keep_on,
-    let_go,
-    open_gpu_health,
-    processor_of_each_core,
-    processor_quota,
-    processors_for,
-    seconds_since_process_start,
-    stable_facts,
-)
 from tests.support.example_cases import CPU, SETTINGS, language_model_case
 from tests.support.fake_cuda import GPU
 from tests.support.fake_device import LoopBenchmark, QueueDevice, linux_says
@@ -66,7 +48,7 @@ def process_id() -> Iterator[int]:
 
 
 @several_cores
-def test_the_main_thread_has_the_first_core_to_itself_until_the_process_is_let_go(process_id: int) -> None:
+def test_the_main_thread_has_the_first_core_until_let_go(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads share a single one; a process that has ended is left alone."""
 
     def cores_of_threads() -> list[set[int]]:
@@ -74,20 +56,17 @@ def test_the_main_thread_has_the_first_core_to_itself_until_the_process_is_let_g
 
     second, first = ALLOWED[:2]
     for cores, bound in (([first, second], [{first}, {second}, {second}]), ([first], [{first}] * 3)):
-        keep_on(process_id, cores)
+        machine.keep_on(process_id, cores)
         assert cores_of_threads() == bound
-    let_go(process_id)
+    machine.let_go(process_id)
     assert cores_of_threads() == [set(ALLOWED)] * 3
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
     ended.wait()
-    keep_on(ended.pid, [first])
-    let_go(ended.pid)
-
-
-def test_a_machine_may_forbid_binding(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_bind()
+    machine.keep_on(ended.pid, [first])
+    machine.let_go(ended.pid)
+    assert machine.can_bind()
     monkeypatch.setattr(os, "sched_setaffinity", Mock(side_effect=PermissionError))
-    assert not can_bind()
+    assert not machine.can_bind(), "a machine may forbid it"
 
 
 def test_threads_up_to_the_cores_have_one_each_and_more_share_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,27 +74,23 @@ def test_threads_up_to_the_cores_have_one_each_and_more_share_all(monkeypatch: p
     siblings = {0: "0,2\n", 1: "1,3\n", 2: "0,2\n", 3: "1,3\n"}
     folder = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     linux_says(monkeypatch, {folder.format(number): text for number, text in siblings.items()})
-    assert processor_of_each_core() == processors_for(1) == processors_for(2) == [0, 1]
-    assert processors_for(3) == [0, 1, 2, 3], "threads that are more than the cores would share one processor"
+    assert machine.processor_of_each_core() == machine.processors_for(1) == machine.processors_for(2) == [0, 1]
+    assert machine.processors_for(3) == [0, 1, 2, 3], "threads that are more than the cores would share one processor"
     linux_says(monkeypatch, {})
-    assert processor_of_each_core() == [0, 1, 2, 3], "where Linux does not say, each is a core"
+    assert machine.processor_of_each_core() == [0, 1, 2, 3], "where Linux does not say, each is a core"
 
 
-@pytest.mark.parametrize("limits, quota", [
-    ({}, None), ({"ci/job": "max 100000"}, None), ({"ci/job": "150000 100000"}, 1.5),
-    ({"ci/job": "max 100000", "ci": "50000 100000"}, 0.5), ({"ci/job": "200000 100000", "ci": "50000 100000"}, 0.5),
-])  # fmt: skip
-def test_the_quota_is_the_least_of_the_control_groups_above(
-    limits: dict[str, str], quota: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = {f"/sys/fs/cgroup/{group}/cpu.max": f"{limit}\n" for group, limit in limits.items()}
-    linux_says(monkeypatch, {"/proc/self/cgroup": "1:cpu:/\n0::/ci/job\n", **groups})
-    assert processor_quota() == quota
+def test_the_quota_is_the_least_of_the_control_groups_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    for job, above, quota in (
+        ("", "", None), ("max 100000", "", None), ("150000 100000", "", 1.5), ("max 100000", "50000 100000", 0.5),
+        ("200000 100000", "50000 100000", 0.5),
+    ):  # fmt: skip
+        limits = {f"/sys/fs/cgroup/{group}/cpu.max": of for group, of in (("ci/job", job), ("ci", above)) if of}
+        linux_says(monkeypatch, {"/proc/self/cgroup": "1:cpu:/\n0::/ci/job\n", **limits})
+        assert machine.processor_quota() == quota, (job, above)
 
 
-def test_the_load_of_others_is_that_of_the_usable_processors_without_this_process_and_its_children(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_load_of_others_is_that_of_the_usable_processors_without_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds, in which this process kept one core busy; stolen time is others'."""
     ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
     monkeypatch.setattr("perf_tests.hardware.bound.time", Mock(perf_counter=lambda: clock[0]))
@@ -129,7 +104,7 @@ def test_the_load_of_others_is_that_of_the_usable_processors_without_this_proces
         linux_says(monkeypatch, {"/proc/stat": "\n".join(lines)})
 
     stat(5, 0, 0, 9, 0, 0, 0, 0, 0, 0)
-    others = OtherProcesses()
+    others = machine.OtherProcesses()
     clock[0], ours[0] = 10.0, 2.5
     stat(16, 1, 1, 99, 1, 1, 1, 1, 0, 0)
     assert others.cores() == pytest.approx(0.6)
@@ -139,35 +114,27 @@ def test_the_load_of_others_is_that_of_the_usable_processors_without_this_proces
     assert others.cores() == pytest.approx(7 / 10.25)
     clock[0] = 11.0
     assert others.cores() == pytest.approx(1.0)
-
-
-def test_where_the_kernel_counts_no_time_nothing_is_known_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("", "cpu0 1 2", "cpu0 a b c d e f g h"):
         linux_says(monkeypatch, {"/proc/stat": text})
-        assert OtherProcesses().cores() is None
+        assert machine.OtherProcesses().cores() is None, "the kernel counts no time"
 
 
-@pytest.mark.parametrize(
-    "real, boot, monotonic, moved",
-    [(60, 60, 60, (0, 0)), (70, 70, 10, (0, 60)), (-3600, 10, 10, (-3610, 0))],
-    ids=["time passes", "suspended", "the date is set"],
-)
-def test_what_the_host_grants_is_a_fact_of_the_moment(
-    real: float, boot: float, monotonic: float, moved: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_host_grants_is_a_fact_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A suspended machine and a date that is set are told apart from time that passes."""
     clocks = {time.CLOCK_REALTIME: 2000.0, time.CLOCK_BOOTTIME: 500.0, time.CLOCK_MONOTONIC: 400.0}
     monkeypatch.setattr(time, "clock_gettime", lambda clock: clocks[clock])
     monkeypatch.setattr(os, "sched_getaffinity", lambda process_id: {1, 3})
     group = {"/sys/fs/cgroup/memory.max": "4096\n", "/sys/fs/cgroup/memory.current": "5\n"}
     linux_says(monkeypatch, {"/proc/cpuinfo": "cpu MHz : 900.0\ncpu MHz : 2000.5\n", **group})
-    before = drifting_facts(CPU)
-    for clock, seconds in zip(clocks, (real, boot, monotonic), strict=True):
-        clocks[clock] += seconds
-    after = drifting_facts(CPU)
-    assert (before["booted_unix_seconds"], before["suspended_seconds"]) == (1500.0, 100.0)
-    assert tuple(after[name] - before[name] for name in ("booted_unix_seconds", "suspended_seconds")) == moved
-    assert (after["usable_processors"], after["memory_limit_bytes"], after["cpu_clock_mhz"]) == (2, 4096, 2000.5)
+    known = {"usable_processors": 2, "memory_limit_bytes": 4096, "cpu_clock_mhz": 2000.5}
+    for passed, booted, suspended in (
+        ((0, 0, 0), 1500.0, 100.0), ((60, 60, 60), 1500.0, 100.0), ((70, 70, 10), 1500.0, 160.0),
+        ((-3600, 10, 10), -2110.0, 160.0),
+    ):  # fmt: skip
+        for clock, seconds in zip(clocks, passed, strict=True):
+            clocks[clock] += seconds
+        now = known | {"booted_unix_seconds": booted, "suspended_seconds": suspended}
+        assert machine.drifting_facts(CPU).items() >= now.items()
 
 
 def test_the_age_of_the_process_counts_the_interpreters_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +142,7 @@ def test_the_age_of_the_process_counts_the_interpreters_start(monkeypatch: pytes
     fields = ["S", *map(str, range(18)), str(7 * ticks)]
     linux_says(monkeypatch, {"/proc/self/stat": f"12 (a (odd) name) {' '.join(fields)} 0"})
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 10.0}.__getitem__)
-    assert seconds_since_process_start() == 3.0
+    assert machine.seconds_since_process_start() == 3.0
 
 
 POWER_CAP, HEAT, IDLE = 0x004, 0x020, 0x001
@@ -247,7 +214,7 @@ LIMITS = {
 
 
 def test_a_reading_has_every_figure_in_its_unit_and_null_for_what_a_card_does_not_tell(nvml: FakeNvml) -> None:
-    health = open_gpu_health(GPU)
+    health = machine.open_gpu_health(GPU)
     assert (health.facts(), health.limits(), health.energy_joules()) == (READING, LIMITS, 5.0)
     nvml.mode = 7  # which nobody knows yet
     assert health.limits()["compute_mode"] is None
@@ -256,24 +223,24 @@ def test_a_reading_has_every_figure_in_its_unit_and_null_for_what_a_card_does_no
 
 
 def test_power_and_heat_throttle_and_idling_does_not_by_either_name_of_the_question(nvml: FakeNvml) -> None:
-    health = open_gpu_health(GPU)
+    health = machine.open_gpu_health(GPU)
     for _ in range(2):
-        for nvml.bits in (0, *REASONS, POWER_CAP | IDLE):
-            reasons = [REASONS[bit] for bit in sorted(THROTTLING) if nvml.bits & bit]
+        for nvml.bits in (0, *machine.REASONS, POWER_CAP | IDLE):
+            reasons = [machine.REASONS[bit] for bit in sorted(machine.THROTTLING) if nvml.bits & bit]
             assert health.throttle_reasons() == reasons
         assert health.facts()["clock_events"] == ["idle", "power cap"]
         nvml.answers["DeviceGetCurrentClocksThrottleReasons"] = lambda handle: nvml.bits
         nvml.answers.pop("DeviceGetCurrentClocksEventReasons", None)
-    assert sorted(REASONS[bit] for bit in THROTTLING) == [
+    assert sorted(machine.REASONS[bit] for bit in machine.THROTTLING) == [
         "hardware slowdown", "heat", "heat, by the hardware", "power brake", "power cap"
     ]  # fmt: skip
 
 
 def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under CUDA_VISIBLE_DEVICES=1 the card that CUDA calls 0 is the second one of NVML; a slice has its own UUID."""
-    open_gpu_health(GPU)
+    machine.open_gpu_health(GPU)
     sees(monkeypatch, pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
-    open_gpu_health(GPU)
+    machine.open_gpu_health(GPU)
     for properties, lacking, words in (
         ({"uuid": "MIG-2222"}, {}, "Not Found; check that nvidia-smi lists the GPU"),
         ({}, {}, "reports neither the UUID nor the PCI bus of cuda:0"),
@@ -281,105 +248,90 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
     ):
         sees(monkeypatch, **properties)
         nvml.lacking = lacking
-        with pytest.raises(NoHealthError, match=words):
-            open_gpu_health(GPU)
+        with pytest.raises(machine.NoHealthError, match=words):
+            machine.open_gpu_health(GPU)
     assert nvml.asked == ["GPU-2222", "00000000:3B:00.0", "MIG-2222"]
 
 
-def test_a_machine_is_known_by_what_its_administrator_and_its_environment_set(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "perf_tests.hardware.machine._driver_version", lambda: None
-    )  # as in a virtual machine that hides /proc's file
+def test_a_machine_is_known_by_what_administrator_and_user_set(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perf_tests.hardware.machine._driver_version", lambda: None)  # a virtual machine may hide it
     sees(monkeypatch, name="NVIDIA H200", total_memory=2**37, major=9, minor=0, multi_processor_count=132, uuid="2222")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
     chosen = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "CUDA_MODULE_LOADING": "EAGER"}
     for name, value in {**chosen, "TORCHINDUCTOR_CACHE_DIR": "/anywhere"}.items():
         monkeypatch.setenv(name, value)
-    facts = stable_facts(GPU, 1)
-    assert facts["gpu"].items() >= {**LIMITS, "cudnn": 91_002, "compute_capability": "9.0"}.items()
+    facts = machine.stable_facts(GPU, 1)
+    known = {**LIMITS, "cudnn": 91_002, "compute_capability": "9.0", "driver": "580.65.06"}
+    assert facts["gpu"].items() >= known.items()
     assert facts["environment"].items() >= chosen.items()
     assert not {"TORCHINDUCTOR_CACHE_DIR", "CUBLASLT_WORKSPACE_SIZE"} & facts["environment"].keys()
-    assert facts["gpu"]["driver"] == "580.65.06"
     nvml.lacking = {"SystemGetDriverVersion": "Unknown Error"}
-    assert stable_facts(GPU, 1)["gpu"]["driver"] is None
+    assert machine.stable_facts(GPU, 1)["gpu"]["driver"] is None
     nvml.lacking = {"Init": "Driver Not Loaded"}
-    assert "power_limit_watts" not in stable_facts(GPU, 1)["gpu"]
-    assert stable_facts(CPU, 1)["gpu"] is None
+    assert "power_limit_watts" not in machine.stable_facts(GPU, 1)["gpu"]
+    assert machine.stable_facts(CPU, 1)["gpu"] is None
 
 
-def test_a_cpu_never_imports_the_package_and_a_gpu_without_it_is_measured_with_a_note(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(CpuDevice, "limit_memory", lambda device, budget_bytes: None)
-    notes = []
-    for where in (CPU, GPU):
+    for where, note in ((CPU, "^None$"), (GPU, "nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`")):
         monkeypatch.setattr(workbench_module, "open_device", lambda _, where=where: CpuDevice(where))
         bench = set_up(SETTINGS)
         assert bench.health is None
-        notes.append(bench.why_no_health)
-    assert notes[0] is None
-    assert re.search("nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`", notes[1] or "")
-    assert drifting_facts(GPU)["sm_clock_mhz"] is None
+        assert re.search(note, str(bench.why_no_health))
+    assert machine.drifting_facts(GPU)["sm_clock_mhz"] is None
 
 
-@pytest.mark.parametrize("seconds_of_a_round, joules", [(1.0, 300.0), (0.5, 300.0), (0.49, None)])
-def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
-) -> None:
+def test_energy_is_that_of_one_round_and_none_of_short_ones(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counter is too coarse for these."""
     clock = QueueDevice()
     monkeypatch.setattr("perf_tests.hardware.bound.time", clock)
-    rounds = RoundHealth(open_gpu_health(GPU))
-    rounds.begin()
-    assert rounds.facts()["energy_joules_per_round"] is None, "no round has ended"
-    for _ in range(4):
-        nvml.millijoules += 300_000
-        clock.now += seconds_of_a_round
-        rounds.end_of_round()
-    assert rounds.facts()["energy_joules_per_round"] == joules
+    for seconds_of_a_round, joules in ((1.0, 300.0), (0.5, 300.0), (0.49, None)):
+        rounds = machine.RoundHealth(machine.open_gpu_health(GPU))
+        rounds.begin()
+        assert rounds.facts()["energy_joules_per_round"] is None, "no round has ended"
+        for _ in range(4):
+            nvml.millijoules += 300_000
+            clock.now += seconds_of_a_round
+            rounds.end_of_round()
+        assert rounds.facts()["energy_joules_per_round"] == joules
 
 
-@pytest.mark.parametrize(
-    "throttled, bits, numbers, is_flagged",
-    [((4, 5), HEAT, [2, 3], True), ((3, 4, 5), POWER_CAP, [1, 2, 3], False), ((1, 2), HEAT, [], False),
-     ((4,), HEAT | POWER_CAP, [2], True), ((), HEAT, [], False)],
-    ids=["measured", "power", "warm-up", "both", "none"],
-)  # fmt: skip
-def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagged(
-    nvml: FakeNvml, throttled: tuple[int, ...], bits: int, numbers: list[int], is_flagged: bool
-) -> None:
+def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagged(nvml: FakeNvml) -> None:
     """Of two warm-up and three measured rounds; on a CPU all of this is null. Heavy work runs at the power limit."""
-    ran: list[int] = []
 
-    def target() -> None:
-        ran.append(1)
-        nvml.bits = bits if len(ran) in throttled else IDLE
+    def measured(health: machine.RoundHealth, throttled: Sequence[int] = (), bits: int = 0) -> dict[str, Any]:
+        ran: list[int] = []
 
-    def measured(health: RoundHealth) -> dict[str, Any]:
+        def target() -> None:
+            ran.append(1)
+            nvml.bits = bits if len(ran) in throttled else IDLE
+
         device, benchmark = CpuDevice(CPU), LoopBenchmark()
         TimedMeasure(benchmark, Clock(device), device, 3, 2, Row(language_model_case()), health=health)(target)
         return benchmark.extra_info
 
-    info = measured(RoundHealth(GpuHealth(nvml, "card")))
-    assert (info["throttled_rounds"], len(ran), "throttled" in info["flags"]) == (numbers, 5, is_flagged)
-    held = [REASONS[bit] for bit in (HEAT, POWER_CAP) if bit & bits]
-    assert info["throttle_reasons"] == (dict.fromkeys(held, len(numbers)) if numbers else {})
-    assert (info["median_sm_clock_mhz"], POWER_CAP_NAME) == (1980, REASONS[POWER_CAP])
-    on_cpu = measured(RoundHealth(None))
+    heat, power = machine.REASONS[HEAT], machine.REASONS[POWER_CAP]
+    for throttled, bits, numbers, reasons, is_flagged in (
+        ((4, 5), HEAT, [2, 3], {heat: 2}, True), ((3, 4, 5), POWER_CAP, [1, 2, 3], {power: 3}, False),
+        ((1, 2), HEAT, [], {}, False), ((4,), HEAT | POWER_CAP, [2], {heat: 1, power: 1}, True),
+    ):  # fmt: skip
+        info = measured(machine.RoundHealth(machine.GpuHealth(nvml, "card")), throttled, bits)
+        assert (info["throttled_rounds"], info["throttle_reasons"]) == (numbers, reasons)
+        assert ("throttled" in info["flags"], info["median_sm_clock_mhz"]) == (is_flagged, 1980)
+    assert power == POWER_CAP_NAME
+    on_cpu = measured(machine.RoundHealth(None))
     for name in ("throttled_rounds", "energy_joules_per_round", "throttle_reasons", "median_sm_clock_mhz"):
         assert on_cpu[name] is None
 
 
-def test_two_runs_on_one_device_see_each_other_and_none_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_on_one_device_see_each_other_while_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their storage; what a killed run left is removed, what is about to be locked is not."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    first = RunsBeside("cpu", "/first")
+    first = machine.RunsBeside("cpu", "/first")
     monkeypatch.setattr(os, "getpid", lambda: 7)
-    second, on_gpu = RunsBeside("cpu", "/second"), RunsBeside("cuda:0", "/second")
+    second, on_gpu = machine.RunsBeside("cpu", "/second"), machine.RunsBeside("cuda:0", "/second")
     left, begun = tmp_path / "perf-tests-run-left", tmp_path / "perf-tests-run-begun"
     left.write_text('{"process": 8, "device": "cpu", "where": "/left"}')
     begun.touch()

@@ -4,7 +4,6 @@ import json
 import math
 import pickle
 import pickletools
-import resource
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,25 +18,7 @@ from model.regions import region
 from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.passes import memory_watch
 from perf_tests.passes.memory import PICKLE_PROTOCOL
-from perf_tests.passes.memory_watch import (
-    DEEPEST_STACK,
-    PART,
-    ROUND,
-    AllocatorTrace,
-    Frame,
-    Happening,
-    Held,
-    HolderWatch,
-    OpenPart,
-    Snapshot,
-    Stretch,
-    allocator_trace,
-    live_tensor_bytes,
-    memory_of_round,
-    read_round,
-    resident_set_peak_bytes,
-    synthetic_snapshot,
-)
+from perf_tests.passes.memory_watch import PART, ROUND
 from perf_tests.predict.counting import ACTIVATIONS, BACKWARD_PASS, GRADIENTS, PARAMETERS, TEMPORARIES, WEIGHT_COPIES
 from tests.support.example_cases import CPU
 
@@ -52,9 +33,9 @@ def memory(time: float, count: int, device_type: int = 0) -> dict[str, Any]:
     return {"name": "[memory]", "ts": time, "args": args}
 
 
-def trace_of(*events: dict[str, Any]) -> AllocatorTrace:
+def trace_of(*events: dict[str, Any]) -> memory_watch.AllocatorTrace:
     text = json.dumps({"traceEvents": events})
-    return allocator_trace(Mock(export_chrome_trace=lambda path: Path(path).write_text(text)))
+    return memory_watch.allocator_trace(Mock(export_chrome_trace=lambda path: Path(path).write_text(text)))
 
 
 def annotation(name: str, start: float, end: float) -> dict[str, Any]:
@@ -67,20 +48,17 @@ def test_a_round_is_read_with_what_stood_before_and_without_an_earlier_round() -
     forward = [annotation(f"{PART}forward", 20, 40), memory(25, 7), memory(30, 5), memory(35, -5)]
     backward = [annotation(f"{PART}backward", 50, 90), memory(60, 20), memory(70, -7)]
     trace = trace_of(*first, annotation(ROUND, 10, 100), memory(12, -20), *forward, *backward)
-    found = read_round(trace, held_at_end_bytes=120)
+    found = memory_watch.read_round(trace, held_at_end_bytes=120)
     assert (found.peak_allocated_bytes, found.allocated_before_bytes) == (127, 120)
-    assert [(part["phase"], part["peak_allocated_bytes"]) for part in found.parts] == [
-        ("forward", 112), ("backward", 127)
-    ]  # fmt: skip
-    assert {mark.name: mark.allocated_bytes for mark in found.marks} == {
-        "before forward": 100, "after forward": 107, "before backward": 107, "after backward": 120
-    }  # fmt: skip
+    assert {part["phase"]: part["peak_allocated_bytes"] for part in found.parts} == {"forward": 112, "backward": 127}
+    marks = {"before forward": 100, "after forward": 107, "before backward": 107, "after backward": 120}
+    assert {mark.name: mark.allocated_bytes for mark in found.marks} == marks
     assert (found.peak_reserved_bytes, found.fragmentation) == (None, None), "a CPU reserves nothing"
     assert [event.bytes for event in found.events] == [-20, 7, 5, -5, 20, -7]
 
 
 def test_a_peak_begins_with_what_is_held_when_the_stretch_does() -> None:
-    assert trace_of(memory(1, 9), memory(3, -9), memory(4, 2)).peak_in(Stretch("it", 2, 5)) == 9
+    assert trace_of(memory(1, 9), memory(3, -9), memory(4, 2)).peak_in(memory_watch.Stretch("it", 2, 5)) == 9
 
 
 def test_events_are_read_in_the_order_of_time_and_of_a_cpu_alone() -> None:
@@ -94,9 +72,9 @@ def block(mebibytes: int) -> Tensor:
 
 
 def test_a_cpu_round_is_told_above_what_stands_and_without_what_is_forgotten_after_it() -> None:
-    standing, kept = live_tensor_bytes("cpu"), list[Tensor]()
+    standing, kept = memory_watch.live_tensor_bytes("cpu"), list[Tensor]()
 
-    def play(part: OpenPart) -> None:
+    def play(part: memory_watch.OpenPart) -> None:
         with part("forward"):
             first, second = block(1), block(2)
             del first
@@ -104,42 +82,39 @@ def test_a_cpu_round_is_told_above_what_stands_and_without_what_is_forgotten_aft
             kept.append(block(4))
         del second
 
-    found = memory_of_round(play, CPU, kept.clear)
-    assert found.peak_allocated_bytes - standing == 6 * MIB
-    assert [(part["phase"], (part["peak_allocated_bytes"] - standing) // MIB) for part in found.parts] == [
-        ("forward", 3), ("optimizer", 6)
+    def above(count: int) -> float:
+        return (count - standing) / MIB
+
+    found = memory_watch.memory_of_round(play, CPU, kept.clear)
+    assert above(found.peak_allocated_bytes) == 6
+    assert {one["phase"]: above(one["peak_allocated_bytes"]) for one in found.parts} == {"forward": 3, "optimizer": 6}
+    assert [(mark.name, above(mark.allocated_bytes)) for mark in found.marks] == [
+        ("before forward", 0), ("after forward", 2), ("before optimizer", 2), ("after optimizer", 6)
     ]  # fmt: skip
-    assert {mark.name: (mark.allocated_bytes - standing) // MIB for mark in found.marks} == {
-        "before forward": 0, "after forward": 2, "before optimizer": 2, "after optimizer": 6
-    }  # fmt: skip
-    assert [event.bytes // MIB for event in found.events] == [1, 2, -1, 4, -2]
+    assert [event.bytes / MIB for event in found.events] == [1, 2, -1, 4, -2]
 
 
 def test_what_a_round_leaves_for_the_next_is_held_once() -> None:
     """The first round finds one mebibyte there, and each later one what the round before it made."""
-    standing, kept = live_tensor_bytes("cpu"), [block(1)]
+    standing, kept = memory_watch.live_tensor_bytes("cpu"), [block(1)]
 
-    def play(part: OpenPart) -> None:
+    def play(part: memory_watch.OpenPart) -> None:
         kept.append(block(3))
         kept.pop(0)
 
-    assert memory_of_round(play, CPU).peak_allocated_bytes - standing == 6 * MIB
+    assert memory_watch.memory_of_round(play, CPU).peak_allocated_bytes - standing == 6 * MIB
 
 
 def test_live_tensors_are_counted_by_storage_and_with_their_gradients() -> None:
-    before = live_tensor_bytes("cpu")
+    held = [memory_watch.live_tensor_bytes("cpu")]
     weight = torch.zeros(MIB, dtype=torch.float32, requires_grad=True)
     view = weight[1:]
-    assert live_tensor_bytes("cpu") - before == 4 * MIB
+    held.append(memory_watch.live_tensor_bytes("cpu"))
     weight.sum().backward()
-    assert live_tensor_bytes("cpu") - before == 8 * MIB
+    held.append(memory_watch.live_tensor_bytes("cpu"))
     del weight, view
-    assert live_tensor_bytes("cpu") == before
-
-
-def test_the_resident_size_is_the_systems() -> None:
-    resident = resident_set_peak_bytes()
-    assert resident is None or resident == pytest.approx(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB, 0.1)
+    held.append(memory_watch.live_tensor_bytes("cpu"))
+    assert [count - held[0] for count in held] == [0, 4 * MIB, 8 * MIB, 0]
 
 
 class FakeStatistics:
@@ -168,12 +143,10 @@ class FakeStatistics:
         }  # fmt: skip
 
 
-def test_each_part_of_a_gpu_round_has_its_own_peak_and_what_came_before_the_round_is_not_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_part_of_a_gpu_round_has_its_own_peak_without_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeStatistics(monkeypatch)
 
-    def play(part: OpenPart) -> None:
+    def play(part: memory_watch.OpenPart) -> None:
         cuda.retries += 1
         cuda.hold(13, 13)  # in no part, and the highest
         with part("forward"):
@@ -181,16 +154,14 @@ def test_each_part_of_a_gpu_round_has_its_own_peak_and_what_came_before_the_roun
         with part("backward"):
             cuda.hold(5, 11)
 
-    found = memory_of_round(play, torch.device("cuda", 0))
+    found = memory_watch.memory_of_round(play, torch.device("cuda", 0))
     assert cuda.retries == 5 + 2
     assert (found.peak_requested_bytes, found.peak_allocated_bytes, found.peak_reserved_bytes) == (12, 13, 20)
     assert [tuple(part.values()) for part in found.parts] == [("forward", 8, 10), ("backward", 11, 20)]
-    assert [tuple(vars(mark).values()) for mark in found.marks] == [
-        ("before forward", 0, 0), ("after forward", 6, 10), ("before backward", 6, 10), ("after backward", 0, 0)
-    ]  # fmt: skip
-    assert found.fragmentation == {
-        "reserved_less_allocated_bytes": 7, "inactive_split_bytes": 3, "allocation_retries": 1
-    }  # fmt: skip
+    marks = {"before forward": (0, 0), "after forward": (6, 10), "before backward": (6, 10), "after backward": (0, 0)}
+    assert {mark.name: (mark.allocated_bytes, mark.reserved_bytes) for mark in found.marks} == marks
+    lost = {"reserved_less_allocated_bytes": 7, "inactive_split_bytes": 3, "allocation_retries": 1}
+    assert found.fragmentation == lost
 
 
 # What each block is.
@@ -205,8 +176,8 @@ HERE = Path(__file__).parent
 
 def held(
     function: Callable[[], object], *parameters: Tensor, sees_operations: bool = True, source: Path = HERE
-) -> Held:
-    watch = HolderWatch("cpu", source, "", sees_operations, parts=("forward", "backward"))
+) -> memory_watch.Held:
+    watch = memory_watch.HolderWatch("cpu", source, "", sees_operations, parts=("forward", "backward"))
 
     def register() -> None:
         watch.register(parameters, PARAMETERS)
@@ -297,7 +268,7 @@ def test_parts_know_their_changes_and_a_block_the_line_that_made_it_and_a_bounde
     blocks = found.allocations()
     assert all(block.place.startswith("rules/test_memory_watch.py:") for block in blocks)
     stacks = [found.frames[id(block)] for block in blocks]
-    assert {(frames[0].filename, len(frames)) for frames in stacks} == {(__file__, DEEPEST_STACK)}
+    assert {(frames[0].filename, len(frames)) for frames in stacks} == {(__file__, memory_watch.DEEPEST_STACK)}
     elsewhere = held(step, source=HERE / "nowhere").allocations()
     assert [block.place for block in elsewhere] == ["", "", BACKWARD_PASS], "which a GPU runs without Python's frames"
 
@@ -313,7 +284,7 @@ VIEWER_READS = {
 }  # fmt: skip
 """Every opcode that the viewer's own reader knows (pytorch/pytorch, torch/utils/viz/MemoryViz.js)."""
 
-LINE = Frame("model/attention.py", 42, "softmax")
+LINE = memory_watch.Frame("model/attention.py", 42, "softmax")
 
 
 def assert_opens(content: bytes) -> None:
@@ -323,7 +294,7 @@ def assert_opens(content: bytes) -> None:
     assert {name for name, _ in opcodes} <= VIEWER_READS
 
 
-def assert_consistent(snapshot: Snapshot) -> None:
+def assert_consistent(snapshot: memory_watch.Snapshot) -> None:
     """The fields that the viewer reads are there, and played backwards its events fit its final state."""
     (segment,) = snapshot["segments"]
     live = laid_out(segment)
@@ -354,13 +325,13 @@ def laid_out(segment: dict[str, Any]) -> dict[int, int]:
     return live
 
 
-def happenings(*sizes: int) -> list[Happening]:
+def happenings(*sizes: int) -> list[memory_watch.Happening]:
     """Blocks named by their size; negative when they go."""
     return [(abs(size), size, (LINE,)) for size in sizes]
 
 
 def test_blocks_come_and_go_with_their_lines_gaps_are_filled_and_what_stood_before_or_is_empty_has_no_event() -> None:
-    snapshot = synthetic_snapshot(happenings(5000), happenings(1024, 300, 0, -1024, -999, 1500, 1000))
+    snapshot = memory_watch.synthetic_snapshot(happenings(5000), happenings(1024, 300, 0, -1024, -999, 1500, 1000))
     assert_consistent(snapshot)
     first, *others, again = snapshot["device_traces"][0]
     assert [event["action"] for event in others] == ["alloc", "free_requested", "free_completed", "alloc"]
@@ -371,16 +342,16 @@ def test_blocks_come_and_go_with_their_lines_gaps_are_filled_and_what_stood_befo
 
 def test_the_latest_events_are_kept_and_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "MOST_ENTRIES", 4)
-    entries = synthetic_snapshot([], happenings(100, 200, 300, -300, 400))["device_traces"][0]
+    entries = memory_watch.synthetic_snapshot([], happenings(100, 200, 300, -300, 400))["device_traces"][0]
     assert [entry["size"] for entry in entries] == [300, 300, 300, 400]
 
 
 def test_the_viewer_reads_every_opcode_of_a_large_snapshot() -> None:
     """Long lists, many frames and 48-bit addresses take other opcodes than a few small numbers do."""
-    many: list[Happening] = []
+    many: list[memory_watch.Happening] = []
     for number in range(3000):
-        many += [(number, 10 ** number.bit_length(), (Frame("a" * (number % 300), number, "f"), LINE))]
-    snapshot = synthetic_snapshot([], [*many, *((key, -size, frames) for key, size, frames in many[::2])])
+        many += [(number, 10 ** number.bit_length(), (memory_watch.Frame("a" * (number % 300), number, "f"), LINE))]
+    snapshot = memory_watch.synthetic_snapshot([], [*many, *((key, -size, frames) for key, size, frames in many[::2])])
     assert_consistent(snapshot)
     assert_opens(pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 

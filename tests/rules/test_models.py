@@ -54,28 +54,22 @@ def test_cases_that_share_a_model_build_it_once() -> None:
         assert cache.builds == builds
 
 
-@pytest.mark.parametrize(
-    "case, builds", [(language_model_case(), 1), (theirs("Averaging"), 2)], ids=["drawn again", "built again"]
-)
-def test_after_training_a_model_begins_anew(cache: ModelCache, case: LanguageModelCase, builds: int) -> None:
-    """No gradient, moment or weight is left over from the case before; a model that cannot draw its weights is built.
+def test_after_training_a_model_begins_anew() -> None:
+    """No gradient, moment or weight is left over from the case before, and the weights are those of the seed.
 
-    The weights are those of the seed.
+    A model that cannot draw its weights again is built again.
     """
-    starts, ends = [], []
-    for _ in range(2):
-        training = cache.get(replace(case, phase="full_step", optimizer="loop"), "loop")
-        starts.append(weights_of(training))
-        training.step(random_tokens(), random_tokens())
-        training.release()
-        ends.append(weights_of(training))
-    assert same(*starts)
-    assert same(*ends)
-    assert not same(starts[0], ends[0])
-    assert cache.builds == builds
-    again, other = (ModelCache(CpuDevice(CPU), seed).get(case, "loop") for seed in (7, 8))
-    assert same(starts[0], weights_of(again))
-    assert not same(starts[0], weights_of(other))
+    for case, builds in ((language_model_case(), 1), (theirs("Averaging"), 2)):
+        cache, starts, ends = ModelCache(CpuDevice(CPU), seed=7), [], []
+        for _ in range(2):
+            training = cache.get(replace(case, phase="full_step", optimizer="loop"), "loop")
+            starts.append(weights_of(training))
+            training.step(random_tokens(), random_tokens())
+            training.release()
+            ends.append(weights_of(training))
+        again, other = (weights_of(ModelCache(CpuDevice(CPU), seed).get(case, "loop")) for seed in (7, 8))
+        assert [same(starts[0], other) for other in (starts[1], again, ends[0], other)] == [True, True, False, False]
+        assert (same(*ends), cache.builds) == (True, builds)
 
 
 def test_the_old_model_is_gone_before_the_next_is_built(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,29 +33,22 @@ def holder(folder: Path, **typed: str | None) -> named.Repository:
     return named.repository_of({f"--{option}": text for option, text in typed.items()}, folder)
 
 
-@pytest.mark.parametrize(
-    "option, text, file",
-    [
-        ("model", "{}/train/nets.py:build", "train/nets.py"),
-        ("model", "train.nets:build", "train/nets.py"),
-        ("model", "hf:{}/config.json", "config.json"),
-        ("attention", "naive, {}/kernels/flash.py:attend,sdpa", "kernels/flash.py"),
-        ("optimizer", "{}/train/not_there_yet.py:build", "train/not_there_yet.py"),
-        *(("model", text, None) for text in (f"{MODELS}:Healthy", "torch.nn:Linear", "nowhere:build", "all", None)),
-    ],
-)  # fmt: skip
-def test_the_repository_is_that_around_the_file_else_the_suites(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, option: str, text: str | None, file: str | None
-) -> None:
+def test_the_repository_is_that_around_the_file_else_the_suites(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(theirs)
-    found = holder(theirs / "train", **{option: text and text.format(theirs)})
-    assert found.root == (named.SUITE if file is None else theirs)
-    assert found.holds_suite == (file is None)
-    assert (theirs in found.import_path) == (file is not None)
-    if file is not None:
+    for option, text, file in (
+        ("model", f"{theirs}/train/nets.py:build", "train/nets.py"), ("model", "train.nets:build", "train/nets.py"),
+        ("model", f"hf:{theirs}/config.json", "config.json"),
+        ("attention", f"naive, {theirs}/kernels/flash.py:attend,sdpa", "kernels/flash.py"),
+        ("optimizer", f"{theirs}/train/not_there_yet.py:build", "train/not_there_yet.py"),
+    ):  # fmt: skip
+        found = holder(theirs / "train", **{option: text})
+        assert (found.root, found.holds_suite, theirs in found.import_path) == (theirs, False, True), text
         assert (found.files, found.folder_in(named.SUITE)) == ((Path(file),), named.SUITE)
         assert found.path_in(Path("/copy"))[:2] == [named.SUITE, Path("/copy")]
         assert found.folder_in(theirs) == theirs / "train"
+    for name in (f"{MODELS}:Healthy", "torch.nn:Linear", "nowhere:build", "all", None):
+        found = holder(theirs / "train", model=name)
+        assert (found.root, found.holds_suite, theirs in found.import_path) == (named.SUITE, True, False), name
 
 
 def test_what_lies_in_no_repository_has_no_base_and_two_repositories_are_refused(theirs: Path, tmp_path: Path) -> None:
@@ -81,9 +74,7 @@ def test_an_installed_suite_holds_no_records_and_has_no_base(theirs: Path, monke
     assert (found.root, found.outside) == (theirs, ())
 
 
-def test_who_names_nothing_in_a_repository_of_their_own_is_told_whose_model_is_measured(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_names_nothing_is_told_whose_model_is_measured(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"--model": None, "--attention": "naive,sdpa", "--optimizer": "fused"}
     said = (
         f"measures the suite's own model (in {named.SUITE}), not the repository {theirs} that you are in; give "
@@ -128,8 +119,8 @@ def tree(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_worker_takes_every_file_from_its_copy_and_says_what_that_lacks(tree: Path, theirs: Path) -> None:
-    for text in ("nets.py", "./nets.py", "../train/nets.py", f"{theirs}/train/nets.py"):
-        assert named.path_of(text) == tree / "train/nets.py"
+    texts = ("nets.py", "./nets.py", "../train/nets.py", f"{theirs}/train/nets.py")
+    assert {named.path_of(text) for text in texts} == {tree / "train/nets.py"}
     assert named.load("nets.py:build")(None) == str(tree / "train/nets.py")
     assert named.file_of("hf:../config.json") == tree / "config.json"
     assert named.path_of("/etc/hosts") == Path("/etc/hosts")
@@ -143,9 +134,7 @@ def test_a_worker_takes_every_file_from_its_copy_and_says_what_that_lacks(tree: 
     assert named.stray() in (theirs / "train/nets.py", theirs / "train/__init__.py")
 
 
-def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_imports_from_where_the_user_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "src:/elsewhere")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
@@ -157,9 +146,8 @@ def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
 def test_workers_keep_out_the_plugins_that_the_run_keeps_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--exitfirst")
-    environment = inherited_environment()
-    assert environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
-    assert "PYTEST_ADDOPTS" not in environment
+    kept = {name: value for name, value in inherited_environment().items() if name.startswith("PYTEST_")}
+    assert (kept["PYTEST_DISABLE_PLUGIN_AUTOLOAD"], "PYTEST_ADDOPTS" in kept) == ("1", False)
 
 
 def test_a_file_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
@@ -176,11 +164,10 @@ def test_a_file_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
 def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) -> None:
     """Also one named as the suite's `model`, and once more after it failed."""
     (tmp_path / "neighbour_of_a_model.py").write_text("WIDTH = 5\n")
-    for text in ("1 / 0", "from neighbour_of_a_model import WIDTH\ndef build(config): return config, WIDTH\n"):
-        (tmp_path / "model.py").write_text(text)
-        if "1 / 0" in text:
-            with pytest.raises(ZeroDivisionError):
-                named.load(f"{tmp_path}/model.py:build")
+    (tmp_path / "model.py").write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        named.load(f"{tmp_path}/model.py:build")
+    (tmp_path / "model.py").write_text("from neighbour_of_a_model import WIDTH\ndef build(size): return size, WIDTH\n")
     built = named.load(f"{tmp_path}/model.py:build")
     assert built(3) == (3, 5)
     assert named.load(f"{tmp_path}/model.py:build") is built is not named.load(f"{tmp_path}/model.py:build", "copy")

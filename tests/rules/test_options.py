@@ -22,12 +22,10 @@ VALUES: dict[tuple[Callable[[str, str], Any], str], Any] = {
     (options.sizes, "mine=768x3072x12x12"): ("small",),
     (options.sizes, "128x512x2x4"): ("tiny",),
     (options.sizes, "all"): ("small", "medium", "large", "xl", "2.7B", "10B"),
-    **{
-        (options.byte_count, text): count
-        for text, count in {
-            "8B": 8, "1KB": 1000, "1KiB": 1024, "1.5MB": 1_500_000, "2 MiB": 2**21, "12GiB": 12 * 2**30, "1GB": 10**9
-        }.items()
-    },
+    **{(options.byte_count, text): count for text, count in (
+        ("8B", 8), ("1KB", 1000), ("1KiB", 1024), ("1.5MB", 1_500_000), ("2 MiB", 2**21), ("12GiB", 12 * 2**30),
+        ("1GB", 10**9),
+    )},
     (partial(options.byte_counts, (7,)), "2KB,1KiB,1KiB"): (1024, 2000),
     (partial(options.byte_counts, (7,)), "all"): (7,),
     (options.whole_number, "7"): 7,
@@ -67,13 +65,11 @@ def test_values_are_read_as_they_are_written() -> None:
     assert {(read, text): read("--option", text) for read, text in VALUES} == VALUES
 
 
-@pytest.mark.parametrize("read, text, words", REFUSED, ids=[f"{read.__name__} {text[:9]}" for read, text, _ in REFUSED])
-def test_what_is_no_value_is_refused_with_what_was_typed(
-    read: Callable[[str, str], Any], text: str, words: str
-) -> None:
-    with pytest.raises(ValueError, match=words) as refusal:
-        read("--option", text)
-    assert str(refusal.value).startswith("--option ")
+def test_what_is_no_value_is_refused_as_typed() -> None:
+    for read, text, words in REFUSED:
+        with pytest.raises(ValueError, match=words) as refusal:
+            read("--option", text)
+        assert str(refusal.value).startswith("--option "), text
 
 
 NATIVE = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(CPU) is None)
@@ -97,7 +93,7 @@ NATIVE = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsuppo
     ],
     ids=str,
 )  # fmt: skip
-def test_settings_follow_from_what_is_typed(
+def test_settings_follow_what_is_typed(
     typed: dict[str, Any], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perf_tests.cases.settings.physical_cores", lambda: 1)
@@ -110,7 +106,7 @@ def test_settings_follow_from_what_is_typed(
     [
         (
             {"model": f"{MODELS}:Healthy", "attention": "sdpa"},
-            "--attention does not apply: the model of --model brings its own",
+            "--attention does not apply: the model of --model brings",
         ),
         ({"checkpoint": "13"}, "--checkpoint 13 is more blocks than a model has; give at most 12"),
         ({"nvtx": True, "memory": True}, "cannot be combined with --memory"),

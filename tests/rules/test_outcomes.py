@@ -77,9 +77,7 @@ NOT_LARGER: dict[str, tuple[Case, Case]] = {
 
 
 @pytest.mark.parametrize("name", [*LARGER, *NOT_LARGER])
-def test_only_a_case_that_is_larger_in_every_dimension_of_one_family_is_not_tried_after_one_that_did_not_fit(
-    name: str,
-) -> None:
+def test_only_a_case_that_is_larger_in_every_dimension_is_not_tried_after_one_that_did_not_fit(name: str) -> None:
     case, failed = {**LARGER, **NOT_LARGER}[name]
     for outcome in OUTCOMES:
         row = Outcome(outcome, "planted").as_row("perf_tests/test_forward.py::test_forward[failed]", failed, [])
@@ -116,29 +114,23 @@ TRITON = (
 )
 
 
-@pytest.mark.parametrize(
-    "error, device, outcome, reason",
-    [
+def test_an_error_of_the_device_is_an_outcome_with_one_line_that_says_what_is_free_once() -> None:
+    case = of_size("small")
+    for error, device, outcome, reason in (
         (RuntimeError(TRITON), FullDevice, "unsupported", "Required: 327680, Hardware limit: 232448"),
         (RuntimeError("CUDA error: out of memory"), FullDevice, "out_of_memory", "0.1 GiB free, 79.0 GiB used)"),
         (RuntimeError("CUDA out of memory. of which 0.2 GiB is free."), FullDevice, "out_of_memory", "0.2 GiB is free"),
         (RuntimeError("can't allocate memory\nin a long trace"), CpuDevice, "out_of_memory", "can't allocate memory"),
         (MemoryError(), CpuDevice, "out_of_memory", "MemoryError"),
-    ],
-)
-def test_an_error_of_the_device_is_an_outcome_with_one_line_that_says_what_is_free_once(
-    error: Exception, device: type[CpuDevice], outcome: str, reason: str
-) -> None:
-    case = of_size("small")
-    found = outcome_of_error(error, case, device(CPU), 5)
-    assert found is not None
-    assert (found.outcome, found.reason.count("\n")) == (outcome, 0)
-    assert reason in found.reason
-    assert found.reason.count("free") == reason.count("free")
-    if outcome == "out_of_memory":
-        assert (found.needed_bytes, found.available_bytes) == (needed_bytes(case), 5)
-    row = found.as_row("some id", case, [0.1, 0.2])
-    assert (row["id"], row["reason"], row["rounds"], row["size"]) == ("some id", found.reason, [0.1, 0.2], "small")
+    ):
+        found = outcome_of_error(error, case, device(CPU), 5)
+        assert found is not None
+        assert (found.outcome, found.reason.count("\n"), reason in found.reason) == (outcome, 0, True)
+        assert found.reason.count("free") == reason.count("free")
+        if outcome == "out_of_memory":
+            assert (found.needed_bytes, found.available_bytes) == (needed_bytes(case), 5)
+        row = found.as_row("some id", case, [0.1, 0.2])
+        assert (row["id"], row["reason"], row["rounds"], row["size"]) == ("some id", found.reason, [0.1, 0.2], "small")
 
 
 def test_an_error_of_the_case_itself_is_no_outcome_and_asks_nothing_of_the_device() -> None:

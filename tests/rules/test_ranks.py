@@ -9,25 +9,11 @@ import torch.distributed as dist
 from model.parallel import PARALLEL
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases.sharing import Sharing
+from perf_tests.hardware import limits
 from perf_tests.hardware.clock import CollectiveCounter
 from perf_tests.hardware.datasheets import FITS, Room
-from perf_tests.hardware.limits import (
-    BUCKETS,
-    LINK_EFFICIENCY,
-    Message,
-    bucket_bytes,
-    float32_bytes,
-    sent_bytes,
-    slice_bytes,
-    step_messages,
-)
 from perf_tests.predict.counting import OPTIMIZER_STATE, TEMPORARIES
-from perf_tests.predict.ranks import (
-    NORM_OF_EACH,
-    RankPrediction,
-    parameter_shapes,
-    predict_ranks,
-)
+from perf_tests.predict.ranks import NORM_OF_EACH, RankPrediction, parameter_shapes, predict_ranks
 from perf_tests.predict.request import requested_machine
 from perf_tests.predict.step import TargetMachine, predict_case
 from tests.support.example_cases import language_model_case
@@ -50,12 +36,12 @@ def test_the_closed_form_is_what_imagined_ranks_count(
     variant: str, bucket_mb: float | None, reshard: bool, config: ModelConfig, world: int
 ) -> None:
     counted = counted_messages(variant, config, world, bucket_mb, reshard)
-    formed = step_messages(variant, parameter_shapes(config), world, bucket_mb, reshard, NORM_OF_EACH)
+    formed = limits.step_messages(variant, parameter_shapes(config), world, bucket_mb, reshard, NORM_OF_EACH)
     assert sorted(formed) == sorted(counted)
 
 
 def test_a_thousand_imagined_ranks_count_the_same_and_a_collective_of_unknown_bytes_is_named() -> None:
-    formed = step_messages("fsdp2", parameter_shapes(SMALLEST), 1024, norm_of_each=NORM_OF_EACH)
+    formed = limits.step_messages("fsdp2", parameter_shapes(SMALLEST), 1024, norm_of_each=NORM_OF_EACH)
     assert sorted(counted_messages("fsdp2", SMALLEST, 1024)) == sorted(formed)
     with imagined_ranks(2), CollectiveCounter(), pytest.raises(ValueError, match="c10d::alltoall_base_ are not known"):
         dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
@@ -78,7 +64,7 @@ def predicted(variant: str, world: int, room_bytes: int | None = None, bytes_per
 def test_without_resharding_deep_models_need_more_memory_and_more_ranks() -> None:
     deep = replace(CASE, config=replace(CASE.config, num_layers=12))
     again, kept = (Sharing("fsdp2", 8, "weak", keeps_gathered=keeps) for keeps in (False, True))
-    block = sum(map(float32_bytes, parameter_shapes(deep.config).blocks[0]))
+    block = sum(map(limits.float32_bytes, parameter_shapes(deep.config).blocks[0]))
     resharded, whole = (predict_ranks(deep, machine(), sharing) for sharing in (again, kept))
     assert whole.peak_bytes - resharded.peak_bytes == (12 + 1 - 3) * block
     room = predict_ranks(deep, machine(), replace(kept, world=4)).peak_bytes
@@ -90,9 +76,9 @@ def test_only_buckets_stay_while_the_optimizer_steps_and_its_copies_shrink_with_
     """At this shape the optimizer's part is the largest of ddp-naive, ddp and zero1."""
     naive, bucketed, sharded = (predicted(variant, 2) for variant in ("ddp-naive", "ddp", "zero1"))
     assert naive.peak_part == bucketed.peak_part == sharded.peak_part == "optimizer"
-    weights = bucketed.bytes_by_category[BUCKETS]
-    assert bucketed.bytes_by_category == naive.bytes_by_category | {BUCKETS: weights}
-    assert weights == sharded.bytes_by_category[BUCKETS] == 4 * TINY.parameters
+    weights = bucketed.bytes_by_category[limits.BUCKETS]
+    assert bucketed.bytes_by_category == naive.bytes_by_category | {limits.BUCKETS: weights}
+    assert weights == sharded.bytes_by_category[limits.BUCKETS] == 4 * TINY.parameters
     share = sharded.bytes_by_category[OPTIMIZER_STATE] / (2 * weights)
     assert share < 0.6
     alone = naive.alone.bytes_by_category[TEMPORARIES]
@@ -121,13 +107,13 @@ def test_a_step_waits_for_what_it_cannot_hide_behind_its_passes(variant: str) ->
     A fast one still waits for its last message: DDP's last bucket, and zero1's weights; FSDP2's first gather, its last
     reduction and the norm for clipping. What `ddp-` variants send nothing hides.
     """
-    slow, fast = LINK_EFFICIENCY
+    slow, fast = limits.LINK_EFFICIENCY
     found = {rate: predicted(variant, 8, bytes_per_second=rate) for rate in (1e8, 1e9, 1e15)}
     low, high = {}, {}
     for rate, one in found.items():
         assert one.exposed_seconds is not None
         low[rate], high[rate] = one.exposed_seconds
-        assert high[rate] == pytest.approx(float(sent_bytes(one.messages, 8)) / (slow * rate))
+        assert high[rate] == pytest.approx(float(limits.sent_bytes(one.messages, 8)) / (slow * rate))
         step = one.alone.time
         assert one.seconds == pytest.approx((step.low_seconds + low[rate], step.high_seconds + high[rate]))
     if variant.startswith("ddp-"):
@@ -138,15 +124,15 @@ def test_a_step_waits_for_what_it_cannot_hide_behind_its_passes(variant: str) ->
     hidden = sum(predict_case(replace(CASE, phase=phase), machine()).time.low_seconds for phase in hidden_behind)
     assert high[1e8] * slow / fast - low[1e8] == pytest.approx(hidden)
     shapes = parameter_shapes(CASE.config)
-    rest, last = 8 * slice_bytes(shapes.rest, 8), Message("all_reduce", bucket_bytes(shapes.by_gradient)[-1])
-    norm = Message("all_reduce", 4 * len(shapes.all))
+    rest, last = 8 * limits.slice_bytes(shapes.rest, 8), limits.bucket_bytes(shapes.by_gradient)[-1]
+    norm = ("all_reduce", 4 * len(shapes.all))
     waits = {
-        "ddp": [last],
-        "zero1": [last, Message("broadcast", shapes.bytes)],
-        "fsdp2": [Message("all_gather", rest), Message("reduce_scatter", rest), norm],
-        "fsdp2-bf16": [Message("all_gather", rest), Message("reduce_scatter", rest // 2), norm],
-    }[variant]
-    assert low[1e15] * fast * 1e15 == pytest.approx(float(sent_bytes(waits, 8)))
+        "ddp": [("all_reduce", last)], "zero1": [("all_reduce", last), ("broadcast", shapes.bytes)],
+        "fsdp2": [("all_gather", rest), ("reduce_scatter", rest), norm],
+        "fsdp2-bf16": [("all_gather", rest), ("reduce_scatter", rest // 2), norm],
+    }[variant]  # fmt: skip
+    sent = limits.sent_bytes([limits.Message(*one) for one in waits], 8)
+    assert low[1e15] * fast * 1e15 == pytest.approx(float(sent))
 
 
 def test_without_an_interconnect_no_seconds_are_stated() -> None:

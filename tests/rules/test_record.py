@@ -12,35 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.records.record import (
-    AMOUNT,
-    FEWEST_FOR_PERCENTILES,
-    NUMBER,
-    PERCENTILES,
-    TEXT,
-    Json,
-    OrNull,
-    Times,
-    build_record,
-    cache_folder,
-    code_of,
-    how_many,
-    identity_of,
-    is_shard,
-    machine_differences,
-    misshapen,
-    parts_of,
-    thinned,
-    unpacked,
-    why_not_a_record,
-)
+from perf_tests.records import record as records
 from perf_tests.records.store import encoded
-from tests.support.synthetic import BACKWARD, header, identity, machine, record, timed, untimed
+from tests.support.synthetic import BACKWARD, FORWARD, header, identity, machine, passed, record, timed, untimed
 
 
 def test_a_number_that_json_does_not_know_becomes_null() -> None:
     odd = (math.nan, math.inf, -math.inf)
-    data = build_record(header(), [timed(peak_allocated_bytes=math.nan, device_seconds=(0.1, *odd))], [])
+    data = records.build_record(header(), [timed(peak_allocated_bytes=math.nan, device_seconds=(0.1, *odd))], [])
     info = json.loads(encoded(data), parse_constant=pytest.fail)["benchmarks"][0]["extra_info"]
     assert (info["peak_allocated_bytes"], info["device_seconds"]) == (None, [0.1, None, None, None])
 
@@ -48,12 +27,13 @@ def test_a_number_that_json_does_not_know_becomes_null() -> None:
 GOOD = record([timed()], [untimed(BACKWARD)])
 
 
-def with_stats(**changes: object) -> Json:
+def with_stats(**changes: object) -> records.Json:
     row = timed()
     return record([{**row, "stats": {**row["stats"], **changes}}])
 
 
-NO_RECORDS: list[tuple[Json, str | None]] = [
+PASSED = passed(FORWARD)
+NO_RECORDS: list[tuple[records.Json, str | None]] = [
     ({"machine_info": {}, "benchmarks": [], "version": "5.3.1"}, "it is no record of this suite"),
     ({**GOOD, "suite": {"format_version": 99}}, "its format version is 99, this suite reads 1"),
     (with_stats(data=[]), "has no rounds"),
@@ -62,9 +42,10 @@ NO_RECORDS: list[tuple[Json, str | None]] = [
     *((with_stats(**{name: 0}), f"has 0 as its {name}") for name in ("min", "max", "mean", "median")),
     *((with_stats(**{name: bad}), f"as its {name}") for name in ("iqr", "stddev") for bad in (-1, 1e9, None)),
     (with_stats(iqr=0, stddev=0.0, data=[1.1e-12]), None),
-    ({**GOOD, "passes": [{"id": "a", "pass": "kernels", "identity": {}, "values": {}}], "commit_info": None}, None),
+    ({**GOOD, "passes": [PASSED], "commit_info": None}, None),
+    ({name: value for name, value in GOOD.items() if name != "passes"}, None),  # from before there were any
     ({**GOOD, "outcomes": [untimed(outcome="tired")]}, "a known outcome"),
-    ({**GOOD, "passes": [{"id": "a", "pass": "kernels", "values": {}}]}, "one of its passes lacks"),
+    *(({**GOOD, "passes": [{**PASSED, name: 1}]}, "one of its passes lacks") for name in PASSED),
     ({**GOOD, "machine_info": {"cpu": [1]}}, "its 'machine_info' is missing or damaged"),
     ({**GOOD, "commit_info": []}, "its 'commit_info' is missing or damaged"),
 ]
@@ -72,12 +53,12 @@ NO_RECORDS: list[tuple[Json, str | None]] = [
 
 def test_what_is_no_record_is_refused_with_its_reason() -> None:
     for data, said in NO_RECORDS:
-        found = why_not_a_record(data)
+        found = records.why_not_a_record(data)
         assert found is said is None or (found and said and said in found), (found, said)
 
 
 H200 = {"name": "H200", "driver": "570.86", "power_limit_watts": 700.0, "mig": None, "compute_mode": "default"}
-MACHINES: list[tuple[Json, Json, str]] = [
+MACHINES: list[tuple[records.Json, records.Json, str]] = [
     # What drifts on one machine is no difference; nor is a fact that only newer records have.
     ({}, {"node": "host-2", "release": "6.2.0", "hz_actual": [3_000_000_000, 0], "memory_gib": 15}, ""),
     ({}, {"python_version": "3.11.99"}, ""),
@@ -98,11 +79,11 @@ MACHINES: list[tuple[Json, Json, str]] = [
 
 def test_machines_differ_in_what_changes_a_figure() -> None:
     for here, there, named in MACHINES:
-        assert "; ".join(machine_differences(machine(**here), machine(**there))) == named
+        assert "; ".join(records.machine_differences(machine(**here), machine(**there))) == named
 
 
 def test_identity_is_the_same_from_a_benchmark_and_from_an_outcome() -> None:
-    assert identity_of(timed(batch_size=7)) == identity_of(untimed(batch_size=7)) == identity(batch_size=7)
+    assert [records.identity_of(make(batch_size=7)) for make in (timed, untimed)] == [identity(batch_size=7)] * 2
 
 
 # Times.
@@ -115,32 +96,26 @@ def coverage(count: int, skipped: int) -> float:
 
 @given(st.integers(1, 120), st.floats(0.5, 0.999))
 def test_the_interval_of_a_median_is_the_narrowest_that_covers_it(count: int, confidence: float) -> None:
-    enclosed = Times(range(count)).median_interval(confidence)
+    enclosed = records.Times(range(count)).median_interval(confidence)
     wide_enough = [skipped for skipped in range(count // 2) if coverage(count, skipped) >= confidence]
     assert enclosed == ((wide_enough[-1], count - 1 - wide_enough[-1]) if wide_enough else None)
 
 
 def test_the_interval_of_very_many_times_is_the_binomials_normal_limit() -> None:
     """Exactly, 10,001 times skip 4902 on each side at 95 %: 5000.5 - 1.96 * 50.0025, less one."""
-    assert Times(range(10_001)).median_interval(0.95) == (4901, 5099)
+    assert records.Times(range(10_001)).median_interval(0.95) == (4901, 5099)
 
 
 def test_statistics_are_those_of_the_definitions_whatever_the_order() -> None:
-    times = Times([3.0, 1.0, 2.0, 6.0])
+    times = records.Times([3.0, 1.0, 2.0, 6.0])
     assert (times.median, times.mean, times.ordered) == (2.5, 3.0, [1.0, 2.0, 3.0, 6.0])
     assert times.deviation == pytest.approx((14 / 3) ** 0.5)
-    assert Times([1.0]).deviation is None
+    assert records.Times([1.0]).deviation is None
 
 
 def test_percentiles_need_a_hundred_times() -> None:
-    assert Times(range(FEWEST_FOR_PERCENTILES - 1)).percentiles == {}
-    assert Times(range(101)).percentiles == {percent: float(percent) for percent in PERCENTILES}
-
-
-def test_what_is_known_of_times_stays_known() -> None:
-    times = Times([1.0])
-    assert Times.of(times) is times
-    assert Times.of([1.0]) == times
+    assert records.Times(range(records.FEWEST_FOR_PERCENTILES - 1)).percentiles == {}
+    assert records.Times(range(101)).percentiles == {percent: float(percent) for percent in records.PERCENTILES}
 
 
 # Small things.
@@ -148,7 +123,7 @@ def test_what_is_known_of_times_stays_known() -> None:
 
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=400), st.integers(4, 60))
 def test_the_highest_the_lowest_and_both_ends_stay(amounts: list[float], most: int) -> None:
-    kept = thinned(amounts, most)
+    kept = records.thinned(amounts, most)
     assert {0, len(amounts) - 1} <= set(kept)
     assert {max(amounts), min(amounts)} <= {amounts[place] for place in kept}
     assert kept == (list(range(len(amounts))) if len(amounts) <= most else sorted(set(kept)))
@@ -158,10 +133,10 @@ def test_the_highest_the_lowest_and_both_ends_stay(amounts: list[float], most: i
 def test_each_local_peak_stays() -> None:
     """A step of 48 blocks, each of which rises and falls: the outline that people look for."""
     amounts = [float(min(place % 100, 100 - place % 100) + place // 100) for place in range(4800)]
-    assert {50 + 100 * number for number in range(48)} <= set(thinned(amounts, 300))
+    assert {50 + 100 * number for number in range(48)} <= set(records.thinned(amounts, 300))
 
 
-SHAPE = {"name": TEXT, "sizes": [NUMBER], "share?": OrNull(AMOUNT)}
+SHAPE = {"name": records.TEXT, "sizes": [records.NUMBER], "share?": records.OrNull(records.AMOUNT)}
 MISSHAPEN = {
     "it is 5, not an object": 5,
     "it has no 'sizes'": {"name": "a"},
@@ -176,38 +151,34 @@ MISSHAPEN = {
 
 def test_data_of_another_shape_is_named_by_place_value_and_what_it_must_be() -> None:
     """Squares of sums of numbers stay finite, which 1e300 would not."""
-    assert {misshapen(value, SHAPE, "it"): value for value in MISSHAPEN.values()}.keys() == MISSHAPEN.keys()
-    others: list[Json] = [{}, {"share": None}, {"share": 0}, {"other": []}]
+    assert {records.misshapen(value, SHAPE, "it"): value for value in MISSHAPEN.values()}.keys() == MISSHAPEN.keys()
+    others: list[records.Json] = [{}, {"share": None}, {"share": 0}, {"other": []}]
     for more in others:
-        assert misshapen({"name": "a", "sizes": [1, -2.5, 1e99], **more}, SHAPE, "it") is None
+        assert records.misshapen({"name": "a", "sizes": [1, -2.5, 1e99], **more}, SHAPE, "it") is None
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress), ("txt", bytes)])
-def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(
-    suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
+def test_a_file_that_unpacks_to_too_much_is_told(suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(pack(bytes(1000)))
-    assert unpacked(path, 1000) == bytes(1000)
+    assert records.unpacked(path, 1000) == bytes(1000)
     with pytest.raises(ValueError, match=f"x.{suffix} cannot be used: it is larger than 999 bytes"):
-        unpacked(path, 999)
+        records.unpacked(path, 999)
 
 
 def test_a_code_is_the_commit_of_a_clean_tree_else_what_ran() -> None:
-    changed, unknown = (
-        {**GOOD, "commit_info": {"id": name, "dirty": name == "abc"}} for name in ("abc", "unversioned")
-    )
-    assert [code_of(data) for data in (GOOD, changed, unknown)] == ["0123456789abcdef", "digest", "digest"]
-    assert code_of({**unknown, "suite": {}, "datetime": "2030"}) == "the run of 2030"
+    changed, unknown = ({**GOOD, "commit_info": {"id": id_, "dirty": id_ == "abc"}} for id_ in ("abc", "unversioned"))
+    assert [records.code_of(data) for data in (GOOD, changed, unknown)] == ["0123456789abcdef", "digest", "digest"]
+    assert records.code_of({**unknown, "suite": {}, "datetime": "2030"}) == "the run of 2030"
 
 
 def test_a_merged_record_names_its_parts_by_run_and_by_name_where_that_is_unknown() -> None:
     """The first records of one commit on two machines of a CI are named alike."""
     suite = {"merged_from": ["m/0001", "m/0002", "m/0003"], "merged_runs": ["journal-1", None]}
-    assert parts_of({"suite": suite}) == {"journal-1", "m/0002", "m/0003"}
-    assert parts_of({"suite": {"merged_from": 5, "merged_runs": [7]}}) == set()
+    assert records.parts_of({"suite": suite}) == {"journal-1", "m/0002", "m/0003"}
+    assert records.parts_of({"suite": {"merged_from": 5, "merged_runs": [7]}}) == set()
     shards: tuple[object, ...] = ({"shard": [1, 2]}, {"shard": None}, {}, [])
-    assert [is_shard({"suite": {"settings": settings}}) for settings in shards] == [True, False, False, False]
+    assert [records.is_shard({"suite": {"settings": settings}}) for settings in shards] == [True, False, False, False]
 
 
 def test_the_cache_lies_in_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +186,9 @@ def test_the_cache_lies_in_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -
     found = {}
     for folder in ("/x", "relative", ""):
         monkeypatch.setenv("XDG_CACHE_HOME", folder)
-        found[folder] = str(cache_folder().parent)
+        found[folder] = str(records.cache_folder().parent)
     assert found == {"/x": "/x", "relative": "/home/a/.cache", "": "/home/a/.cache"}
 
 
 def test_counts_are_said_in_the_plural() -> None:
-    assert [how_many(1, "case"), how_many(0, "case"), how_many(2, "launch")] == ["1 case", "0 cases", "2 launches"]
+    assert [records.how_many(count, "launch") for count in (0, 1, 2)] == ["0 launches", "1 launch", "2 launches"]

@@ -75,9 +75,9 @@ def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> Non
 
 
 def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> None:
-    first, second = (interrupted(tmp_path, on_gpu("550", [share, 2])) for share in (1, 2))
-    for share, path in ((1, first), (2, second)):
-        assert resumed(tmp_path, on_gpu("550", [share, 2]))[0].path == path
+    shares = [on_gpu("550", [share, 2]) for share in (1, 2)]
+    paths = [interrupted(tmp_path, facts) for facts in shares]
+    assert [resumed(tmp_path, facts)[0].path for facts in shares] == paths
     for shard in (None, [3, 3]):
         with pytest.raises(ResumeError, match="shard"):
             open_journal(tmp_path, on_gpu("550", shard), resume=True)
@@ -111,9 +111,8 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
     assert measuring.is_complete
     assert [row["fullname"] for row in measuring.record()["benchmarks"]] == [FORWARD, BACKWARD, FULL_STEP]
     path = save_record(measuring.record(), own_folder(tmp_path), "name")
-    found = choose_baseline(
-        Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(record([timed()]))
-    )
+    run, saving = Run(gone_counts=True), SavingOptions(tmp_path, compare=True)
+    found = choose_baseline(run, saving, machine(), rows_by_id(record([timed()])))
     assert found is None, "it is no baseline of itself"
     again = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
     assert again.save(again.record(), tmp_path, "name") == again.saved == path
@@ -131,10 +130,9 @@ def played(clock: SimpleNamespace, round_seconds: float, cases: int = 4, rounds:
     """The lines of a log over cases that take as long as predicted."""
     terminal = Mock()
     clock.now = 0.0
-    progress = Progress(
-        Log(terminal, nullcontext), {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
-    )
-    for case_id in progress.predicted_seconds:
+    predicted = {f"a.py::test_x[{n}]": rounds * round_seconds for n in range(cases)}
+    progress = Progress(Log(terminal, nullcontext), predicted)
+    for case_id in predicted:
         progress.begin(case_id, 1, rounds - 1)
         for number in range(rounds):
             progress.round(number)
@@ -171,21 +169,19 @@ def test_the_time_left_follows_the_pace_and_is_never_nothing_while_a_case_is_lef
     assert lines[1].startswith("case 2 of 3  about 6 min left  round 2 of 2")
 
 
-@pytest.mark.parametrize("is_terminal, ci, kind", [(True, "", Line), (True, "true", Log), (False, "", Log)])
-def test_a_line_is_rewritten_only_at_a_terminal_that_a_person_watches(
-    is_terminal: bool, ci: str, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    standard = io.StringIO()
-    monkeypatch.setattr(standard, "isatty", lambda: is_terminal)
-    monkeypatch.setattr(sys, "__stdout__", standard)
-    monkeypatch.setenv("CI", ci)
-    monkeypatch.setenv("COLUMNS", "20")
-    plugins = {"terminalreporter": Mock()}
+def test_a_line_is_rewritten_only_at_a_terminal_that_a_person_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    standard, reporter = io.StringIO(), Mock()
+    plugins = {"terminalreporter": reporter}
     config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=plugins.get))
-    output = line_or_log(config)
-    assert type(output) is kind
-    if isinstance(output, Line):
-        output.rewrite("x" * 99)
-        plugins["terminalreporter"].rewrite.assert_called_once_with("x" * 19)  # a wrapped line cannot be overwritten
+    monkeypatch.setattr(sys, "__stdout__", standard)
+    monkeypatch.setenv("COLUMNS", "20")
+    for is_terminal, ci, kind in ((False, "", Log), (True, "true", Log), (True, "", Line)):
+        monkeypatch.setattr(standard, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setenv("CI", ci)
+        output = line_or_log(config)
+        assert type(output) is kind
+    assert isinstance(output, Line)
+    output.rewrite("x" * 99)
+    reporter.rewrite.assert_called_once_with("x" * 19)  # a wrapped line cannot be overwritten
     plugins.clear()
     assert line_or_log(config) is None

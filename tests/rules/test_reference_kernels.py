@@ -1,10 +1,12 @@
 """The reference is written out op by op, with no fused kernel, keeps no square too many, and still compiles."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from model.attention import softmax
 from model.precision import PRECISIONS
@@ -12,7 +14,6 @@ from model.sizes import SIZES
 from model.training import Training
 from perf_tests.hardware.torch_private import TorchDispatchMode
 from tests.support.example_cases import CPU, TOY, build, random_tokens
-from tests.support.saved_tensors import saved_for_backward
 
 
 class Dispatched(TorchDispatchMode):
@@ -80,6 +81,23 @@ def test_no_kernel_is_a_fused_one_and_each_part_is_written_out(step: Step) -> No
     }
     for what, (part, kernels, times) in written_out.items():
         assert {name: step[part][name] for name in kernels} == dict.fromkeys(kernels, times), what
+
+
+def saved_for_backward(forward: Callable[[], object], leave_out: Iterable[Tensor] = ()) -> list[Tensor]:
+    """The tensors that `forward` saves, one of each storage; `leave_out` names those that exist anyway."""
+    known = {tensor.untyped_storage().data_ptr() for tensor in leave_out}
+    saved: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        # Detached, or an output saved by its own operation would hold the graph that holds it.
+        detached = tensor.detach()
+        if detached.untyped_storage().data_ptr() not in known:
+            saved.setdefault(detached.untyped_storage().data_ptr(), detached)
+        return detached
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return list(saved.values())
 
 
 def test_naive_attention_keeps_two_squares_per_block() -> None:

@@ -2,9 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from perf_tests.__main__ import main
@@ -25,6 +23,7 @@ from tests.support.launches_over_commits import (
     name_of,
     with_step,
 )
+from tests.support.recorded_launches import dated, launches
 from tests.support.report_pages import Page, of_commit, page_over
 from tests.support.synthetic import BACKWARD, machine, record, timed, traced, untimed, with_passes
 
@@ -32,23 +31,15 @@ TINY = "forward tiny-ctx8-fp32-naive"
 pytestmark = pytest.mark.usefixtures("no_plotly")
 
 
-def launches_of(seed: int, commit: str, first: int, count: int, slowdown: float = 0.0, **changes: Any) -> list[Json]:
-    """Launches of ten cases, the first of them slower, one a minute; `changes` go to `commit_info`."""
-    draw = np.random.default_rng(seed)
-    found = []
-    for minute in range(first, first + count):
-        levels = [np.exp(draw.normal(size=12) * 0.01 + draw.normal() * 0.01) for _ in range(10)]
-        levels[0] *= 1 + slowdown
-        rows = [timed(f"test_forward[ctx{place}]", level.tolist()) for place, level in enumerate(levels)]
-        data = of_commit(commit, f"2030-01-01T00:{minute:02}", *rows)
-        found.append({**data, "commit_info": {**data["commit_info"], **changes}})
-    return found
+def launches_of(seed: int, commit: str, first: int, count: int, slowdown: float = 0, dirty: bool = False) -> list[Json]:
+    """Launches of ten cases, the first of them slower, one a minute."""
+    return dated(launches(seed, count, slowdown), commit * 40, first, dirty)
 
 
 JUDGED: dict[str, tuple[int, int, float, Json, str]] = {
     "slower": (5, 3, 0.2, {}, "SLOWER"), "no change": (5, 3, 0.0, {}, "OK"), "too few of base": (4, 4, 0.2, {}, ""),
     "too few of head": (6, 2, 0.2, {}, ""), "one commit": (6, 0, 0.2, {}, ""),
-    "with changes": (6, 4, 0.2, {"dirty": True}, ""), "another machine": (6, 4, 0.2, {"machine": True}, ""),
+    "with changes": (6, 4, 0.2, {}, ""), "another machine": (6, 4, 0.2, {"machine_info": machine(system="Other")}, ""),
 }  # fmt: skip
 """Launches of base and of head, how much slower head is, what else it has, and the verdict."""
 
@@ -56,19 +47,18 @@ JUDGED: dict[str, tuple[int, int, float, Json, str]] = {
 @pytest.mark.parametrize("what", JUDGED)
 def test_two_commits_with_launches_enough_get_the_gates_verdicts_and_others_none(what: str, tmp_path: Path) -> None:
     base, head, slowdown, changes, verdict = JUDGED[what]
-    elsewhere = {"machine_info": machine(system="Other")} if "machine" in changes else {}
-    of_head = ({**run, **elsewhere} for run in launches_of(2, "a", 10, head, slowdown, **changes))
+    of_head = ({**run, **changes} for run in launches_of(2, "a", 10, head, slowdown, what == "with changes"))
     page = page_over(tmp_path, *launches_of(1, "b", 0, base), *of_head)
     if not verdict:
         assert not re.search("SLOWER|gate: (PASSED|FAILED)", "".join(page.texts.values()))
         return
-    assert page.column("changed1-cases", "verdict")[0] == verdict
     ratios = list(map(float, page.column("changed1-cases", "head / base")))
     low, high = map(float, page.column("changed1-cases", "95 % interval")[0].split(" to "))
     assert low < ratios[0] == max(ratios) < high
+    assert page.column("changed1-cases", "verdict")[0] == verdict
     assert ratios[0] == pytest.approx(1 + slowdown, abs=0.05)
-    assert f"gate: {'FAILED' if slowdown else 'PASSED'}" in page.texts["changed1"]
-    said = "1 slower of" if slowdown else "no change was found in any of"
+    gate, said = ("FAILED", "1 slower of") if slowdown else ("PASSED", "no change was found in any of")
+    assert f"gate: {gate}" in page.texts["changed1"]
     assert f"{'a' * 12} (2030-01-01) against {'b' * 12} (2030-01-01): {said} 10 cases." in page.texts["answer"]
 
 
@@ -128,8 +118,7 @@ def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: 
     assert f"{name_of(COUNT - 1)[:12]} (2030-01-01) against {name_of(0)[:12]}" in page.texts["answer"]
     assert "1 slower of 1 case" in page.texts["answer"]
     ((case, verdict, change, start, _, why),) = page.tables["worst"][1:]
-    assert start == name_of(START)[:12]
-    assert (case, verdict) == (TINY, "step up")
+    assert (case, verdict, start) == (TINY, "step up", name_of(START)[:12])
     assert float(change.strip("%")) == pytest.approx(20, abs=6)
     assert f"since {name_of(START)[:12]} (2030-01-01), {COUNT - START} launches against {START}" in why
     assert [page.tables[f"since1-{name}"][1][0] for name in ("steps", "cases")] == [TINY, TINY]
@@ -158,13 +147,14 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
         f"1 out of memory since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
     )
     assert page.counts == ["2", "0", "2", "0"]
-    assert page.column("worst", "Case") == [GONE, FULL, *SLOWER], "what did not move has one line"
-    assert page.column("worst", "since") == [made[at] for at in (COUNTED, LOST, SLOWED, SLOWED)]
+    worst = zip(page.column("worst", "Case"), page.column("worst", "since"), strict=True)
+    first = {GONE: made[COUNTED], FULL: made[LOST], **dict.fromkeys(SLOWER, made[SLOWED])}
+    assert list(worst) == list(first.items()), "what did not move has one line"
     assert "26 unchanged (a slowdown of 5% is excluded)" in page.texts["answer"]
     pair = f"{made[SLOWED - 1]} {made[SLOWED]}"
-    assert f"perf-tests gate {pair}" in said
     options = "--head-dim 64 --sequence-length 1024 --precision fp32 --attention naive"
-    assert f"perf-tests bisect {pair} --case '{SLOWER[0]}' --options '{options}'" in said
+    bisect = f"perf-tests bisect {pair} --case '{SLOWER[0]}' --options '{options}'"
+    assert {f"perf-tests gate {pair}", bisect} <= {*said}
     screen = page.source.partition("</section>")[0]
     assert [screen.count(f'class="{tone}"') for tone in ("bad", "lost", "good")] == [3, 3, 0], "a tile and its rows"
     drawn = [attributes for _, attributes in page.elements if "data-case" in attributes]
@@ -186,9 +176,7 @@ LEVELS = {"lost": 1.0, **{f"slow{n}": 1 + n / 10 for n in range(9, 1, -1)}, "ste
 """Head's time of each case over that of the commits before, in the order of the page."""
 
 
-def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest_by_steps_that_head_itself_starts(
-    tmp_path: Path,
-) -> None:
+def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest(tmp_path: Path) -> None:
     """Twelve commits, on which a counter of one case changes once, and head with three launches."""
     records = []
     for number, place in enumerate([*range(12), 12, 12, 12]):
@@ -210,9 +198,8 @@ def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest_by_step
     ratios = list(map(float, page.column("changed1-cases", "head / base")[1:]))
     assert ratios == pytest.approx(list(LEVELS.values())[1:], abs=0.06)
     assert page.counts == ["8", "1", "1", "0"]
-    ((case, counter, *values, commit, _, _),) = page.tables["since1-counters"][1:]
-    assert (case, counter, values) == ("forward steady", "kernel_launches", ["560", "561"])
-    assert commit == name_of(6)[:12]
+    (counted,) = page.tables["since1-counters"][1:]
+    assert counted[:5] == ["forward steady", "kernel_launches", "560", "561", name_of(6)[:12]]
 
 
 def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: Path) -> None:
@@ -233,9 +220,7 @@ def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: 
     assert chosen == [("base", "9" * 12), ("head", "4" * 12)]
 
 
-def test_a_commit_has_its_subject_as_text_cut_with_a_sign_and_one_that_git_does_not_know_has_none(
-    tmp_path: Path,
-) -> None:
+def test_a_commit_has_its_subject_as_text_cut_with_a_sign(tmp_path: Path) -> None:
     hostile = "<img src=x onerror=pwned()> {{ 7 }} & \"'"
     made = []
     for subject in (hostile, "word " * 20):
@@ -257,14 +242,13 @@ def test_machines_are_kept_apart_beside_each_other_without_a_verdict(tmp_path: P
     for data in there:
         data["benchmarks"].append(BACK)
     page = page_over(tmp_path, launch(1, 1.0), launch(2, 1.0), *there)
-    assert [[case["seconds"] for case in era["cases"][:1]] for era in page.data["eras"]] == [[[2.0, 2.0]], [[1.0, 1.0]]]
+    assert [era["cases"][0]["seconds"] for era in page.data["eras"]] == [[2.0, 2.0], [1.0, 1.0]]
     assert "2 machines, builds or settings are shown separately" in page.texts["runs"]
     assert "Shown apart below: 1 other machine" in page.texts["answer"]
     (ratio,) = page.figures["run2-run4"]
     assert (ratio["x"], ratio["y"]) == ([1000.0], [2.0])
-    measured, new = page.tables["run2-run4"][1:]
-    assert measured == [TINY, "1000", "2000", "2.000", ""]
-    assert (new[0], new[1:4], new[4]) == (f"backward {TINY.split()[1]}", ["-", "1045", "-"], "new")
+    back = [f"backward {TINY.split()[1]}", "-", "1045", "-", "new"]
+    assert page.tables["run2-run4"][1:] == [[TINY, "1000", "2000", "2.000", ""], back]
 
 
 def test_launches_without_a_product_beside_their_cases_are_a_history_of_their_own(tmp_path: Path) -> None:

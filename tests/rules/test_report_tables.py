@@ -86,42 +86,6 @@ def test_a_table_has_sizes_by_parameters_numbers_by_value_phases_in_order_and_wh
     assert shown(tables(GRID)[name]) == TIMED[name]
 
 
-FOUND = {
-    "kernels": "Kernel | calls | total (ms) | mean (us) | of kernel time (%)\n"
-               "gemm<float> | 10 | 7.500 | 750 ± 75 | 75.0",
-    "kernel_shares": "launches | kernels (ms) | device busy (%) | products of kernel time (%) | "
-                     "softmax / products, forward | softmax / products, backward\n"
-                     "60 | 10.00 | 80.0 | 75.0 | 0.5000 | 0.4000",
-    "attention_parts": "Direction | Part | launches | device (us) | host (us) | MFLOP | MB | bound by\n"
-                       "forward | scores | 2 | 2.000 | 8.000 | 1.000 | 0.5000 | launch",
-    "memory_pass": "peak (MiB) | predicted (MiB) | measured / predicted | reserved (MiB) | after init (MiB) | "
-                   "before backward (MiB)\n1024 | 1025 | 0.99902 | - | 256.0 | 512.0",
-    "memory_parts": "Part | peak (MiB) | predicted (MiB) | measured / predicted | reserved (MiB)\n"
-                    "forward | 512.0 | 512.0 | 1.00000 | -",
-    "memory_categories": "Peak | parameters (MiB) | gradients (MiB) | optimizer state (MiB) | activations (MiB) | "
-                         "temporaries (MiB)\nmeasured | 307.2 | 102.4 | 204.8 | 307.2 | 102.4",
-    "saved": "Part | places | of one (MiB) | together (MiB) | of all saved (%)\nsoftmax | 2 | 3.000 | 6.000 | 75.0",
-    "largest_blocks": "Line | Category | block (MiB)\nmodel/attention.py:48 | activations | 4.000",
-    "warmup": "after 0 (ms) | after 1 (ms) | after 2 (ms) | after 5 (ms) | after 10 (ms) | "
-              "after 5 without the timed phase (ms) | first round (ms) | steady from | recommended\n"
-              "14.09 ± 0.20 (outlier: round 1) | 10.09 ± 0.20 | 10.10 ± 0.20 | 10.10 ± 0.20 | 10.09 ± 0.20 | "
-              "10.10 ± 0.20 | 50.00 | 2 | 1",
-    "first_rounds": "module loading (ms) | allocator growth (ms)\n30.00 | 10.00",
-}  # fmt: skip
-
-
-def test_what_passes_found_are_tables_of_their_cases() -> None:
-    found = tables(with_passes(record([case()]), traced(), remembered(), warmed()))
-    for name, text in FOUND.items():
-        columns, first = text.splitlines()
-        head, row, *_ = shown(found[name])
-        assert head == f"Size | Context | Phase | Precision | Implementation | {columns}"
-        assert row == f"tiny | 8 | forward | fp32 | naive | {first}"
-    labels = {name: found[name].label_columns - 5 for name in FOUND}
-    words = {1: ["kernels", "memory_parts", "memory_categories", "saved"], 2: ["attention_parts", "largest_blocks"]}
-    assert {of: [name for name, count in labels.items() if count == of] for of in words} == words
-
-
 def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
     unpredicted, short = remembered(), warmed()
     unpredicted["values"] |= {"predicted_peak_bytes": None, "prediction_reason": "it is fused."}

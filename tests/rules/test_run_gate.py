@@ -80,9 +80,7 @@ def test_a_verdict_is_its_tests_result(
         (RunVerdict.CONTAMINATED, 0, 4), (RunVerdict.UNFINISHED, 1, 4),
     ],
 )  # fmt: skip
-def test_the_run_ends_in_the_exit_code_of_its_verdict(
-    verdict: RunVerdict, before: int, exit_code: int, tmp_path: Path
-) -> None:
+def test_the_exit_code_is_that_of_its_verdict(verdict: RunVerdict, before: int, exit_code: int, tmp_path: Path) -> None:
     session, terminal = Mock(exitstatus=before), Mock()
     found = plugin(OK, verdict, summary=tmp_path / "gone/gate.md")
     found.pytest_sessionfinish(session)
@@ -96,31 +94,26 @@ def test_the_run_ends_in_the_exit_code_of_its_verdict(
     assert "perf-tests replay samples.jsonl" in lines[-1]
 
 
-@pytest.mark.parametrize(
-    ("others", "threads", "is_busy"),
-    [(0.02, 2, False), (1.6, 2, True), (0.9, 1, False), (1.2, 1, True), (None, 2, False)],
-)
-def test_the_gate_says_before_it_measures_how_long_it_takes_and_that_the_machine_is_busy(
-    others: float | None, threads: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gate_says_first_how_long_it_takes_and_that_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start for each of 6 launch pairs with all cases, and of 10 fresh ones with a fifth of them."""
-    settings = replace(SETTINGS, warmup_rounds=5, rounds=10, threads=threads)
-    monkeypatch.setattr("perf_tests.run.gate.kept_ceilings", lambda device: None)
-    monkeypatch.setattr("perf_tests.run.gate.kept_pace", lambda device: None)
-    monkeypatch.setattr("perf_tests.run.gate.seconds_since_process_start", lambda: 120.0)
-    monkeypatch.setattr(
-        "perf_tests.run.gate.predicted_seconds", lambda *of_item: 0.05 * (5 + attention_case().rounds(settings))
-    )
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    workbench = Workbench(settings, Mock(), Mock(), 2**30, others=Mock(cores=lambda: others))
-    items: list[Any] = [benchmark(attention_case(), nodeid=str(number)) for number in range(4)]
-    rules = Rules(screen_pairs=6, confirm_looks=(10,), look_shares=(1.0,))
-    said = gate_eta(items, rules, 60.0, workbench)
-    of_cases = 4 * (2 * 5 * 0.05 + 16 * 0.05)
+    seconds_of_a_round, rules = 0.05, Rules(screen_pairs=6, confirm_looks=(10,), look_shares=(1.0,))
+    of_cases = 4 * (2 * 5 * seconds_of_a_round + 16 * seconds_of_a_round)
     minutes = round((6 * (120 + of_cases) + 10 * (120 + 0.2 * of_cases)) / 60)
     assert minutes == 33
-    assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
-    assert ("BUSY MACHINE: other programs use" in said) == is_busy
+    for name, found in {
+        "run.gate.kept_ceilings": None, "run.gate.kept_pace": None, "run.gate.seconds_since_process_start": 120.0
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"perf_tests.{name}", lambda *_, found=found: found)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    items: list[Any] = [benchmark(attention_case(), nodeid=str(number)) for number in range(4)]
+    for others, cores, is_busy in ((0.02, 2, False), (1.6, 2, True), (0.9, 1, False), (1.2, 1, True), (None, 2, False)):
+        settings = replace(SETTINGS, warmup_rounds=5, rounds=10, threads=cores)
+        seconds = seconds_of_a_round * (5 + attention_case().rounds(settings))
+        monkeypatch.setattr("perf_tests.run.gate.predicted_seconds", lambda *_, seconds=seconds: seconds)
+        workbench = Workbench(settings, Mock(), Mock(), 2**30, others=Mock(cores=lambda others=others: others))
+        said = gate_eta(items, rules, 60.0, workbench)
+        assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
+        assert ("BUSY MACHINE: other programs use" in said) == is_busy
     ended = f"4 cases need about {minutes} min; --gate-minutes 15 ends it earlier, with cases left undecided."
     assert gate_eta(items, rules, 15.0, workbench).startswith(ended)
     assert gate_eta(items[:1], rules, 15.0, workbench).startswith("1 case needs about ")

@@ -1,5 +1,6 @@
 """What a run prints: every case once, every case without a timing with its reason, each extra pass in its rows."""
 
+import re
 from typing import Any
 
 import pytest
@@ -23,47 +24,36 @@ from tests.support.synthetic import (
 )
 
 
-def naming(case_id: str, lines: list[str]) -> list[str]:
-    return [line for line in lines if case_name(case_id) in line]
-
-
-UNKNOWN = {"tokens_per_second": None, "tflops_per_second": None, "share_of_matmul_ceiling": None}
-
-
-@pytest.mark.parametrize(
-    "row, cells",
-    [
-        (timed(FORWARD, (0.0125,)), ["12.5 ms", "400.0%", "2,560", "0.02", "25%"]),
-        (timed(FORWARD, (123.4,), tokens_per_second=999.9), ["123.4 s", "0.0%", "1e+03", "0.02", "25%"]),
-        (timed(FORWARD, (0.0125,), **UNKNOWN), ["12.5 ms", "400.0%", "-", "-", "-"]),
-        (timed(FORWARD, (0.0125,), bound="memory", roofline_fraction=0.82),
-         ["12.5 ms", "400.0%", "2,560", "0.02", "25%", "memory", "82%"]),
-    ],
-)  # fmt: skip
-def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns(row: Json, cells: list[str]) -> None:
-    header, first, second, notes = result_lines(record([row, timed(FULL_STEP, (123.4,))]))
-    assert first.split()[2:] == " ".join(cells).split()
-    assert len(header) == len(first) == len(second)
-    assert ("bound" in header, "roofline" in notes) == ("memory" in cells,) * 2
+def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns() -> None:
+    unknown = {"tokens_per_second": None, "tflops_per_second": None, "share_of_matmul_ceiling": None}
+    for row, cells in (
+        (timed(FORWARD, (0.0125,)), "12.5 ms 400.0% 2,560 0.02 25%"),
+        (timed(FORWARD, (123.4,), tokens_per_second=999.9), "123.4 s 0.0% 1e+03 0.02 25%"),
+        (timed(FORWARD, (0.0125,), **unknown), "12.5 ms 400.0% - - -"),
+        (timed(FORWARD, (0.0125,), bound="memory", roofline_fraction=0.82), "12.5 ms 400.0% 2,560 0.02 25% memory 82%"),
+    ):
+        header, first, second, notes = result_lines(record([row, timed(FULL_STEP, (123.4,))]))
+        assert first.split()[2:] == cells.split()
+        assert len(header) == len(first) == len(second)
+        assert ("bound" in header, "roofline" in notes) == ("memory" in cells,) * 2
 
 
 def test_a_round_of_microseconds_shows_the_devices_own_time_beside_the_hosts() -> None:
     short, long = timed(FORWARD, (9e-5,), device_busy_seconds=2e-5), timed(FULL_STEP, (0.1,), device_busy_seconds=0.09)
     header, *rows, notes = result_lines(record([short, long]))
-    place = header.index("busy")
-    assert [row[: place + len("busy")].split()[-1] for row in rows] == ["us", "-"]
-    assert rows[0].endswith(" 20 us")
-    assert "busy: " in notes
+    end = header.index("busy") + len("busy")
+    assert [row[:end].split()[-1] for row in rows] == ["us", "-"]
+    assert (rows[0].endswith(" 20 us"), "busy: " in notes) == (True, True)
     assert "busy" not in result_lines(record([long]))[0]
 
 
-@pytest.mark.parametrize("length", [30, 60, 75])
-def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
-    name = "perf_tests/test_forward.py::test_forward[" + "x" * length + "]"
-    header, row, notes = result_lines(record([timed(name, bound="compute", roofline_fraction=0.5)]))
-    assert len(header) == len(row) <= WIDTH
-    assert ("of ceiling" in header) == (length == 30) == ("ceiling" in notes)
-    assert row.split()[-2:] == ["compute", "50%"]
+def test_long_names_push_out_columns_and_never_the_bound() -> None:
+    for length in (30, 60, 75):
+        name = "perf_tests/test_forward.py::test_forward[" + "x" * length + "]"
+        header, row, notes = result_lines(record([timed(name, bound="compute", roofline_fraction=0.5)]))
+        assert len(header) == len(row) <= WIDTH
+        assert ("of ceiling" in header) == (length == 30) == ("ceiling" in notes)
+        assert row.split()[-2:] == ["compute", "50%"]
 
 
 def test_the_results_fit_the_terminal_and_a_reason_that_cases_share_stands_once() -> None:
@@ -87,7 +77,8 @@ def test_a_run_ends_with_what_failed_is_slower_flagged_or_was_not_measured() -> 
 def test_a_case_without_a_timing_is_one_line_with_its_reason_and_the_rounds_that_are_kept(outcome: str) -> None:
     kept = {**untimed(BACKWARD, outcome, "because of this"), "rounds": [0.1, 0.2, 0.3]}
     said = f"{case_name(BACKWARD)}: {OUTCOMES[outcome]}: because of this"
-    assert naming(BACKWARD, result_lines(record([timed()], [{**kept, "rounds": []}]))) == [said]
+    lines = result_lines(record([timed()], [{**kept, "rounds": []}]))
+    assert [line for line in lines if case_name(BACKWARD) in line] == [said]
     assert result_lines(record([], [kept])) == [f"{said} (3 rounds kept)"]
 
 
@@ -107,7 +98,7 @@ def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> Non
 
 
 def test_a_case_without_a_bound_says_why_once_for_each_reason() -> None:
-    rows = [timed(case, counters_reason=why) for case, why in ((FORWARD, "compiled"), (BACKWARD, "compiled"))]
+    rows = [timed(case, counters_reason="compiled") for case in (FORWARD, BACKWARD)]
     said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if "no bound" in line]
     assert said == [f"{case_name(FORWARD)}, {case_name(BACKWARD)}: no bound and roofline: compiled"]
 
@@ -120,10 +111,8 @@ def test_a_record_without_a_timing_has_no_empty_table() -> None:
 def test_the_shares_of_a_runs_time_add_up() -> None:
     known = {"total": 10.0, "rounds": 5.0, "compiling": 1.0, "building": 0.5, "counting": 0.4}
     line = time_line({**known, "passes": 0.3, "communication": 2.0})
-    for said in ("10 s: 50% in warm-up and measured rounds", "first calls that compile: 1 s", "5% building models",
-                 "4% counting and ceilings", "3% in extra passes", "20% in rounds that show what communication costs",
-                 "18% start, checks"):  # fmt: skip
-        assert said in line
+    assert re.findall(r"\d+%", line) == ["50%", "5%", "4%", "3%", "20%", "18%"]
+    assert re.search("10 s: .*rounds.*compile: 1 s.* models.* ceilings.* passes.* communication costs.* start", line)
     assert ("passes" in time_line(known), "communication" in time_line(known)) == (False, False)
     assert "41% start" in time_line(known)
 

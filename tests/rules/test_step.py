@@ -3,6 +3,7 @@
 import gc
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -12,21 +13,10 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import Room, gpu_named
 from perf_tests.hardware.limits import ceilings_of
 from perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
+from perf_tests.predict import step as prediction
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import FORMER_PASS
 from perf_tests.predict.screens import attention_lines, gb, step_lines
-from perf_tests.predict.step import (
-    CheckpointChoice,
-    TargetMachine,
-    choose_checkpoint,
-    conditions_of,
-    largest_batch,
-    optimizer_variants,
-    predict_attention,
-    predict_case,
-    predict_step,
-    worthwhile_checkpoints,
-)
 from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.launch import MODELS
@@ -37,12 +27,13 @@ TINY = language_model_case(
 STEP = language_model_case(phase=FULL_STEP, optimizer="loop", device="cuda")
 
 
-def machine(room_bytes: int = 10**12) -> TargetMachine:
-    return TargetMachine("card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), True)
+def machine(room_bytes: int = 10**12) -> prediction.TargetMachine:
+    room, ceilings = Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB"))
+    return prediction.TargetMachine("card", "cuda", room, ceilings, True)
 
 
-def cpu_with(room_bytes: int = 10**12) -> TargetMachine:
-    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, False)
+def cpu_with(room_bytes: int = 10**12) -> prediction.TargetMachine:
+    return prediction.TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, False)
 
 
 def at(case: LanguageModelCase, batch_size: int = 4, context: int = 64) -> LanguageModelCase:
@@ -58,7 +49,7 @@ def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
     case = replace(TINY, phase=phase)
     by_batch = [at(case, batch_size=count) for count in (1, 2, 8, 32)]
     for grown in (by_batch, [at(case, context=count) for count in (32, 64, 256, 512)]):
-        found = [predict_case(case, machine()) for case in grown]
+        found = [prediction.predict_case(case, machine()) for case in grown]
         assert found == sorted(found, key=lambda one: one.peak_bytes) == sorted(found, key=lambda one: one.time.seconds)
         assert found[-1].peak_bytes > found[0].peak_bytes
 
@@ -66,19 +57,19 @@ def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
 def test_a_range_is_stated_only_of_what_was_compared_with_published_times() -> None:
     optimizer = "tests.support.planted_optimizers:Descent"
     unknown = [replace(TINY, attention="sdpa"), replace(TINY, optimizer=optimizer)]
-    known = {case: predict_case(case, machine()).is_range_known for case in (TINY, cell("forward", 256), *unknown)}
-    assert list(known.values()) == [True, True, False, False]
-    assert not predict_case(TINY, replace(machine(), has_published_times=False)).is_range_known
+    known = [prediction.predict_case(one, machine()).is_range_known for one in (TINY, cell("forward", 256), *unknown)]
+    assert known == [True, True, False, False]
+    assert not prediction.predict_case(TINY, replace(machine(), has_published_times=False)).is_range_known
 
 
 def test_a_step_takes_no_less_than_its_longest_part_and_no_more_than_all_of_them() -> None:
     """A small model is bound by launches and a large one by its kernels."""
-    phases = predict_step(TINY, machine()).phases
+    phases = prediction.predict_step(TINY, machine()).phases
     parts = [phases[name].time.seconds for name in ("forward", "backward", "optimizer")]
     # The loss is in the step alone.
     assert max(parts) < phases[FULL_STEP].time.seconds < 1.2 * sum(parts)
     large = replace(TINY, size="large", config=SIZES["large"].at_context(1024), context_length=1024, phase="forward")
-    assert (phases[FULL_STEP].time.bound, predict_case(large, machine()).time.bound) == ("launch", "compute")
+    assert (phases[FULL_STEP].time.bound, prediction.predict_case(large, machine()).time.bound) == ("launch", "compute")
 
 
 SINGLE = ["--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block"]
@@ -86,16 +77,16 @@ TOGETHER = {"optimizer": "fused", "attention": "sdpa", "checkpoint": "block"}
 
 
 def test_what_does_not_fit_is_remedied_cheapest_first_and_with_the_largest_batch_that_fits() -> None:
-    assert predict_step(TINY, machine()).remedies == {}, "what fits is not remedied"
+    assert prediction.predict_step(TINY, machine()).remedies == {}, "what fits is not remedied"
     case = at(TINY, batch_size=8, context=512)
     small = machine(room_bytes=counters_of(case).peak_bytes // 2)
-    remedies = predict_step(case, small).remedies
+    remedies = prediction.predict_step(case, small).remedies
     changes = list(remedies)
     assert changes[:4] == SINGLE
     assert [change.split()[0] for change in changes[4:6]] == ["--batch-size", "--context"]
     assert all(remedies[change].fits for change in changes[4:6])
-    assert not predict_case(at(case, int(changes[4].split()[1]) + 1, 512), small).fits
-    assert not predict_case(at(case, 8, int(changes[5].split()[1]) + 64), small).fits
+    assert not prediction.predict_case(at(case, int(changes[4].split()[1]) + 1, 512), small).fits
+    assert not prediction.predict_case(at(case, 8, int(changes[5].split()[1]) + 64), small).fits
 
 
 def test_where_no_single_change_helps_all_of_them_together_are_tried_and_then_the_smallest_batch() -> None:
@@ -104,7 +95,7 @@ def test_where_no_single_change_helps_all_of_them_together_are_tried_and_then_th
     for batch_size, last in ((2, " ".join(f"--{name} {value}" for name, value in TOGETHER.items())),
                              (1, "... and --batch-size 1")):  # fmt: skip
         room_bytes = Room.bytes_for(counters_of(replace(case, batch_size=batch_size, **TOGETHER)).peak_bytes)  # type: ignore[arg-type]
-        remedies = predict_step(case, machine(room_bytes)).remedies
+        remedies = prediction.predict_step(case, machine(room_bytes)).remedies
         assert list(remedies)[-1] == last
         assert [change for change, step in remedies.items() if step.fits and "--" in change[3:]] == [last]
         assert not any(remedies[change].fits for change in SINGLE)
@@ -112,13 +103,13 @@ def test_where_no_single_change_helps_all_of_them_together_are_tried_and_then_th
 
 def test_where_the_weights_alone_are_too_large_nothing_is_tried_and_it_is_said() -> None:
     """16 bytes a parameter; of a frozen one 4, of a shared matrix once."""
-    found = predict_step(TINY, machine(room_bytes=16 * TINY.config.parameters))
+    found = prediction.predict_step(TINY, machine(room_bytes=16 * TINY.config.parameters))
     assert (found.fits, found.is_hopeless, found.remedies) == (False, True, {})
     assert step_lines(found)[-1].endswith("alone take 49.36 MB")
     frozen = replace(STEP, model="tests.support.planted_parts:FrozenEmbedding", attention="own")
     trained = TOY.vocab_size * (32 + 1)
     weights = 4 * (trained + TOY.vocab_size * 32 + 3 * trained)
-    assert predict_step(frozen, machine()).unavoidable_bytes == weights
+    assert prediction.predict_step(frozen, machine()).unavoidable_bytes == weights
     assert frozen.least_bytes == weights + 4 * frozen.tokens * TOY.vocab_size
 
 
@@ -128,15 +119,15 @@ def test_the_largest_batch_that_fits_is_known_to_the_sequence() -> None:
     for device, most in (("cpu", 23), *(("cuda", batch_size) for batch_size in (3, 5, 6, 7))):
         case = replace(case, device=device)
         room = round(counters_of(replace(case, batch_size=most)).peak_bytes * 1.05) + 1
-        assert largest_batch(case, machine(room)) == most
-    found = predict_step(case, machine())
+        assert prediction.largest_batch(case, machine(room)) == most
+    found = prediction.predict_step(case, machine())
     assert (found.largest_batch, found.unavoidable_bytes) == (4096, 4 * 4 * TOY.vocab_size * 4)
     assert "largest batch that fits: 4096 or more" in step_lines(found)
 
 
 def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() -> None:
     cells = [cell(phase, length) for length in (256, 1024, 4096) for phase in ("forward", "backward")]
-    found = predict_attention(cells, machine(room_bytes=10**8))
+    found = prediction.predict_attention(cells, machine(room_bytes=10**8))
     smallest = found.smallest_that_does_not_fit
     assert smallest is not None
     assert smallest.case == cell("forward", 1024)
@@ -149,13 +140,13 @@ def test_the_first_step_has_a_row_only_where_its_peak_differs() -> None:
     """It holds nothing of a former pass and no state yet, and its gradients are new."""
     for size, order in ((1, "before-forward"), (256, "after-forward")):
         case = replace(TINY, batch_size=size, zero_grad=order, holds_former_pass=size > 1)
-        found = predict_step(case, machine())
+        found = prediction.predict_step(case, machine())
         differs = found.first_step.peak_bytes != found.step.peak_bytes
         assert ("first_step" in found.peaks) == differs == any("first_step" in line for line in step_lines(found))
         first = counters_of(replace(case, phase="first_step"))
         plain = replace(case, phase="first_step", zero_grad="before-forward", holds_former_pass=False)
         assert first == counters_of(plain)
-    lines = step_lines(predict_step(case, machine(Room.bytes_for(found.first_step.peak_bytes))))
+    lines = step_lines(prediction.predict_step(case, machine(Room.bytes_for(found.first_step.peak_bytes))))
     (line,) = (line for line in lines if line.startswith("its first step, which makes the optimizer's state, fits"))
     assert line.endswith(gb(first.peak_bytes))
 
@@ -164,9 +155,7 @@ def test_the_first_step_has_a_row_only_where_its_peak_differs() -> None:
     "held, added", [("forward", "graph and logits"), ("inference", "logits"), ("full_step", "logits")]
 )
 @pytest.mark.parametrize("precision, logit_bytes", [("fp32", 4), ("bf16", 2)])
-def test_a_former_pass_that_is_held_adds_what_its_backward_pass_did_not_free(
-    held: str, added: str, precision: str, logit_bytes: int
-) -> None:
+def test_a_former_pass_adds_what_it_did_not_free(held: str, added: str, precision: str, logit_bytes: int) -> None:
     case = replace(STEP, phase=held, optimizer="loop" if held == FULL_STEP else None, precision=precision)
     alone, beside = counters_of(case), counters_of(replace(case, holds_former_pass=True))
     graph_bytes = counters_of(replace(case, phase="forward", optimizer=None)).saved_bytes
@@ -179,10 +168,10 @@ def test_a_former_pass_that_is_held_adds_what_its_backward_pass_did_not_free(
 def test_the_verdict_says_what_a_held_pass_adds_and_which_pass_it_keeps_from_fitting() -> None:
     """A loop of forward passes holds two graphs, more than a step with its gradients and moments."""
     wide = replace(STEP, batch_size=64, holds_former_pass=True)
-    step, forward = (predict_case(replace(wide, phase=phase), machine(2**40)) for phase in (FULL_STEP, "forward"))
+    step, forward = (prediction.predict_case(replace(wide, phase=of), machine(2**40)) for of in (FULL_STEP, "forward"))
     assert step.peak_bytes < forward.peak_bytes
     between = machine(int(1.05 * (step.peak_bytes + forward.peak_bytes) / 2))
-    held, freed = (predict_step(replace(wide, holds_former_pass=holds), between) for holds in (True, False))
+    held, freed = (prediction.predict_step(replace(wide, holds_former_pass=holds), between) for holds in (True, False))
     line = step_lines(held)[2]
     assert held.fits
     assert line.startswith("but forward alone ")
@@ -190,21 +179,19 @@ def test_the_verdict_says_what_a_held_pass_adds_and_which_pass_it_keeps_from_fit
     assert "former pass" not in "\n".join(step_lines(freed))
 
 
-@pytest.mark.parametrize("asked", ["before-forward", "after-forward"])
-def test_a_condition_is_named_only_where_it_decides(asked: str) -> None:
-    peaks = [predict_case(replace(STEP, zero_grad=order), machine(2**40)).peak_bytes for order in ZERO_GRAD[:2]]
+def test_a_condition_is_named_only_where_it_decides() -> None:
+    orders = [replace(STEP, zero_grad=order) for order in ZERO_GRAD[:2]]
+    peaks = [prediction.predict_case(case, machine(2**40)).peak_bytes for case in orders]
     assert peaks[0] < peaks[1]
-    named = {}
-    for room in (2**40, int(1.05 * (peaks[0] + peaks[1]) / 2), 2**10):
-        step = predict_case(replace(STEP, zero_grad=asked), machine(room))
-        named[step.fits] = [one.words for one in conditions_of(step, machine(room))]
-        assert any("cleared before the forward pass" in words for words in named[step.fits]) == (2**10 < room < 2**40)
+    for case, room in product(orders, (2**40, int(1.05 * sum(peaks) / 2), 2**10)):
+        step = prediction.predict_case(case, machine(room))
+        named = [one.words for one in prediction.conditions_of(step, machine(room))]
+        assert any("cleared before the forward pass" in words for words in named) == (2**10 < room < 2**40)
 
 
 def test_every_implementation_of_adamw_is_shown_with_its_own_peak() -> None:
-    found = optimizer_variants(replace(STEP, config=replace(TOY, d_ff=4096), batch_size=1), machine(2**40))
-    assert list(found) == ["loop", "foreach", "fused"]
-    assert found["foreach"].peak_bytes > found["loop"].peak_bytes
+    found = prediction.optimizer_variants(replace(STEP, config=replace(TOY, d_ff=4096), batch_size=1), machine(2**40))
+    assert (list(found), found["foreach"].peak_bytes > found["loop"].peak_bytes) == (["loop", "foreach", "fused"], True)
 
 
 @pytest.mark.parametrize("order", ZERO_GRAD)
@@ -237,15 +224,15 @@ def test_the_checkpoint_that_is_named_is_the_allocators_best() -> None:
         peaks[one] = step_peaks(replace(DEEP, checkpoint=one))
         gc.collect()  # a model in training is a cycle: without this two of them would stand side by side
     assert max(abs(predicted / measured - 1) for predicted, measured in peaks.values()) <= PEAK_LIMIT
-    assert checkpoint_of(choose_checkpoint(DEEP, list(peaks), cpu_with()).smallest) == "block"
+    assert checkpoint_of(prediction.choose_checkpoint(DEEP, list(peaks), cpu_with()).smallest) == "block"
     assert peaks["block"][1] <= min(measured for _, measured in peaks.values()) * (1 + PEAK_LIMIT)
-    assert worthwhile_checkpoints(6) == ["none", "attention", "block", "2", "3", "6"]
+    assert prediction.worthwhile_checkpoints(6) == ["none", "attention", "block", "2", "3", "6"]
     three, four, five = (counters_of(replace(DEEP, checkpoint=str(n))).peak_bytes for n in (3, 4, 5))
     assert three <= four <= five  # two checkpoints each
 
 
-def choice_in(room_bytes: int) -> CheckpointChoice:
-    return choose_checkpoint(DEEP, ["none", "block", "6"], cpu_with(room_bytes))
+def choice_in(room_bytes: int) -> prediction.CheckpointChoice:
+    return prediction.choose_checkpoint(DEEP, ["none", "block", "6"], cpu_with(room_bytes))
 
 
 def test_the_fastest_that_fits_recomputes_only_where_it_must() -> None:
@@ -259,9 +246,9 @@ def test_the_fastest_that_fits_recomputes_only_where_it_must() -> None:
 def test_the_smallest_peak_wins_and_of_equal_peaks_the_fastest() -> None:
     """Where the optimizer holds the most, recomputing saves nothing; of many thin layers two blocks beat one."""
     assert checkpoint_of(choice_in(10**12).smallest) == "block", "none would be faster"
-    choice = choose_checkpoint(at(DEEP, 1, 2), ["block", "none"], cpu_with())
+    choice = prediction.choose_checkpoint(at(DEEP, 1, 2), ["block", "none"], cpu_with())
     assert {step.peak_part for step in choice.steps} == {"optimizer"}
     assert checkpoint_of(choice.smallest) == "none"
     thin = ModelConfig(d_model=64, d_ff=2, num_layers=36, num_heads=1, vocab_size=2, context_length=64)
     case = replace(DEEP, config=thin, context_length=64, batch_size=16, attention="sdpa")
-    assert checkpoint_of(choose_checkpoint(case, ["block", "2", "4"], cpu_with()).smallest) == "2"
+    assert checkpoint_of(prediction.choose_checkpoint(case, ["block", "2", "4"], cpu_with()).smallest) == "2"

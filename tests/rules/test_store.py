@@ -6,41 +6,19 @@ import json
 import lzma
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from perf_tests.passes.memory import MOST_MOMENTS
 from perf_tests.phases import UsageError
+from perf_tests.records import store
 from perf_tests.records.record import OUTCOMES, Json, Times
-from perf_tests.records.store import (
-    UNFINISHED,
-    BaselineError,
-    Status,
-    announced,
-    as_typed,
-    check_folder,
-    chosen_paths,
-    compare,
-    encoded,
-    latest_baseline,
-    list_records,
-    newest,
-    numbered_baseline,
-    own_folder,
-    ratio_interval,
-    read_record,
-    record_files,
-    remove_unfinished,
-    rows_by_id,
-    save_record,
-    saved_as,
-    take_lock,
-    write_named,
-    write_whole,
-)
 from tests.support.documents import ROOT
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, machine, record, timed, untimed, write_record
+
+Status = store.Status
 
 
 def refuse(number: int) -> Callable[..., None]:
@@ -58,29 +36,25 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("why_no_links", [None, errno.EPERM, errno.ENOSYS, errno.EXDEV])
-def test_records_are_numbered_and_no_number_is_given_again(
-    why_no_links: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_number_is_given_again(why_no_links: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison by number must not silently mean another run; each folder counts for itself, a name stays inside."""
     if why_no_links is not None:
         monkeypatch.setattr(os, "link", refuse(why_no_links))
     data = record([timed()], [untimed(BACKWARD)])
-    paths = [save_record(data, tmp_path / "one", name) for name in ("first", "second", "../a b/c")]
-    assert [read_record(path).data for path in paths] == 3 * [data]
+    paths = [store.save_record(data, tmp_path / "one", name) for name in ("first", "second", "../a b/c")]
+    assert [store.read_record(path).data for path in paths] == 3 * [data]
     assert files(tmp_path / "one") == ["0001_first.json", "0002_second.json", "0003_..-a-b-c.json"]
     paths[1].unlink()
     paths[2].with_name("0003_x.json.xz").write_bytes(lzma.compress(paths[2].read_bytes()))
     paths[2].unlink()
-    (packed,) = record_files(tmp_path / "one", "0003*")
-    assert (read_record(packed).name, read_record(packed).data) == ("one/0003_x", data)
-    assert save_record(data, tmp_path / "one", "fourth").name == "0004_fourth.json"
-    assert save_record(data, tmp_path / "other", "x").name == "0001_x.json"
+    (packed,) = store.record_files(tmp_path / "one", "0003*")
+    assert (store.read_record(packed).name, store.read_record(packed).data) == ("one/0003_x", data)
+    assert store.save_record(data, tmp_path / "one", "fourth").name == "0004_fourth.json"
+    assert store.save_record(data, tmp_path / "other", "x").name == "0001_x.json"
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_a_run_that_takes_the_number_first_keeps_its_file(
-    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_takes_a_number_keeps_it(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between choosing a number and taking it, another process takes it."""
     link, rivals = os.link, [tmp_path / "0001_name.json", tmp_path / "0002_rival.json"]
 
@@ -90,23 +64,23 @@ def test_a_run_that_takes_the_number_first_keeps_its_file(
         (link if has_links else refuse(errno.ENOTSUP))(source, target)
 
     monkeypatch.setattr(os, "link", link_after_rivals)
-    assert save_record(record([timed()]), tmp_path, "name").name == "0003_name.json"
+    assert store.save_record(record([timed()]), tmp_path, "name").name == "0003_name.json"
     assert [rival.read_text() for rival in rivals] == 2 * ["rival"]
 
 
 def test_each_row_of_a_record_has_a_line_of_its_own_in_committed_ones_too() -> None:
     data = record([timed(), timed(BACKWARD)], [untimed()])
-    lines = encoded(data).decode().splitlines()
+    lines = store.encoded(data).decode().splitlines()
     rows = [json.loads(line.removesuffix(",")) for line in lines if line.startswith("{") and line != "{"]
     assert rows == [*data["benchmarks"], *data["outcomes"]]
     assert len(lines) == 2 + len(data) + len(rows) + 2, "braces, parts, rows, and the ends of two lists"
     # Records of whoever runs this lie in a folder of their machine beside it.
-    committed = [path for path in record_files(ROOT / ".benchmarks") if path.parent.name == "epyc-2core"]
+    committed = [path for path in store.record_files(ROOT / ".benchmarks") if path.parent.name == "epyc-2core"]
     assert [path.name[:4] for path in committed] == [f"{number:04}" for number in range(1, len(committed) + 1)]
     for path in committed:
-        data, opened = read_record(path).data, lzma.open if path.suffix == ".xz" else open
+        data, opened = store.read_record(path).data, lzma.open if path.suffix == ".xz" else open
         with opened(path, "rb") as file:
-            assert file.read() == encoded(data), path
+            assert file.read() == store.encoded(data), path
         timelines = [row["values"].get("timeline") or {} for row in data["passes"]]
         moments = [len(held) for timeline in timelines for held in timeline.get("category_bytes", {}).values()]
         assert max(moments, default=0) <= MOST_MOMENTS, path
@@ -114,96 +88,90 @@ def test_each_row_of_a_record_has_a_line_of_its_own_in_committed_ones_too() -> N
 
 @pytest.mark.parametrize("call", ["fsync", "link", "replace"])
 def test_a_refusing_disk_is_unchanged(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save_record(record([timed()]), tmp_path, "before")
+    path = store.save_record(record([timed()]), tmp_path, "before")
     content = path.read_bytes()
     monkeypatch.setattr(os, call, refuse(errno.EACCES))
-    if call != "replace":
+    new = partial(store.save_record, record([timed()]), tmp_path, "after")
+    writers: dict[str, Callable[[], object]] = {"replace": new, "link": partial(store.write_whole, path, b"")}
+    for write in (write for spared, write in writers.items() if spared != call):
         with pytest.raises(OSError, match="denied"):
-            save_record(record([timed()]), tmp_path, "after")
-    if call != "link":
-        with pytest.raises(OSError, match="denied"):
-            write_whole(path, b"new")
+            write()
     assert (files(tmp_path), path.read_bytes()) == (["0001_before.json"], content)
 
 
 def test_a_pipe_and_a_link_stay_what_they_are(tmp_path: Path) -> None:
     """A pipe as /dev/null must, which root may replace."""
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(tmp_path / "pipe", b"page")
+    pipe, target, link = tmp_path / "pipe", tmp_path / "elsewhere/page", tmp_path / "link"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    store.write_whole(pipe, b"page")
     assert os.read(reader, 9) == b"page"
     os.close(reader)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/page").write_text("old")
-    (tmp_path / "link").symlink_to("elsewhere/page")
-    write_whole(tmp_path / "link", b"new")
-    assert (tmp_path / "pipe").is_fifo()
-    assert (tmp_path / "link").is_symlink()
-    assert [path.read_text() for path in (tmp_path / "elsewhere").iterdir()] == ["new"]
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to("elsewhere/page")
+    store.write_whole(link, b"new")
+    assert (pipe.is_fifo(), link.is_symlink(), files(target.parent)) == (True, True, ["page"])
+    assert target.read_text() == "new"
 
 
 def test_what_a_killed_writer_left_goes_at_the_next_start(tmp_path: Path) -> None:
     """Process ids end below 2**22 on Linux; what another process is writing stays, wherever its number counts."""
-    names = [f"{UNFINISHED}{process}-x" for process in (2**22 + 1, os.getppid(), 2**22 + 2)]
+    names = [f"{store.UNFINISHED}{process}-x" for process in (2**22 + 1, os.getppid(), 2**22 + 2)]
     for name in names:
         (tmp_path / name).touch()
     with (tmp_path / names[2]).open("rb") as of_another_container:
-        take_lock(of_another_container)
-        remove_unfinished(tmp_path)
+        store.take_lock(of_another_container)
+        store.remove_unfinished(tmp_path)
         assert set(files(tmp_path)) == {*names[1:]}
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_takes_records(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fcntl, "flock", refuse(number))
-    data = record([timed()])
-    assert read_record(save_record(data, tmp_path, "name")).data == data
+def test_a_file_system_without_locks_takes_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+        monkeypatch.setattr(fcntl, "flock", refuse(number))
+        assert store.read_record(store.save_record(FIGURE, tmp_path, "name")).data == FIGURE
 
 
 def test_an_error_names_the_file_that_was_asked_for_and_the_option() -> None:
     with pytest.raises(FileNotFoundError, match=r"no/page\.html'$"):
-        write_whole(Path("no/page.html"), b"")
-    said = r"^no/page cannot be written: No such .*; name another file with --out\.$"
-    with pytest.raises(UsageError, match=said):
-        check_folder("no/page", "--out")
-    with pytest.raises(UsageError, match=said):
-        write_named("no/page", b"", "--out")
+        store.write_whole(Path("no/page.html"), b"")
+    for write in (partial(store.check_folder, "no/page"), partial(store.write_named, "no/page", b"")):
+        with pytest.raises(UsageError, match=r"^no/page cannot be written: No .*; name another file with --out\.$"):
+            write("--out")
 
 
 # Reading.
 
 
 def test_files_that_are_no_records_are_named_and_left_out(tmp_path: Path) -> None:
-    whole = encoded(record([timed()]))
+    whole = store.encoded(record([timed()]))
     foreign = {"0001_torn.json": whole[: len(whole) // 2], "0002_list.json": b"[]", "0003_bytes.json": b"\xff\xfe\x00",
                "0004_deep.json": b"[" * 100_000, "0005_time.json": whole.replace(b"1.04,", b"1e-320,")}  # fmt: skip
     (tmp_path / "machine/0006_folder.json").mkdir(parents=True)
     os.mkfifo(tmp_path / "machine/0007_pipe.json")
     for name, content in foreign.items():
         (tmp_path / "machine" / name).write_bytes(content)
-    save_record(record([timed()]), tmp_path / "machine", "good")
-    listing = list_records(tmp_path)
+    store.save_record(record([timed()]), tmp_path / "machine", "good")
+    listing = store.list_records(tmp_path)
     assert [stored.name for stored in listing.records] == ["machine/0008_good"]
     for name, sentence in zip([*foreign, "0006_folder.json", "0007_pipe.json"], listing.left_out, strict=True):
         assert sentence.count(f"machine/{name} cannot be ") == len(sentence.splitlines()) == 1
     (tmp_path / "times.csv").write_text("size,mean_ms\nsmall,12\n")
     with pytest.raises(ValueError, match=r"it is no JSON, as records are \(.*\); `audit` reads tables of timings\.$"):
-        read_record(tmp_path / "times.csv")
+        store.read_record(tmp_path / "times.csv")
 
 
 def test_records_are_listed_by_date_and_a_name_has_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, date in (("a", "2030-01-02"), ("b", "2030-01-03"), ("c", "2030-01-01")):
         data = record([timed()], written=date)
-        save_record({**data, "suite": {**data["suite"], "run": folder}}, tmp_path / folder, "name")
-    records = list_records(tmp_path).records
+        store.save_record({**data, "suite": {**data["suite"], "run": folder}}, tmp_path / folder, "name")
+    records = store.list_records(tmp_path).records
     assert [found.name for found in records] == ["c/0001_name", "a/0001_name", "b/0001_name"]
-    assert (newest(records[::-1]), newest([])) == (records[-1], None)
-    assert list_records(tmp_path / "nowhere").records == []
-    assert (saved_as(tmp_path / "a", "a"), saved_as(tmp_path / "a", "b")) == (tmp_path / "a/0001_name.json", None)
+    assert (store.newest(records[::-1]), store.newest([])) == (records[-1], None)
+    assert store.list_records(tmp_path / "nowhere").records == []
+    assert [store.saved_as(tmp_path / "a", run) for run in "ab"] == [tmp_path / "a/0001_name.json", None]
     monkeypatch.chdir(tmp_path / "a")
-    assert read_record(Path("0001_name.json")).name == "a/0001_name"
+    assert store.read_record(Path("0001_name.json")).name == "a/0001_name"
 
 
 NAMED = {
@@ -215,15 +183,15 @@ NAMED = {
 
 def test_records_are_named_by_path_folder_or_beginning_of_a_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no record; `perf-tests run` records one"):
-        chosen_paths(tmp_path, [])
+        store.chosen_paths(tmp_path, [])
     paths = {name: write_record(tmp_path / f"{name}.json", record()) for name in ("a/0001_x", "b/0002_x")}
     for words, names in NAMED.items():
-        found = chosen_paths(tmp_path, 2 * words.format(storage=tmp_path).split())
+        found = store.chosen_paths(tmp_path, 2 * words.format(storage=tmp_path).split())
         assert found == [paths[name] for name in names], "each once"
     (tmp_path / "c").mkdir()
     for word in ("0003", "x" * 5000, "a\0b", f"{tmp_path}/c"):
         with pytest.raises(ValueError, match=r"a folder without records\.$|stored there: a/0001_x, b/0002_x\.$"):
-            chosen_paths(tmp_path, [word])
+            store.chosen_paths(tmp_path, [word])
 
 
 def test_a_large_file_is_named_before_it_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +199,7 @@ def test_a_large_file_is_named_before_it_is_read(tmp_path: Path, capsys: pytest.
     paths[0].touch()
     paths[2].touch()
     os.truncate(paths[2], 50_000_000)
-    assert list(announced(paths)) == paths
+    assert list(store.announced(paths)) == paths
     assert capsys.readouterr().err == f"Reading {paths[2]}, 50 MB ...\n"
 
 
@@ -240,7 +208,7 @@ TYPED = {"records is none.": "./records is none.", "my-records": "my-records", "
 
 
 def test_only_the_path_is_written_as_it_was_typed() -> None:
-    assert {said: as_typed(said, ["--storage=./records"]) for said in TYPED} == TYPED
+    assert {said: store.as_typed(said, ["--storage=./records"]) for said in TYPED} == TYPED
 
 
 # Comparing.
@@ -273,39 +241,36 @@ TOLD: dict[str, tuple[Json, Json, Status, bool, str]] = {
 @pytest.mark.parametrize("claim", TOLD)
 def test_a_case_without_two_figures_is_told_for_what_it_is(claim: str) -> None:
     before, now, status, is_failure, words = TOLD[claim]
-    (row,) = compare(before, now)
+    (row,) = store.compare(before, now)
     assert (row.id, row.status, row.ratio, row.is_failure) == (FORWARD, status, None, is_failure)
     assert words in row.explanation
 
 
 def test_a_case_of_both_runs_has_its_ratio_and_what_is_only_before_may_be_left_out() -> None:
     slower = record([timed(seconds=[1.1 * seconds for seconds in TEN_ROUNDS])])
-    (row,) = compare(FIGURE, slower)
+    (row,) = store.compare(FIGURE, slower)
     assert (row.status, row.is_failure) == (Status.MEASURED, False)
     assert row.ratio == pytest.approx(1.1)
     assert row.interval == pytest.approx((1.1 * 1.01 / 1.08, 1.1 * 1.08 / 1.01))
-    assert compare(slower, NO_CASE, gone_counts=False) == []
+    assert store.compare(slower, NO_CASE, gone_counts=False) == []
 
 
 def test_seven_rounds_give_an_interval_and_fewer_none() -> None:
     """With 6, no pair of order statistics holds the median at 97.5 %, which both must for the ratio's 95 %."""
     for few in (Times(TEN_ROUNDS[:count]) for count in range(7)):
-        assert ratio_interval(few, Times(TEN_ROUNDS)) is ratio_interval(Times(TEN_ROUNDS), few) is None
-    assert ratio_interval(Times(TEN_ROUNDS[:7]), Times(TEN_ROUNDS[:7])) == (1.00 / 1.06, 1.06 / 1.00)
+        assert store.ratio_interval(few, Times(TEN_ROUNDS)) is store.ratio_interval(Times(TEN_ROUNDS), few) is None
+    assert store.ratio_interval(Times(TEN_ROUNDS[:7]), Times(TEN_ROUNDS[:7])) == (1.00 / 1.06, 1.06 / 1.00)
 
 
 # The baseline.
 
 
 def stored(storage: Path, data: Json, name: str = "run") -> Path:
-    return save_record(data, own_folder(storage), name)
+    return store.save_record(data, store.own_folder(storage), name)
 
 
-BOTH, NONE, ONE_LOST = (
-    record([timed(), timed(BACKWARD)]),
-    record([timed("other")]),
-    record([timed()], [untimed(BACKWARD)]),
-)
+BOTH, NONE = record([timed(), timed(BACKWARD)]), record([timed("other")])
+ONE_LOST = record([timed()], [untimed(BACKWARD)])
 BOTH_OTHERWISE = record([timed(batch_size=2), timed(BACKWARD, batch_size=2)])
 DISTURBED = record([timed(), timed(BACKWARD, flags=["busy_machine"])])
 ELSEWHERE = record([timed(), timed(BACKWARD)], brand_raw="Other CPU")
@@ -327,19 +292,19 @@ BASELINES: dict[str, tuple[list[Json], int | None]] = {
 def test_the_baseline_is(claim: str, tmp_path: Path) -> None:
     by_date, number = BASELINES[claim]
     paths = [stored(tmp_path, {**data, "datetime": f"2030-01-0{day}"}) for day, data in enumerate(by_date, 1)]
-    found = latest_baseline(list_records(tmp_path).records, machine(), rows_by_id(BOTH))
+    found = store.latest_baseline(store.list_records(tmp_path).records, machine(), store.rows_by_id(BOTH))
     assert (found.path if found else None) == (paths[number - 1] if number else None)
 
 
 def test_a_baseline_is_found_by_its_number_path_or_the_beginning_of_its_name(tmp_path: Path) -> None:
     """A number means this interpreter's folder, where that has it."""
-    committed = save_record(FIGURE, tmp_path / "named-machine", "run")
-    assert numbered_baseline(tmp_path, "0001", machine()).path == committed
+    committed = store.save_record(FIGURE, tmp_path / "named-machine", "run")
+    assert store.numbered_baseline(tmp_path, "0001", machine()).path == committed
     first, second, _ = (stored(tmp_path, FIGURE, name) for name in ("first", "second", "third"))
     for asked in ("0002", "0002_second", "0002_second*", "0002_s", str(second)):
-        assert numbered_baseline(tmp_path, asked, machine()).path == second
-    assert numbered_baseline(tmp_path, "0001", machine()).path == first
-    assert numbered_baseline(tmp_path, "named-machine/0001", machine()).path == committed
+        assert store.numbered_baseline(tmp_path, asked, machine()).path == second
+    assert store.numbered_baseline(tmp_path, "0001", machine()).path == first
+    assert store.numbered_baseline(tmp_path, "named-machine/0001", machine()).path == committed
 
 
 UNUSABLE: dict[str, tuple[str, ...]] = {
@@ -355,9 +320,9 @@ def test_whatever_is_asked_for_ends_in_a_sentence(tmp_path: Path) -> None:
     changed = {"one": FIGURE, "other": FIGURE, "broken": NO_CASE, "elsewhere": record([timed()], threads=1)}
     for name, data in changed.items():
         stored(tmp_path, data, name)
-    (own_folder(tmp_path) / "0003_broken.json").write_text("{")
+    (store.own_folder(tmp_path) / "0003_broken.json").write_text("{")
     for asked, words in UNUSABLE.items():
-        with pytest.raises(BaselineError) as caught:
-            numbered_baseline(tmp_path, asked, machine())
+        with pytest.raises(store.BaselineError) as caught:
+            store.numbered_baseline(tmp_path, asked, machine())
         assert len(str(caught.value).splitlines()) == 1
         assert all(word in str(caught.value) for word in words), asked

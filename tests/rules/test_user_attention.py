@@ -47,9 +47,7 @@ def test_a_wrong_kernel_is_refused(name: str) -> None:
 @pytest.mark.parametrize("has_heads", [True, False], ids=["in a model", "alone"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa", FLASH], ids=label)
-def test_a_correct_kernel_is_not_refused_and_leaves_the_seed_alone(
-    attention: str, precision: str, has_heads: bool
-) -> None:
+def test_a_correct_kernel_is_taken_and_leaves_the_seed_alone(attention: str, precision: str, has_heads: bool) -> None:
     before = torch.get_rng_state()
     assert refused(attention, precision, has_heads, seed=11) == ""
     assert torch.equal(torch.get_rng_state(), before)
@@ -68,22 +66,19 @@ def test_the_bound_is_that_of_the_precision(tmp_path: Path) -> None:
     assert refused(scaled, "bf16") == ""
 
 
-@pytest.mark.parametrize(
-    "dtype, is_tf32, sums",
-    [
+def test_bounds_are_no_wider_than_they_were() -> None:
+    """Of output and gradients, summed: a wider one would let wrong kernels pass, and none would say so."""
+    q, k, v, do = (torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
+    for dtype, is_tf32, sums in (
         (torch.float32, False, [0.000386519, 0.00471357, 0.0057847, 0.000356852]),
         (torch.float32, True, [1.04635, 14.0927, 17.1296, 0.94445]),
         (torch.bfloat16, False, [4.49309, 60.0612, 73.0526, 4.03189]),
-    ],
-)
-def test_bounds_are_no_wider_than_they_were(dtype: torch.dtype, is_tf32: bool, sums: list[float]) -> None:
-    """Of output and gradients, summed: a wider one would let wrong kernels pass, and none would say so."""
-    q, k, v, do = (torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
-    exact, allowed = exact_and_bounds(q, k, v, do, Arithmetic.of(dtype, is_tf32))
-    found = [float(bound.sum()) for bound in (allowed.output, allowed.dq, allowed.dk, allowed.dv)]
-    assert found == pytest.approx(sums, rel=1e-5)
-    leaves = q, k, v = q.double().requires_grad_(), k.double().requires_grad_(), v.double().requires_grad_()
-    output = scaled_dot_product_attention(q, k, v, is_causal=True)
+    ):
+        exact, allowed = exact_and_bounds(q, k, v, do, Arithmetic.of(dtype, is_tf32))
+        found = [float(bound.sum()) for bound in (allowed.output, allowed.dq, allowed.dk, allowed.dv)]
+        assert found == pytest.approx(sums, rel=1e-5)
+    leaves = [tensor.double().requires_grad_() for tensor in (q, k, v)]
+    output = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=True)
     gradients = torch.autograd.grad(output, leaves, do.double())
     torch.testing.assert_close((exact.output, exact.dq, exact.dk, exact.dv), (output.detach(), *gradients))
 
@@ -167,9 +162,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 def test_sequences_heads_and_lengths_of_the_cases_are_checked_too(planted: Callable[[str], str]) -> None:
     def outcomes(name: str, *cases: LanguageModelCase) -> list[str]:
-        return [
-            one.outcome for one in refusals([replace(case, attention=planted(name)) for case in cases], CPU).values()
-        ]
+        refused = refusals([replace(case, attention=planted(name)) for case in cases], CPU)
+        return [one.outcome for one in refused.values()]
 
     small, large = language_model_case(batch_size=2), language_model_case(FOUR_HEADS, batch_size=3)
     long = language_model_case(TOY.at_context(256))
@@ -186,46 +180,31 @@ def test_of_a_huge_batch_no_more_heads_are_checked_than_fit(monkeypatch: pytest.
     assert [call.args[-1] for call in checked.call_args_list] == [{(512, 2)}, {(1024,)}]
 
 
-@pytest.mark.parametrize(
-    "name, outcome, words",
-    [
-        ("raises", "error", "KeyError: 'hidden'"),
-        ("never_returns", "error", "it did not return within 1"),
+def test_a_function_that_fails_is_an_outcome(planted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, outcome, words in (
+        ("raises", "error", "KeyError: 'hidden'"), ("never_returns", "error", "it did not return within 1"),
         ("needs_a_gpu", "unsupported", "0 active drivers"),
         ("nothing", "incorrect", "it returns a NoneType, not a tensor"),
         ("first_three_heads", "incorrect", " x its bound at ("),
-    ],
-)
-def test_a_function_that_fails_is_an_outcome(
-    planted: Callable[[str], str], name: str, outcome: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention_check, "LONGEST_CHECK_SECONDS", 0.2 if name == "never_returns" else 60)
-    (found,) = refusals([language_model_case(FOUR_HEADS, attention=planted(name))], CPU).values()
-    assert (found.outcome, words in found.reason) == (outcome, True), found.reason
-    assert found.in_words.startswith("incorrect: error ") or "bound" not in words
+    ):  # fmt: skip
+        monkeypatch.setattr(attention_check, "LONGEST_CHECK_SECONDS", 0.2 if name == "never_returns" else 60)
+        (found,) = refusals([language_model_case(FOUR_HEADS, attention=planted(name))], CPU).values()
+        assert (found.outcome, words in found.reason) == (outcome, True), found.reason
+        assert found.in_words.startswith("incorrect: error ") or "bound" not in words
 
 
-def test_without_a_backward_pass_cases_that_have_none_are_timed_if_the_output_is_right(
-    planted: Callable[[str], str],
-) -> None:
-    """Of attention alone and in a model."""
-
-    def outcomes(name: str) -> list[str | None]:
-        alone = [
-            attention_case(phase=phase, attention=planted(name))
-            for phase in ("attention_forward", "attention_backward")
-        ]
-        cases = [
-            *alone,
-            *(language_model_case(phase=phase, attention=planted(name)) for phase in ("inference", "backward")),
-        ]
+def test_without_a_backward_pass_cases_that_have_none_are_timed(planted: Callable[[str], str]) -> None:
+    """If the output is right, of attention alone and in a model."""
+    for name, outcomes in (
+        ("forward_only", [None, "unsupported", None, "unsupported"]), ("wrong_forward_only", ["incorrect"] * 4)
+    ):  # fmt: skip
+        own = planted(name)
+        alone = [attention_case(phase=f"attention_{way}", attention=own) for way in ("forward", "backward")]
+        cases = [*alone, *(language_model_case(phase=phase, attention=own) for phase in ("inference", "backward"))]
         refused = refusals(cases, CPU)
         found = [refusal_of(case, refused, CPU) for case in cases]
-        assert all(one is None or one.outcome != "unsupported" or "planted.py:" in one.reason for one in found)
-        return [None if one is None else one.outcome for one in found]
-
-    assert outcomes("forward_only") == [None, "unsupported", None, "unsupported"]
-    assert outcomes("wrong_forward_only") == ["incorrect"] * 4
+        assert [one and one.outcome for one in found] == outcomes
+        assert all("planted.py:" in one.reason for one in found if one is not None and one.outcome == "unsupported")
 
 
 def test_a_function_of_multiples_is_checked_and_timed_at_these_alone(planted: Callable[[str], str]) -> None:
@@ -235,8 +214,8 @@ def test_a_function_of_multiples_is_checked_and_timed_at_these_alone(planted: Ca
     )
     refused = refusals(of_blocks, CPU)
     even, odd = (refusal_of(case, refused, CPU) for case in of_blocks)
-    assert (even, odd and odd.outcome) == (None, "unsupported")
     assert odd is not None
+    assert (even, odd.outcome) == (None, "unsupported")
     assert odd.reason.endswith("takes multiples of 16 tokens (multiple_of), and here are 50")
     (found,) = refusals(of_no_blocks, CPU).values()
     assert "has multiple_of '16'; it must be a number from 1 to 1024" in found.reason
@@ -272,9 +251,7 @@ def test_the_example_is_counted_and_saves_its_output_and_one_number_a_row() -> N
     assert counters.model_flops == naive.model_flops
 
 
-def test_one_that_cannot_be_played_is_not_counted_and_what_it_keeps_of_empty_tensors_reaches_no_real_call(
-    planted: Callable[[str], str],
-) -> None:
+def test_one_that_cannot_be_played_is_not_counted_and_keeps_no_empty_tensor(planted: Callable[[str], str]) -> None:
     with pytest.raises(NotCountedError, match="reads_a_value cannot be played on tensors without content"):
         counters_of(attention_case(attention=planted("reads_a_value")))
     case = attention_case(attention=planted("keeps_masks"))
@@ -284,14 +261,20 @@ def test_one_that_cannot_be_played_is_not_counted_and_what_it_keeps_of_empty_ten
     assert attention_named(case.attention).build()(q, q, q).isfinite().all()
 
 
-def test_a_case_is_named_by_file_and_function_and_known_by_its_path_in_the_repository(tmp_path: Path) -> None:
-    (tmp_path / "repository" / ".git").mkdir(parents=True)
-    name = f"{tmp_path}/repository/kernels/flash.py:attend"
+def test_a_case_is_named_by_its_function_and_known_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it was typed; so is an optimizer."""
+    folder, typed = tmp_path / "repository", "kernels/flash.py:attend"
+    (folder / ".git").mkdir(parents=True)
+    name = f"{folder}/{typed}"
     assert label(name) == label("kernels.flash:attend") == "flash.attend"
     assert AttentionCase.id_of(64, 256, "fp32", name) == "d64-seq256-fp32-flash.attend"
     assert LanguageModelCase.id_of("tiny", 64, "fp32", name) == "tiny-ctx64-fp32-flash.attend"
-    for case in (attention_case(attention=name), language_model_case(attention=name)):
-        assert case.identity()["attention"] == "kernels/flash.py:attend"
+    for where, given in ((tmp_path, name), (folder, typed)):
+        monkeypatch.chdir(where)
+        for case in (attention_case(attention=given), language_model_case(attention=given)):
+            assert case.identity()["attention"] == typed
+        assert language_model_case(phase="full_step", optimizer=given).identity()["optimizer"] == typed
+    assert language_model_case(phase="full_step", optimizer="a.b:SGD").identity()["optimizer"] == "a.b:SGD"
     inside = replace(SETTINGS, attentions=("naive", name), batch_sizes=(2,))
     identity = language_model_case(attention=name, size="tiny").identity()
     assert is_inside(identity, inside)
@@ -310,9 +293,7 @@ def test_functions_follow_the_table_as_typed_and_two_of_one_name_are_refused() -
         attentions("--attention", f"{EXAMPLE}:attended,examples.flash_attention:attended")
 
 
-def test_a_worker_elsewhere_gets_the_whole_path_and_one_that_lacks_the_file_none_of_its_cases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_elsewhere_gets_the_whole_path_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = replace(SETTINGS, attentions=("naive", f"{tmp_path}/added.py:attend"))
     assert received(sent(absent)).attentions == ("naive",)
     monkeypatch.chdir(EXAMPLE.parent)

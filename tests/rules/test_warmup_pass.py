@@ -12,13 +12,11 @@ import torch
 from perf_tests.audit.rounds import STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
 from perf_tests.bench.worker_plugin import received, sent
 from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CpuDevice, page_faults, seconds_per_page_fault
+from perf_tests.hardware.device import CpuDevice
 from perf_tests.passes.warmup import ROUNDS_BETWEEN, Study, WarmupStudyMeasure, traced_call
 from perf_tests.records.record import Json
-from perf_tests.report.screens import warmup_lines
 from perf_tests.traces.kernels import TracedRound, first_round_parts
 from tests.support.example_cases import CPU, SETTINGS
-from tests.support.synthetic import passed
 
 FALLING = [9.0, 7.0, 5.0, 3.0, 2.5, 2.0]
 FIRST_ROUND: Json = {
@@ -43,27 +41,22 @@ def without_timed_phase(slow: list[float]) -> Json:
     return {"warmup_rounds": 5, "leaves_out_timed_phase": True, "warmup_seconds": [0.5] * 5, "seconds": seconds}
 
 
-@pytest.mark.parametrize(
-    "found, rounds, said",
-    [
-        pytest.param(series([5.0, 2.0]), 2, "in all 5 processes; --warmup-rounds 5 covers that.", id="those slow"),
-        pytest.param(series(FALLING), 6, "in all 5 processes; set --warmup-rounds 6.", id="more than were set"),
-        pytest.param(
-            [*series([], drift=0.05)[:1], *series([5.0])[1:]], 1,
-            "1 warm-up round is enough in 4 of 5 processes, those that became steady; ", id="one never settles",
-        ),
-        pytest.param(
-            series([], drift=0.05), max(STUDIED_WARMUP_ROUNDS), "No process became steady within 20 rounds",
-            id="a machine that drifts",
-        ),
-        pytest.param(series([2.0], rounds=2)[:1], 5, "give at least --rounds 5", id="too few rounds"),
-        pytest.param(
-            [*series([5.0]), without_timed_phase([3.0])], 1,
-            "After a warm-up without the timed phase, 1 measured round was slow.", id="without the timed phase",
-        ),
-    ],
-)  # fmt: skip
-def test_as_many_rounds_are_recommended_as_were_slow(found: list[Json], rounds: int, said: str) -> None:
+RECOMMENDED: dict[str, tuple[list[Json], int, str]] = {
+    "those slow": (series([5.0, 2.0]), 2, "in all 5 processes; --warmup-rounds 5 covers that."),
+    "more than were set": (series(FALLING), 6, "in all 5 processes; set --warmup-rounds 6."),
+    "one never settles": ([*series([], drift=0.05)[:1], *series([5.0])[1:]], 1,
+                          "1 warm-up round is enough in 4 of 5 processes, those that became steady; "),
+    "a machine that drifts": (series([], drift=0.05), max(STUDIED_WARMUP_ROUNDS),
+                              "No process became steady within 20 rounds"),
+    "too few rounds": (series([2.0], rounds=2)[:1], 5, "give at least --rounds 5"),
+    "without the timed phase": ([*series([5.0]), without_timed_phase([3.0])], 1,
+                                "After a warm-up without the timed phase, 1 measured round was slow."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RECOMMENDED)
+def test_as_many_rounds_are_recommended_as_were_slow(what: str) -> None:
+    found, rounds, said = RECOMMENDED[what]
     values = warmup_values(found, FIRST_ROUND, 5)
     assert values["recommended_warmup_rounds"] == rounds
     assert values["flags"] == (["short_warmup"] if rounds > 5 else [])
@@ -79,18 +72,6 @@ def test_rounds_are_numbered_through_the_process_and_the_first_has_its_parts_whe
         seconds = [*process["seconds"][:3], 9.0, *process["seconds"][4:]]
         for outliers, one in (([], process), ([9], {**process, "seconds": seconds})):
             assert warmup_values([one], FIRST_ROUND, 5)["series"][0]["outliers"] == outliers
-
-
-def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> None:
-    study = "perf_tests/test_warmup.py::test_warmup_of_forward[tiny-ctx8-fp32-naive]"
-    quick = passed(study, "warmup", warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5))
-    slow = passed(study.replace("forward", "backward"), "warmup", warmup_values(series(FALLING), FIRST_ROUND, 5))
-    lines = warmup_lines([quick, slow])
-    assert all(words in lines[1] for words in ("allocator growth 75%", "round 3"))
-    assert any(line.startswith("warmup_of_backward tiny-ctx8-fp32-naive: 6 warm-up rounds") for line in lines)
-    assert lines[-1] == warmup_lines([slow, quick])[-1]
-    assert "--warmup-rounds 6, which warmup_of_backward tiny-ctx8-fp32-naive needs; 5 is too few" in lines[-1]
-    assert "5 covers every case of this study" in warmup_lines([quick])[-1]
 
 
 def test_a_study_is_as_many_rounds_as_it_says() -> None:
@@ -123,11 +104,11 @@ def test_a_process_runs_whole_rounds_or_their_set_up_and_makes_room_after_a_warm
     measure = WarmupStudyMeasure(study, Clock(device), device)
     measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
     assert ran == expected
-    if not study.traces_first_round:
-        numbers = (len(measure.values["warmup_seconds"]), len(measure.values["seconds"]))
-        assert numbers == (study.warmup_rounds, study.rounds)
-    else:
+    if study.traces_first_round:
         assert measure.values["first_round"]["seconds_per_page_fault"] > 0
+    else:
+        counts = [len(measure.values[name]) for name in ("warmup_seconds", "seconds")]
+        assert counts == [study.warmup_rounds, study.rounds]
 
 
 def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,16 +131,3 @@ def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, mo
     assert first.page_faults < (8 << 20) // mmap.PAGESIZE  # those of the import are its own
     imports = [event["name"] for event in first.events if event.get("name", "").startswith("import of planted")]
     assert imports == ["import of planted_outer"]
-
-
-def test_a_page_is_counted_when_it_is_touched_first() -> None:
-    pages = (1 << 20) // mmap.PAGESIZE
-    with mmap.mmap(-1, 1 << 20) as memory:
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-        before = page_faults()
-        memory[:: mmap.PAGESIZE] = b"\x01" * pages
-        assert pages <= page_faults() - before < 2 * pages
-        memory[:: mmap.PAGESIZE] = b"\x02" * pages
-        assert page_faults() - before < 2 * pages
-    assert seconds_per_page_fault() > 0

@@ -26,12 +26,9 @@ from tests.support.simulated_launches import SimulatedCase, gate_run
 
 CASE = "perf_tests/test_attention.py::test_attention_forward[d16-seq64-fp32-naive]"
 FAST, SLOW, FASTER, NOISY, SAME = "fast", "slow", "faster", "noisy", "same"
-RUNS = {
-    FAST: SimulatedCase(CASE),
-    SLOW: SimulatedCase(CASE, slowdown=0.1),
-    FASTER: SimulatedCase(CASE, slowdown=-0.2),
-    NOISY: SimulatedCase(CASE, pair_spread=0.3),
-}
+RUNS: dict[str, dict[str, float]] = {
+    FAST: {}, SLOW: {"slowdown": 0.1}, FASTER: {"slowdown": -0.2}, NOISY: {"pair_spread": 0.3}
+}  # fmt: skip
 BROKEN: Json = {"cannot": "ImportError while loading conftest"}
 ASKED = Asked("good", "main", CASE, ("--head-dim=16",), minutes=3)
 
@@ -40,8 +37,8 @@ ASKED = Asked("good", "main", CASE, ("--head-dim=16",), minutes=3)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the gate writes of each of `RUNS`, to its last look."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, case in RUNS.items():
-        gate_run([case], quadruples=4, path=folder / name)
+    for name, facts in RUNS.items():
+        gate_run([SimulatedCase(CASE, **facts)], quadruples=4, path=folder / name)
     header, *_ = (folder / FAST).read_text().splitlines()
     events: list[Json] = [{"event": "same", "case": CASE}, {"event": "end", "reason": "finished"}]
     (folder / SAME).write_text("\n".join([header, *map(json.dumps, events)]) + "\n")
@@ -87,9 +84,7 @@ def asked_of_the_gate(repository: Path) -> list[Json]:
     return [json.loads(line) for line in (repository.parent / "asked.jsonl").read_text().splitlines()]
 
 
-def test_the_first_slower_commit_is_found_by_the_benchmarks_of_the_working_tree_and_the_repository_left_as_it_was(
-    repository: Path,
-) -> None:
+def test_the_first_slower_commit_is_found_and_the_repository_left_as_it_was(repository: Path) -> None:
     """There are merges, commits that do not import, pages, and a bisection, a stash and changes of the user's."""
     add(repository, FAST, "second")
     git(repository, "checkout", "-q", "-b", "side")
@@ -105,9 +100,9 @@ def test_the_first_slower_commit_is_found_by_the_benchmarks_of_the_working_tree_
     git(repository, "checkout", "-q", "main")
     (repository / "model/case.json").write_text("stashed")
     git(repository, "stash")
-    (repository / "perf_tests/measuring.py").write_text("changed")
-    git(repository, "add", "--all")
-    (repository / "perf_tests/measuring.py").write_text("of the working tree")
+    for text in ("changed", "of the working tree"):
+        git(repository, "add", "--all")
+        (repository / "perf_tests/measuring.py").write_text(text)
     (repository / "untracked").touch()
     before = snapshot(repository)
     found, said = found_in(repository)
@@ -126,9 +121,7 @@ def test_the_first_slower_commit_is_found_by_the_benchmarks_of_the_working_tree_
         assert ("--gate-minutes=3" in run["words"]) != ("--gate-minutes=0" in run["words"])
 
 
-def test_a_model_of_another_repository_is_searched_in_its_commits_by_the_suites_benchmarks(
-    repository: Path,
-) -> None:
+def test_a_model_of_another_repository_is_searched_by_the_suites_benchmarks(repository: Path) -> None:
     """A path of the model is that of each commit; a folder of theirs named as ours stays theirs."""
     (repository / "model/lm.py").touch()
     add(repository, FAST, "second")
@@ -146,9 +139,7 @@ def test_a_model_of_another_repository_is_searched_in_its_commits_by_the_suites_
         assert (FOLDERS in model, model.endswith("/clone/model/lm.py:make")) == (True, True)
 
 
-def test_commits_that_cannot_be_judged_leave_several_suspects_and_those_without_code_are_not_measured(
-    repository: Path,
-) -> None:
+def test_commits_that_cannot_be_judged_leave_several_suspects(repository: Path) -> None:
     page = add(repository, None, "page")
     broken, slow = add(repository, BROKEN, "broken"), add(repository, SLOW, "slow")
     found, said = found_in(repository)
@@ -188,7 +179,7 @@ def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(rep
         (NOISY, "undecided", 3, "give it more --gate-minutes."),
     ],
 )
-def test_without_a_slowdown_at_bad_nothing_is_searched(
+def test_no_slowdown_ends_the_search(
     behaviour: str | Json, state: str, code: int, words: str, repository: Path
 ) -> None:
     add(repository, SLOW, "between")
@@ -209,9 +200,7 @@ def test_without_a_slowdown_at_bad_nothing_is_searched(
         ({"run": FAST, "forgets": True}, SLOW, r"^git bisect ended before its last commit: You need to start by"),
     ],
 )
-def test_what_no_commit_is_to_blame_for_ends_the_search_in_a_sentence(
-    between: str | Json, bad: str | Json, words: str, repository: Path
-) -> None:
+def test_what_no_commit_did_ends_the_search(between: str | Json, bad: str | Json, words: str, repository: Path) -> None:
     for name in ("one", "two", "three"):
         add(repository, between, name)
     add(repository, bad, "bad")
@@ -225,12 +214,10 @@ def test_revisions_between_which_there_is_nothing_to_search_are_told(repository:
     add(repository, FAST, "other")
     shared = git(repository, "rev-parse", "good")[:12]
     for good, bad, words in (
-        ("main", "good", "exchanged: BAD is older"),
-        ("main", "second", "are one commit"),
+        ("main", "good", "exchanged: BAD is older"), ("main", "second", "are one commit"),
         ("main", "side", f"two branches; give a GOOD that BAD contains, such as {shared}"),
-        ("nothing", "main", r"^bisect \S+ names no revision of this repository"),
-        ("", "main", r"^bisect \S+ names no revision of this repository"),
-    ):
+        *((nothing, "main", r"^bisect \S+ names no revision of this repository") for nothing in ("nothing", "")),
+    ):  # fmt: skip
         with pytest.raises((RevisionsError, TreeError), match=words):
             found_in(repository, good, bad)
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,10 +28,7 @@ OLDEST = "a554965"
 """The first commit whose model these benchmarks still measure."""
 NAIVE = "test_attention_forward[d16-seq256-fp32-naive]"
 
-TWICE_THE_WORK = (
-    "weights_BHTT = softmax(scores_BHTT)",
-    "softmax(scores_BHTT)\n        " * 9 + "weights_BHTT = softmax(scores_BHTT)",
-)
+SOFTMAX = "weights_BHTT = softmax(scores_BHTT)"
 
 
 def change(clone: Path, old: str, new: str, file: str = "attention") -> None:
@@ -68,7 +64,7 @@ def leftovers(clone: Path) -> list[object]:
 
 
 def test_a_planted_slowdown_is_found_counted_and_offered_and_fails_the_run(clone: Path) -> None:
-    change(clone, *TWICE_THE_WORK)
+    change(clone, SOFTMAX, "softmax(scores_BHTT)\n        " * 9 + SOFTMAX)
     said = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v", exit_code=1)
     (offered,) = (clone / ".benchmarks/gate").glob("*_accept.toml")
     for pattern in (
@@ -85,8 +81,9 @@ def test_a_planted_slowdown_is_found_counted_and_offered_and_fails_the_run(clone
 
 
 def test_base_under_another_interpreter_is_named_with_its_build_and_counts_without_failing(clone: Path) -> None:
-    python = f"--against-python={forked_python()}"
-    said = gate(clone, "--attention=naive", "--against=HEAD", python, "--gate-minutes=0.01")
+    said = gate(
+        clone, "--attention=naive", "--against=HEAD", f"--against-python={forked_python()}", "--gate-minutes=0.01"
+    )
     assert said.count(f"under {build_here()}") == 2
     assert "8 exact counters are the same on both sides" in said
     assert OF_TWO_BUILDS in said
@@ -116,10 +113,9 @@ def test_another_comment_is_the_same_program_and_ends_before_anything_is_measure
 
 
 def without_a_model(clone: Path) -> None:
-    kept = clone.parent / "kept"
-    shutil.move(clone / "model", kept)
+    (clone / "model").rename(clone.parent / "kept")
     commit(clone)
-    shutil.move(kept, clone / "model")
+    (clone.parent / "kept").rename(clone / "model")
 
 
 def with_another_interface(clone: Path) -> None:
@@ -172,9 +168,7 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
 
 
 @pytest.mark.parametrize(("way_to_end", "exit_code"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])
-def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
-    clone: Path, way_to_end: signal.Signals, exit_code: int
-) -> None:
+def test_an_ended_run_keeps_its_samples_and_no_tree(clone: Path, way_to_end: signal.Signals, exit_code: int) -> None:
     process = begin(clone, "--attention=naive", "--against=HEAD", "--gate-measure-same", "-v", python=sys.executable)
     assert process.stdout is not None
     seen = ""

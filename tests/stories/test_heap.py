@@ -6,19 +6,11 @@ Told by page faults, which a neighbour does not change as it changes times. Each
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from functools import cache
 
-import pytest
-
-from perf_tests.bench.loop import Measure, Row, TimedMeasure
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET, CpuDevice
-from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
+from perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET
 from perf_tests.records.record import Json
 from tests.support.documents import page
-from tests.support.example_cases import CPU, language_model_case
-from tests.support.fake_device import LoopBenchmark
 from tests.support.launch import ROOT
 
 BEGINNING = """
@@ -116,22 +108,3 @@ def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_free
     assert all(min(found["within 64 MiB"]) >= PAGES_OF_8_MiB and found["two threads"] == 1.0 for found in tries)
     assert min(tries[-1]["within 1 GiB"]) == 0
     assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("measuring")
-
-
-def two_rounds(one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
-    for _ in range(2):
-        one_round()
-
-
-MEASURES: dict[str, Callable[[CpuDevice], Measure]] = {
-    "timed": lambda device: TimedMeasure(LoopBenchmark(), Clock(device), device, 2, 3, Row(language_model_case())),
-    "served": lambda device: RoundsOnDemand(two_rounds, Clock(device), device, 3),
-}
-
-
-@pytest.mark.parametrize("name", MEASURES)
-def test_room_is_made_once_between_warm_up_and_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
-    monkeypatch.setattr(CpuDevice, "make_room", lambda device: ran.append("room"))
-    MEASURES[name](CpuDevice(CPU))(lambda: ran.append("round"))
-    assert ran == ["round"] * 3 + ["room"] + ["round"] * 2

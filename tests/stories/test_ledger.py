@@ -23,18 +23,14 @@ def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:
+    source, (ledger,) = checkout / "model/attention.py", (checkout / COUNTERS_FOLDER).glob("torch-*.csv")
     assert run(checkout, *ONE_CASE).returncode == 0
-    source = checkout / "model" / "attention.py"
     source.write_text(source.read_text().replace("q_BHTK @ k_BHTK", "q_BHTK.clone() @ k_BHTK"))
-    failed = run(checkout, *ONE_CASE)
-    assert failed.returncode == 1
-    (ledger,) = (checkout / COUNTERS_FOLDER).glob("torch-*.csv")
+    failed, updated, accepted = (run(checkout, *ONE_CASE, *more) for more in ((), ("--update-counters",), ()))
+    assert [ended.returncode for ended in (failed, updated, accepted)] == [1, 0, 0]
     assert "attention_forward d16-seq256-fp32-naive: kernel_launches 12 -> 13 (+1)" in failed.stdout
     assert re.search(rf"accept it with .*--update-counters` and commit {ledger.name}\.", failed.stdout)
-    updated = run(checkout, *ONE_CASE, "--update-counters")
-    assert updated.returncode == 0
     assert "kernel_launches 12 -> 13 (+1)" in updated.stdout
-    assert run(checkout, *ONE_CASE).returncode == 0
 
 
 def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown(checkout: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.selected import selectable_cases
-from perf_tests.cases.settings import Settings
 from tests.rules.test_against import settings
 from tests.support.fake_cuda import FakeCuda
 from tests.support.launch import ROOT
@@ -51,14 +50,10 @@ def test_with_a_driver_the_suites_run_on_its_gpu_too(has_driver: bool, monkeypat
     assert devices == ["cpu", "cuda"]
     assert [command.split()[0] for command in graphs] == ["perf_tests/test_full_step.py"]
     FakeCuda(monkeypatch)
-    grids = (on_a_gpu(smoke), settings(device="cuda", size="tiny", phase="all"))
+    typed = {name[2:]: value for name, value in pairwise(smoke.split()) if name.startswith("--") and value[0] != "-"}
+    grids = [settings(device="cuda", **words) for words in (typed, {"size": "tiny", "phase": "all"})]
     compiled = [sum(case[3] == "compiled" for case in AttentionCase.grid(grid)) for grid in grids]
     assert ([selectable_cases(grid) for grid in grids], compiled) == ([36, 288], [4, 40])
-
-
-def on_a_gpu(command: str) -> Settings:
-    typed = {name[2:]: value for name, value in pairwise(command.split()) if name.startswith("--") and value[0] != "-"}
-    return settings(device="cuda", **typed)
 
 
 @pytest.mark.skipif(DRIVER.exists(), reason="this machine shows its driver's file")

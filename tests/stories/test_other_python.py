@@ -26,9 +26,8 @@ def test_an_interpreter_with_all_that_is_needed_is_named_by_its_build() -> None:
 def test_what_an_interpreter_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = {"dependencies": ["torch>=99", "nothing-of-the-kind", "numpy"], "requires-python": ">=3.99"}
     monkeypatch.setattr(tomllib, "loads", Mock(return_value={"project": needs}))
-    with pytest.raises(
-        OtherPythonError, match=r"needs: Python >=3\.99, torch>=99 \(.* there\), nothing-of-the-kind \(not there\);"
-    ):
+    lacks = r"needs: Python >=3\.99, torch>=99 \(.* there\), nothing-of-the-kind \(not there\);"
+    with pytest.raises(OtherPythonError, match=lacks):
         other_python(forked_python(), "cpu")
 
 
@@ -40,9 +39,7 @@ def test_what_an_interpreter_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         (f'exec {sys.executable} -IS "$@"', "No module named 'torch'; make an environment of another build"),
     ],
 )
-def test_what_cannot_run_the_suite_is_refused_with_the_next_step(
-    script: str | None, words: str, tmp_path: Path
-) -> None:
+def test_what_cannot_run_the_suite_is_refused(script: str | None, words: str, tmp_path: Path) -> None:
     typed = str(tmp_path) if script is None else program(tmp_path, script)
     with pytest.raises(OtherPythonError, match=words):
         other_python(typed, "cpu")

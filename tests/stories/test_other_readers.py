@@ -5,11 +5,9 @@ it in READERS. Without it their tests say so; with it, one that is missing fails
 """
 
 import json
-import lzma
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -92,20 +90,6 @@ def test_otava_reads_the_history_and_finds_the_planted_step(tmp_path: Path) -> N
     steps = [line.strip() for line in shown.splitlines() if line.strip().endswith("%")]
     assert len(steps) == 1
     assert 0.17 < float(steps[0].strip("+%")) / 100 < 0.23
-
-
-def test_pytest_benchmark_compares_records(tmp_path: Path) -> None:
-    (packed,) = (ROOT / ".benchmarks/epyc-2core").glob("0001_*.json.xz")
-    data = lzma.decompress(packed.read_bytes())
-    names = [row["name"] for row in json.loads(data)["benchmarks"]]
-    copies = [str(tmp_path / f"machine-{number}.json") for number in (1, 2)]
-    for path in copies:
-        Path(path).write_bytes(data)
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", "--csv", str(tmp_path / "compared")]
-    ended = subprocess.run([*command, *copies], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    table = (tmp_path / "compared.csv").read_text()
-    assert [name for name in names if name not in table] == []
 
 
 SCHEMA = {"name": str, "value": float, "unit": str, "range": str, "extra": str}

@@ -39,9 +39,7 @@ def test_blocks_are_gathered_one_by_one() -> None:
 
 @pytest.mark.parametrize("variant, bucket_mb, reshard", WAYS)
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_closed_form_is_what_real_ranks_send(
-    variant: str, bucket_mb: float | None, reshard: bool, world: int
-) -> None:
+def test_the_closed_form_is_what_ranks_send(variant: str, bucket_mb: float | None, reshard: bool, world: int) -> None:
     formed = step_messages(variant, SHAPES, world, bucket_mb, reshard, NORM_OF_EACH)
     for sent in on_ranks("messages_sent", variant, bucket_mb, reshard, world=world):
         assert sorted(sent) == sorted(formed)

@@ -192,10 +192,8 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
 
 def test_the_screen_of_the_tutorial_is_that_of_the_record_it_names() -> None:
     text = page("tutorial")
-    record = read_record(named(text, r"json\.xz")).data
-    assert is_shortened(
-        list(filter(None, indented(block(text, "screen")))), [line.rstrip() for line in result_lines(record)]
-    )
+    printed = [line.rstrip() for line in result_lines(read_record(named(text, r"json\.xz")).data)]
+    assert is_shortened(filter(None, indented(block(text, "screen"))), printed)
 
 
 @pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (CLAIM, 5)])
@@ -266,11 +264,9 @@ def test_the_rules_of_other_tools_are_those_of_the_gates_evidence() -> None:
     rows = [[re.sub(r"[*`,]", "", cell) for cell in row] for row in shown]
     assert len(rows) == 5
     (none, runs), *others = sorted((int(alarms.split()[0]), alarms.split()[-1]) for _, alarms, _ in rows)
-    claim = (
-        f"no false alarm in {runs} runs of unchanged code, where other rules raise {others[0][0]} to {others[-1][0]}"
-    )
-    assert none == 0
-    assert claim in " ".join(README.split())
+    raised = f"where other rules raise {others[0][0]} to {others[-1][0]}"
+    claim = f"no false alarm in {runs} runs of unchanged code, {raised}"
+    assert (none, claim in " ".join(README.split())) == (0, True)
     assert [(alarms, found) for name, alarms, found in rows] == [said[name] for name, *_ in rows]
 
 
@@ -302,7 +298,6 @@ def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
 
 
 def test_each_source_file_that_a_page_quotes_exists() -> None:
-    folders = r"`((?:model|perf_tests|numerics_tests|docs|published)/[\w./-]*)`"
-    assert [
-        path for page in PAGES for path in re.findall(folders, page.read_text()) if not (ROOT / path).exists()
-    ] == []
+    quoted = re.compile(r"`((?:model|perf_tests|numerics_tests|docs|published)/[\w./-]*)`")
+    paths = [path for page in PAGES for path in quoted.findall(page.read_text())]
+    assert [path for path in paths if not (ROOT / path).exists()] == []

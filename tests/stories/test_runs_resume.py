@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.records.journal import JournalContents, read_journal
 from perf_tests.records.record import Json, identity_of
 from perf_tests.verbs.run import of_pytest
 from tests.support.forked_python import forked_python
@@ -25,6 +24,7 @@ from tests.support.launch import (
     copied,
     finish,
     finished,
+    journal_of,
     launch,
     launched_once,
     record_files,
@@ -38,13 +38,6 @@ DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
 WAITS_AT_16 = (f"--model={MODELS}:WaitsAt16", *THREE_CASES)
 
 
-def journal_of(launched: Launch) -> JournalContents:
-    (path,) = launched.journals
-    contents = read_journal(path)
-    assert contents is not None
-    return contents
-
-
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Launch]:
     """A run ended by a signal in the second of three cases; by SIGTERM one that `perf-tests run` began."""
@@ -52,9 +45,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Launch]:
     begun = {name: suite(storage, *DIES_AT_16) for name, storage in storages.items()}
     python, words = begun["SIGTERM"][:3], begun["SIGTERM"][4:]
     begun["SIGTERM"] = (*python, *of_pytest(words))
-    return {
-        name: finish(start_command(command, PLANTED_SIGNAL=name), storages[name]) for name, command in begun.items()
-    }
+    return {name: finish(start_command(typed, PLANTED_SIGNAL=name), storages[name]) for name, typed in begun.items()}
 
 
 @pytest.mark.parametrize("sent, exit_code, began", [("SIGKILL", -9, 1), ("SIGINT", 2, 0), ("SIGTERM", 143, 0)])
@@ -62,22 +53,17 @@ def test_a_signal_ends_a_run_by_its_exit_code_and_loses_only_the_case_in_flight(
     sent: str, exit_code: int, began: int, ended: dict[str, Launch]
 ) -> None:
     assert ended[sent].exit_code == exit_code, ended[sent].output + ended[sent].errors
-    assert ended[sent].records == []
-    assert finished(ended[sent]) == {AT_8}
+    assert (ended[sent].records, finished(ended[sent])) == ([], {AT_8})
     in_flight = sum(count for case, count in journal_of(ended[sent]).starts.items() if case.endswith(AT_16))
     assert in_flight == began, "only a kill may have been the fault of its case"
 
 
-def test_the_command_that_an_interrupted_run_prints_completes_it_with_the_rounds_measured_before(
-    ended: dict[str, Launch],
-) -> None:
+def test_the_command_that_an_interrupted_run_prints_completes_it(ended: dict[str, Launch]) -> None:
     interrupted, before = ended["SIGINT"], journal_of(ended["SIGINT"]).benchmarks
     pytest_name, *arguments = shlex.split(interrupted.output.partition("resume with `")[2].partition("`")[0])
-    completed = finish(start_command((forked_python(), "-m", pytest_name, *arguments)), interrupted.storage)
-    assert completed.exit_code == 0
+    completed = finish(start_command((forked_python(), "-m", pytest_name, *arguments)), interrupted.storage, exits=0)
     assert "1 of 3 cases were done" in completed.output
-    assert completed.measured.keys() == ALL_THREE
-    assert (len(completed.record["benchmarks"]), completed.record["outcomes"], completed.journals) == (3, [], [])
+    assert ({*completed.measured}, completed.outcomes, completed.journals) == (ALL_THREE, {}, [])
     assert before == [completed.measured[AT_8]]
     assert re.search(r"resume with `\S+( -m perf_tests)? run -", ended["SIGTERM"].output)
     assert "--config-file" not in ended["SIGTERM"].output.partition("resume with `")[2]
@@ -92,26 +78,21 @@ def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, La
     assert "died twice while this case ran, last of: Segmentation fault" in last.outcomes[AT_16]["reason"]
 
 
-def test_a_case_in_which_the_process_was_killed_twice_is_the_users_to_decide(
-    ended: dict[str, Launch], tmp_path: Path
-) -> None:
+def test_a_case_killed_twice_is_the_users_to_decide(ended: dict[str, Launch], tmp_path: Path) -> None:
     storage = copied(ended["SIGKILL"], tmp_path)
     launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-    third = launch(storage, *DIES_AT_16, "--resume")
-    assert (third.exit_code, third.records) == (1, [])
+    third = launch(storage, *DIES_AT_16, "--resume", exits=1)
+    assert third.records == []
     assert "the process was killed twice while forward tiny-ctx16-fp32-own ran" in third.output
-    saved = launch(storage, *DIES_AT_16, "--resume")
-    assert (saved.exit_code, saved.journals) == (1, [])
-    assert saved.outcomes[AT_16]["outcome"] == "process_died"
+    saved = launch(storage, *DIES_AT_16, "--resume", exits=1)
+    assert (saved.journals, saved.outcomes[AT_16]["outcome"]) == ([], "process_died")
 
 
 def test_a_run_goes_on_after_a_case_that_hangs(tmp_path: Path) -> None:
     never = str(tmp_path / "never")
     hung = launch(tmp_path, *WAITS_AT_16, "-p", "tests.support.impatient_at_16", PLANTED_GATE=never)
-    assert hung.exit_code == 1
-    assert hung.measured.keys() | hung.outcomes.keys() == ALL_THREE
-    assert hung.outcomes[AT_16]["outcome"] == "timed_out"
-    assert hung.journals == []
+    assert (hung.exit_code, hung.journals, {*hung.measured}) == (1, [], ALL_THREE - {AT_16})
+    assert {name: row["outcome"] for name, row in hung.outcomes.items()} == {AT_16: "timed_out"}
 
 
 def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Path) -> None:
@@ -124,11 +105,10 @@ def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Pat
             assert time.monotonic() < deadline, "the first run never finished a case"
             time.sleep(0.05)
         (journal,) = tmp_path.glob("*/journal-*")
-        second = launch(tmp_path, *WAITS_AT_16, "--resume")
+        second = launch(tmp_path, *WAITS_AT_16, "--resume", exits=4)
     finally:
         gate.touch()
         complete = finish(first, tmp_path)
-    assert second.exit_code == 4
     assert f"Process {journal.stem.rpartition('-')[2]} is measuring here already" in second.errors
     assert (complete.exit_code, set(complete.measured), complete.journals) == (0, ALL_THREE, [])
 
@@ -136,7 +116,7 @@ def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Pat
 GRID = ("--phase=forward", "--context=8,16", "--attention=naive,flex", "-k=not attention", "--kernels")
 """Two cases, their passes, and as many of an attention that this device does not have."""
 
-whole = launched_once(*GRID)
+whole = launched_once(*GRID, exits=0)
 
 
 def cases(record: Json) -> dict[str, list[tuple[str, Json]]]:
@@ -149,29 +129,23 @@ def cases(record: Json) -> dict[str, list[tuple[str, Json]]]:
 
 
 def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_path: Path) -> None:
-    assert whole.exit_code == 0, whole.output + whole.errors
     slow = (*GRID, "-p", "tests.support.a_minute_a_case", "--resume")
-    first = launch(tmp_path / "first", *slow, "--time-limit=2.5")
-    assert first.exit_code == 0, first.output + first.errors
+    first = launch(tmp_path / "first", *slow, "--time-limit=2.5", exits=0)
     assert "--time-limit 2.5 is reached, 4 cases are left" in first.output
     assert "resume with `pytest" in first.output
     opening = first.output.partition("No interrupted run of this machine to resume; this is a new run.")
     assert "test_forward.py" not in opening[0].partition("collected")[2]
     assert "test_forward.py" in opening[2], "it is said before the first case"
     assert len(finished(first)) == 4
-    second = launch(copied(first, tmp_path), *slow, "--time-limit=2.6")
-    assert (second.exit_code, second.journals) == (0, []), second.output + second.errors
-    assert cases(second.record) == cases(whole.record)
+    second = launch(copied(first, tmp_path), *slow, "--time-limit=2.6", exits=0)
+    assert (cases(second.record), second.journals) == (cases(whole.record), [])
     assert len(cases(whole.record)["passes"]) == 2
 
 
-def test_shards_are_merged_to_the_record_of_one_go(
-    whole: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_make_the_record_of_one_go(whole: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     storage = copied(whole, tmp_path)
     for share in (1, 2):
-        shard = launch(storage, *GRID, f"--shard={share}/2", "--benchmark-compare", "--resume")
-        assert shard.exit_code == 0, shard.output + shard.errors
+        shard = launch(storage, *GRID, f"--shard={share}/2", "--benchmark-compare", "--resume", exits=0)
         assert "4 cases of these axes not selected, so not reported as missing." in shard.output
     paths = record_files(storage)[1:]
     before = [path.read_bytes() for path in paths]

@@ -76,9 +76,7 @@ def test_a_process_ends_with_its_starter_and_not_with_the_thread_that_started_it
         assert process.wait() == -signal.SIGKILL
 
 
-def test_sigterm_ends_the_wait_for_a_worker_once_and_the_worker_leaves_its_end_to_the_run(
-    worker: WorkerProcess,
-) -> None:
+def test_sigterm_ends_the_wait_for_a_worker_once_and_not_the_worker(worker: WorkerProcess) -> None:
     """Otherwise its death would be the outcome of a case."""
     cleaned_up = []
 
@@ -138,10 +136,8 @@ while True:
 
 def test_a_worker_at_work_and_its_forks_end_at_once_when_the_run_is_killed(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
-    variables = inherited(PYTHONPATH=str(ROOT), **{VARIABLE: "a test of this"})
-    with subprocess.Popen(
-        [sys.executable, "-c", STARTER], cwd=tmp_path, env=variables, stdin=subprocess.PIPE
-    ) as starter:
+    marked = inherited(PYTHONPATH=str(ROOT), **{VARIABLE: "a test of this"})
+    with subprocess.Popen([sys.executable, "-c", STARTER], cwd=tmp_path, env=marked, stdin=subprocess.PIPE) as starter:
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("worker-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -160,9 +156,7 @@ for task in end.makefile("rb"):
 """
 
 
-def test_what_a_worker_answers_once_the_time_of_its_case_is_up_is_not_taken_for_the_answer_of_the_next(
-    tmp_path: Path,
-) -> None:
+def test_what_a_worker_answers_too_late_is_not_taken_for_the_next_answer(tmp_path: Path) -> None:
     def raise_error(number: int, frame: object) -> None:
         raise TimedOutError
 
@@ -199,5 +193,4 @@ def test_a_process_that_could_not_even_end_itself_tells_the_next_one(tmp_path: P
     journal.close()
     again = read_journal(path)
     assert again is not None
-    assert [row["outcome"] for row in again.outcomes] == ["timed_out"]
-    assert again.benchmarks == [timed(BACKWARD)]
+    assert ([row["outcome"] for row in again.outcomes], again.benchmarks) == (["timed_out"], [timed(BACKWARD)])

@@ -75,7 +75,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine/train").mkdir(parents=True)
     (folder / "mine/train/model.py").write_text("\n".join(MODEL) + "\n")
     git(folder, "init", "-q", "--bare", "origin.git")
-    git(folder / "mine", "init", "-q", "-b", "main")
     commit(folder / "mine")
     git(folder / "mine", "remote", "add", "origin", str(folder / "origin.git"))
     (folder / "published").mkdir()

@@ -43,10 +43,7 @@ TOO_FAST = model_row(mean_ms="90")
 
 def model_table() -> list[Row]:
     """All that an honest write-up has."""
-    return [
-        model_row(*labels)
-        for labels in product(("small", "medium", "large", "xl"), (128, 512), PEAK, SHARES_OF_FORWARD)
-    ]
+    return [model_row(*of) for of in product(("small", "medium", "large", "xl"), (128, 512), PEAK, SHARES_OF_FORWARD)]
 
 
 def attention_row(sequence: int = 8192, phase: str = "forward", compiled: str = "no", **changes: str) -> Row:

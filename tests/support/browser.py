@@ -26,14 +26,12 @@ def chromium() -> str | None:
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
-def opened(
-    page: Path, profile: Path, address: str = "", scheme: int = LIGHT, driver: str = ""
-) -> tuple[str, list[str]]:
+def opened(page: Path, home: Path, address: str = "", scheme: int = LIGHT, driver: str = "") -> tuple[str, list[str]]:
     """(what the page is once its programs have run, what it said on the console); `driver` runs at its end."""
     browser = chromium()
     assert browser is not None
     page = driven(page, driver) if driver else page
-    words = [f"--user-data-dir={profile}", f"--blink-settings=preferredColorScheme={scheme}", WAITING]
+    words = [f"--user-data-dir={home}", f"--blink-settings=preferredColorScheme={scheme}", WAITING]
     ended = subprocess.run(
         [browser, *OPTIONS, *words, f"{page.as_uri()}{address}"], capture_output=True, text=True, timeout=MOST_SECONDS
     )

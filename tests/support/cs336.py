@@ -74,8 +74,7 @@ def everything() -> Json:
         for way in ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2")
     ]  # fmt: skip
     rows += [timed("optimizer", TIMES, phase="optimizer", **course)]
-    message = timed_collective(1_000_000)
-    rows += [{**message, "extra_info": {**message["extra_info"], "collective": "all_reduce"}}]
+    rows += [timed_collective(1_000_000, collective="all_reduce")]
     of_step = traced(FULL_STEP, phase="full_step", **course)
     region = {"launches": 4, "share_of_kernel_time": 0.5, "seconds": 2.0, "is_backward": True}
     of_step["values"]["regions"] = [

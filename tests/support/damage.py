@@ -39,19 +39,8 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 KEYS = ("", "x", "\u2028", "\x00", "id", "</script>", "accepted")
 TAILS = (
-    b"\x00",
-    b"\xef\xbb\xbf",
-    b"\r\n",
-    b"\n",
-    b"\xff",
-    b"[" * 3000,
-    b"{",
-    b"}",
-    b'"',
-    b"\x1f\x8b\x08",
-    b"-",
-    b"NaN,",
-)
+    b"\x00", b"\xef\xbb\xbf", b"\r\n", b"\n", b"\xff", b"[" * 3000, b"{", b"}", b'"', b"\x1f\x8b\x08", b"-", b"NaN,",
+)  # fmt: skip
 
 
 def bytes_damaged(chance: Random, content: bytes) -> bytes:

@@ -59,6 +59,4 @@ def commands(text: str) -> list[str]:
     typed = [line.partition(" #")[0].removeprefix("$ ").strip() for line in indented(text)]
     without_blocks = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     typed += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_blocks)]
-    return [
-        line for line in dict.fromkeys(typed) if re.match(r"(pytest|pytest-benchmark compare|make|python -m) ", line)
-    ]
+    return [one for one in dict.fromkeys(typed) if re.match(r"(pytest|pytest-benchmark compare|make|python -m) ", one)]

@@ -8,7 +8,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from unittest import mock
@@ -21,27 +21,19 @@ from perf_tests.__main__ import main as run_verb
 from perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
 from perf_tests.bench.session import Run
-from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Rules
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.phases import FINE, USAGE
 from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.machine import machine_identity
+from perf_tests.records import store
 from perf_tests.records.published import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, unpacked, why_not_a_record
-from perf_tests.records.store import (
-    BaselineError,
-    compare,
-    numbered_baseline,
-    read_record,
-    record_files,
-    rows_by_id,
-)
 from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
-from tests.support import simulated_launches, synthetic
+from tests.support import example_cases, simulated_launches, synthetic
 from tests.support.damage import CSV, JSON, LINES, PIPED, ROOT, SQLITE, TAR, TOML, Reader
 from tests.support.synthetic_nsys import one_layer
 from tests.support.synthetic_trace import forward_and_backward
@@ -52,7 +44,7 @@ COMMITTED = ROOT / ".benchmarks/epyc-2core"
 @cache
 def record() -> bytes:
     """Committed rows of each kind, and a case without a timing."""
-    data, study = (read_record(path).data for path in record_files(COMMITTED, "000[12]_*"))
+    data, study = (store.read_record(path).data for path in store.record_files(COMMITTED, "000[12]_*"))
     rows = data["benchmarks"]
     alone = [row for row in rows if row["extra_info"].get("head_dim")]
     layered = [row for row in data["passes"] if row["values"].get("attention")]
@@ -156,12 +148,12 @@ def baseline(words: list[str]) -> int:
     """Choose a baseline as --benchmark-compare=PATH does."""
     own = json.loads(launch(1))
     try:
-        found = numbered_baseline(Path(words[0]).parent, words[0], own["machine_info"])
-    except BaselineError as error:
+        found = store.numbered_baseline(Path(words[0]).parent, words[0], own["machine_info"])
+    except store.BaselineError as error:
         print(error)
         return USAGE
     show_beside_baseline(own["benchmarks"], found.data, found.name)
-    comparison_lines(compare(found.data, own), 120)
+    comparison_lines(store.compare(found.data, own), 120)
     return FINE
 
 
@@ -180,13 +172,7 @@ def earlier() -> Mapping[str, bytes]:
     return head | {f"machine/000{n}_base.json": dated(n, "base") for n in range(3, 7)}
 
 
-SETTINGS = Settings(
-    device="cpu", sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
-    checkpoints=("none",), phases=("forward", "full_step"), head_dims=(), sequence_lengths=(),
-    attention_alone_precisions=(), attention_alone_implementations=(), batch_sizes=(4,),
-    vocab_size=None, warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
-    memory_budget_bytes=None, model=None, model_arguments=(), passes=(), memory_snapshot=False, nvtx=False,
-)  # fmt: skip
+SETTINGS = replace(example_cases.SETTINGS, phases=("forward", "full_step"), batch_sizes=(4,))
 
 
 def compared(words: list[str]) -> int:
@@ -195,7 +181,7 @@ def compared(words: list[str]) -> int:
     del record["benchmarks"][1:]
     run = Run(gone_counts=True, record=record)
     saving = SavingOptions(Path(words[0]), compare=True)
-    run.baseline = choose_baseline(run, saving, record["machine_info"], rows_by_id(record))
+    run.baseline = choose_baseline(run, saving, record["machine_info"], store.rows_by_id(record))
     hold_against_baseline(run, record, saving, SETTINGS)
     print(*run.notes, *run.verdict_lines, *comparison_lines(run.rows, 120), sep="\n")
     return FINE
@@ -215,10 +201,6 @@ def state() -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def expedition_page(words: list[str]) -> int:
-    return expedition.main(["page", "--out", words[0]])
 
 
 def cached_ceilings() -> bytes:
@@ -289,9 +271,8 @@ READERS: dict[str, Reader] = {
     "baseline": Reader("{file}", "machine/0001_a.json", lambda: launch(1), JSON, verb=baseline),
     "stored": Reader("{folder}", "machine/0007_base.json", lambda: dated(7, "base"), JSON,
                      beside=earlier, verb=compared, writes=""),
-    "expedition": Reader("{folder}", "state.tar.xz", state, TAR,
-                         partial(lzma.compress, preset=0), verb=expedition_page,
-                         writes="expedition.md"),
+    "expedition": Reader("{folder}", "state.tar.xz", state, TAR, partial(lzma.compress, preset=0),
+                         verb=lambda words: expedition.main(["page", "--out", *words]), writes="expedition.md"),
     "ceilings": Reader("{folder}", "transformer-perf-tests/ceilings-cpu.json", cached_ceilings, JSON,
                        verb=predict, writes="transformer-perf-tests/"),
     "trace": Reader("kernels {file}", "t.trace.json.gz", trace, JSON, gzip.compress),

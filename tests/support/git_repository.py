@@ -19,7 +19,6 @@ def copy_suite(folder: Path) -> None:
 def make_repository(folder: Path) -> Path:
     """The suite as it is, committed as `main`."""
     copy_suite(folder)
-    git(folder, "init", "-q", "-b", "main")
     commit(folder)
     return folder
 
@@ -35,5 +34,8 @@ def git(folder: Path, *words: str, date: str = "") -> str:
 
 
 def commit(folder: Path) -> None:
+    """Commit all that is there; the folder becomes a repository where it is none."""
+    if not (folder / ".git").exists():
+        git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "--all")
     git(folder, "commit", "-q", "-m", "a state")

@@ -11,7 +11,7 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from perf_tests.records.journal import read_journal
+from perf_tests.records.journal import JournalContents, read_journal
 from perf_tests.records.record import Json
 from tests.support.forked_python import forked_python
 
@@ -69,12 +69,17 @@ class Launch:
         return {short(row["fullname"]): row for row in self.record["benchmarks"]}
 
 
-def finished(launched: Launch) -> set[str]:
-    """The cases that the only journal holds, by short name."""
+def journal_of(launched: Launch) -> JournalContents:
+    """What the only journal holds."""
     (journal,) = launched.journals
     contents = read_journal(journal)
     assert contents is not None
-    return {short(case_id) for case_id in contents.finished_ids}
+    return contents
+
+
+def finished(launched: Launch) -> set[str]:
+    """The cases that the only journal holds, by short name."""
+    return {short(case_id) for case_id in journal_of(launched).finished_ids}
 
 
 def copied(launched: Launch, folder: Path) -> Path:
@@ -116,13 +121,15 @@ def start_command(
     return subprocess.Popen(command, cwd=cwd, env=variables, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str], storage: Path) -> Launch:
+def finish(process: subprocess.Popen[str], storage: Path, exits: int | None = None) -> Launch:
+    """How it ended; `exits` is the exit code that it must end with."""
     output, errors = process.communicate(timeout=300)
+    assert exits in (None, process.returncode), output + errors
     return Launch(process.returncode, output, errors, storage)
 
 
-def launch(storage: Path, *arguments: str, **environment: str) -> Launch:
-    return finish(start(storage, *arguments, **environment), storage)
+def launch(storage: Path, *arguments: str, exits: int | None = None, **environment: str) -> Launch:
+    return finish(start(storage, *arguments, **environment), storage, exits)
 
 
 def launch_all(launches: Iterable[Sequence[str]], cwd: Path = ROOT) -> list[tuple[int, str, str]]:
@@ -135,11 +142,13 @@ def launch_all(launches: Iterable[Sequence[str]], cwd: Path = ROOT) -> list[tupl
     return [(code, output, errors) for code, output, errors in json.loads(process.stdout)]
 
 
-def launched_once(*arguments: str, **environment: str) -> Callable[[pytest.TempPathFactory], Launch]:
+def launched_once(
+    *arguments: str, exits: int | None = None, **environment: str
+) -> Callable[[pytest.TempPathFactory], Launch]:
     """A fixture: one launch for all tests of a module."""
 
     @pytest.fixture(scope="module")
     def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-        return launch(tmp_path_factory.mktemp("launched"), *arguments, **environment)
+        return launch(tmp_path_factory.mktemp("launched"), *arguments, exits=exits, **environment)
 
     return launched

@@ -12,16 +12,7 @@ from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from tests.support.git_repository import git
-from tests.support.synthetic import (
-    FORWARD,
-    attention_identity,
-    identity,
-    machine,
-    record,
-    timed,
-    untimed,
-    write_record,
-)
+from tests.support.synthetic import FORWARD, attention_identity, identity, machine, record, timed, untimed, write_record
 
 NO_LOG = Log({}, {}, {})
 COUNT, START = 24, 14
@@ -32,14 +23,12 @@ def name_of(number: int) -> str:
     return f"{number:02x}" * 20
 
 
-def launch(
-    number: int, seconds: float, commit: str | None = None, sentinel: float | None = 1e-3, **extra: object
-) -> Json:
+def launch(number: int, seconds: float, commit: str = "", sentinel: float | None = 1e-3, **extra: object) -> Json:
     """A record of one case, of a commit made in minute `number`."""
     day = f"2030-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
     around: Json = {} if sentinel is None else {"sentinel_seconds": [sentinel, sentinel]}
     data = record([timed(FORWARD, [seconds] * 5, **around, **extra)], written=day)
-    identifier = name_of(number) if commit is None else commit
+    identifier = commit or name_of(number)
     return {**data, "commit_info": {"id": identifier, "dirty": False, "time": day}}
 
 
@@ -122,12 +111,10 @@ def _launch_of_thirty(
             continue
         row = timed(case_id, seconds.tolist(), sentinel_seconds=[sentinel, sentinel], **facts)
         row["extra_info"]["matmul_ceiling_tflops_per_second"] = 0.1 / sentinel
-        rows.append(row if "context_length" in facts else {**row, "extra_info": _alone(row, facts)})
+        if "context_length" not in facts:  # of attention alone
+            measured = {name: value for name, value in row["extra_info"].items() if name not in identity()}
+            row["extra_info"] = facts | measured
+        rows.append(row)
     day_of = f"2030-01-{1 + place:02}T{1 + hour:02}:00:00+00:00"
     told = {"id": commit, "dirty": False, "time": f"2030-01-{1 + place:02}T00:00:00+00:00"}
     return {**record(rows, lost, written=day_of), "commit_info": told}
-
-
-def _alone(row: Json, facts: Json) -> Json:
-    """What the row of attention alone has beside its identity, without a model's."""
-    return facts | {name: value for name, value in row["extra_info"].items() if name not in identity()}

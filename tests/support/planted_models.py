@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import torch
 from torch import Tensor, nn
@@ -148,11 +149,7 @@ class DiskTurnsReadOnly(Healthy):
 
     def before_forward(self) -> None:
         if "PLANTED_READ_ONLY" in os.environ:
-            os.link = refuse_to_link
-
-
-def refuse_to_link(*arguments: object, **names: object) -> None:
-    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            os.link = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
 
 
 class FailsWithoutGraph(Healthy):
@@ -266,15 +263,6 @@ class Bidirectional(Averaging):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return super().forward(tokens_BT) + super().forward(tokens_BT.flip(1)).flip(1)
-
-
-class Masked(Averaging):
-    """Gives its causal mask to fused attention as a tensor."""
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        length, embedded = tokens_BT.shape[1], self.embedding(tokens_BT)
-        mask_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).tril()
-        return self.head(nn.functional.scaled_dot_product_attention(embedded, embedded, embedded, attn_mask=mask_TT))
 
 
 class GroupsItsExperts(Averaging):

@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests.predict.counters import counters_of
-from perf_tests.predict.published import (
-    CONDITIONS,
-    TABLE,
-    PublishedPeak,
-    cublas_workspace_bytes,
-    predicted_bytes,
-)
+from perf_tests.predict.published import CONDITIONS, TABLE, PublishedPeak, cublas_workspace_bytes, predicted_bytes
 from perf_tests.records.published import published_rows
 
 OUTLIERS = "memory_outliers.csv"

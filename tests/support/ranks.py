@@ -27,10 +27,10 @@ def launch_ranks(
     Without the line that gloo writes of each connection before torch 2.11, past Python.
     """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
-    processes = [
-        start(storage, OF_MODELS, *arguments, *of_rank[rank], **{"RANK": str(rank), **address, **environment})
-        for rank in range(world)
-    ]
+    processes = []
+    for rank in range(world):
+        variables = {"RANK": str(rank), **address, **environment}
+        processes.append(start(storage, OF_MODELS, *arguments, *of_rank[rank], **variables))
     ended = [finish(process, storage) for process in processes]
     return [replace(rank, output=re.sub(r"^\[Gloo\] .*\n", "", rank.output, flags=re.MULTILINE)) for rank in ended]
 

@@ -15,16 +15,8 @@ from functools import cache
 import numpy as np
 
 from claims.statistics import Share
+from perf_tests.gate import stages
 from perf_tests.gate.samples import Clock, GateSamples, Rules
-from perf_tests.gate.stages import (
-    Confirmed,
-    Screened,
-    confirm_values,
-    confirmed_so_far,
-    interim_analyses,
-    screen_values,
-    suite_shift,
-)
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, moderated, pair_values
 from tests.support.simulated_launches import RULES, log_rounds
 
@@ -91,8 +83,8 @@ def _spread_of_centres() -> float:
 class JudgedSuites:
     """Runs of the gate: flags and launch pairs (suites, cases)."""
 
-    screened: Screened
-    confirmed: Confirmed
+    screened: stages.Screened
+    confirmed: stages.Confirmed
     pairs: Floats
     estimates: Floats
     """What would be reported as the effect of a case: a log ratio from the launches that decided."""
@@ -109,17 +101,19 @@ class JudgedSuites:
 def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules = RULES) -> JudgedSuites:
     """Whole runs out of pair values of stage 1, (suites, cases, pairs), and of stage 2 for the cases it wants."""
     first, slower = looked_early(first, rules)
-    screened = screen_values(first, rules, slower)
-    second, state = second_of(screened.candidates), confirmed_so_far(screened, slower)
+    screened = stages.screen_values(first, rules, slower)
+    second, state = second_of(screened.candidates), stages.confirmed_so_far(screened, slower)
     used = np.where(screened.candidates, rules.confirm_looks[-1], 0)
     for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True):
         is_last = pairs == rules.confirm_looks[-1]
-        after = confirm_values(second[..., :pairs], screened, state, rules.stage_two_alpha * share, rules, is_last)
+        after = stages.confirm_values(
+            second[..., :pairs], screened, state, rules.stage_two_alpha * share, rules, is_last
+        )
         used = np.where(after.decided & ~state.decided, pairs, used)
         state = after
     sums = np.sum(np.where(np.arange(second.shape[-1]) < used[..., None], second, 0.0), axis=-1)
     estimates = np.where(used > 0, sums / np.maximum(used, 1), np.nanmean(first, axis=-1))
-    shifted = suite_shift(first).slower_p_values(rules.log_margin)[..., 0] < rules.alpha * rules.suite_share
+    shifted = stages.suite_shift(first).slower_p_values(rules.log_margin)[..., 0] < rules.alpha * rules.suite_share
     alarms = state.slower.any(axis=-1) | shifted
     return JudgedSuites(screened, state, np.sum(~np.isnan(first), axis=-1) + used, estimates, alarms)
 
@@ -127,7 +121,7 @@ def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules = R
 def looked_early(first: Floats, rules: Rules = RULES) -> tuple[Floats, Flags]:
     """The values of stage 1 that a run measures, NaN where its looks have called a case slower before; these."""
     slower = np.zeros(first.shape[:-1], dtype=bool)
-    for look in interim_analyses(rules):
+    for look in stages.interim_analyses(rules):
         slower |= look.calls(first[..., : look.pairs], rules)
         first = np.where(slower[..., None] & (np.arange(first.shape[-1]) >= look.pairs), np.nan, first)
     return first, slower
@@ -141,11 +135,9 @@ def judged_suites(draw: np.random.Generator, machine: Machine, log_ratios: Float
     return judged(first, lambda wanted: machine.pair_values(draw, log_ratios, spreads, wanted, last))
 
 
-def alarms_of_unchanged(
-    draw: np.random.Generator, machine: Machine, slowdown: float, suites: int
-) -> tuple[Share, float]:
-    """Runs that call anything SLOWER though every case is slower by `slowdown` alone; the share cleared soon."""
-    truth = np.full(CASES, math.log1p(slowdown))
+def alarms_of_unchanged(draw: np.random.Generator, machine: Machine, slower: float, suites: int) -> tuple[Share, float]:
+    """Runs that call anything SLOWER though every case is slower by `slower` alone; the share cleared soon."""
+    truth = np.full(CASES, math.log1p(slower))
     sizes = [min(PORTION, suites - start) for start in range(0, suites, PORTION)]
     runs = [judged_suites(draw, machine, truth, size) for size in sizes]
     cleared = float(np.mean([run.cleared_soon.mean() for run in runs]))
@@ -163,17 +155,17 @@ def planted(draw: np.random.Generator, machine: Machine, slowdown: float, trials
 
 
 def coverage(
-    draw: np.random.Generator, machine: Machine, slowdown: float, suites: int, pairs: int
+    draw: np.random.Generator, machine: Machine, slower: float, suites: int, pairs: int
 ) -> tuple[Share, Share]:
     """Intervals that cover the truth: of all cases after so many pairs, and of suspects after as many fresh ones.
 
     Stage 2 measures the cases that scatter more than the suite, whose variance would make their intervals too narrow.
     """
-    truth, spreads = np.full(CASES, math.log1p(slowdown)), machine.spreads(draw, suites, CASES)
+    truth, spreads = np.full(CASES, math.log1p(slower)), machine.spreads(draw, suites, CASES)
     counts = max(pairs, RULES.screen_pairs), pairs
     first, second = (machine.pair_values(draw, truth, spreads, spreads > 0, count) for count in counts)
     alone = estimate(first[..., :pairs])
-    screened = screen_values(first[..., : RULES.screen_pairs], RULES)
+    screened = stages.screen_values(first[..., : RULES.screen_pairs], RULES)
     fresh = moderated(estimate(np.where(screened.candidates[..., None], second, np.nan)), screened.prior)
     return covers(moderated(alone, fit_prior(alone)), truth), covers(fresh, truth)
 

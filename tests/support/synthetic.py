@@ -50,17 +50,17 @@ def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **chang
     }
 
 
-def timed_collective(message_bytes: int = 40_000, seconds: Sequence[float] = TEN_ROUNDS) -> Json:
-    """The row of an all-gather on two ranks."""
-    rate = message_bytes / median(seconds)
-    info = identity_in(
-        {
-            "phase": "collective", "collective": "all_gather", "message_bytes": message_bytes, "world": 2, "nodes": 1,
-            "backend": "gloo", "dtype": "float32", "device": "cpu",
-        }
-    )  # fmt: skip
-    info |= {"exchanged_bytes": message_bytes, "algorithm_bytes_per_second": rate, "bus_bytes_per_second": rate / 2}
-    row = timed(f"perf_tests/test_collectives.py::test_collective[all_gather-{message_bytes}B-world2]", seconds)
+def timed_collective(message_bytes: int = 40_000, seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:
+    """The row of an all-gather on two ranks; `changes` go to its `extra_info`."""
+    known: Json = {"collective": "all_gather", "world": 2, "exchanged_bytes": message_bytes, **changes}
+    rate = known["exchanged_bytes"] / median(seconds)
+    axes = f"{known['collective']}-{message_bytes}B-world{known['world']}"
+    labels = {
+        "phase": "collective", "message_bytes": message_bytes, "nodes": 1, "backend": "gloo", "dtype": "float32",
+        "device": "cpu", **known,
+    }  # fmt: skip
+    info = {**identity_in(labels), **known, "algorithm_bytes_per_second": rate, "bus_bytes_per_second": rate / 2}
+    row = timed(f"perf_tests/test_collectives.py::test_collective[{axes}]", seconds)
     return {**row, "group": "collective", "extra_info": {**info, "flags": []}}
 
 

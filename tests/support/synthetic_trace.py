@@ -24,9 +24,9 @@ class HandWritten:
         self.events: list[Json] = []
 
     def host(self, cat: str, name: str, start: float, end: float, tid: int = HOST, **args: Any) -> None:
-        self.events.append(
+        self.events += [
             {"ph": "X", "cat": cat, "name": name, "tid": tid, "ts": start, "dur": end - start, "args": args}
-        )
+        ]
 
     def annotation(self, name: str, start: float, end: float) -> None:
         """An annotation on the host, and as Kineto projects it on the device."""

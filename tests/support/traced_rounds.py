@@ -1,21 +1,16 @@
 """Rounds of each phase, as its benchmark runs them, and what the kernel pass sees of one of them on the CPU."""
 
-import gzip
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
 from model.training import Training
-from model.transformer import TransformerLM
 from perf_tests.bench.loop import Rounds
 from perf_tests.cases.case import Case
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes.kernels import COMPRESSION_LEVEL, trace_rounds
+from perf_tests.passes.kernels import trace_rounds
 from perf_tests.records.record import Json
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import read_chrome_trace
@@ -49,13 +44,3 @@ def rounds(training: Training, tokens: Tensor) -> dict[str, Round]:
 def traced_values(case: Case, target: Callable[..., Any], setup: Setup) -> Json:
     traced = trace_rounds(Rounds(target, setup).play, CpuDevice(CPU))
     return kernel_values(read_chrome_trace(traced.trace), case.identity(), traced.plain_seconds, 1e11)
-
-
-def trace_bytes(config: ModelConfig) -> int:
-    """Bytes of the traced rounds of a full step, compressed as the kernel pass does."""
-    torch.manual_seed(0)
-    training = Training(TransformerLM(config, ATTENTION["naive"].build()), PRECISIONS["fp32"], CPU)
-    tokens_BT = torch.randint(config.vocab_size, (4, config.context_length))
-    training.create_optimizer_state()
-    traced = trace_rounds(Rounds(lambda: training.step(tokens_BT, tokens_BT)).play, CpuDevice(CPU))
-    return len(gzip.compress(traced.trace, COMPRESSION_LEVEL))
