@@ -31,15 +31,14 @@ FOLLOWED = frozenset({
 
 MAY_BE_ASKED = {module: frozenset(names.split()) for module, names in {
     "gc": "collect disable enable freeze isenabled",
-    "importlib": "util",
-    "importlib.util": "",
+    "importlib": "util", "importlib.util": "", "torch._inductor": "config", "torch.distributed.checkpoint": "",
     "inspect": "Parameter Signature isclass isfunction ismethod signature",
     "logging": "CRITICAL DEBUG ERROR INFO WARNING getLogger",
     "os": "PathLike cpu_count fspath getcwd getpid linesep name path sep",
     "os.path": "abspath basename commonpath dirname expanduser isabs join normpath relpath sep split splitext",
     "shutil": "get_terminal_size which",
     "sys": "byteorder exit float_info maxsize platform stderr stdout version version_info",
-    "torch.distributed.checkpoint": "",
+    "torch._dynamo": "allow_in_graph config disable graph_break mark_dynamic mark_static reset",
     "torch.utils": "checkpoint data parametrizations parametrize",
     "torch.utils.data": "BatchSampler DataLoader Dataset IterableDataset RandomSampler Sampler Subset TensorDataset",
     "types": "FunctionType GenericAlias MappingProxyType MethodType ModuleType NoneType SimpleNamespace UnionType",
@@ -66,7 +65,8 @@ LISTS = "asks which files there are"
 UNKNOWN = {
     **dict.fromkeys(
         ("exec", "eval", "compile", "execfile", "exec_module", "load_module", "run_path", "run_module", "ForwardRef",
-         "Timer", "allow_pickle=", "breakpoint", "eval_str=", "f2py", "get_type_hints", "testing", "weights_only="),
+         "Timer", "allow_pickle=", "breakpoint", "eval_str=", "f2py", "get_type_hints", "help", "load_config",
+         "onnx", "singledispatch", "singledispatchmethod", "sympy", "testing", "weights_only="),
         RUNS_CODE,
     ),
     **dict.fromkeys(
@@ -109,7 +109,7 @@ OF_A_SIDE = frozenset({"PYTHONPATH", "PERF_TESTS_PADDING", "PWD", "OLDPWD"})
 READS_SOURCE = frozenset({
     "__annotations__", "__doc__", "_use_new_zipfile_serialization=", "addFilter", "addHandler", "bmat",
     "callHandlers()", "debug=", "dir", "export", "f_lineno", "f_locals", "filters", "findCaller", "fx",
-    "get_annotations", "get_overloads", "handle", "handle()", "handlers", "help", "jit", "lineno", "lineno=",
+    "get_annotations", "get_overloads", "handle", "handle()", "handlers", "jit", "lineno", "lineno=",
     "makeRecord", "makeRecord()", "make_fx", "metaclass=", "njit", "numba", "numpy.info", "print_readable", "record=",
     "redirect_stderr", "stack_trace", "tb_lineno", "trace", "triton",
 })  # fmt: skip
