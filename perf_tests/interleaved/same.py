@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from filecmp import cmp
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -119,7 +119,7 @@ COMPILED = frozenset({
 start."""
 POINTER = b"version https://git-lfs"
 BESIDE = frozenset({"docs", "doc", "tests", "test", ".github"})
-"""Folders at the top of a tree that no program reads, unless its code names one of their files."""
+"""Folders at the top of a tree that no program reads, unless its code names one of them or of their files."""
 BESIDE_NAMES = (".GITIGNORE", "LICENSE", "CHANGELOG")
 PROSE = frozenset({".md", ".rst"})
 """Documents: of these alone a word of a string that is their name without suffix says nothing."""
@@ -127,12 +127,8 @@ PROSE = frozenset({".md", ".rst"})
 
 def differing(base: Path, head: Path) -> list[str]:
     """Files and links that only one tree has, or that differ, sorted; without byte code and records."""
-    files = [_files(base), _files(head)]
-    return sorted(
-        name
-        for name in files[0] | files[1]
-        if name not in files[0] or name not in files[1] or not _are_equal(base / name, head / name)
-    )
+    names = _files(base) | _files(head)
+    return sorted(name for name in names if not _are_equal(base / name, head / name))
 
 
 def _files(tree: Path) -> set[str]:
@@ -140,20 +136,20 @@ def _files(tree: Path) -> set[str]:
     for folder, folders, names in os.walk(tree):
         here = Path(folder).relative_to(tree)
         links = [name for name in folders if (tree / here / name).is_symlink()]
-        folders[:] = [
-            name
-            for name in folders
-            if name not in links and name != "__pycache__" and (here / name).parts[0] != ".benchmarks"
-        ]
+        beside = (*links, "__pycache__")
+        folders[:] = [name for name in folders if name not in beside and str(here) != ".benchmarks"]
         found |= {str(here / name) for name in (*names, *links)}
-    return found
+    return found - {".benchmarks/accepted.toml"}
 
 
 def _are_equal(one: Path, other: Path) -> bool:
     if one.is_symlink() or other.is_symlink():
         return one.is_symlink() and other.is_symlink() and os.readlink(one) == os.readlink(other)
-    may_run = [bool(path.stat().st_mode & 0o111) for path in (one, other)]
-    return may_run[0] == may_run[1] and cmp(one, other, shallow=False)
+    return one.is_file() and other.is_file() and _may_run(one) == _may_run(other) and cmp(one, other, shallow=False)
+
+
+def _may_run(path: Path) -> bool:
+    return path.exists() and bool(path.stat().st_mode & 0o111)
 
 
 @dataclass(frozen=True)
@@ -206,6 +202,7 @@ class Tree:
                 module = module[:-1] if module[-1] == "__init__" else module
                 if module:
                     by_last.setdefault(module[-1], []).append((module, name))
+                    by_last.setdefault("*", []).append(((*module[:-1], "*"), name))
         found = {name for name in self.ran if name.endswith(".py") and (self.tree / name).is_file()}
         left = list(found)
         while left:
@@ -235,15 +232,15 @@ class Tree:
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
-        tops = {PurePosixPath(name).parts for name in self.ran}
-        ours = {part.removesuffix(".py") for parts in tops for part in parts}
+        parts = [PurePosixPath(name.removesuffix(".py")).parts for name in self.ran]
+        top, ours = {each[0] for each in parts} - sys.stdlib_module_names, {part for each in parts for part in each}
         for name in sorted(self.reach):
             source = self.source(name)
             found += source.unknown
             found += [
                 f"{name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
-                if package not in FOLLOWED and package not in ours
+                if package not in FOLLOWED | top and (package not in ours or _is_of_a_library(package))
             ]
         return found
 
@@ -279,18 +276,18 @@ def _why_not_the_same(
     # Of source that was only opened, as for a digest of it, the same holds.
     opened = {name for name in base.seen.opened | head.seen.opened if name.endswith(".py")}
     in_reach = [name for name in files if name in base.reach | head.reach | opened]
-    words = base.words | head.words | settings
+    words = base.words | head.words
+    # Of the suite's own model the cases say whether they compile it.
+    ours = {"model/compilation.py"} if head.trusted else set[str]()
+    keeps_locals |= any(side.source(name).compiles for side in sides for name in side.reach - ours)
     for name in files:
-        if name in in_reach:
-            why = _why_code_differs(name, base, head, keeps_locals)
-        elif name in base.seen.opened | head.seen.opened:
-            why = f"{name}, which is opened, differs"
-        elif _is_named(name, words) or _makes_a_package(name, base, head):
-            why = f"{name}, which the code or an option names, differs"
-        else:
-            why = None
-        if why is not None:
+        is_code = name in in_reach
+        if is_code and (why := _why_code_differs(name, base, head, keeps_locals)):
             return why
+        if not is_code and name in base.seen.opened | head.seen.opened:
+            return f"{name}, which is opened, differs"
+        if _is_named(name, words if is_code else words | settings, is_code) or _makes_a_package(name, base, head):
+            return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
         readers = (line for name in sorted(side.reach) for line in side.source(name).reads_source)
@@ -303,11 +300,15 @@ def _why_not_the_same(
 def _is_never_read(name: str) -> bool:
     """Whether a file is prose, lies among documents or tests, or is a module that nothing in reach imports, not even a
     library that looks for one of its name."""
-    path = PurePosixPath(name)
-    if path.suffix in PROSE or path.parts[0] in BESIDE or path.name.upper().startswith(BESIDE_NAMES):
-        return True
-    top = path.parts[0].removesuffix(".py")
-    return path.suffix == ".py" and top not in sys.stdlib_module_names and top not in packages_distributions()
+    path, parts = PurePosixPath(name), name.removesuffix(".py").split("/")
+    if path.suffix == ".py":
+        return not any(map(_is_of_a_library, parts[parts[0] in BESIDE :]))
+    return path.suffix in PROSE or parts[0] in BESIDE or path.name.upper().startswith(BESIDE_NAMES)
+
+
+@cache  # it reads all that is installed
+def _is_of_a_library(module: str) -> bool:
+    return module in sys.stdlib_module_names or module in packages_distributions()
 
 
 def _why_never(name: str, places: Sequence[Path]) -> str | None:
@@ -316,6 +317,8 @@ def _why_never(name: str, places: Sequence[Path]) -> str | None:
         return f"dependencies changed, not measured here: {name}"
     if any(place.is_symlink() for place in places):
         return f"{name} is a symbolic link, and differs"
+    if _may_run(places[0]) != _may_run(places[1]):
+        return f"{name} may be run as a program on one side alone"
     if PurePosixPath(name).suffix.lower() in COMPILED:
         return f"{name} is compiled, linked or run at the start, and differs"
     if PurePosixPath(name).parts[0] == ".git" or name == ".gitmodules":
@@ -347,11 +350,14 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
     return bool(alone) and bool({part for meant in asked for part in meant}.intersection(alone))
 
 
-def _is_named(name: str, words: set[str]) -> bool:
-    """Whether a string may be this file's name, or a part of which it is made."""
+def _is_named(name: str, words: set[str], whole: bool) -> bool:
+    """Whether a string may be this file's name or, unless it is to be `whole`, a part of which that is made."""
     path = PurePosixPath(name.lower())
-    if path.name in words or any(path.name in word for word in words if "." in word):
+    if not whole and path.parts[0] in BESIDE & words:  # a library may be told where to look
         return True
+    is_whole = path.name in words or any(path.name in word for word in words if "." in word)
+    if whole or is_whole:
+        return is_whole
     parts = {path.parent.name if path.stem == "__init__" else path.stem} if path.suffix not in PROSE else set()
     parts |= {path.suffix.lstrip(".")} if path.suffix != ".py" else set()
     return bool((parts - {""}) & words)

@@ -161,7 +161,7 @@ def measures(file: Path, repository: Repository) -> bool:
 
 def is_needed(file: Path, repository: Repository) -> bool:
     """Whether a tree holds the file, named from the top folder."""
-    if not repository.holds_suite:
+    if "__pycache__" in file.parts or not repository.holds_suite:
         return not _is_in(file, RECORDS) and "__pycache__" not in file.parts
     return not any(
         _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
