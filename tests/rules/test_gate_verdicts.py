@@ -362,7 +362,7 @@ def written(folder: Path, text: str) -> Path:
         (OLDER, 'of a names no clock; add the line `clock = "wall"`'),
         (OLDER + 'counter = "saved_bytes"', "write `counters = { saved_bytes = 1.08 }` instead"),
         (OLDER + "counter = 1", "write `counters = { 1 = 1.08 }` instead"),
-        (WHOLE + "counters = 1", "counters that are no table"),
+        (WHOLE + "counters = 1", "counters that are not a table"),
         (WHOLE + 'counters = { saved_bytes = "x" }', "of a has no limit"),
         (WHOLE + WHOLE, "wall time of a is accepted 2 times against abc; keep one entry"),
     ],

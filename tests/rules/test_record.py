@@ -54,7 +54,7 @@ def with_stats(**changes: object) -> Json:
 
 
 NO_RECORDS: list[tuple[Json, str | None]] = [
-    ({"machine_info": {}, "benchmarks": [], "version": "5.3.1"}, "it is no record of this suite"),
+    ({"machine_info": {}, "benchmarks": [], "version": "5.3.1"}, "it is not a record of this suite"),
     ({**GOOD, "suite": {"format_version": 99}}, "its format version is 99, this suite reads 1"),
     (with_stats(data=[]), "has no rounds"),
     # A rate of 1e-320 s is infinite, which no table and no figure can show.

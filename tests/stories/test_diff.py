@@ -67,7 +67,7 @@ def test_a_base_that_cannot_be_imported_is_a_sentence_and_exit_code_3(
     assert main(["diff", "main", *words]) == 3
     (found,) = json.loads(capsys.readouterr().out).values()
     assert "kernel.py:attend" in found["why_not"]
-    assert found["why_not"].startswith("base is not played: ")
+    assert found["why_not"].startswith("base is not compared: ")
     assert main(["diff", "good", *words]) == 1
     (found,) = json.loads(capsys.readouterr().out).values()
     assert [(row["kind"], row["line"]) for row in found["rows"]] == [("added", 2)]
