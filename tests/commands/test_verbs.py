@@ -242,16 +242,16 @@ def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests
 
 
 def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From any folder; a first word that names a file of the benchmarks, or of the numerics suite, selects it."""
+    """From any folder; first words that name files of the benchmarks, or of the numerics suite, select them."""
     started: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda executable, words: started.append(words))
     main(["run", "--model", "a.py:build", "--json"])
-    main(["run", "test_counters.py", "-q"])
+    main(["run", "test_forward.py", "test_counters.py", "-q"])
     main(["run", "numerics_tests/test_softmax.py", "-q"])
     always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
     assert started == [
         [*always, f"{ROOT}/perf_tests", "--model", "a.py:build", "--json"],
-        [*always, f"{ROOT}/perf_tests/test_counters.py", "-q"],
+        [*always, f"{ROOT}/perf_tests/test_forward.py", f"{ROOT}/perf_tests/test_counters.py", "-q"],
         [*always, f"{ROOT}/numerics_tests/test_softmax.py", "-q"],
     ]
 
