@@ -26,7 +26,7 @@ perf: $(INSTALLED)  ## measure the default grid, save the record, compare with t
 gate: $(INSTALLED)  ## is the working tree slower than BASE? make gate BASE=main
 	$(BIN)/pytest perf_tests --against "$(BASE)" $(ARGS)
 
-baseline: $(INSTALLED)  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
+baseline: $(INSTALLED)  ## record LAUNCHES launches of this commit, for `perf-tests gate`
 	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
 
 ledger: $(INSTALLED)  ## exact counters against their ledger; of your own: make ledger MODEL=hf:CONFIG.json

@@ -1,7 +1,7 @@
 """FlashAttention-2 (Dao, 2023, arXiv:2307.08691, algorithms 1 and 2), causal, tile by tile in PyTorch.
 
-    pytest perf_tests --attention examples/flash_attention.py:flash_attention,naive
-    pytest numerics_tests --attention examples/flash_attention.py:flash_attention
+    perf-tests run --attention examples/flash_attention.py:flash_attention,naive
+    perf-tests run numerics_tests --attention examples/flash_attention.py:flash_attention
 
 No T x T matrix is kept: forward saves one number for each row, the logarithm of its softmax's sum, from which backward
 computes each tile of probabilities again. Tiles are computed in float32 whatever the dtype of the inputs. It needs less

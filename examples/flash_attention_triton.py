@@ -1,6 +1,6 @@
 """FlashAttention-2 (Dao, 2023, arXiv:2307.08691, algorithms 1 and 2), causal, as Triton kernels.
 
-    pytest perf_tests --device cuda --attention examples/flash_attention_triton.py:flash_attention,sdpa
+    perf-tests run --device cuda --attention examples/flash_attention_triton.py:flash_attention,sdpa
     make triton-example    # on a CPU by Triton's interpreter, which knows no bfloat16 products: in fp32
 
 One kernel for the output and the logarithm of each row's sum, one for the gradient of the queries, one for those of

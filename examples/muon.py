@@ -1,6 +1,6 @@
 """Muon: momentum, made orthogonal, for the matrices inside a model; AdamW for the rest.
 
-    pytest perf_tests --phase optimizer,full_step --optimizer examples/muon.py:build
+    perf-tests run --phase optimizer,full_step --optimizer examples/muon.py:build
 
 The update is Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024
 (https://kellerjordan.github.io/posts/muon), with the scale of Liu et al., "Muon is Scalable for LLM Training", 2025

@@ -292,7 +292,7 @@ def read_benchmarks(path: Path) -> list[Timing]:
         raise ValueError(f"{path} cannot be read as JSON: {without_path(error)}.") from error
     rows = data.get("benchmarks") if isinstance(data, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path} is no pytest-benchmark file: it has no list of benchmarks.")
+        raise ValueError(f"{path} is not a pytest-benchmark file: it has no list of benchmarks.")
     if not rows:
         raise ValueError(f"{path} holds no benchmark.")
     try:
@@ -364,4 +364,4 @@ def _work(info: dict[str, Any]) -> Work | str:
         config = ModelConfig(*counts("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
         return ModelWork(str(info["size"]), config, *counts("batch_size", "context_length"))
     except (OverflowError, TypeError, ValueError) as error:
-        return f"an identity that is no shape: {error}"
+        return f"an identity that is not a shape: {error}"

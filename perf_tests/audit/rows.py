@@ -411,7 +411,7 @@ def _lines(lines: Any, columns: int, above: int) -> Lines:
         except StopIteration:
             return
         except csv.Error as error:
-            yield f"line {above + lines.line_num}", UnreadableError("the line is no CSV", str(error))
+            yield f"line {above + lines.line_num}", UnreadableError("the line is not CSV", str(error))
             continue
         place = f"line {above + lines.line_num}"
         if values:

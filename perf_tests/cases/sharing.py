@@ -34,10 +34,10 @@ class Launched:
 
     @property
     def command(self) -> list[str]:
-        """The words that start pytest on as many ranks; on several machines each adds the address of the first."""
+        """The words before a command that as many ranks run; on several machines each adds the address of the first."""
         machines = self.world // self.local_world
         of_machines = ["--nnodes", str(machines)] if machines > 1 else []
-        return ["torchrun", *of_machines, "--nproc-per-node", str(self.local_world), "-m", "pytest"]
+        return ["torchrun", *of_machines, "--nproc-per-node", str(self.local_world), "--no-python"]
 
 
 def launched() -> Launched | None:

@@ -84,14 +84,14 @@ class RecordedSides:
         if not self.base:
             return (
                 "No verdict on time: all earlier records are of the same code. Record "
-                f"{FEWEST_BASE_LAUNCHES} launches of another commit (`make baseline`), or use --against REV."
+                f"{FEWEST_BASE_LAUNCHES} launches of another commit (`perf-tests run` is one), or use --against REV."
             )
         if len(self.base) >= FEWEST_BASE_LAUNCHES and len(self.head) >= FEWEST_HEAD_LAUNCHES:
             return ""
         return (
             f"No verdict on time: {self.base_name} has {how_many(len(self.base), 'comparable launch')} and this code "
             f"{len(self.head)}; at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES} are needed "
-            "(`make baseline` records ten). --against REV needs none."
+            "(`perf-tests run` is one). --against REV needs none."
         )
 
 

@@ -581,7 +581,7 @@ def _limits(entry: object) -> list[object]:
         return [entry]
     counters = entry["counters"]
     if not isinstance(counters, dict):
-        raise ValueError(f"The accepted entry of {entry.get('id')} has counters that are no table: {counters!r}.")
+        raise ValueError(f"The accepted entry of {entry.get('id')} has counters that are not a table: {counters!r}.")
     time: Json = {name: value for name, value in entry.items() if name != "counters"}
     about_all = {name: value for name, value in time.items() if name not in ("clock", "limit")}
     risen: list[object] = [{**about_all, "counter": name, "limit": value} for name, value in counters.items()]

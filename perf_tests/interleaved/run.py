@@ -199,7 +199,7 @@ def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
                 worker.send({"order": order})
             seen = {side: Seen.of(answer) for side, answer in receive_all(workers).items()}
     except WorkerEndedError as error:
-        return dict.fromkeys(plan.cases, f"{error.side} could not be played: {error}")
+        return dict.fromkeys(plan.cases, f"{error.side} could not run on fake tensors: {error}")
     trusted = ("perf_tests/", "conftest.py") if plan.repository.holds_suite else ()
     base, head = Tree(trees.base, seen["base"], trusted), Tree(trees.head, seen["head"], trusted)
     typed = json.dumps(tasks["head"]["settings"])
@@ -506,7 +506,7 @@ def other_python(typed: str, device_type: str) -> OtherPython:
     """The interpreter that was typed; raises OtherPythonError with what it lacks and the next step."""
     found = shutil.which(typed)
     if found is None:
-        raise OtherPythonError(f"--against-python {shlex.quote(typed)} is no program that can be run.")
+        raise OtherPythonError(f"--against-python {shlex.quote(typed)} is not a program that can be run.")
     path = os.path.abspath(found)
     project = tomllib.loads((SUITE / "pyproject.toml").read_text())["project"]
     try:
@@ -518,7 +518,7 @@ def other_python(typed: str, device_type: str) -> OtherPython:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OtherPythonError(f"--against-python {typed} cannot be run: {error}.") from error
     if asked.returncode or not asked.stdout.startswith("["):
-        why = last_words(asked.stderr) or "it is no Python"
+        why = last_words(asked.stderr) or "it is not a Python"
         raise OtherPythonError(
             f"--against-python {typed} cannot run the suite: {why}; make an environment of another build with "
             "`make .venv-2.11.0/.installed TORCH=2.11.0`, and give its bin/python."

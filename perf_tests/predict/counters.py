@@ -125,7 +125,7 @@ def counters_of(
     reason = case.why_not_counted
     if reason is not None:
         raise NotCountedError(reason)
-    what = f"{' with '.join(case.user_code)} cannot be played on tensors without content"
+    what = f"{' with '.join(case.user_code)} cannot be run on fake tensors"
     try:
         with guarded(what) if case.user_code else nullcontext():
             return _counters(case, _parts(case, all_layers), libraries)

@@ -137,7 +137,7 @@ def compare_sides(
     found: list[Difference | str] = []
     for of_base, of_head in both:
         reasons = [
-            f"{name} is not played: {one}."
+            f"{name} is not compared: {one}."
             for name, one in (("base", of_base), ("head", of_head)) if isinstance(one, str)
         ]  # fmt: skip
         found.append(reasons[0] if reasons else difference(of_base, of_head, lines, ceilings))

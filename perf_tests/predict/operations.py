@@ -121,7 +121,7 @@ def played(case: Case, tree: Path = SUITE) -> Played:
     reason = case.why_not_counted
     if reason is not None:
         raise NotCountedError(reason)
-    what = f"{' with '.join(case.user_code) or 'the model'} cannot be played on tensors without content"
+    what = f"{' with '.join(case.user_code) or 'the model'} cannot be run on fake tensors"
     try:
         with guarded(what), fake_run(case.device, case.precision, Recording) as recording:
             assert isinstance(recording, Recording)
@@ -370,7 +370,7 @@ def _shown(tensor: Tensor) -> str:
 def sent_case(case: Case) -> Json:
     """A case as plain JSON. Raises ValueError for one on several ranks."""
     if case.sharing is not None or not isinstance(case, LanguageModelCase | AttentionCase):
-        raise ValueError("a case on several ranks is not played")
+        raise ValueError("a case on several ranks is not run on fake tensors")
     return {"family": type(case).__name__, "fields": asdict(case)}
 
 
@@ -420,7 +420,7 @@ def play_in(side: SideToPlay, cases: Sequence[Json]) -> list[Any]:
         answers = json.loads(ended.stdout)
     except ValueError:
         lines = [line for line in ended.stderr.splitlines() if line.strip()] or [f"it exited with {ended.returncode}"]
-        reason = f"it cannot be imported or played: {lines[-1].strip().rstrip('.')}"
+        reason = f"it cannot be imported, or run on fake tensors: {lines[-1].strip().rstrip('.')}"
         return [reason] * len(cases)
     return [answer if isinstance(answer, str) else _played_of(answer) for answer in answers]
 

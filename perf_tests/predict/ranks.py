@@ -190,7 +190,7 @@ def rank_lines(prediction: RankPrediction) -> list[str]:
         f"a rank sends {gb(prediction.sent_bytes)} a step: {messages}",
         *_times(prediction), "",
         f"fewest ranks that fit: {fewest}" if fewest else "no number of ranks makes it fit",
-        f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; no several GPUs have confirmed it",
+        f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; not confirmed on several GPUs",
     ]  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def read_journal(path: Path) -> JournalContents | None:
             contents.out_of_time = last_words[1] is None
             contents.fatal_error = (last_words[1] or b"").decode(errors="replace") or None
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no journal of this suite, or is damaged: {error!r}.") from error
+        raise ValueError(f"{path} is not a journal of this suite, or is damaged: {error!r}.") from error
     return contents
 
 

@@ -21,7 +21,7 @@ COUNTERS = (
 COLUMNS = ("phase", "id", *COUNTERS)
 
 
-COMMAND = "pytest perf_tests/test_counters.py --update-counters"
+COMMAND = "perf-tests run test_counters.py --update-counters"
 
 
 LedgerKey = tuple[str, str]
@@ -50,7 +50,7 @@ def read_ledger(path: Path) -> dict[LedgerKey, dict[str, int | None]]:
     rows = csv.reader(io.StringIO(text))
     header = next(rows, [])
     if tuple(header) != COLUMNS:
-        raise ValueError(f"{path} is no ledger: its columns are {','.join(header)!r}, not {','.join(COLUMNS)!r}.")
+        raise ValueError(f"{path} is not a ledger: its columns are {','.join(header)!r}, not {','.join(COLUMNS)!r}.")
     ledger: dict[LedgerKey, dict[str, int | None]] = {}
     for row in rows:
         phase, case_id, *values = row if len(row) == len(COLUMNS) else ["", "", "?"]

@@ -125,12 +125,12 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
 def why_not_a_record(data: object) -> str | None:
     """What is wrong with data from any source; None for a record of this suite."""
     if not isinstance(data, dict) or not isinstance(data.get("suite"), dict):
-        return "it is no record of this suite"
+        return "it is not a record of this suite"
     if data["suite"].get("format_version") != FORMAT_VERSION:
         return f"its format version is {data['suite'].get('format_version')!r}, this suite reads {FORMAT_VERSION}"
     for name in ("benchmarks", "outcomes"):
         if not isinstance(data.get(name), list) or not all(isinstance(row, dict) for row in data[name]):
-            return f"its {name!r} is no list of rows"
+            return f"its {name!r} is not a list of rows"
     for row in data["benchmarks"]:
         if reason := _why_not_timed(row):
             return f"its benchmark {row.get('fullname')!r} {reason}"

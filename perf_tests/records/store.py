@@ -73,7 +73,7 @@ def read_record(path: Path) -> StoredRecord:
         data = json.loads(path.read_bytes() if packed is None else packed)
     except json.JSONDecodeError as error:
         others = "; `audit` reads tables of timings" if path.suffix.casefold() in (".csv", ".tsv") else ""
-        raise ValueError(f"{path} cannot be read: it is no JSON, as records are ({error}){others}.") from error
+        raise ValueError(f"{path} cannot be read: it is not JSON, as records are ({error}){others}.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     reason = recorded.why_not_a_record(data)

@@ -291,7 +291,7 @@ def sentence(era: Era, pair: Pair) -> str:
     if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
         return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
     if not pair.can_tell and not counts[Kind.LOST]:
-        return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are no verdict."
+        return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are not a verdict."
     found = [f"{counts[kind]} {words}" for kind, words in COUNTED.items() if counts[kind]]
     said = f"{', '.join(found)} {of}" if found else f"no change was found in any {of}"
     later = len(era.codes) - 1 - pair.head

@@ -230,7 +230,7 @@ def markdown_page(sources: Sources) -> str:
     introduction = (
         f"The questions of the course assignment (Stanford CS336, assignment 2) and of five public write-ups: "
         f"{known} of {len(found)} are answered, {ours} with figures of this suite.",
-        "Written by python -m perf_tests writeup from the files that each answer names. Figures headed here are those "
+        "Written by perf-tests writeup from the files that each answer names. Figures headed here are those "
         "of the records below, exact counters of an imaginary GPU, closed forms, or computed for this page; figures of "
         "others are as their sources print them, GB and GiB included. The command above a table measures its cases.",
     )

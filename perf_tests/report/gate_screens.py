@@ -157,9 +157,11 @@ def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
             f"{cause}{_because(result.suite_accepted)}."
         )
     for row in result.cases:
-        if row.verdict == Verdict.SLOWER:
+        if row.verdict == Verdict.SLOWER and (header or row.accepted):
+            others = [(CLOCKS[by], other) for by, other in row.slower_by.items() if by != row.clock]
+            too = "".join(f"; by {clock} {other.effect:+.1%} ({_interval(other)})" for clock, other in others)
             again = f" Again: {reproduce_command(row.id, header)}" if header else ""
-            sentences.append(_case_sentence(row, header, rules) + again)
+            sentences.append(f"{row.verdict}: {case_name(row.id)}{too}{_because(row.accepted)}.{again}")
     sentences += _sentences_without_figures(row for row in result.cases if row.verdict in verdicts.LOST.values())
     return sentences + rise_sentences(result.exact)
 
@@ -173,18 +175,23 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
     undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED and row.id not in of_recorded]
     untimed = (Verdict.NEW, Verdict.NOT_MEASURED)
     others = [row for row in result.cases if row.verdict in untimed or row.id in of_recorded]
-    sentences = [_case_sentence(row, header, rules) for row in undecided]
-    if len(undecided) > 1:
-        above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
-        unconfirmed = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
-        fresh, launches = ("fresh ", "launch pairs") if header else ("", "launches of head")
-        needed = f"their rows say how many {fresh}{launches} would decide, if the estimate is right"
-        if all(row.effect is None for row in undecided):
-            needed = f"too few {launches} to say how many would decide"
-        sentences = [
-            f"{Verdict.UNDECIDED}: of {len(undecided)} cases a slowdown of {rules.matters:.1%} is neither confirmed "
-            f"nor excluded{unconfirmed}; {needed}."
-        ]
+    sentences = []
+    if undecided:
+        row, (fresh, launches) = undecided[0], ("fresh ", "launch pairs") if header else ("", "launches of head")
+        open_still = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
+        if len(undecided) > 1:
+            above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
+            higher = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
+            needed = f"their rows say how many {fresh}{launches} would decide, if the estimate is right"
+            if all(row.effect is None for row in undecided):
+                needed = f"too few {launches} to say how many would decide"
+            said = f"of {len(undecided)} cases {open_still}{higher}; {needed}"
+        elif row.effect is None:
+            said = f"{case_name(row.id)}: {row.explanation or f'too few {launches}'}"
+        else:
+            is_above = header and row.effect.low > rules.margin
+            said = f"{case_name(row.id)}: {f'it needs confirmation by {fresh}{launches}' if is_above else open_still}"
+        sentences = [f"{Verdict.UNDECIDED}: {said}."]
     if undecided and header:
         minutes = result.minutes_needed if isinstance(result, GateResult) else None
         how = "Alone" if len(undecided) == 1 else "One alone"
@@ -215,30 +222,6 @@ def _sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
         f"{verdict}: {some_of([case_name(row.id) for row in of])}: {explanation}."
         for (verdict, explanation), of in grouped(rows, attrgetter("verdict", "explanation")).items()
     ]
-
-
-def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
-    """What the row shows of a slower or undecided case, and what another clock shows that calls it SLOWER too."""
-    launches, effect = ("launch pairs" if header else "launches"), row.effect
-    start = f"{row.verdict}: {case_name(row.id)}"
-    if effect is None:
-        return f"{start}: {row.explanation or f'too few {launches}'}."
-    words = "faster" if effect.effect < 0 else "slower"
-    clock = CLOCKS[row.clock or "wall"] + (", checked beside CPU time" if row.is_by_guard else "")
-    count = f", {effect.pairs} launch pairs" if header else ""
-    said = f"{start}: head is {abs(effect.effect):.1%} {words} by {clock} ({_interval(effect)} at 95 %{count})"
-    for by, other in row.slower_by.items():
-        said += "" if by == row.clock else f"; by {CLOCKS[by]} {other.effect:+.1%} ({_interval(other)})"
-    if row.verdict == Verdict.UNDECIDED:
-        fresh = "fresh " if header else ""
-        state = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
-        if header and effect.low > rules.margin:
-            state = "it needs confirmation by fresh launch pairs"
-        needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-        said += f"; {state}; deciding would take {needed} {fresh}{launches}"
-    else:
-        said += f"; a slowdown above {rules.margin:.1%} is significant{_because(row.accepted)}"
-    return f"{said}."
 
 
 def reproduce_command(case_id: str, header: Json, minutes: float | None = None) -> str:
@@ -299,7 +282,7 @@ def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
             lines += ["This run ended with too few launch pairs to call any case SLOWER."]
     if result.detectable is not None and any(row.verdict == Verdict.UNDECIDED for row in result.cases):
         these = "This run" if header else "These launches"
-        lines += [f"{these} could detect a {result.detectable:.1%} slowdown with 80 % power."]
+        lines += [f"{these} would find a slowdown of {result.detectable:.1%} in four of five tries (80 % power)."]
     return lines
 
 
@@ -349,9 +332,8 @@ def rise_sentences(rows: Sequence[ExactResult]) -> list[str]:
     for case, of_case in risen.items():
         rises = []
         for row in of_case:
-            share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
             because = "" if row.accepted is None else f" (accepted: {row.accepted})"
-            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{because}")
+            rises.append(f"{row.counter} rose from {row.old:,} to {row.new:,}{because}")
         why = WHY if any(row.is_failure for row in of_case) else ""
         sentences.append(f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}{why}.")
     return sentences

@@ -39,7 +39,9 @@ MOST_IN_FULL = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
-    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="default: report.html")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="report.html", help="output file (default: report.html)"
+    )
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 

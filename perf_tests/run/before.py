@@ -2,7 +2,6 @@
 
 import math
 import os
-import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict
@@ -384,7 +383,7 @@ def _header(config: pytest.Config, suite: Session, selection: list[str], machine
         "machine_info": machine_info,
         "commit_info": commit_info_of(config),
         "source": source_digest(suite.repository),
-        "command": as_typed_here(words) if suite.peers is None else shlex.join([*suite.peers.launched.command, *words]),
+        "command": " ".join([*(suite.peers.launched.command if suite.peers else ()), as_typed_here(words)]),
         "started": datetime.now(UTC).isoformat(),
     }
 

@@ -1,6 +1,7 @@
 """The gate under pytest: measure the collected cases in turns with base, and report a verdict as each test's result."""
 
 import os
+import re
 import shlex
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, Pair
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.predict.machine import kept_ceilings
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import in_markdown, painted
+from perf_tests.records.format import in_markdown, painted, table
 from perf_tests.records.record import how_many
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import (
@@ -30,6 +31,7 @@ from perf_tests.report.gate_screens import (
     markdown,
     offer_entries,
     report_lines,
+    verdict_table,
 )
 from perf_tests.run.before import accepted_slowdowns, machine_info_of
 from perf_tests.run.ends import kept_pace, predicted_seconds, read_time_limit
@@ -188,6 +190,7 @@ class GatePlugin:
             longrepr,
             "call",
             user_properties=[(VERDICT, words)],
+            _pdbshown=True,  # pytest lists it as failed, and leaves to the screen of the gate what it says
         )
 
     def _verdict_on(self, case_id: str) -> tuple[str, str, str]:
@@ -205,7 +208,8 @@ class GatePlugin:
         failed_undecided = row.verdict == Verdict.UNDECIDED and result.verdict == RunVerdict.UNDECIDED
         if row.is_failure or risen or failed_undecided:
             alone = replace(result, cases=[row], exact=risen, suite=None)
-            return "failed", words, "\n".join(finding_sentences(alone, self.run.header, self.run.plan.rules))
+            found = finding_sentences(alone, self.run.header, self.run.plan.rules)
+            return "failed", words, "\n".join([*table(*verdict_table(alone, self.run.header)), *found])
         if row.verdict == Verdict.NOT_MEASURED:
             return "skipped", words, row.explanation
         return "passed", words, ""
@@ -216,7 +220,7 @@ class GatePlugin:
         if words is None:
             return None
         letter = {"passed": ".", "failed": "F", "skipped": "s"}[report.outcome]
-        return report.outcome, letter, str(words)
+        return report.outcome, letter, re.sub(r" [+-][\d.]+%", "", str(words))  # the table has the figure
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -226,7 +230,7 @@ class GatePlugin:
         if result.exit_code:
             session.exitstatus = result.exit_code
         if result.verdict == RunVerdict.UNFINISHED:
-            self.run.notes.append("An unfinished gate is no success; give it more minutes or fewer cases.")
+            self.run.notes.append("An unfinished gate is not a success; give it more minutes or fewer cases.")
         if summary is not None:
             try:
                 text = markdown(result, self.run.header, self.run.plan.rules)

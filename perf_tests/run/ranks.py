@@ -37,6 +37,7 @@ from perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
 from perf_tests.cases.sharing import Launched, device_in_words, gpu_of_this_rank, launched
 from perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
 from perf_tests.run.termination import termination_of
+from perf_tests.user_code.named import as_typed_here
 
 ONE_DEVICE_ONLY = {
     "--against": "the gate measures base and head in turns on one device",
@@ -70,7 +71,7 @@ def rendezvous(config: pytest.Config) -> None:
         raise pytest.UsageError(words)
     typed = next(option for option in ON_RANKS if config.getoption(option) is not None)
     if here is None:
-        command = shlex.join([*Launched(world=2, local_world=2).command, *config.invocation_params.args])
+        command = " ".join([*Launched(world=2, local_world=2).command, as_typed_here(config.invocation_params.args)])
         raise pytest.UsageError(
             f"{typed} needs ranks, and this process was started alone; start them with `{command}`."
         )

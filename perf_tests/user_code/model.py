@@ -92,7 +92,7 @@ def configuration(model: str, arguments: ConfigValues) -> Any:
         raise UserCodeError(unknown_kind) from error
     unknown = [name for name in changes if not hasattr(known, name)]
     if unknown:
-        raise UserCodeError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
+        raise UserCodeError(f"--model-arg {unknown[0]} is not a value of a {kind} configuration.")
     # Keys and values of earlier tokens, of no use in training, would count as memory.
     return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
 
@@ -125,9 +125,9 @@ def _read(what: str, path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{what} cannot be read: {error.strerror}, seen from {Path.cwd()}.") from error
     except ValueError as error:
-        raise ValueError(f"{what} is no JSON: {error}.") from error
+        raise ValueError(f"{what} is not JSON: {error}.") from error
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise ValueError(f"{what} is no configuration of transformers: it names no model_type.")
+        raise ValueError(f"{what} is not a configuration of transformers: it names no model_type.")
     for name, value in _nested(values):
         if name == "auto_map":
             raise ValueError(f"{what} names code of its own (auto_map), which is never run; use MODULE:FACTORY for it.")
@@ -243,7 +243,7 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
     """The name and value of `key=value`; raises ValueError."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise ValueError(f"--model-arg {text!r} is no argument; write it as name=value.")
+        raise ValueError(f"--model-arg {text!r} is not an argument; write it as name=value.")
     if value in ("true", "false"):
         return name, value == "true"
     for kind in (int, float):
@@ -265,7 +265,7 @@ def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
         except NeverReturnsError:
             raise
         except UserCodeError as error:
-            why_not = f"{user_model.name} cannot be built on tensors without content: {error.__cause__!r}."
+            why_not = f"{user_model.name} cannot be built on fake tensors: {error.__cause__!r}."
             model = user_model.build(watched)
     if model is None:
         asked = {name: getattr(config, name) or None for name in SHAPE}
@@ -294,7 +294,7 @@ class ConfiguredShape(ModelConfig):
 
 def configured_shape(user_model: UserModel, context_length: int) -> ModelConfig:
     """What a configuration asks for. Raises UserCodeError."""
-    with guarded(f"--model {user_model.name} is no configuration of a language model"):
+    with guarded(f"--model {user_model.name} is not a configuration of a language model"):
         named = shape(user_model.name, user_model.values)
     if named["vocab_size"] is None:
         raise UserCodeError(f"--model {user_model.name} names no vocab_size; add it to the configuration.")
@@ -401,7 +401,7 @@ def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
         model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
         try:
-            with guarded("it cannot run without content", LONGEST_SECONDS):
+            with guarded("it cannot run on fake tensors", LONGEST_SECONDS):
                 output = model(tokens_BT)
         except UserCodeError:
             return
@@ -433,8 +433,8 @@ def check_values_of(
         if "FakeTensor" not in str(error):
             raise
         raise UserCodeError(
-            f"{what} keeps a tensor from one build to the next, in a global or a cache, so that one without content "
-            "reaches this model; keep it in the module."
+            f"{what} keeps a tensor from one build to the next, in a global or a cache, so that a fake one reaches "
+            "this model; keep it in the module."
         ) from error
     check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
     if not torch.equal(tokens_BT, given_BT):
@@ -448,7 +448,7 @@ def check_values_of(
     moved = (logits_of(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
     if moved > EARLIER_MOVE * logits_BTV.abs().amax():
         raise UserCodeError(
-            f"{what} is no causal language model: logits of earlier tokens change with the last token, so that it sees "
+            f"{what} is not a causal language model: logits of earlier tokens change with the last token, so it sees "
             "what it is to predict; mask later tokens (is_decoder in a configuration)."
         )
     changed_BT = (tokens_BT + 1) % config.vocab_size

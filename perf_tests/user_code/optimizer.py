@@ -48,7 +48,7 @@ class UserOptimizer:
         if doubled:
             raise UserCodeError(f"{what} holds {doubled[0]} twice; put each parameter into one group.")
         if held.keys() - named.keys():
-            raise UserCodeError(f"{what} holds a tensor that is no parameter of the model; give it those it was given.")
+            raise UserCodeError(f"{what} holds a tensor that is not a parameter of the model; give it only those.")
         if not all("lr" in group for group in optimizer.param_groups):
             next_step = "its state is made by a step with lr 0, so name the learning rate lr"
             raise UserCodeError(f"{what} has a group without `lr`; {next_step}.")

@@ -122,7 +122,7 @@ COPY_DOCUMENTATION = {"cached_property", "classmethod", "property", "staticmetho
 WORDS_OF_NAMES = ("file", "filename", "name", "path")
 METACLASSES = frozenset({"ABCMeta", "EnumMeta", "EnumType", "type"})
 NAMES_OF_MODULES = sys.stdlib_module_names - {"code", "select", "signal", "string", "test", "token", "types"}
-"""Of Python's modules, without those whose names are also methods and fields of others."""
+"""Modules of Python, without those whose names are also methods and fields of others."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Block = ast.stmt | ast.ExceptHandler | ast.match_case

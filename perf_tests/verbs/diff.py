@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", metavar="NAME", help="this case alone, as the gate prints it")
-    parser.add_argument("--gpu", help="a GPU's name, `here`, or its peaks: play by its rules, and predict the change")
+    parser.add_argument("--gpu", help="a GPU's name, `here`, or its peaks: use its rules, and predict the change")
 
 
 def run(arguments: argparse.Namespace) -> int:

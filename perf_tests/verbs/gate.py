@@ -1,4 +1,4 @@
-"""`gate BASE HEAD`: give verdicts between two sets of recorded launches, each a folder or a commit.
+"""`gate BASE HEAD`: judge runs that are recorded already, of two folders or commits; `run --against` measures both.
 
 perf-tests gate BASE_FOLDER HEAD_FOLDER
 perf-tests gate 3adf61e 9e03909 --summary verdicts.md

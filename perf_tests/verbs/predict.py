@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", help="a model size, or [NAME=]D_MODELxD_FFxLAYERSxHEADS, for a training step")
     parser.add_argument("--vocab-size", help="tokens in its vocabulary (default: 10000)")
     parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
-    parser.add_argument("--model-arg", action="append", metavar="NAME=VALUE", help="of --model's factory; repeatable")
+    parser.add_argument(
+        "--model-arg", action="append", metavar="NAME=VALUE", help="an argument of --model's factory; repeatable"
+    )
     parser.add_argument("--context", help="tokens in a sequence; a list compares them (default: 512)")
     parser.add_argument("--batch-size", help="sequences in a batch; of a step a list (default: 4; 8 with --head-dim)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")

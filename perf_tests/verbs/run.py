@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 from perf_tests.phases import FINE
 from perf_tests.user_code.named import CONFIGURED, SUITE
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Become pytest, whose exit code is the command's.
 
-    A first word `test_counters.py` is that file of the suite, and `numerics_tests`, or a file in it, those tests.
+    First words such as `test_counters.py` are files of the suite, and `numerics_tests`, or a file in it, those tests.
     """
     if {"-h", "--help"} & set(arguments.of_pytest):
         print(_help(), end="")
@@ -52,7 +53,7 @@ def of_pytest(words: Sequence[str]) -> list[str]:
 
     `--help-all` is pytest's own help, with the options of its plugins.
     """
-    words, place = ["--help" if word == "--help-all" else word for word in words], SUITE / "perf_tests"
-    if words and words[0].startswith(("test_", "numerics_tests")):
-        place = (SUITE if words[0].startswith("numerics_tests") else place) / words.pop(0)
-    return [*CONFIGURED, str(place), *words]
+    words = ["--help" if word == "--help-all" else word for word in words]
+    files = list(takewhile(lambda word: word.startswith(("test_", "numerics_tests")), words))
+    places = [SUITE / ("" if file.startswith("numerics_tests") else "perf_tests") / file for file in files or [""]]
+    return [*CONFIGURED, *map(str, places), *words[len(files) :]]

@@ -44,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=NAMES, help=f"only this table; csv and jsonl have cases, {flat}")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="one file for each table instead of printing")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
-    parser.add_argument("--columns", metavar="NAME,...", help="of cases: only these columns, in this order")
-    parser.add_argument("--sort", metavar="NAME,...", help="of cases: by these columns; --sort=-NAME is descending")
+    parser.add_argument("--columns", metavar="NAME,...", help="keep these columns of the cases, in this order")
+    parser.add_argument("--sort", metavar="NAME,...", help="sort cases by these columns; --sort=-NAME is descending")
     parser.add_argument("--where", metavar="NAME=VALUE,...", action="append", default=[],
-                        help="of cases: with this value; repeatable")  # fmt: skip
-    parser.add_argument("--against-axis", metavar="AXIS=VALUE", help="of cases: a column with the speed-up over VALUE")
+                        help="keep rows with this value; repeatable")  # fmt: skip
+    parser.add_argument("--against-axis", metavar="AXIS=VALUE", help="add a column with the speed-up over VALUE")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -169,7 +169,7 @@ def _check_column(option: str, name: str, known: Iterable[str]) -> None:
     hint = f"did you mean {' or '.join(near)}?" if near else "docs/reference.md lists them."
     if name == SPEEDUP.name:
         hint = "it needs --against-axis AXIS=VALUE."
-    raise UsageError(f"{option} {name!r} is no column of the table of cases; {hint}")
+    raise UsageError(f"{option} {name!r} is not a column of the table of cases; {hint}")
 
 
 def _is(found: Value, text: str) -> bool:

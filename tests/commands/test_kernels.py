@@ -92,7 +92,8 @@ def test_a_choice_that_a_file_does_not_offer_is_a_usage_error(files: Path, kerne
 UNREADABLE: list[tuple[str, Callable[[], bytes] | None, str]] = [
     ("forward.trace.json.gz", lambda: gzip.compress(forward_and_backward().without_device().text()), "not use CUPTI"),
     ("report.sqlite", bytes, "it holds no kernels"),
-    ("report.txt", bytes, "its suffix must be .nsys-rep"), ("report.json", lambda: b"{}", "is no record of this suite"),
+    ("report.txt", bytes, "its suffix must be .nsys-rep"),
+    ("report.json", lambda: b"{}", "is not a record of this suite"),
     ("report.nsys-rep", lambda: b"x", "nsys is not on the PATH"), ("gone.sqlite", None, "there is no such file"),
 ]  # fmt: skip
 

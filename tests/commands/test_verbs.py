@@ -206,12 +206,12 @@ def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests
 
 
 def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From any folder; a first word that names a file of the benchmarks, or of the numerics suite, selects it."""
+    """From any folder; first words that name files of a suite select them."""
     monkeypatch.setattr("os.execv", execv := Mock())
     always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
     for typed, words in {
         "--model a.py:build --json": f"{ROOT}/perf_tests --model a.py:build --json",
-        "test_counters.py -q": f"{ROOT}/perf_tests/test_counters.py -q",
+        "test_forward.py test_counters.py -q": f"{ROOT}/perf_tests/test_forward.py {ROOT}/perf_tests/test_counters.py -q",
         "numerics_tests/test_softmax.py -q": f"{ROOT}/numerics_tests/test_softmax.py -q",
     }.items():
         verb("run", *typed.split())

@@ -15,7 +15,8 @@ KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false
 HEAD = """# Reference
 
 Every verb, option, exit code and column, generated from the program by `make pages`.
-`perf-tests run --help` and `perf-tests VERB --help` print the same where you are.
+`perf-tests run --help` and `perf-tests VERB --help` print the same where you are. In a checkout `pytest perf_tests`
+does what `perf-tests run` does, `python -m perf_tests VERB` what `perf-tests VERB` does; `make` lists shortcuts.
 """
 
 LISTS = """Lists take commas; `all` is every value. An unknown value is a usage error that lists the known ones.

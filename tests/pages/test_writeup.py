@@ -67,11 +67,11 @@ def test_each_command_collects_the_cases_of_its_answer_and_no_others(monkeypatch
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     measured = {
-        one.name: shlex.split(one.command.replace("FILE.py:FUNCTION", KERNEL).rpartition("perf_tests ")[2])
+        one.name: shlex.split(one.command.replace("FILE.py:FUNCTION", KERNEL).partition("perf-tests run ")[2])
         for one in problems()
-        if one.command.startswith(("perf-tests run", "torchrun"))
+        if "perf-tests run -" in one.command
     }
-    words = [[*typed[2 * (typed[0] == "perf-tests") :]] for typed in measured.values()]
+    words = [*measured.values()]
     (trial,) = re.findall(r"append\s+`(--[^`]+)`", (ROOT / "docs/cs336.md").read_text())
     words += [[*words[0], *shlex.split(trial)]]
     ends = launch_all(["perf_tests", *typed, "--collect-only", "-q", "-p", "no:cacheprovider"] for typed in words)

@@ -270,7 +270,7 @@ NO_SHAPE = "lacks the columns d_model, d_ff, n_layers, read as a table of model 
     ("table.csv", f"{HEAD}\nonly,three,values\n", "no row can be read. line 2: the line has another number of"),
     ("table.csv", f"{HEAD}\n{HEAD.replace(',', ';')}\n", "line 2: the line is separated by semicolons and the"),
     ("run.json", "{", "cannot be read as JSON"), ("run.json", "[" * 100_000, "cannot be read as JSON"),
-    ("run.json", "[1]", "is no pytest-benchmark file"),
+    ("run.json", "[1]", "is not a pytest-benchmark file"),
     ("run.json", '\xef\xbb\xbf{"benchmarks": []}', "holds no benchmark"),
     ("run.json", '{"benchmarks": [{"name": "x"}]}', "Benchmark x has no timing"),
     ("run.json", '{"benchmarks": [{"name": "x", "stats": {"data": 0.5}}]}', "Benchmark x has no timing"),

@@ -134,7 +134,8 @@ def typed(monkeypatch: pytest.MonkeyPatch, world: int | None, **options: Any) ->
 
 
 TOGETHER: list[tuple[int | None, dict[str, Any], str]] = [
-    (None, {"parallel": "ddp"}, "start them with `torchrun --nproc-per-node 2 -m pytest perf_tests --rounds 3`"),
+    (None, {"parallel": "ddp"},
+     "start them with `torchrun --nproc-per-node 2 --no-python pytest perf_tests --rounds 3`"),
     (2, {}, "2 ranks were started, and would measure beside each other; add --parallel"),
     (2, {"scaling": "weak"}, "--scaling is for ranks that share a model; add --parallel"),
     *((2, {"parallel": "ddp", name[2:].replace("-", "_"): True}, f"{name} cannot be combined with --parallel")

@@ -399,10 +399,10 @@ NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
     "compiled": (of(execution="compiled"), "compiled model fuses"),
     "flex": (of(attention="flex"), "flex attention fuses"),
     "grouped experts": (of("GroupsItsExperts"), r"type but got .*--model-arg experts_implementation=batched_mm\.$"),
-    "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be played .*it reads a value of one"),
+    "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be run .*it reads a value of one"),
     "an optimizer that reads": (
         of(phase="optimizer", optimizer=f"{OPTIMIZERS_OF}:ReadsAValue"),
-        r"cannot be played on tensors without content: it reads a value of one\.",
+        r"cannot be run on fake tensors: it reads a value of one\.",
     ),
     "a step that varies": (
         of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:EverySecondStep"),

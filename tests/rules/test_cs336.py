@@ -55,21 +55,24 @@ def test_each_question_is_of_a_problem_asked_once_in_its_section_and_answered_wh
     assert [one.why for one in questions() if not re.fullmatch(r"(?:(?!(?<!\w)\d|\. ).)*\.", one.why)] == []
 
 
+RANKS = "torchrun --standalone --nproc-per-node 2 --no-python"
+
+
 def test_commands_have_known_files_options_and_values_and_those_of_several_sizes_name_their_contexts() -> None:
     """The default context is another one on a CPU than on a GPU; the rows are the same."""
     known = {option.name: option.parse for option in OPTIONS}
     for command in {question.command for question in questions()}:
-        program, *words = shlex.split(command)
-        if program == "torchrun":
-            program, words = "pytest", words[words.index("pytest") + 1 :]
-        if program == "python":
+        program, verb, *words = shlex.split(command.removeprefix(f"{RANKS} "))
+        assert program == "perf-tests", command
+        if verb != "run":
             parser = argparse.ArgumentParser(exit_on_error=False)
             parser.add_argument("--json", action="store_true")  # of every verb
-            import_module(VERBS[words[2]]).add_arguments(parser)
-            parser.parse_args(words[3:])
+            import_module(VERBS[verb]).add_arguments(parser)
+            parser.parse_args(words)
             continue
         files = [word for word in words if word.endswith(".py")]
-        assert (program, all((ROOT / name).exists() for name in files), bool(files)) == ("pytest", True, True), command
+        folder = ROOT / ("" if words[0].startswith("numerics_tests") else "perf_tests")
+        assert [name for name in files if not (folder / name).exists()] == [], command
         typed = {name: value for name, value in pairwise([*words, "--end"]) if name.startswith("--")}
         for name, value in typed.items():
             parse = known[name]

@@ -312,7 +312,7 @@ def written(folder: Path, text: str) -> Path:
         (WHOLE.replace('"wall"', '"sundial"'), "of a has the clock 'sundial'"),
         (OLDER, 'of a names no clock; add the line `clock = "wall"`'),
         (OLDER + 'counter = "saved_bytes"', "write `counters = { saved_bytes = 1.08 }` instead"),
-        (WHOLE + "counters = 1", "counters that are no table"),
+        (WHOLE + "counters = 1", "counters that are not a table"),
         (WHOLE + 'counters = { saved_bytes = "x" }', "of a has no limit"),
         (WHOLE + WHOLE, "wall time of a is accepted 2 times against abc; keep one entry"),
     ],

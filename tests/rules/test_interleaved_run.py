@@ -96,7 +96,7 @@ ONE, *OTHERS = CASES
         ({}, {"operations": "other"}, dict.fromkeys(CASES, "it issues other operations")),
         ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
         ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
-        ({"cannot": "no model"}, {}, dict.fromkeys(CASES, "base could not be played: no model")),
+        ({"cannot": "no model"}, {}, dict.fromkeys(CASES, "base could not run on fake tensors: no model")),
     ],
     ids=["nothing", "another file", "its data", "its operations", "unplayed", "no case", "no import"],
 )

@@ -141,6 +141,6 @@ def test_what_is_no_journal_or_is_damaged_before_its_end_is_told_apart_and_left_
     path = tmp_path / "journal-foreign.jsonl"
     for content, wrong in DAMAGED.items():
         path.write_bytes(content + b"\n" + b'{"started": "a"}\n')
-        with pytest.raises(ValueError, match=f"is no journal of this suite, or is damaged: .*{wrong}"):
+        with pytest.raises(ValueError, match=f"is not a journal of this suite, or is damaged: .*{wrong}"):
             read_journal(path)
         assert path.read_bytes().startswith(content)

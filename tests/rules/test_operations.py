@@ -50,7 +50,7 @@ def test_a_backward_operation_has_the_line_of_its_forward_one_and_a_step_that_of
 
 def test_what_cannot_be_played_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def attend(q, k, v):\n    return q[q.sum(-1).nonzero()[:, 0]]\n")
-    with pytest.raises(NotCountedError, match=r"own.py:attend cannot be played on tensors without content: \S"):
+    with pytest.raises(NotCountedError, match=r"own.py:attend cannot be run on fake tensors: \S"):
         played(attention_case(attention=f"{tmp_path}/own.py:attend"), tmp_path)
     with pytest.raises(NotCountedError, match="unknown until"):
         played(replace(attention_case(), attention="compiled"))

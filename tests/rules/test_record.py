@@ -34,7 +34,7 @@ def with_stats(**changes: object) -> records.Json:
 
 PASSED = passed(FORWARD)
 NO_RECORDS: list[tuple[records.Json, str | None]] = [
-    ({"machine_info": {}, "benchmarks": [], "version": "5.3.1"}, "it is no record of this suite"),
+    ({"machine_info": {}, "benchmarks": [], "version": "5.3.1"}, "it is not a record of this suite"),
     ({**GOOD, "suite": {"format_version": 99}}, "its format version is 99, this suite reads 1"),
     (with_stats(data=[]), "has no rounds"),
     # A rate of 1e-320 s is infinite, which no table and no figure can show.

@@ -65,10 +65,12 @@ def test_a_verdict_is_its_tests_result(
     assert found.pytest_runtest_protocol(item) is True
     shown: pytest.TestReport = item.ihook.pytest_runtest_logreport.call_args.kwargs["report"]
     assert (shown.outcome, dict(shown.user_properties)[VERDICT]) == (outcome, words)
-    assert found.pytest_report_teststatus(shown) == (outcome, {"passed": ".", "failed": "F"}.get(outcome, "s"), words)
+    letter = {"passed": ".", "failed": "F"}.get(outcome, "s")
+    assert found.pytest_report_teststatus(shown) == (outcome, letter, words.replace(" +5.2%", ""))
     text = shown.longrepr[2] if isinstance(shown.longrepr, tuple) else str(shown.longrepr or "")
     assert said in text
     assert (text == "") == (said == "")
+    assert ("+4.1% to +6.3%" in text) == (outcome == "failed" and row is not None and row.effect is not None)
     assert "x rose" not in text
     assert found.pytest_runtest_protocol(Mock(stash=pytest.Stash())) is None, "other tests run as ever"
 
@@ -85,7 +87,7 @@ def test_the_exit_code_is_that_of_its_verdict(verdict: RunVerdict, before: int, 
     found = plugin(OK, verdict, summary=tmp_path / "gone/gate.md")
     found.pytest_sessionfinish(session)
     assert session.exitstatus == exit_code
-    assert ("An unfinished gate is no success" in str(found.run.notes)) == (verdict == RunVerdict.UNFINISHED)
+    assert ("An unfinished gate is not a success" in str(found.run.notes)) == (verdict == RunVerdict.UNFINISHED)
     assert "gone/gate.md cannot be written" in found.run.notes[-1]
     found.run.result = None  # as after Ctrl-C
     found.pytest_terminal_summary(terminal)

@@ -77,7 +77,7 @@ def test_ranks_fill_a_machine_before_the_next(monkeypatch: pytest.MonkeyPatch) -
     assert [ways.Sharing("ddp", world).nodes for world in (1, 4, 5, 8)] == [1, 1, 2, 2]
     commands = [" ".join(ways.Launched(0, world, local_world=4).command) for world in (4, 8)]
     assert commands == [
-        "torchrun --nproc-per-node 4 -m pytest", "torchrun --nnodes 2 --nproc-per-node 4 -m pytest"
+        "torchrun --nproc-per-node 4 --no-python", "torchrun --nnodes 2 --nproc-per-node 4 --no-python"
     ]  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def test_files_that_are_no_records_are_named_and_left_out(tmp_path: Path) -> Non
     for name, sentence in zip([*foreign, "0006_folder.json", "0007_pipe.json"], listing.left_out, strict=True):
         assert sentence.count(f"machine/{name} cannot be ") == len(sentence.splitlines()) == 1
     (tmp_path / "times.csv").write_text("size,mean_ms\nsmall,12\n")
-    with pytest.raises(ValueError, match=r"it is no JSON, as records are \(.*\); `audit` reads tables of timings\.$"):
+    with pytest.raises(ValueError, match=r"it is not JSON, as records are \(.*\); `audit` reads tables of timings\.$"):
         store.read_record(tmp_path / "times.csv")
 
 

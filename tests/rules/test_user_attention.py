@@ -252,7 +252,7 @@ def test_the_example_is_counted_and_saves_its_output_and_one_number_a_row() -> N
 
 
 def test_one_that_cannot_be_played_is_not_counted_and_keeps_no_empty_tensor(planted: Callable[[str], str]) -> None:
-    with pytest.raises(NotCountedError, match="reads_a_value cannot be played on tensors without content"):
+    with pytest.raises(NotCountedError, match="reads_a_value cannot be run on fake tensors"):
         counters_of(attention_case(attention=planted("reads_a_value")))
     case = attention_case(attention=planted("keeps_masks"))
     load_attentions([case])

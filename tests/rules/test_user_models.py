@@ -37,7 +37,7 @@ REFUSED = {
     "no_such_factory": "has no 'no_such_factory'; it has ",
     "raises": "builds no model: KeyError: 'hidden_size'",
     "never_returns": r"builds no model: it did not return within 1\.\d s, in which it computed for .* busy machine",
-    "Bidirectional": "is no causal language model: logits of earlier tokens change with the last token",
+    "Bidirectional": "is not a causal language model: logits of earlier tokens change with the last token",
     "of_another_configuration": "ModelConfig has no 'window_pattern'; it has d_model, .* gives the rest",
     "no_module": "returned a str; it must return an nn.Module",
     "half_parameters": "has parameters of torch.float16",
@@ -169,7 +169,7 @@ def test_values_of_arguments_are_numbers_truths_or_text() -> None:
 
 
 CONFIGURATIONS = {
-    "{": "is no JSON",
+    "{": "is not JSON",
     "[]": "names no model_type",
     '{"model_type": 3}': "names no model_type",
     '{"model_type": "llama", "auto_map": {"AutoModel": "m.M"}}': "code of its own .auto_map.",
@@ -234,7 +234,7 @@ def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: 
 
 def test_what_a_configuration_lacks_is_refused(configured: UserModel, tmp_path: Path) -> None:
     for typed, words in (
-        ("widht=8", "--model-arg widht is no value of a stub configuration"),
+        ("widht=8", "--model-arg widht is not a value of a stub configuration"),
         ("attn_implementation=somebody/kernel", "must be one of eager, sdpa"),
         ("experts_implementation=somebody/kernel", "must be one of batched_mm, eager, grouped_mm"),
     ):

@@ -29,7 +29,7 @@ REFUSED = {
     "a_class": "returned the class SGD; it must return a torch.optim.Optimizer",
     "leaves_one_out": "leaves out 1 of 21 parameters, the first embedding.weight_VD",
     "holds_one_twice": "holds embedding.weight_VD twice",
-    "holds_a_stranger": "holds a tensor that is no parameter of the model",
+    "holds_a_stranger": "holds a tensor that is not a parameter of the model",
     "one_group_without_a_learning_rate": "has a group without `lr`",
     "fails_without_words": r"fails at zero gradients: AssertionError: planted_optimizers\.py:\d+, in step",
     "needs_a_closure": "fails at zero gradients: TypeError: .*closure",

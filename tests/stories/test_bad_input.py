@@ -32,7 +32,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--model=nowhere:build": ("--model 'nowhere:build'", "'nowhere'"),
     "--model=hf:nowhere.json": ("'hf:nowhere.json' cannot be read",),
     "--model-arg=a=3": ("--model-arg is for a factory of your own",),
-    f"{OWN_MODEL}:Healthy --model-arg=a": ("--model-arg 'a' is no argument; write it as name=value",),
+    f"{OWN_MODEL}:Healthy --model-arg=a": ("--model-arg 'a' is not an argument; write it as name=value",),
     f"{OWN_MODEL}:Healthy --checkpoint=block": ("--checkpoint does not apply",),
     f"{OWN_MODEL}:exits": ("planted_models:exits builds no model", "it called exit(3)"),
     f"{OWN_MODEL}:WrongShape": ("planted_models:WrongShape returned (1, 8, 9999)", "(1, 8, 10000)"),
@@ -40,7 +40,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--benchmark-compare-fail=median:5% --benchmark-compare": ("nothing to compare with", "no record"),
     "--benchmark-compare=0077": ("--benchmark-compare=0077 matches no record", "recorded here: 0001_broken"),
     "--benchmark-compare=0001": ("0001_broken.json cannot be read",),
-    "--resume": ("journal-foreign.jsonl is no journal", "Delete it"),
+    "--resume": ("journal-foreign.jsonl is not a journal", "Delete it"),
     "--benchmark-storage=elasticsearch+http://host/index": ("--benchmark-storage", "file://PATH"),
     "--benchmark-storage=file:///proc/version/below": ("cannot be saved under /proc/version/below", "storage"),
     "--benchmark-timer=time.process_time": ("--benchmark-timer would have no effect", "clock that waits"),
@@ -49,7 +49,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--against=no-such-revision": ("names no revision", "a branch, a tag"),
     **{option: (f"{option.partition('=')[0]} is for the gate", "--against REV")
        for option in ("--against-python=python", "--gate-minutes=3", "--gate-measure-same")},
-    f"{GATE} --against-python=/nowhere/python": ("--against-python /nowhere/python is no program that can be run",),
+    f"{GATE} --against-python=/nowhere/python": ("--against-python /nowhere/python is not a program that can be run",),
     f"{GATE} --gate-undecided=maybe": ("--gate-undecided 'maybe'", "choose from pass, fail"),
     f"{GATE} --gate-summary=/proc/nothing/s.md": ("is not a folder",),
     f"{GATE} --context=100000000 -k=test_forward": ("can measure none of", "by each of base and head", "choose a"),
@@ -66,7 +66,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     **{f"{gate}--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured")
        for gate in ("", f"{GATE} ")},
     "--cold-cache -k=test_forward": ("--cold-cache is for timings of attention alone", "add test_attention.py"),
-    "--parallel=ddp": ("start them with `torchrun --nproc-per-node 2 -m pytest",),
+    "--parallel=ddp": ("start them with `torchrun --nproc-per-node 2 --no-python pytest",),
     "-p no:benchmark": ("-p no:benchmark switched it off",),
     "-k=no_such_case": ("5 deselected / 0 selected",),
 }  # fmt: skip

@@ -65,5 +65,5 @@ def test_a_base_that_cannot_be_imported_is_told(
     for base, code in (("main", 3), ("main~1", 1)):
         assert main(["diff", base, *words]) == code
         found += json.loads(capsys.readouterr().out).values()
-    assert re.match("base is not played: .*kernel.py:attend", found[0]["why_not"])
+    assert re.match("base is not compared: .*kernel.py:attend", found[0]["why_not"])
     assert [(row["kind"], row["line"]) for row in found[1]["rows"]] == [("added", 2)]

@@ -68,10 +68,12 @@ def test_a_planted_slowdown_is_found_counted_and_offered_and_fails_the_run(clone
     said = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v", exit_code=1)
     (offered,) = (clone / ".benchmarks/gate").glob("*_accept.toml")
     for pattern in (
-        rf"{re.escape(NAIVE)} SLOWER \+\d+", r"main \(", r"1 uncommitted change\.", re.escape(str(offered)),
+        rf"{re.escape(NAIVE)} SLOWER", r"main \(", r"1 uncommitted change\.", re.escape(str(offered)),
         r"MORE: .*: .*kernel_launches rose from 12 to \d+",
     ):  # fmt: skip
         assert re.search(pattern, said)
+    (figure,) = re.findall(r"  (\+\d+\.\d%)  ", said)
+    assert (said.count(figure), "FAILURES" in said) == (1, False), "the row of the table has it, no other line"
     assert '"kernel_launches" = ' in offered.read_text()
     assert "SLOWER" in (clone / "summary.md").read_text()
     samples = samples_of(clone)

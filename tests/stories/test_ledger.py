@@ -43,6 +43,6 @@ def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown
     assert list((checkout / COUNTERS_FOLDER).glob("torch-*.csv")) == []
     path.write_text(good)
     assert broken.returncode == 4
-    assert "is no ledger" in broken.stdout + broken.stderr
+    assert "is not a ledger" in broken.stdout + broken.stderr
     for words in ("1 skipped", "kernel_launches 1", "has no ledger", "record one with"):
         assert words in without.stdout

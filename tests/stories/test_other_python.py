@@ -34,8 +34,8 @@ def test_what_an_interpreter_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "script, words",
     [
-        (None, "is no program that can be run"),
-        ("exit 0", "it is no Python; make an environment"),
+        (None, "is not a program that can be run"),
+        ("exit 0", "it is not a Python; make an environment"),
         (f'exec {sys.executable} -IS "$@"', "No module named 'torch'; make an environment of another build"),
     ],
 )

@@ -22,7 +22,7 @@ def test_rank_0_ends_in_time_and_the_error_of_one_rank_is_the_outcome_of_its_cas
     first = launch_ranks(tmp_path, *slow, "--time-limit=1.5")
     assert [rank.exit_code for rank in first] == [0, 0], first[0].errors
     assert "--time-limit 1.5 is reached, 5 cases are left" in first[0].output
-    assert "resume with `torchrun --nproc-per-node 2 -m pytest" in first[0].output
+    assert "resume with `torchrun --nproc-per-node 2 --no-python pytest" in first[0].output
     lead, other = launch_ranks(tmp_path, *slow, PLANTED_FAULT="error")
     assert (lead.exit_code, other.exit_code) == (1, 0), lead.output
     assert ({*lead.measured}, lead.outcomes[AT_16]["outcome"]) == (OTHERS, "error")
@@ -55,10 +55,10 @@ def test_what_a_rank_refuses_is_said_once(storage: str, of_rank_1: Sequence[str]
 
 
 def torchrun(storage: Path, *arguments: str, restarts: int, **planted: str) -> Launch:
-    """How two ranks ended that torchrun restarts."""
-    ranks = ("--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}")
-    typed = suite(storage, OF_MODELS, *arguments)[3:]
-    command = (sys.executable, "-m", "torch.distributed.run", *ranks, "-m", "pytest", *typed)
+    """How two ranks of `perf-tests run` ended that torchrun restarts."""
+    ranks = ("--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--no-python")
+    typed = (sys.executable, "-m", "perf_tests", "run", *suite(storage, OF_MODELS, *arguments)[4:])
+    command = (sys.executable, "-m", "torch.distributed.run", *ranks, *typed)
     return finish(start_command(command, ROOT, ROOT, **planted), storage)
 
 

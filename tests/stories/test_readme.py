@@ -15,24 +15,35 @@ from pathlib import Path
 
 import pytest
 
+from claims.planted import REAL_SLOWDOWNS
 from claims.predicted_times import LONG
 from claims.table import CLAIMS
 from model.sizes import ModelConfig
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import consistency, physics
+from perf_tests.audit.rounds import LEAST_EXCESS, LEVEL, SLOW_SENTINEL
 from perf_tests.audit.tables import WINDOW
+from perf_tests.bench.workbench import CHANGED
+from perf_tests.cases.case import CUDA_GRAPH_WARMUP_ROUNDS
+from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.samples import Rules, read_samples, rules_from_settings
 from perf_tests.gate.verdicts import conclude
-from perf_tests.hardware import limits
+from perf_tests.hardware import clock, device, limits
 from perf_tests.hardware.datasheets import gpu_named
+from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
 from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
 from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
+from perf_tests.interleaved.run import what_changed
+from perf_tests.interleaved.sides import find_commit, planted
+from perf_tests.predict.machine import MOST_OTHER_CORES
 from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines
-from perf_tests.report.screens import result_lines
+from perf_tests.report.screens import HOST_SHOWS_BELOW_SECONDS, result_lines
 from perf_tests.run import ends
 from perf_tests.user_code import guard
 from perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
+from perf_tests.user_code.named import Repository
+from perf_tests.verbs.run import of_pytest
 from tests.support.documents import (
     EVIDENCE,
     OMITTED,
@@ -47,22 +58,28 @@ from tests.support.documents import (
     output,
     page,
 )
+from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
 from tests.support.launches_over_commits import eight_commits
 
 TEXTS = [EVIDENCE, *(path.read_text() for path in PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
-PYTEST, MAKE, VERB, CLAIM = "pytest ", "make ", "python -m perf_tests ", "python -m claims "
+RUN, MAKE, VERB, CLAIM = "perf-tests run", "make ", "perf-tests ", "python -m claims "
+ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own"))}
+"""Runs that `tests/pages/test_writeup.py` and `tests/stories/test_your_own_page.py` try."""
 
 
 def commands_that_begin(beginning: str) -> list[str]:
     return [command for command in COMMANDS if command.startswith(beginning)]
 
 
-def test_each_pytest_command_collects() -> None:
-    typed = commands_that_begin(PYTEST)
-    ends = launch_all([*shlex.split(words)[1:], "--collect-only", "-q", "-p", "no:cacheprovider"] for words in typed)
+def test_each_run_collects() -> None:
+    typed = [RUN, *(command for command in commands_that_begin(RUN) if command not in {RUN, *ELSEWHERE})]
+    quick = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+    ends = launch_all([*of_pytest(shlex.split(words)[2:]), *quick] for words in typed)
     assert [(words, *end) for words, end in zip(typed, ends, strict=True) if end[0]] == []
+    default = dict(zip(typed, ends, strict=True))[RUN][1].count("::")
+    assert default in map(int, re.findall(r"grid of (\d+) cases \((\d+) where", README)[0])
 
 
 def test_pytest_benchmarks_own_command_groups_as_typed(tmp_path: Path) -> None:
@@ -83,11 +100,11 @@ def test_each_make_target_exists() -> None:
     assert {word for word in typed if not re.search("[=/]|^-", word)} <= known
 
 
-@pytest.mark.parametrize("command", commands_that_begin(VERB))
+@pytest.mark.parametrize("command", sorted({*commands_that_begin(VERB)} - {*commands_that_begin(RUN)}))
 def test_each_verb_takes_what_is_typed(command: str) -> None:
     verb, *words = shlex.split(command.removeprefix(VERB))
     assert verb in (*VERBS, "VERB")
-    if not words:
+    if not words or verb == "VERB":
         return
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
@@ -101,14 +118,28 @@ def test_each_claim_that_is_typed_exists() -> None:
 
 
 IN_WORDS = {
-    1 / 3: "a third", 0.25: "a quarter of a second", 2: "two", 3: "three", 4: "four", 6: "six", 8: "eight", 10: "ten",
+    1 / 3: "a third", 0.25: "a quarter of a second", 0.5: "half a core", 2: "two", 3: "three",
+    4: "four", 5: "five", 6: "six", 8: "eight", 10: "ten",
 }  # fmt: skip
 
 
 def figures_of(name: str) -> list[str]:
     """Sentences of a page, with the numbers that the program takes."""
     if name == "measuring":
-        return [f"elsewhere {physics.MEASURED_CEILING_MARGIN:g} x the best square product"]
+        flushed = device.TIMES_THE_CACHE * device.UNKNOWN_CACHE_BYTES // 2**20
+        return [
+            f"elsewhere {physics.MEASURED_CEILING_MARGIN:g} x the best square product",
+            f"writing twice its size ({flushed} MiB where Linux lists no caches)",
+            f"at least {CUDA_GRAPH_WARMUP_ROUNDS} warm-up rounds compile",
+            f"other processes use less than {IN_WORDS[MOST_OTHER_CORES]}",
+            f"one that is over {CHANGED - 1:.0%} faster",
+            f"sentinels took over {IN_WORDS[SLOW_SENTINEL]} times the run's fastest",
+            f"until it has worked for {clock.LOAD_SECONDS:g} s",
+            f"null below {ENERGY_LEAST_SECONDS:g} s of rounds",
+            f"Rounds below {1e3 * HOST_SHOWS_BELOW_SECONDS:g} ms show it",
+            f"each is slower than all later ones by {LEAST_EXCESS:.0%} of their median",
+            f"at most {LEVEL:.0%} are taken for slow",
+        ]
     if name == "tutorial":
         return [f"a slowdown of {Rules().matters:.0%} is excluded"]
     if name == "machines":
@@ -147,6 +178,7 @@ def figures_of(name: str) -> list[str]:
             f"more than {rules.matters:.0%} in each of the six",
             f"excludes the {rules.matters:.0%} that matter",
             f"above the margin of {rules.margin:.1%}",
+            f"recorded before, {IN_WORDS[FEWEST_BASE_LAUNCHES]} of base and {IN_WORDS[FEWEST_HEAD_LAUNCHES]} of head",
             f"{IN_WORDS[rules.confirm_looks[0]].capitalize()} fresh pairs clear most",
             f"Rounds of {IN_WORDS[LONG_QUADRUPLE_SECONDS / 4]} and more are warm after {IN_WORDS[FEWEST_ROUNDS]}",
             f"differ by more than {DISTURBED:.0%}, the machine was disturbed, and they get "
@@ -187,7 +219,20 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     assert [line for line in shown if line not in said] == []
     shown = output(block(README, "gate"))
     assert shown[0] == OMITTED
-    assert is_shortened(shown, said)
+    assert is_shortened([line for line in shown if "model/" not in line], said)
+
+
+def test_the_changed_line_beside_it_is_one_that_the_gate_names(clone: Path) -> None:
+    """Both sides run on fake tensors, in a process each."""
+    REAL_SLOWDOWNS["float64-softmax"].change(clone)
+    samples = read_samples(named(block(page("gate"), "gate"), r"jsonl(?:\.xz)?"))
+    result = conclude(samples, rules_from_settings(samples.header["settings"]))
+    cases = {row.id: attention_case(head_dim=int(row.id.partition("[d")[2][:2])) for row in result.cases}
+    with planted(Repository(clone, folder=clone), find_commit(clone, "main")) as trees:
+        named_by_gate = what_changed(result, cases, {}, trees)
+    shown = [line for line in output(block(README, "gate")) if "model/" in line]
+    assert len(shown) == 1
+    assert set(shown) <= set(named_by_gate)
 
 
 def test_the_screen_of_the_tutorial_is_that_of_the_record_it_names() -> None:
@@ -196,7 +241,7 @@ def test_the_screen_of_the_tutorial_is_that_of_the_record_it_names() -> None:
     assert is_shortened(filter(None, indented(block(text, "screen"))), printed)
 
 
-@pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (CLAIM, 5)])
+@pytest.mark.parametrize("beginning, fewest", [(RUN, 9), (MAKE, 6), (VERB, 9), (CLAIM, 5)])
 def test_there_are_commands_to_test(beginning: str, fewest: int) -> None:
     assert len(commands_that_begin(beginning)) >= fewest
 
@@ -219,6 +264,13 @@ def test_the_results_are_those_of_the_record_they_name() -> None:
     assert f"grid of {every} cases ({every - native} where the CPU has no bfloat16)" in text
     assert f"{minutes} min {seconds} s" in text
     assert all(f"--{name}" in text for name in record["suite"]["settings"]["passes"])
+
+
+def test_the_pages_say_that_nothing_ran_on_a_gpu_as_long_as_no_record_is_of_one() -> None:
+    devices = {read_record(path).data["machine_info"]["torch"]["device"] for path in ROOT.glob(".benchmarks/*/*.xz")}
+    assert devices == {"cpu"}
+    assert "**Nothing here has run on a GPU yet.**" in README
+    assert "No part of the suite has run on a GPU yet" in page("machines")
 
 
 def test_the_method_names_every_column_of_the_results() -> None:
@@ -271,7 +323,7 @@ def test_the_rules_of_other_tools_are_those_of_the_gates_evidence() -> None:
 
 
 def test_the_audit_finds_as_many_impossible_times_as_the_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
-    words, impossible, figures = re.findall(r"`python -m perf_tests (audit \S+)`\s+calls (\d+) of (\d+)", README)[0]
+    words, impossible, figures = re.findall(r"`perf-tests (audit \S+)`\s+calls (\d+) of (\d+)", README)[0]
     main([*words.split(), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["counts"]["impossible"], found["figures"]) == (int(impossible), int(figures))

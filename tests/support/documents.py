@@ -55,8 +55,9 @@ def is_shortened(shown: Iterable[str], printed: Iterable[str]) -> bool:
 
 
 def commands(text: str) -> list[str]:
-    """What its code blocks and `code` say to type, without trailing comments: pytest, make, python -m and the like."""
+    """What its code blocks and `code` say to type, without trailing comments: perf-tests, make, python -m."""
     typed = [line.partition(" #")[0].removeprefix("$ ").strip() for line in indented(text)]
     without_blocks = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     typed += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_blocks)]
-    return [one for one in dict.fromkeys(typed) if re.match(r"(pytest|pytest-benchmark compare|make|python -m) ", one)]
+    programs = r"(perf-tests|pytest-benchmark compare|make|python -m) "
+    return [one for one in dict.fromkeys(typed) if re.match(programs, one)]
