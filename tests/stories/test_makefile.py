@@ -49,7 +49,11 @@ def test_with_a_driver_the_suites_run_on_its_gpu_too(has_driver: bool, monkeypat
         assert smoke == "perf_tests --phase all --size tiny --benchmark-disable"
         return
     assert devices == ["cpu", "cuda"]
+    assert pytests("NVIDIA=yes", "GPU_TESTS=") == ran[:4], "a slice of its own"
     assert [command.split()[0] for command in graphs] == ["perf_tests/test_full_step.py"]
+    skipped = re.compile(r"skipif\(not torch\.cuda\.is_available\(\)")
+    needs_one = {path for path in (ROOT / "tests").rglob("test_*.py") if skipped.search(path.read_text())}
+    assert {ROOT / command.split()[0] for command in ran if command.startswith("tests/")} == needs_one != set()
     FakeCuda(monkeypatch)
     grids = (on_a_gpu(smoke), settings(device="cuda", size="tiny", phase="all"))
     compiled = [sum(case[3] == "compiled" for case in AttentionCase.grid(grid)) for grid in grids]
@@ -99,5 +103,5 @@ def test_make_offline_takes_what_the_machine_has_and_nothing_is_installed_after_
     (tmp_path / ".offline").touch()
     assert "pip install" not in make(*planned)
     packed = make("--dry-run", "wheels", "PYTHON=python3")
-    assert "rm -f wheels/numpy-*.whl wheels/scipy-*.whl" in packed
-    assert "/^numpy=/d; /^scipy=/d;s/==/>=/" in packed
+    assert "rm -f wheels/numpy-*.whl wheels/scipy-*.whl wheels/jinja2-*.whl wheels/markupsafe-*.whl" in packed
+    assert "/^numpy=/d; /^scipy=/d; /^jinja2=/d; /^markupsafe=/d;s/==/>=/" in packed
