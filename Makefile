@@ -93,8 +93,10 @@ how-long: $(INSTALLED)
 	@echo "make test: $$(cat $(TEST_MINUTES) 2>/dev/null || echo "not timed here yet; the next one says how long it takes")"
 
 # A file goes to the next free worker as a whole, because its tests share launches.
-test-tools: $(INSTALLED)
-	$(BIN)/pytest tests --ignore tests/nightly --numprocesses 2 --dist loadfile
+TESTS := tests --ignore tests/nightly
+
+test-tools: $(INSTALLED)  ## tests of the tools, or a part of them: make test-tools TESTS=tests/rules
+	$(BIN)/pytest $(TESTS) --numprocesses 2 --dist loadfile
 
 nightly: $(INSTALLED)  ## the tests that take long: simulations, fuzzing, kills at random moments, a browser
 	$(BIN)/pytest tests/nightly
@@ -102,6 +104,7 @@ nightly: $(INSTALLED)  ## the tests that take long: simulations, fuzzing, kills 
 SMOKE := --size tiny --benchmark-disable
 ifneq ($(NVIDIA),)
 SMOKE += --context 128 --head-dim 64 --sequence-length 256,1024  # all of them would take 80 cold compilations
+GPU_TESTS := test-gpu
 endif
 
 test-suites: $(INSTALLED)
@@ -109,13 +112,12 @@ test-suites: $(INSTALLED)
 	$(BIN)/pytest perf_tests/test_counters.py
 	$(BIN)/pytest perf_tests --phase all $(SMOKE)
 	$(BIN)/pytest perf_tests/test_backward.py --phase forward_backward --attention compiled $(SMOKE)
-ifneq ($(NVIDIA),)
-	$(MAKE) --no-print-directory test-gpu
-endif
+	$(if $(GPU_TESTS),$(MAKE) --no-print-directory $(GPU_TESTS))
 
-test-gpu: $(INSTALLED)  ## of the tests those that only a GPU can run: numerics and CUDA graphs
+test-gpu: $(INSTALLED)  ## of the tests those that only a GPU can run: numerics, CUDA graphs, which attention is refused
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
 	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
+	$(BIN)/pytest tests/nightly/test_attention_kernels.py -k "cuda or on_a_gpu"
 
 # Otava pins older numpy and scipy than the suite's.
 READERS := .venv-readers
@@ -184,9 +186,12 @@ $(INSTALLED): $(if $(wildcard $(VENV)/.offline),,pyproject.toml constraints.txt)
 	touch $@
 
 # For a machine without a network that has torch: what a run and its report import beside it. Nine tenths of it are
-# numpy and scipy, which such a machine has; of the rest any later version will do.
+# numpy and scipy, which such a machine has; jinja2 and markupsafe come with torch. Of the rest any later version will
+# do: pytest (iniconfig, packaging, pluggy, pygments) and pytest-benchmark (py-cpuinfo2) run everything; hypothesis
+# (sortedcontainers) is a plugin that each pytest loads here, and numerics draw by it; nvidia-ml-py reads the card's
+# state; nvtx is for --nvtx, ruptures for `history` and the page, pytest-xdist (execnet) for `make test-tools`.
 PYTHON_VERSION := 3.12
-OF_THE_MACHINE := numpy scipy
+OF_THE_MACHINE := numpy scipy jinja2 markupsafe
 PLATFORMS := 2_28 2_27 2_17
 
 wheels:  ## pack what a Linux x86-64 machine with torch and no network needs: make wheels PYTHON_VERSION=3.12

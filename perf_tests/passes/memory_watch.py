@@ -35,10 +35,10 @@ from model.regions import regions_opened_by
 from perf_tests.hardware.device import proc_values
 from perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
 from perf_tests.passes.kernels import exported_trace
+from perf_tests.predict.allocator import CUDA_BLOCK_BYTES
 from perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
 from perf_tests.predict.counting import (
     BACKWARD_PASS,
-    CUDA_BLOCK_BYTES,
     Change,
     StorageBlock,
     StorageTracker,

@@ -2,7 +2,7 @@
 
 Counted on fake tensors by the rules of the case's device type; on a GPU that is known, cuBLAS's workspaces count too.
 Not counted: the device's context, oneDNN's workspaces, what the caching allocator loses in blocks that it does not
-split, and traffic beyond the minimum."""
+split, and traffic beyond the minimum. `allocator_peaks` plays that allocator."""
 
 import json
 import math
@@ -31,12 +31,14 @@ from perf_tests.hardware.datasheets import CudaLibraries
 from perf_tests.hardware.limits import KernelCost, KernelGroup
 from perf_tests.hardware.torch_private import DataDependentOutputException, operator
 from perf_tests.phases import FIRST_STEP, FORWARD_PASSES
+from perf_tests.predict.allocator import AllocatorPeaks, Block, Player
 from perf_tests.predict.costs import FUSED_ATTENTION, MATRIX_PRODUCTS
 from perf_tests.predict.counting import (
     FORMER_PASS,
     GRADIENTS,
     INPUTS,
     OPTIMIZER_STATE,
+    PARAMETERS,
     WORKSPACES,
     PartCounters,
 )
@@ -145,6 +147,61 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
     return [_Part(name, counted[name], timed[name], Counter()) for name in timed]
 
 
+STANDING = (PARAMETERS, INPUTS, OPTIMIZER_STATE, WORKSPACES, GRADIENTS)
+"""What the end of a round leaves; a later one clears the gradients."""
+
+MOST_ROUNDS = 6
+"""The most that are played until the allocator's segments suit one."""
+
+PLAYED_SHARE = 0.001
+"""The share by which the peak of a round as played may miss the counted one; beyond, it is another round."""
+
+
+@lru_cache(maxsize=256)
+def allocator_peaks(
+    case: Case, libraries: CudaLibraries | None = None, room_bytes: int | None = None
+) -> AllocatorPeaks | None:
+    """Play a round of `case` by the rules of CUDA's caching allocator, after rounds that make its segments suit it.
+
+    None on a CPU and where the order of allocations is not known. Raises DeviceFullError where a device with
+    `room_bytes` is too small for one of the rounds, and NotCountedError as `counters_of` does.
+    """
+    counters = counters_of(case, libraries=libraries)
+    parts = _parts(case, all_layers=False) if case.device == "cuda" else []
+    rounds = [[(part.name, part.counters.log_before, part.counters.log) for part in parts]] * MOST_ROUNDS
+    if case.phase == FIRST_STEP:
+        del rounds[1:]
+    elif isinstance(case, LanguageModelCase) and case.updates:
+        rounds[0] = [*rounds[0][:-1], ("optimizer", (), _updates(case)["first_update"].log)]
+    if not parts or any(None in entries for entries in (*rounds[0], *rounds[-1])):
+        return None
+    player, former, peaks = Player(room_bytes), list[Block](), AllocatorPeaks(0, 0, 0)
+    player.play(parts[0].counters.log_before or ())
+    if libraries is not None:
+        size = libraries.workspace_bytes
+        player.play(((WORKSPACES, size, 0),) * (counters.parts[0].bytes_by_category.get(WORKSPACES, 0) // size))
+    clears_late = isinstance(case, LanguageModelCase) and case.zero_grad == "after-forward"
+    clears_before = "backward" if clears_late and "zero_grad" in case.row.timed else parts[0].name
+    for played in rounds:
+        player.allocator.forget_peaks()
+        left: list[Block] = []
+        for name, before, during in played:
+            if name == clears_before:
+                player.free(player.take((GRADIENTS,)))
+            if name not in (parts[0].name, "optimizer"):
+                left += player.play(before or (), keeps_freed=case.row.holds_logits)
+            player.play(during or ())
+            if name == parts[0].name:
+                player.free(former)
+        left += player.take(STANDING, others=True)
+        former = left if isinstance(case, LanguageModelCase) and case.holds_former_pass else []
+        player.free([] if former else left)
+        if peaks == (peaks := player.allocator.peaks()):
+            break
+    is_round = abs(peaks.requested_bytes / counters.peak_bytes - 1) <= PLAYED_SHARE
+    return peaks if is_round else None
+
+
 def update_flops(case: Case) -> int:
     """Count the FLOPs of products in a step of the user's optimizer; 0 without one or where it cannot be counted."""
     if case.user_optimizer is None:
@@ -183,10 +240,7 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
     if case.updates:
-        optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-        scales_loss = PRECISIONS[case.precision].scales_loss
-        counted_updates = updates(case.config, optimizer, scales_loss, case.device, case.user_model)
-        updating = counted_updates["first_update" if is_first_step else "update"]
+        updating = _updates(case)["first_update" if is_first_step else "update"]
         state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})
@@ -195,6 +249,12 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
         beside["optimizer"] = step if case.row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
+
+
+def _updates(case: LanguageModelCase) -> dict[str, PartCounters]:
+    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
+    scales_loss = PRECISIONS[case.precision].scales_loss
+    return updates(case.config, optimizer, scales_loss, case.device, case.user_model)
 
 
 def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | None) -> Counters:

@@ -5,11 +5,11 @@ or allocated, and the counters are the same as with real tensors."""
 
 import inspect
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from traceback import walk_stack
 from typing import Any
@@ -25,6 +25,7 @@ from perf_tests.hardware.torch_private import (
     TorchDispatchMode,
     autograd_file,
 )
+from perf_tests.predict.allocator import CUDA_BLOCK_BYTES, Log
 from perf_tests.predict.costs import (
     LAUNCHES_NOTHING,
     REUSES_FIRST_ARGUMENT,
@@ -47,9 +48,6 @@ from perf_tests.predict.costs import (
 # A storage is a block of memory that views share. A weak reference follows it, so that it counts as free when its
 # last tensor is gone, as in the allocator.
 
-
-CUDA_BLOCK_BYTES = 512
-"""CUDA's caching allocator rounds blocks up to multiples of this (PyTorch, c10/core/CachingDeviceAllocator.h)."""
 
 TEMPORARIES = "temporaries"
 
@@ -196,6 +194,10 @@ class PartCounters:
     """Number of blocks by (bytes, operator, place)."""
     host_reads: int = 0
     """Values on the device that the host waits for, as `.item()` does."""
+    log: Log | None = None
+    """`changes`, for an allocator to play; None where the layers do not repeat."""
+    log_before: Log | None = None
+    """The same since the part before, or since anything was there."""
 
     @property
     def peak_bytes(self) -> int:
@@ -268,7 +270,15 @@ class Counting(TorchDispatchMode):
 
     def finished(self) -> dict[str, PartCounters]:
         """The counters of each part; call it when all categories are known."""
-        return {name: self._counters(part) for name, part in self._parts.items()}
+        log, found, done = _Logged(), {}, 0
+        for name, part in self._parts.items():
+            before, during = (
+                log.of(self.tracker.changes[start:end])
+                for start, end in ((done, part.first_change), (part.first_change, part.last_change))
+            )
+            found[name] = replace(self._counters(part), log=during, log_before=before)
+            done = part.last_change
+        return found
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
         detached, new_bytes = saved_for_backward(self.tracker, tensor)
@@ -357,6 +367,34 @@ class Counting(TorchDispatchMode):
             ),
             host_reads=part.host_reads,
         )
+
+
+class _Logged:
+    """Turns changes, stretch by stretch, into a log."""
+
+    def __init__(self) -> None:
+        self._living: defaultdict[tuple[str, int], list[StorageBlock]] = defaultdict(list)
+        self._born: dict[int, int] = {}
+
+    def of(self, changes: Iterable[Change]) -> Log:
+        """The log of a stretch. What is freed at one moment, in an order that may depend on addresses, goes by age."""
+        log: list[tuple[str, int, int]] = []
+        kept = (change for change in changes if change.bytes)
+        for is_allocation, run in groupby(kept, lambda change: change.is_allocation):
+            blocks = [change.block for change in run]
+            if not is_allocation:
+                blocks.sort(key=lambda block: -self._born[id(block)])
+            for block in blocks:
+                same = self._living[block.category, block.bytes]
+                if is_allocation:
+                    self._born[id(block)] = len(self._born)
+                    same.append(block)
+                    log.append((block.category, block.bytes, 0))
+                else:
+                    younger = next(place for place, other in enumerate(reversed(same)) if other is block)
+                    del same[-1 - younger]
+                    log.append((block.category, -block.bytes, younger))
+        return tuple(log)
 
 
 def held_after(changes: Iterable[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:

@@ -1,7 +1,7 @@
 """Training steps run on fake tensors: each part is counted once, for every phase that contains it."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +20,7 @@ from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_chec
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.torch_private import FakeTensorMode, bound_fake_shapes
+from perf_tests.predict.allocator import Log
 from perf_tests.predict.costs import follow_rules
 from perf_tests.predict.counting import (
     GRADIENTS,
@@ -262,7 +263,26 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
         changes=(),
         allocations=_line(few.allocations, more.allocations, further_layers),
         host_reads=scalars["reads"],
+        log=_with_layers(few.log, more.log, further_layers),
+        log_before=_with_layers(few.log_before, more.log_before, further_layers),
     )
+
+
+def _with_layers(few: Log | None, more: Log | None, further_layers: int) -> Log | None:
+    """The log of a model with `further_layers` more than `few`'s, of which `more`'s has one; None if none repeats.
+
+    What is freed after the last allocation is of all layers, and repeats for itself.
+    """
+    if few is None or more is None:
+        return None
+    cuts = [max((place for place, (_, size, _) in enumerate(log, 1) if size > 0), default=0) for log in (few, more)]
+    whole: Log = ()
+    for short, long in ((few[: cuts[0]], more[: cuts[1]]), (few[cuts[0] :], more[cuts[1] :])):
+        same, layer = _common_start(short, long), max(0, len(long) - len(short))
+        if short[same:] != long[same + layer :]:
+            return None
+        whole += long[:same] + long[same : same + layer] * further_layers + long[same + layer :]
+    return whole
 
 
 def _steps(changes: tuple[tuple[str, int], ...]) -> list[LogStep]:
@@ -301,7 +321,7 @@ def _line(few: Counter[Key], more: Counter[Key], further_layers: int) -> Counter
     return +line  # without zeros, which a Counter keeps and a log of such a model would not have
 
 
-def _common_start(few: list[LogStep], more: list[LogStep]) -> int:
+def _common_start(few: Sequence[object], more: Sequence[object]) -> int:
     return next((place for place, (one, other) in enumerate(zip(few, more, strict=False)) if one != other), len(few))
 
 

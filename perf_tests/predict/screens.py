@@ -7,7 +7,7 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import (
     FLASH,
     FRAGMENTATION_SHARE,
-    MAY_NOT_FIT,
+    Room,
 )
 from perf_tests.hardware.limits import ALONE, COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY, UPDATES, WHOLE_MODELS
 from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_in_words
@@ -37,9 +37,9 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     """Verdict, peaks, times, and what would make it fit."""
     step = prediction.step
     first, room = prediction.first_step, prediction.machine.room
-    verdict = f"{step.verdict} on {prediction.machine.name}: its peak is {_peak_with_held(step)}"
-    if step.verdict == MAY_NOT_FIT:
-        verdict += f", {gb(room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+    verdict = (
+        f"{step.verdict} on {prediction.machine.name}: its peak is {_peak_with_held(step)}{_in_blocks(step, room)}"
+    )
     # Passes alone may not fit where the step does, beside a former one whose graph nothing freed.
     held = [
         f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
@@ -137,6 +137,16 @@ def _peak_with_held(cell: PredictedCase) -> str:
     return gb(cell.peak_bytes) + (f" ({gb(held_bytes)} of it held from the former pass)" if held_bytes else "")
 
 
+def _in_blocks(cell: PredictedCase, room: Room) -> str:
+    """What the allocator needs beyond the peak; a constant share where its rules cannot be played."""
+    if cell.in_blocks is None:
+        needed = f", {gb(room.bytes_for(cell.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+        return "" if cell.fits else needed
+    reserved = cell.in_blocks.reserved_bytes
+    on = "" if reserved <= room.bytes else " on a larger card"
+    return f", {gb(cell.in_blocks.allocated_bytes)} in blocks, {gb(reserved)} reserved{on}"
+
+
 def room_line(machine: TargetMachine) -> str:
     return f"room for tensors: {gb(machine.room.bytes)} ({machine.room.explanation})"
 
@@ -146,6 +156,10 @@ def _peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
     held = {name: cell.bytes_by_category for name, cell in phases.items()}
     shown = [name for name in CATEGORIES if any(parts.get(name, 0) >= 1e6 for parts in held.values())]
     sizes = {name: [phases[name].peak_bytes, *(parts.get(one, 0) for one in shown)] for name, parts in held.items()}
+    if any(cell.in_blocks for cell in phases.values()):
+        shown += ["reserved"]
+        for name, cell in phases.items():
+            sizes[name] += [cell.in_blocks.reserved_bytes if cell.in_blocks else 0]
     rows = [(name, *(f"{size / 1e9:.2f}" if size else DASH for size in row)) for name, row in sizes.items()]
     return table(("peak in GB", "total", *shown), rows)
 
@@ -253,7 +267,9 @@ def machine_json(machine: TargetMachine) -> Json:
 
 
 def peak_json(cell: PredictedCase) -> Json:
-    return {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
+    known = {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
+    in_blocks = {f"peak_{name}": getattr(cell.in_blocks, name, None) for name in ("allocated_bytes", "reserved_bytes")}
+    return known | in_blocks
 
 
 def case_json(cell: PredictedCase) -> Json:
@@ -329,8 +345,8 @@ def context_lines(prediction: ContextPrediction) -> list[str]:
     for identity, step, conditions in zip(identities, prediction.steps, prediction.conditions, strict=True):
         place = ", ".join(f"{name} {identity[columns[name]]}" for name in varied)
         if not step.fits:
-            needed = gb(prediction.machine.room.bytes_for(step.peak_bytes))
-            lines += [f"{place} {step.verdict}: its peak is {gb(step.peak_bytes)}, {needed} with fragmentation"]
+            needed = _in_blocks(step, prediction.machine.room)
+            lines += [f"{place} {step.verdict}: its peak is {gb(step.peak_bytes)}{needed}"]
         lines += [f"{place} {line}" for line in condition_lines(conditions, step)]
     return lines
 

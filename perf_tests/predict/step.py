@@ -8,7 +8,7 @@ from typing import Any
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
-from perf_tests.hardware.datasheets import FITS, FRAGMENTATION_SHARE, CudaLibraries, Room
+from perf_tests.hardware.datasheets import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, CudaLibraries, Room
 from perf_tests.hardware.limits import (
     BACKWARD,
     BARE,
@@ -21,7 +21,8 @@ from perf_tests.hardware.limits import (
     predicted_time,
 )
 from perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
-from perf_tests.predict.counters import Allocation, Counters, counters_of
+from perf_tests.predict.allocator import AllocatorPeaks, DeviceFullError
+from perf_tests.predict.counters import Allocation, Counters, allocator_peaks, counters_of
 from perf_tests.predict.counting import OPTIMIZER_STATE
 
 CONTEXT_STEP = 64
@@ -61,6 +62,12 @@ class PredictedCase:
     is_range_known: bool
     """Whether the range of `time` is known, from published times of like cases."""
     largest_allocations: tuple[Allocation, ...]
+    libraries: CudaLibraries | None
+
+    @property
+    def in_blocks(self) -> AllocatorPeaks | None:
+        """The peaks of CUDA's caching allocator without a limit; None on a CPU and where they are not known."""
+        return allocator_peaks(self.case, self.libraries)
 
     @property
     def fits(self) -> bool:
@@ -164,27 +171,26 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
 def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
     """The most sequences that fit, where the batch of `case` does; no more than MOST_SEQUENCES are tried.
 
-    The peak is a line of the batch, a steeper one beyond some batch: the line through two meets the room at the most.
+    The peak is a line of the batch, a steeper one beyond some batch: where it meets the room, and what fragmentation
+    takes before, lie close to the most.
     """
 
     def peak_bytes(batch_size: int) -> int:
         return counters_of(replace(case, batch_size=batch_size), libraries=machine.libraries).peak_bytes
 
-    def fits(batch_size: int) -> bool:
-        return machine.room.verdict(peak_bytes(batch_size)) == FITS
-
-    room = machine.room.bytes / (1 + FRAGMENTATION_SHARE)
     most = max(MOST_SEQUENCES, case.batch_size)
-    low, high = case.batch_size, 2 * case.batch_size
-    for _ in range(8):
-        slope = (peak_bytes(high) - peak_bytes(low)) / (high - low)
-        guess = min(max(case.batch_size, int(low + (room - peak_bytes(low)) / slope)), most)
-        if fits(guess) and (guess == most or not fits(guess + 1)):
-            return guess
-        low, high = (guess, guess + 1) if fits(guess) else (guess - 1, guess)
-    batches = range(case.batch_size, 2 * high)
-    best = largest_that_fits(batches, lambda size: predict_case(replace(case, batch_size=size), machine))
-    return case.batch_size if best is None else best[0]
+    low, high, guess = case.batch_size, most + 1, 2 * case.batch_size
+    room = machine.room.bytes / (1 + FRAGMENTATION_SHARE)
+    while high - low > 1:
+        guess = min(max(guess, low + 1), high - 1)
+        slope = (peak_bytes(guess) - peak_bytes(low)) / (guess - low)
+        if verdict_on(replace(case, batch_size=guess), machine) == FITS:
+            low = guess
+        else:
+            high = guess
+        guess = (low + high) // 2 if high <= most else low + int((room - peak_bytes(low)) / slope)
+        room = machine.room.bytes
+    return low
 
 
 def predict_attention(cases: Iterable[AttentionCase], machine: TargetMachine) -> AttentionPrediction:
@@ -207,6 +213,22 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
     return ["none", "attention", "block", *(str(blocks) for blocks in shared if blocks > 1)]
 
 
+def verdict_on(case: Case, machine: TargetMachine) -> str:
+    """Return whether it fits, by the allocator's rules where they can be played, else by a share for fragmentation.
+
+    A device that could not give all that the allocator would keep is played again with its own room.
+    """
+    peak_bytes, room = counters_of(case, libraries=machine.libraries).peak_bytes, machine.room
+    if peak_bytes > room.bytes or (in_blocks := allocator_peaks(case, machine.libraries)) is None:
+        return room.verdict(peak_bytes)
+    try:
+        if in_blocks.reserved_bytes > room.bytes:
+            allocator_peaks(case, machine.libraries, room.bytes)
+    except DeviceFullError:
+        return MAY_NOT_FIT
+    return FITS
+
+
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     counters = counters_of(case, libraries=machine.libraries)
     highest = counters.highest_part
@@ -216,11 +238,12 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         peak_bytes=counters.peak_bytes,
         peak_part=highest.part,
         bytes_by_category=highest.bytes_by_category,
-        verdict=machine.room.verdict(counters.peak_bytes),
+        verdict=verdict_on(case, machine),
         time=time,
         # Published times are of unfused attention, in whole models and alone, and of AdamW.
         is_range_known=machine.has_published_times and case.attention == "naive" and case.user_optimizer is None,
         largest_allocations=counters.largest_allocations,
+        libraries=machine.libraries,
     )
 
 

@@ -211,7 +211,7 @@ def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monke
     always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
     for typed, words in {
         "--model a.py:build --json": f"{ROOT}/perf_tests --model a.py:build --json",
-        "test_forward.py test_counters.py -q": f"{ROOT}/perf_tests/test_forward.py {ROOT}/perf_tests/test_counters.py -q",
+        "test_memory.py test_counters.py": f"{ROOT}/perf_tests/test_memory.py {ROOT}/perf_tests/test_counters.py",
         "numerics_tests/test_softmax.py -q": f"{ROOT}/numerics_tests/test_softmax.py -q",
     }.items():
         verb("run", *typed.split())

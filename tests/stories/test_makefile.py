@@ -48,7 +48,11 @@ def test_with_a_driver_the_suites_run_on_its_gpu_too(has_driver: bool, monkeypat
         assert smoke == "perf_tests --phase all --size tiny --benchmark-disable"
         return
     assert devices == ["cpu", "cuda"]
+    assert pytests("NVIDIA=yes", "GPU_TESTS=") == ran[:4], "a slice of its own"
     assert [command.split()[0] for command in graphs] == ["perf_tests/test_full_step.py"]
+    skipped = re.compile(r"skipif\(not torch\.cuda\.is_available\(\)")
+    needs_one = {path for path in (ROOT / "tests").rglob("test_*.py") if skipped.search(path.read_text())}
+    assert {ROOT / command.split()[0] for command in ran if command.startswith("tests/")} == needs_one != set()
     FakeCuda(monkeypatch)
     typed = {name[2:]: value for name, value in pairwise(smoke.split()) if name.startswith("--") and value[0] != "-"}
     grids = [settings(device="cuda", **words) for words in (typed, {"size": "tiny", "phase": "all"})]
@@ -94,5 +98,5 @@ def test_make_offline_takes_what_the_machine_has_and_nothing_is_installed_after_
     (tmp_path / ".offline").touch()
     assert "pip install" not in make(*planned)
     packed = make("--dry-run", "wheels", "PYTHON=python3")
-    assert "rm -f wheels/numpy-*.whl wheels/scipy-*.whl" in packed
-    assert "/^numpy=/d; /^scipy=/d;s/==/>=/" in packed
+    assert "rm -f wheels/numpy-*.whl wheels/scipy-*.whl wheels/jinja2-*.whl wheels/markupsafe-*.whl" in packed
+    assert "/^numpy=/d; /^scipy=/d; /^jinja2=/d; /^markupsafe=/d;s/==/>=/" in packed
