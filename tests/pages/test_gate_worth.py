@@ -4,14 +4,30 @@ import json
 import lzma
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import mean, median, stdev
+from typing import Any
 
 import numpy as np
 import pytest
 
-from claims import gate
-from claims.gate import FILE, KEPT, Trial
+from claims.gate import (
+    FILE,
+    KEPT,
+    PROOFS,
+    Trial,
+    cleared_in,
+    errors_of,
+    finished_trials,
+    is_injected,
+    read_trial,
+    say,
+    screening_seconds,
+    slowed_in,
+    suites_of,
+    trials_under,
+)
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
 from perf_tests.gate.statistics import decide_clock, pair_values
@@ -22,8 +38,8 @@ from tests.support.simulated_suites import recorded_values, relabelled
 
 
 def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
-    trials, text = gate.trials_under(KEPT), " ".join(EVIDENCE.split())
-    gate.say(trials)
+    trials, text = trials_under(KEPT), " ".join(EVIDENCE.split())
+    say(trials)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
     assert [line.rstrip() for line in indented(block(EVIDENCE, "worth")) if line] == said
     runs = [trial.samples for trial in trials["false-alarms"] if trial.says_something]
@@ -31,13 +47,13 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
     alarms = relabelled(np.random.default_rng(2027), values, 10_000)
     assert alarms.limits[1] <= RULES.alpha
     cost, power = ([trial for trial in trials[proof] if trial.engine == PRESENT_ENGINE] for proof in ("cost", "power"))
-    seconds, cleared = sorted(map(gate.screening_seconds, cost)), sorted(map(gate.cleared_in, cost))
+    seconds, cleared = sorted(map(screening_seconds, cost)), sorted(map(cleared_in, cost))
     whole = [sum(time.seconds for time in trial.samples.of(PairTime)) for trial in cost]
     assert (min(whole) // 30, max(whole) // 30) == (7, 9), "after 4 to 5 minutes all were OK"
     assert {row.verdict for trial in cost for row in trial.result.cases} == {Verdict.OK}
-    (suite,), injected = gate.suites_of(cost), list(filter(gate.is_injected, power))
-    slowed = [case for case in gate.slowed_in(injected) if case.slowdown == 0.05]
-    errors = gate.errors_of(slowed)
+    (suite,), injected = suites_of(cost), list(filter(is_injected, power))
+    slowed = [case for case in slowed_in(injected) if case.slowdown == 0.05]
+    errors = errors_of(slowed)
     behind = 100 * mean(map(unchanged_backward, injected))
     for words in (
         f"of 10 000 relabelled runs, {alarms.count} report SLOWER",
@@ -52,6 +68,9 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
     assert f"about {median(whole) / 60:.0f} minutes for 20 cases" in " ".join(README.split())
     for line in map(json.loads, lzma.decompress((KEPT / FILE).read_bytes()).splitlines()):
         assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", EVIDENCE)
+    for proof in PROOFS:
+        raw = read_trial(finished_trials(KEPT / proof)[0])
+        assert_judged_the_same(next(trial for trial in trials[proof] if trial.name == raw.name), raw)
 
 
 def unchanged_backward(trial: Trial) -> float:
@@ -59,6 +78,22 @@ def unchanged_backward(trial: Trial) -> float:
     values = pair_values(trial.samples, 1, trial.samples.pairs(1), trial.result.clock.clock)
     is_behind = ["attention_backward" in case and "naive" in case for case in trial.samples.cases]
     return float(np.expm1(values[is_behind].mean(axis=1)).mean())
+
+
+def assert_judged_the_same(found: Trial, raw: Trial) -> None:
+    """All that is said of a run, but head's times, which the one file does not keep."""
+    without_head = [replace(row, head_seconds=None) for row in raw.result.cases]
+    assert asdict(found.result) == rounded(asdict(replace(raw.result, cases=without_head)))
+    assert (found.truth, found.engine, found.pair_spread) == (raw.truth, raw.engine, rounded(raw.pair_spread))
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to five significant digits, in whatever holds them."""
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(rounded, value))
+    return pytest.approx(value, rel=1e-5, abs=1e-8, nan_ok=True) if isinstance(value, float) else value
 
 
 def test_the_page_shows_the_one_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,3 +116,19 @@ def test_an_undecided_case_says_the_minutes_of_a_run_that_decides_it() -> None:
     needed = max(row.launches_needed or MOST_NEEDED for row in undecided)
     screening, fresh = ([time.seconds for time in samples.of(PairTime) if time.stage == stage] for stage in (1, 2))
     assert found.minutes_needed == pytest.approx((rules.screen_pairs * median(screening) + needed * median(fresh)) / 60)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"no xz", "cannot be read"),
+        (lzma.compress(b"[]"), "cannot be used"),
+        (lzma.compress(b'{"kind": "gate-trial", "format_version": 2}'), "format version 1"),
+        (lzma.compress(b'{"kind": "gate-trial", "format_version": 1, "proof": "power"}'), "line 1 is damaged"),
+    ],
+)
+def test_a_damaged_file_of_trials_is_one_sentence(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{FILE} cannot be (used|read): .*") as error:
+        trials_under(tmp_path)
+    assert why in str(error.value)

@@ -15,6 +15,7 @@ from torch import nn
 from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
 from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.predict.counters import counters_of
 from perf_tests.user_code import model as user_models
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import (
@@ -89,6 +90,29 @@ def test_a_module_converts_its_weights_without_content_as_it_does_real_ones() ->
     for built in (real, fake):
         assert built.head.weight is built.embedding.weight
         assert {tensor.dtype for tensor in built.state_dict().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["nano_gpt", "cs336_basics", "nanochat", "gpt_fast", "litgpt", "x_transformers"])
+def test_stand_ins_for_public_repositories_are_measured_and_predicted(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = UserModel(f"tests.support.stand_ins:{name}")
+    check_before_measuring(model, [TOY], CPU)
+    parameters = sum(parameter.numel() for parameter in model.build(TOY).parameters())
+    facts = facts_of(model, TOY)
+    assert (facts.why_not_counted, facts.parameters) == (None, parameters)
+    case = language_model_case(TOY, phase="full_step", model=model.name, attention="own", optimizer="loop")
+    for device in ("cpu", "cuda"):
+        counters = counters_of(replace(case, device=device))
+        assert counters.model_flops is not None
+        assert counters.model_flops >= 3 * 2 * TOY.vocab_size * TOY.d_model * case.tokens
+        assert counters.peak_bytes > 16 * parameters
+    assert capsys.readouterr().out == ""
+
+
+def test_nano_gpt_itself_is_told_which_logits_are_wanted() -> None:
+    with pytest.raises(UserCodeError, match=r"returned \(1, 1, 37\) .*must return logits of shape \(1, 8, 37\)"):
+        check_before_measuring(UserModel("tests.support.stand_ins:NanoGpt"), [TOY], CPU)
 
 
 def test_what_a_factory_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
