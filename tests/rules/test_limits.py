@@ -94,6 +94,10 @@ TYPICAL = {"host_spread": 4.0}
         pytest.param([Part(1000, [SUM])], {"launches_overlap": False}, 4.0, "memory", (4 * LOW, 4 * HIGH), id="a CPU"),
         pytest.param([Part(0, [SUM])], {"strided_elements_per_second": 2.5e5}, 12.0, "memory", (), id="each element"),
         pytest.param([Part(0, [PRODUCT])], {"last_wave_elements": 10**6}, 2.0, "compute", (), id="no wave of fp32"),
+        # Of 5e6 elements: 7 waves of 100 tiles of 128 x 64, sooner done than 4 of 128 x 128 and 13 of 64 x 64.
+        pytest.param([Part(0, [PRODUCT])], {"multiprocessors": 100}, 2 * 7 * 0.8192e6 / 0.95 / 5e6, "compute", (),
+                     id="whole waves of tiles of fp32"),
+        pytest.param([Part(0, [THIN])], {"multiprocessors": 100}, 4.0, "memory", (), id="no product, no tiles"),
         pytest.param([Part(0, [replace(PRODUCT, rate="bf16")])], {"last_wave_elements": 10**6}, 2.4, "compute", (),
                      id="the last wave of a tensor core"),
         pytest.param([Part(0, [SUM])], {"kernel_seconds": 0.1}, 3.3, "memory", (), id="an empty kernel's time"),
@@ -113,6 +117,15 @@ def test_predicted_seconds_their_range_and_what_bounds_them(
     assert not between or (found.low_seconds, found.high_seconds) == pytest.approx(between)
 
 
+def test_a_host_that_is_ahead_hides_its_launches_and_no_kernel() -> None:
+    """By as much as the device does before: do_bench clears a cache."""
+    parts, typical = [Part(3000, [PRODUCT])], replace(MACHINE, **TYPICAL)
+    seconds = {ahead: predicted_time(parts, typical, ahead).seconds for ahead in (0.0, 1.0, 9.0)}
+    assert seconds == pytest.approx({0.0: 6.0, 1.0: 5.0, 9.0: 2.0})
+    bounds = [predicted_time(parts, typical, ahead).bound for ahead in (0.0, 2.0, 11.0)]
+    assert bounds == ["launch", "launch, on a typical host", "compute"]
+
+
 def test_shares_are_of_the_predicted_time_and_a_missing_rate_is_named() -> None:
     found = predicted_time([Part(1000, [PRODUCT, SUM])], MACHINE)
     assert (found.launching_seconds, found.kernel_seconds) == (1.0, 5.0)
@@ -124,7 +137,7 @@ def test_shares_are_of_the_predicted_time_and_a_missing_rate_is_named() -> None:
 
 POSITIVE = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "bare_launch_seconds", "host_spread",
             "strided_elements_per_second")  # fmt: skip
-NOT_NEGATIVE = ("last_wave_elements", "kernel_seconds")
+NOT_NEGATIVE = ("last_wave_elements", "kernel_seconds", "multiprocessors")
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), 10**400])
