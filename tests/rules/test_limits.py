@@ -119,7 +119,7 @@ def test_predicted_seconds_their_range_and_what_bounds_them(
 
 def test_a_host_that_is_ahead_hides_its_launches_and_no_kernel() -> None:
     """By as much as the device does before: do_bench clears a cache."""
-    parts, typical = [Part(3000, [PRODUCT])], replace(MACHINE, **TYPICAL)
+    parts, typical = [Part(3000, [PRODUCT])], replace(MACHINE, host_spread=4.0)
     seconds = {ahead: predicted_time(parts, typical, ahead).seconds for ahead in (0.0, 1.0, 9.0)}
     assert seconds == pytest.approx({0.0: 6.0, 1.0: 5.0, 9.0: 2.0})
     bounds = [predicted_time(parts, typical, ahead).bound for ahead in (0.0, 2.0, 11.0)]
