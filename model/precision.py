@@ -8,7 +8,10 @@ import torch
 
 @dataclass(frozen=True)
 class Precision:
-    """How a training step computes; parameters, gradients and optimizer state are always float32."""
+    """How a training step computes; parameters, gradients and optimizer state are always float32.
+
+    A precision of tensors in 16 bits, which autocast does not touch, is one of attention alone.
+    """
 
     name: str
     autocast_dtype: torch.dtype | None = None
@@ -17,6 +20,8 @@ class Precision:
     """Argument of `torch.set_float32_matmul_precision`: "high" lets float32 products run as TF32."""
     scales_loss: bool = False
     """Whether a `GradScaler` keeps small float16 gradients from vanishing (Micikevicius et al., arXiv:1710.03740)."""
+    tensor_dtype: torch.dtype = torch.float32
+    """Dtype of query, key and value of attention alone, as they are given."""
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """The context of one forward pass. Its cache of cast weights ends with it, so enter it once per pass."""
@@ -41,17 +46,18 @@ PRECISIONS = {
     "bf16": Precision("bf16", autocast_dtype=torch.bfloat16),
     "fp16": Precision("fp16", autocast_dtype=torch.float16, scales_loss=True),
     "fp16-unscaled": Precision("fp16-unscaled", autocast_dtype=torch.float16),
+    "bf16-tensors": Precision("bf16-tensors", tensor_dtype=torch.bfloat16),
 }
 
 # NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions" and "Tensor Cores": float16 tensor cores
 # since compute capability 7.0, TF32 and bfloat16 since 8.0. Below that they are emulated or slower than float32.
-_CUDA_CAPABILITY_NEEDED = {torch.float16: (7, 0), torch.bfloat16: (8, 0)}
+_CUDA_CAPABILITY_NEEDED = {torch.float32: (0, 0), torch.float16: (7, 0), torch.bfloat16: (8, 0)}
 
 
 def _why_unsupported_on_cuda(precision: Precision, capability: tuple[int, int]) -> str | None:
-    needed = (8, 0) if precision.float32_matmul_precision != "highest" else (0, 0)
-    if precision.autocast_dtype is not None:
-        needed = _CUDA_CAPABILITY_NEEDED[precision.autocast_dtype]
+    needed = _CUDA_CAPABILITY_NEEDED[precision.autocast_dtype or precision.tensor_dtype]
+    if precision.float32_matmul_precision != "highest":
+        needed = (8, 0)
     if capability >= needed:
         return None
     return (
@@ -64,10 +70,10 @@ def _why_unsupported_on_cpu(precision: Precision, capabilities: dict[str, bool])
     if precision.float32_matmul_precision != "highest":
         return f"{precision.name} is a mode of NVIDIA tensor cores; a CPU has none, so measure fp32 here."
     needed = {
-        None: (),
+        torch.float32: (),
         torch.bfloat16: ("avx512_bf16", "amx_bf16", "arm_bf16"),
         torch.float16: ("avx512_fp16", "amx_fp16", "arm_fp16"),
-    }[precision.autocast_dtype]
+    }[precision.autocast_dtype or precision.tensor_dtype]
     if not needed or any(capabilities.get(name) for name in needed):
         return None
     return (

@@ -159,18 +159,18 @@ def test_a_build_serves_the_gpus_that_cuda_says_it_does(sees: Sees, built_for: S
             assert (why_gpu_cannot_run(0) is None) == runs, capability
 
 
-HALF = {"fp16", "fp16-unscaled"}
+HALF, BF16 = {"fp16", "fp16-unscaled"}, {"bf16", "bf16-tensors"}
 MACHINES: dict[str, tuple[torch.device, object, set[str]]] = {
     "Pascal": (GPU, PASCAL, {"fp32"}),
     "Volta": (GPU, (7, 0), {"fp32", *HALF}),
     "Turing": (GPU, (7, 5), {"fp32", *HALF}),
-    "Ampere": (GPU, (8, 0), {"fp32", "tf32", "bf16", *HALF}),
-    "Hopper": (GPU, HOPPER, {"fp32", "tf32", "bf16", *HALF}),
+    "Ampere": (GPU, (8, 0), {"fp32", "tf32", *BF16, *HALF}),
+    "Hopper": (GPU, HOPPER, {"fp32", "tf32", *BF16, *HALF}),
     "plain CPU": (CPU, {}, {"fp32"}),
-    "Cooper Lake": (CPU, {"avx512_bf16": True}, {"fp32", "bf16"}),
-    "Sapphire Rapids": (CPU, {"avx512_bf16": True, "amx_bf16": True, "avx512_fp16": True}, {"fp32", "bf16", *HALF}),
-    "Graviton 3": (CPU, {"arm_bf16": True, "arm_fp16": True}, {"fp32", "bf16", *HALF}),
-    "AMX for bfloat16 alone": (CPU, {"amx_bf16": True}, {"fp32", "bf16"}),
+    "Cooper Lake": (CPU, {"avx512_bf16": True}, {"fp32", *BF16}),
+    "Sapphire Rapids": (CPU, {"avx512_bf16": True, "amx_bf16": True, "avx512_fp16": True}, {"fp32", *BF16, *HALF}),
+    "Graviton 3": (CPU, {"arm_bf16": True, "arm_fp16": True}, {"fp32", *BF16, *HALF}),
+    "AMX for bfloat16 alone": (CPU, {"amx_bf16": True}, {"fp32", *BF16}),
     "AMX for float16 alone": (CPU, {"amx_fp16": True}, {"fp32", *HALF}),
     "Arm without bfloat16": (CPU, {"arm_fp16": True}, {"fp32", *HALF}),
 }

@@ -37,6 +37,7 @@ EXPECTED = {
     "bf16": Mode(torch.bfloat16, "highest", False),
     "fp16": Mode(torch.float16, "highest", True),
     "fp16-unscaled": Mode(torch.float16, "highest", False),
+    "bf16-tensors": Mode(None, "highest", False),
 }
 
 

@@ -20,7 +20,7 @@ from perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.bound import time
-from perf_tests.hardware.clock import Clock, product_seconds
+from perf_tests.hardware.clock import Clock, multiplied_dtype, product_seconds, tensor_dtype
 from perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
@@ -112,9 +112,9 @@ def attend(case: AttentionCase, workbench: Workbench) -> Iterator[AttentionFunct
 def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
     generator = torch.Generator().manual_seed(workbench.settings.seed)
     shape = (case.batch_size, case.sequence_length, case.head_dim)
-    q, k, v, gradient = (torch.randn(shape, generator=generator) for _ in range(4))
-    q, k, v = (leaf.to(workbench.device.torch_device).requires_grad_() for leaf in (q, k, v))
-    return AttentionInputs(q, k, v, gradient.to(workbench.device.torch_device))
+    device, dtype = workbench.device.torch_device, tensor_dtype(PRECISIONS[case.precision])
+    q, k, v, gradient = (torch.randn(shape, generator=generator).to(device, dtype) for _ in range(4))
+    return AttentionInputs(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), gradient)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
     }
 
     def kernel_of_sdpa() -> Json:
-        attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
+        attention, dtype = ATTENTION["sdpa"].build(), multiplied_dtype(PRECISIONS[case.precision])
         device, records_graph = workbench.device.torch_device, case.row.records_graph
         return {"sdpa_backend": sdpa_backend(attention, case.query_shape, dtype, device, records_graph=records_graph)}
 

@@ -26,6 +26,7 @@ from perf_tests.cases.language_model import (
     check_gradients,
     require,
 )
+from perf_tests.hardware.clock import multiplied_dtype
 from perf_tests.hardware.device import Device, is_out_of_memory
 from perf_tests.records.record import Json
 from perf_tests.user_code.attention import (
@@ -170,7 +171,7 @@ class AttentionCheck(Check):
 
     def __init__(self, inputs: Sequence[Tensor], precision: Precision, *, has_backward: bool) -> None:
         self.inputs, self.has_backward = inputs, has_backward
-        self.dtype = precision.autocast_dtype or torch.float32
+        self.dtype = multiplied_dtype(precision)
         self.arithmetic = Arithmetic.of(self.dtype, precision.float32_matmul_precision != "highest")
         batch, tokens, _ = inputs[0].shape
         self.places_BR = _places(ROWS, batch, tokens)

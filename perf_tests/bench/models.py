@@ -170,7 +170,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Random query, key and value, leaves of a fresh graph, and the gradient of the output; (B, T, K), float32."""
+    """Random query, key and value, leaves of a fresh graph, and the gradient of the output; (B, T, K)."""
 
     q_BTK: Tensor
     k_BTK: Tensor

@@ -23,7 +23,7 @@ from perf_tests.cases.settings import Settings
 from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.bound import put_back, time
 from perf_tests.hardware.clock import Clock, sentinel_bytes
-from perf_tests.hardware.datasheets import CudaLibraries, gpu_named
+from perf_tests.hardware.datasheets import CudaLibraries, gpu_named, rate_name
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, RunsBeside, open_gpu_health
@@ -147,7 +147,7 @@ class Workbench:
         if precision in self._rates:
             return self._rates[precision].burst
         with self.spending("counting"):
-            ceilings, name = self._ceilings(), precision.removesuffix("-unscaled")
+            ceilings, name = self._ceilings(), rate_name(precision)
             if ceilings is None or name not in ceilings.matmul_flops_per_second:
                 rate = self._measured_rate(precision)
             else:
@@ -207,7 +207,7 @@ class Workbench:
         """Return this machine's ceilings, with the better of the rates measured earlier and in this run."""
         self.ceiling(precision)
         ceilings = self._ceilings()
-        return ceilings and ceilings.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
+        return ceilings and ceilings.with_rate(rate_name(precision), self._rates[precision])
 
     def ceilings_again(self, precision: str) -> Ceilings | None:
         """Measure products and memory traffic once more; returns the best of all so far."""

@@ -49,8 +49,12 @@ class AttentionCase(AttentionIdentity, Case):
         return (self.batch_size, self.sequence_length, self.head_dim)
 
     @property
+    def element_bytes(self) -> int:
+        return 2 if self.precision.endswith("-tensors") else FLOAT32_BYTES
+
+    @property
     def residual_tensor_bytes(self) -> int:
-        return self.tokens * self.head_dim * FLOAT32_BYTES
+        return self.tokens * self.head_dim * self.element_bytes
 
     @property
     def least_bytes(self) -> int:
@@ -59,7 +63,7 @@ class AttentionCase(AttentionIdentity, Case):
 
     @property
     def held_bytes(self) -> int:
-        return 8 * self.residual_tensor_bytes + 2 * FLOAT32_BYTES * self.batch_size * self.sequence_length**2
+        return 8 * self.residual_tensor_bytes + 2 * self.element_bytes * self.batch_size * self.sequence_length**2
 
     @property
     def work(self) -> Work:

@@ -177,7 +177,7 @@ class Case(ABC):
 
     @property
     def residual_tensor_bytes(self) -> int | None:
-        """One tensor of the residual stream, or of attention alone one of its inputs; float32 under every precision.
+        """One tensor of the residual stream, or of attention alone one of its inputs; float32 under autocast too.
 
         None for a model given with --model, whose residual stream is not known.
         """

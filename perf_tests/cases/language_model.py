@@ -26,6 +26,9 @@ from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
 
 DEFAULT_ZERO_GRAD = "before-forward"
 
+OF_ATTENTION_ALONE = "{} is a precision of attention alone: the weights of a model are float32, so choose bf16."
+"""Why a model is not measured in tensors of 16 bits."""
+
 
 @dataclass(frozen=True)
 class LanguageModelCase(Case):
@@ -225,6 +228,8 @@ class LanguageModelCase(Case):
     def why_unsupported(self, device: torch.device) -> str | None:
         if reason := super().why_unsupported(device):
             return reason
+        if self.precision.endswith("-tensors"):
+            return OF_ATTENTION_ALONE.format(self.precision)
         if self.replays_cuda_graphs and device.type != "cuda":
             has_none = f"a {device.type.upper()} has none; choose compiled"
             return f"--execution {self.execution} replays CUDA graphs, and {has_none}."

@@ -330,6 +330,16 @@ LOAD_SECONDS = 0.3
 """Seconds of work before the sustained rate: until then a GPU may run above the clocks that its power allows."""
 
 
+def tensor_dtype(precision: Precision) -> torch.dtype:
+    """Dtype in which attention alone is given its tensors; earlier revisions of `model` know float32 alone."""
+    return getattr(precision, "tensor_dtype", torch.float32)
+
+
+def multiplied_dtype(precision: Precision) -> torch.dtype:
+    """Dtype of the factors of matrix products."""
+    return precision.autocast_dtype or tensor_dtype(precision)
+
+
 def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) -> Rate:
     """FLOP/s of large square products in the dtype that `precision` multiplies in.
 
@@ -337,7 +347,7 @@ def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) 
     """
     precision.apply()
     width = _WIDTH[device.torch_device.type]
-    dtype = precision.autocast_dtype or torch.float32
+    dtype = multiplied_dtype(precision)
     left, right = (torch.randn(width, width, device=device.torch_device).to(dtype) for _ in range(2))
     return rate_of(lambda: torch.mm(left, right), 2 * width**3, device, enough)
 

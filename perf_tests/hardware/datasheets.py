@@ -38,13 +38,15 @@ class Gpu:
     """Words that, found together in a name, mean this card."""
     compute_major: int | None = None
     """Major compute capability of cards whose libraries have rules of their own; None for the others."""
+    multiprocessors: int | None = None
+    """None for a card described by hand."""
 
     def flops_per_second(self, precision: str) -> float | None:
         """Peak of matrix products in `precision` (`fp16-unscaled` is `fp16`); None where the card has no such path.
 
         Raises ValueError for an unknown precision.
         """
-        known = precision.removesuffix("-unscaled")
+        known = rate_name(precision)
         if known not in _RATES:
             raise ValueError(f"There is no peak for precision {precision!r}; known: {', '.join(_RATES)}.")
         return self.rates.get(known)
@@ -52,6 +54,11 @@ class Gpu:
     def clock_margin_of(self, precision: str) -> float:
         """Return by how much the card may exceed its rate in `precision`."""
         return self.clock_margin if precision == "fp32" else self.tensor_clock_margin
+
+
+def rate_name(precision: str) -> str:
+    """Return the rate of a precision's products: `fp16` of `fp16-unscaled`, `bf16` of `bf16-tensors`."""
+    return precision.removesuffix("-unscaled").removesuffix("-tensors")
 
 
 def _gpu(
@@ -65,6 +72,7 @@ def _gpu(
     clock_margin: float = 1.0,
     tensor_clock_margin: float | None = None,
     compute_major: int | None = None,
+    multiprocessors: int | None = None,
 ) -> Gpu:
     """Return the card in the units of `datasheets.toml`."""
     return Gpu(
@@ -78,6 +86,7 @@ def _gpu(
         source=source,
         aliases=tuple(aliases),
         compute_major=compute_major,
+        multiprocessors=multiprocessors,
     )
 
 
@@ -176,6 +185,7 @@ def strongest_named(text: str) -> Gpu:
         bytes_per_second=max(gpu.bytes_per_second for gpu in fitting),
         rates={precision: max(gpu.rates[precision] for gpu in fitting) for precision in fitting[0].rates},
         l2_cache_bytes=max(gpu.l2_cache_bytes or 0 for gpu in fitting),
+        multiprocessors=max(gpu.multiprocessors or 0 for gpu in fitting),
     )
     # One card that has them all is named alone.
     return next((gpu for gpu in fitting if replace(best, name=gpu.name, aliases=gpu.aliases) == gpu), best)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
-from math import prod, sqrt
+from math import ceil, prod, sqrt
 
 from model.sizes import SIZES, ModelConfig
 from perf_tests.hardware.datasheets import Gpu
@@ -112,7 +112,7 @@ class Rate:
         return Rate(max(self.burst, other.burst), max(self.sustained, other.sustained))
 
 
-_MAY_BE_ZERO = ("last_wave_elements", "kernel_seconds")
+_MAY_BE_ZERO = ("last_wave_elements", "kernel_seconds", "multiprocessors")
 _FIGURES = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "bare_launch_seconds", "host_spread",
             *_MAY_BE_ZERO)  # fmt: skip
 
@@ -146,6 +146,8 @@ class Ceilings:
     """Elements of a product's result that the idle part of the last wave of tiles would hold, on tensor cores."""
     kernel_seconds: float = 0.0
     """Seconds of every kernel besides its work: filling the device, emptying it, and the gap to the next."""
+    multiprocessors: int = 0
+    """Those that share the tiles of a product in FP32; 0 where they are not known, and no wave of tiles is idle."""
 
     @property
     def highest_flops_per_second(self) -> dict[str, float]:
@@ -180,9 +182,12 @@ reach the first, streams of 1 GiB the second."""
 
 # The rest is fitted to published times of whole models; `python -m claims times-left-out` fits it again without each
 # source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
-FP32_EFFICIENCY, FP32_EFFICIENCY_WITH_64_LANES = 0.63, 0.86
+FP32_EFFICIENCY, FP32_EFFICIENCY_WITH_64_LANES = 0.67, 0.92
 CARDS_WITH_64_LANES = ("P100", "V100", "T4", "RTX 2080", "A100", "A800", "A30")
 LAST_WAVE_ELEMENTS = 2**21
+FP32_TILES = {128 * 128: 1.0, 128 * 64: 0.95, 64 * 64: 0.87, 32 * 32: 0.62}
+"""Elements of the tiles that products in FP32 have to choose from, and the share of the largest one's rate that each
+reaches, since it reads more for a product; stated before any fit. cuBLAS takes those that are done first."""
 KERNEL_SECONDS = 3e-6
 
 STRIDED_ELEMENTS_PER_CLOCK = 1.0
@@ -215,6 +220,7 @@ def ceilings_of(gpu: Gpu) -> Ceilings:
         strided_elements_per_second=clocks * STRIDED_ELEMENTS_PER_CLOCK,
         last_wave_elements=LAST_WAVE_ELEMENTS,
         kernel_seconds=KERNEL_SECONDS,
+        multiprocessors=gpu.multiprocessors or 0,
     )
 
 
@@ -238,11 +244,13 @@ DEVICE_RANGE = (0.8, 1.5)
 """The multiples of a prediction between which 9 of 10 published times lie that the device bounds."""
 
 WHOLE_MODELS, ALONE, UPDATES = "whole models", "attention alone", "optimizers that loop over parameters"
+BY_DO_BENCH = "attention alone by do_bench"
 """Classes of published times."""
 
 HELD = {
-    WHOLE_MODELS: {LAUNCH: (85, 87), LAUNCH_ON_A_TYPICAL_HOST: (146, 174), COMPUTE: (121, 125), MEMORY: (22, 24)},
-    ALONE: {LAUNCH: (34, 37), LAUNCH_ON_A_TYPICAL_HOST: (21, 28), MEMORY: (115, 126)},
+    WHOLE_MODELS: {LAUNCH: (77, 79), LAUNCH_ON_A_TYPICAL_HOST: (149, 175), COMPUTE: (128, 132), MEMORY: (22, 24)},
+    ALONE: {LAUNCH: (32, 36), LAUNCH_ON_A_TYPICAL_HOST: (21, 29), MEMORY: (115, 126)},
+    BY_DO_BENCH: {LAUNCH: (55, 55), LAUNCH_ON_A_TYPICAL_HOST: (132, 165), COMPUTE: (4, 4), MEMORY: (184, 184)},
     UPDATES: {LAUNCH: (1, 1), LAUNCH_ON_A_TYPICAL_HOST: (18, 22), MEMORY: (4, 5)},
 }
 """Counts by class and bound: how many of how many published times lie in the range that the other sources give; printed
@@ -312,9 +320,14 @@ class PredictedTime:
         return {name: seconds / self.seconds if self.seconds else 0.0 for name, seconds in parts.items()}
 
 
-def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
+DO_BENCH_BYTES = 256 * 2**20
+"""What `triton.testing.do_bench` overwrites before each round, while the host launches what is timed already."""
+
+
+def predicted_time(parts: Iterable[Part], ceilings: Ceilings, ahead_seconds: float = 0.0) -> PredictedTime:
     """Seconds of `parts` one after the other, without a wait between them: for one part max(launching, kernels).
 
+    The host may be `ahead_seconds` ahead of the device, which is busy for so long with what is not timed.
     Raises ValueError for a precision that the machine has no rate for.
     """
     pairs = []
@@ -324,9 +337,7 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
     for part in parts:
         before = compute_seconds + memory_seconds
         for kernel in part.kernels:
-            # On tensor cores also what the idle multiprocessors of the last wave could have done.
-            idle_flops = 2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0
-            arithmetic = (kernel.flops + idle_flops) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
+            arithmetic = _flops_with_idle(kernel, ceilings) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
             traffic = kernel.bytes / ceilings.bytes_per_second
             if ceilings.strided_elements_per_second is not None:
                 traffic = max(traffic, kernel.strided_elements / ceilings.strided_elements_per_second)
@@ -341,22 +352,38 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
     low, high = DEVICE_RANGE
     low_host, high_host = (1.0, spread) if spread > 1 else (low, high)  # a measured host is as uncertain as a device
     bound = COMPUTE if compute_seconds >= memory_seconds else MEMORY
-    if fast * spread >= kernels:
-        bound = LAUNCH if fast >= kernels else LAUNCH_ON_A_TYPICAL_HOST
+    if fast * spread - ahead_seconds >= kernels:
+        bound = LAUNCH if fast - ahead_seconds >= kernels else LAUNCH_ON_A_TYPICAL_HOST
     return PredictedTime(
-        seconds=elapsed_seconds(pairs, sqrt(spread), 1.0, overlap),
+        seconds=elapsed_seconds(pairs, sqrt(spread), 1.0, overlap, ahead_seconds),
         launching_seconds=fast * sqrt(spread),
         compute_seconds=compute_seconds,
         memory_seconds=memory_seconds,
         bound=bound,
-        low_seconds=elapsed_seconds(pairs, low_host, low, overlap),
-        high_seconds=elapsed_seconds(pairs, high_host, high, overlap),
+        low_seconds=elapsed_seconds(pairs, low_host, low, overlap, ahead_seconds),
+        high_seconds=elapsed_seconds(pairs, high_host, high, overlap, ahead_seconds),
     )
 
 
-def elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool) -> float:
+def _flops_with_idle(kernel: KernelCost, ceilings: Ceilings) -> float:
+    """FLOPs of a product and what multiprocessors could have done that have no tile of its last wave.
+
+    In FP32 by waves of whole tiles, on tensor cores by half of a wave, whatever the product.
+    """
+    if kernel.rate != "fp32":
+        return kernel.flops + 2 * kernel.summed * ceilings.last_wave_elements
+    if not (kernel.summed and ceilings.multiprocessors):
+        return kernel.flops
+    elements = kernel.flops / (2 * kernel.summed)
+    waves = {tile * ceilings.multiprocessors: share for tile, share in FP32_TILES.items()}
+    return 2 * kernel.summed * min(ceil(elements / wave) * wave / share for wave, share in waves.items())
+
+
+def elapsed_seconds(
+    pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool, ahead_seconds: float = 0.0
+) -> float:
     """Return the seconds of parts with (launching, kernel) seconds, times `host` and `device`."""
-    launched = done = 0.0
+    launched, done = -ahead_seconds, 0.0
     for launching, kernels in pairs:
         launched += launching * host
         # The device finishes after its queue, and not before the last launch; without overlap one waits for the other.
@@ -491,9 +518,10 @@ def bus_share(kind: str, world: int) -> Fraction:
     return Fraction(_TIMES[kind] * (world - 1), world)
 
 
-LINK_EFFICIENCY = (0.35, 0.8)
-"""Shares of what a link can send between which exchanges of gradients lie: published ones of one message, or of one for
-each gradient, reach 0.36 to 0.44 on pairs of cards by NVLink and PCIe 5 (`published/ddp.csv`), others up to 0.79."""
+LINK_EFFICIENCY = (0.19, 0.8)
+"""Shares of what a link can send between which exchanges of gradients lie. After four sources of one message, or of one
+for each gradient, the next reaches the lower with 90 % (`published/ddp.csv`, tests/pages/test_published_links.py);
+single messages of 1 GB reach the upper (`published/all_reduce.csv`)."""
 
 
 def sent_bytes(messages: Iterable[Message], world: int) -> Fraction:

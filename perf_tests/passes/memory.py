@@ -38,6 +38,7 @@ from perf_tests.bench.workers import (
     start_worker,
 )
 from perf_tests.cases.case import Case
+from perf_tests.hardware.clock import multiplied_dtype
 from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot, load_compiler
 from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
 from perf_tests.passes.memory_watch import (
@@ -88,7 +89,7 @@ def workspace_bytes_of(case: Case, threads: int) -> int:
     """
     if case.device == "cuda":
         return 0
-    takes_some = case.attention != "naive" or PRECISIONS[case.precision].autocast_dtype is not None
+    takes_some = case.attention != "naive" or multiplied_dtype(PRECISIONS[case.precision]) != torch.float32
     return threads * CPU_WORKSPACE_BYTES_PER_THREAD if takes_some else 0
 
 

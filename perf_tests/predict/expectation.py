@@ -11,7 +11,7 @@ import torch
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.cases.case import Case
-from perf_tests.hardware.datasheets import CudaLibraries, Gpu
+from perf_tests.hardware.datasheets import CudaLibraries, Gpu, rate_name
 from perf_tests.hardware.device import last_level_cache_bytes
 from perf_tests.hardware.limits import (
     BACKWARD,
@@ -61,7 +61,7 @@ class Expectation:
         roofline_seconds = predicted.kernel_seconds if predicted else None
         peak = self.gpu.flops_per_second(precision) if self.gpu else None
         rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
-        sustained = rates.get(precision.removesuffix("-unscaled"))
+        sustained = rates.get(rate_name(precision))
         exact = ("executed_flops", "kernel_launches", "bytes_touched", "saved_bytes")
         return {
             **{name: getattr(self.counters, name, None) for name in exact},
@@ -89,7 +89,7 @@ class Expectation:
         kind = BACKWARD if self.case.row.timed[-1] == "backward" else FORWARD
         part = Part(self.counters.kernel_launches, self.counters.kernels, kind)
         # Nothing that is not measured on this machine belongs to its roofline.
-        ceilings = replace(self.ceilings, kernel_seconds=0.0, last_wave_elements=0)
+        ceilings = replace(self.ceilings, kernel_seconds=0.0, last_wave_elements=0, multiprocessors=0)
         try:
             return predicted_time([part], ceilings)
         except ValueError:  # the machine has no rate for this precision
@@ -144,7 +144,7 @@ def expect(
     if counters is None and case.work is not None:
         # What no compiler can skip; of a user's model nothing is certain.
         flops = case.work.least_flops(case.phase, leaves_masked_half=True)
-        least_flops = {case.precision.removesuffix("-unscaled"): flops} if flops else {}
+        least_flops = {rate_name(case.precision): flops} if flops else {}
     return Expectation(case, counters, reason, dict(least_flops), ceilings, gpu)
 
 

@@ -19,6 +19,7 @@ from model.training import Training, optimizer_that_runs
 from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.clock import tensor_dtype
 from perf_tests.hardware.torch_private import FakeTensorMode, bound_fake_shapes
 from perf_tests.predict.allocator import Log
 from perf_tests.predict.costs import follow_rules
@@ -146,8 +147,9 @@ def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
     with fake_run(case.device, case.precision) as counting:
         size = (case.batch_size, case.sequence_length, case.head_dim)
-        leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
-        gradient_BTK = torch.zeros(size)
+        dtype = tensor_dtype(PRECISIONS[case.precision])
+        leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
+        gradient_BTK = torch.zeros(size, dtype=dtype)
         counting.claim(INPUTS)
         counting.guesses_values = not is_user_function(case.attention)
         attention = attention_named(case.attention, PLAYED).build()

@@ -102,6 +102,7 @@ def measured_ceilings(device: Device) -> Ceilings:
         strided_elements_per_second=strided_rate(device).sustained if on_gpu else None,
         last_wave_elements=LAST_WAVE_ELEMENTS if on_gpu else 0,
         kernel_seconds=KERNEL_SECONDS if on_gpu else 0.0,
+        multiprocessors=torch.cuda.get_device_properties(device.torch_device).multi_processor_count if on_gpu else 0,
     )
 
 

@@ -40,6 +40,7 @@ from model.training import optimizer_that_runs
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.clock import tensor_dtype
 from perf_tests.hardware.limits import KernelCost
 from perf_tests.hardware.torch_private import (
     autograd_file,
@@ -142,7 +143,9 @@ def played(case: Case, tree: Path = SUITE) -> Played:
 
 def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[], None]:
     size = (case.batch_size, case.sequence_length, case.head_dim)
-    leaves, gradient = [torch.zeros(size).requires_grad_() for _ in range(3)], torch.zeros(size)
+    dtype = tensor_dtype(PRECISIONS[case.precision])
+    leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
+    gradient = torch.zeros(size, dtype=dtype)
     recording.claim(INPUTS)
     attention = attention_named(case.attention, PLAYED).build()
 

@@ -16,7 +16,7 @@ from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests.cases.case import COUNTED_ATTENTION, Case
-from perf_tests.cases.language_model import LanguageModelCase, config_of
+from perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase, config_of
 from perf_tests.cases.options import (
     CONTEXTS,
     EXECUTIONS,
@@ -39,6 +39,7 @@ from perf_tests.hardware.datasheets import (
     Room,
     gpu_named,
     libraries_on,
+    rate_name,
     room_on,
 )
 from perf_tests.hardware.device import open_device
@@ -188,10 +189,13 @@ def _requested_step(
         size = _name_of_user_shape(own, config)
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     named_optimizer = optimizer("--optimizer", arguments.optimizer)
+    precision = _precision(arguments.precision, machine)
+    if precision.endswith("-tensors"):
+        raise ValueError("--precision " + OF_ATTENTION_ALONE.format(precision))
     return LanguageModelCase(
         phase="full_step", size=size_label(size), config=config, context_length=context,
         batch_size=batch_size,
-        precision=_precision(arguments.precision, machine),
+        precision=precision,
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
         checkpoint=checkpoint, optimizer=optimizer_that_runs(named_optimizer, torch.device(machine.device)),
         device=machine.device, model="ours" if own is None else own.name,
@@ -299,6 +303,6 @@ def _requested_attention(arguments: argparse.Namespace, machine: TargetMachine) 
 def _precision(text: str, machine: TargetMachine) -> str:
     precision = one_of(PRECISIONS, "--precision", text)
     known = machine.ceilings.matmul_flops_per_second
-    if precision.removesuffix("-unscaled") not in known:
+    if rate_name(precision) not in known:
         raise ValueError(f"{machine.name} has no {precision} path, or only emulates it; it has {', '.join(known)}.")
     return precision

@@ -8,8 +8,19 @@ from perf_tests.hardware.datasheets import (
     FLASH,
     FRAGMENTATION_SHARE,
     Room,
+    rate_name,
 )
-from perf_tests.hardware.limits import ALONE, COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY, UPDATES, WHOLE_MODELS
+from perf_tests.hardware.limits import (
+    ALONE,
+    BY_DO_BENCH,
+    COMPUTE,
+    DEVICE_RANGE,
+    HELD,
+    LAUNCH,
+    MEMORY,
+    UPDATES,
+    WHOLE_MODELS,
+)
 from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_in_words
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
@@ -114,10 +125,29 @@ def step_name(step: PredictedCase, without: Collection[str] = ()) -> str:
 def attention_lines(prediction: AttentionPrediction) -> list[str]:
     """Every cell, and the largest blocks of the smallest that does not fit."""
     cells = [(_attention_name(cell), cell) for cell in prediction.cells]
-    batch_size = prediction.cells[0].case.identity()["batch_size"]
-    lines = [f"Attention alone, batch {batch_size}, on {prediction.machine.name}", room_line(prediction.machine), ""]
+    first = prediction.cells[0].case.identity()
+    given = first["precision"]
+    if given.endswith("-tensors"):
+        given = f"{rate_name(given)} tensors without autocast"
+    elif PRECISIONS[given].autocast_dtype:
+        given = f"float32 tensors under {rate_name(given)} autocast"
+    about = f"Attention alone, batch {first['batch_size']}, {given}, on {prediction.machine.name}"
+    lines = [about, room_line(prediction.machine), ""]
     lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
     lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
+    timed = [(name, cell.by_do_bench) for name, cell in cells if cell.by_do_bench and first["attention"] == "naive"]
+    if timed and prediction.machine.has_published_times:
+        header = ("by do_bench", "predicted", "range", "bound by")
+        times = [
+            (name, duration(one.seconds), duration_range(one.low_seconds, one.high_seconds), one.bound)
+            for name, one in timed
+        ]
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD[BY_DO_BENCH].items())
+        lines += ["", *table(header, times, left=("bound by",))]
+        lines += [
+            "do_bench times without the host where launches run ahead, while the device clears its cache; in range:",
+            f"  {BY_DO_BENCH}: {held}",
+        ]
     smallest = prediction.smallest_that_does_not_fit
     if smallest is None:
         return lines
@@ -203,7 +233,7 @@ def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> 
     if any(cell.bytes_by_category.get(WORKSPACES) for cell in cells):
         size = gb(libraries.workspace_bytes)
         lines += [f"{WORKSPACES}: {size} of cuBLAS per thread that multiplies matrices ({libraries.workspace_rule})"]
-    if any(cell.case.attention == "sdpa" and PRECISIONS[cell.case.precision].autocast_dtype for cell in cells):
+    if any(cell.case.attention == "sdpa" and rate_name(cell.case.precision) in ("bf16", "fp16") for cell in cells):
         holds = "backward with a float32 accumulator" if libraries.sdpa == FLASH else "assumed to hold what flash does"
         lines += [f"sdpa in 16 bits: {libraries.sdpa} ({libraries.sdpa_rule}), {holds}"]
     if any(cell.largest_allocations[0].bytes > LARGEST_INDEX for cell in cells):
@@ -281,6 +311,8 @@ def case_json(cell: PredictedCase) -> Json:
         "bound": cell.time.bound,
         "shares": cell.time.shares,
         "largest_allocations": [vars(allocation) for allocation in cell.largest_allocations],
+        "do_bench_seconds": cell.by_do_bench and cell.by_do_bench.seconds,
+        "do_bench_range_seconds": cell.by_do_bench and [cell.by_do_bench.low_seconds, cell.by_do_bench.high_seconds],
     }
 
 

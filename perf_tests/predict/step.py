@@ -12,6 +12,7 @@ from perf_tests.hardware.datasheets import FITS, FRAGMENTATION_SHARE, MAY_NOT_FI
 from perf_tests.hardware.limits import (
     BACKWARD,
     BARE,
+    DO_BENCH_BYTES,
     FLOAT32_BYTES,
     FORWARD,
     Ceilings,
@@ -63,6 +64,8 @@ class PredictedCase:
     """Whether the range of `time` is known, from published times of like cases."""
     largest_allocations: tuple[Allocation, ...]
     libraries: CudaLibraries | None
+    by_do_bench: PredictedTime | None = None
+    """The same as `time` of attention alone as `triton.testing.do_bench` times it, where launches run ahead."""
 
     @property
     def in_blocks(self) -> AllocatorPeaks | None:
@@ -233,6 +236,10 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     counters = counters_of(case, libraries=machine.libraries)
     highest = counters.highest_part
     time = predicted_time(parts_of(case, counters), machine.ceilings)
+    by_do_bench = None
+    if case.row.family == ATTENTION_ALONE and machine.ceilings.launches_overlap:
+        ahead_seconds = DO_BENCH_BYTES / machine.ceilings.bytes_per_second
+        by_do_bench = predicted_time(parts_of(case, counters), machine.ceilings, ahead_seconds)
     return PredictedCase(
         case=case,
         peak_bytes=counters.peak_bytes,
@@ -240,10 +247,15 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         bytes_by_category=highest.bytes_by_category,
         verdict=verdict_on(case, machine),
         time=time,
-        # Published times are of unfused attention, in whole models and alone, and of AdamW.
-        is_range_known=machine.has_published_times and case.attention == "naive" and case.user_optimizer is None,
+        # Published times are of unfused attention, in whole models and alone, and of AdamW; of tensors in 16 bits by
+        # do_bench alone.
+        is_range_known=machine.has_published_times
+        and case.attention == "naive"
+        and case.user_optimizer is None
+        and not case.precision.endswith("-tensors"),
         largest_allocations=counters.largest_allocations,
         libraries=machine.libraries,
+        by_do_bench=by_do_bench,
     )
 
 

@@ -73,7 +73,7 @@ _WARMUP = {
 }  # fmt: skip
 """Columns that show a figure of a kernel or of a process of the warm-up study, by name and factor."""
 
-_PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
+_PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)", "bf16-tensors": "bf16"}
 _FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
 """Their names in published collections."""
 

@@ -23,7 +23,7 @@ from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.options import typed_or
 from perf_tests.cases.settings import Settings
 from perf_tests.cases.sharing import Launched, launched
-from perf_tests.hardware.datasheets import gpu_named
+from perf_tests.hardware.datasheets import gpu_named, rate_name
 from perf_tests.hardware.device import Device
 from perf_tests.hardware.limits import Ceilings, ceilings_of
 from perf_tests.hardware.machine import seconds_since_process_start
@@ -106,7 +106,7 @@ def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings 
         return around + rounds * case.message_bytes / COLLECTIVE_BYTES_PER_SECOND[case.backend]
     ceilings = ceilings or NOMINAL[case.device]
     rates = ceilings.matmul_flops_per_second
-    rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
+    rate = rates.get(rate_name(case.precision)) or rates["fp32"]
     # Of a model of the user's own only the products with its weights are known.
     flops = case.forward_flops if case.user_model is None else 2 * (case.tokens or 0) * (case.parameters or 0)
     launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread

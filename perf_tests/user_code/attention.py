@@ -16,6 +16,7 @@ from torch import Tensor
 from model.attention import ATTENTION, Attention, AttentionFunction
 from model.compilation import forget_compiled
 from model.precision import Precision
+from perf_tests.hardware.clock import multiplied_dtype, tensor_dtype
 from perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
 from perf_tests.user_code.named import load
 
@@ -283,7 +284,7 @@ class Use:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.precision.autocast_dtype or torch.float32
+        return multiplied_dtype(self.precision)
 
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -343,11 +344,12 @@ def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> Us
     for leaf in leaves:
         leaf.requires_grad_()
     # Not the leaves themselves: of those alone autograd notices a change in place.
-    q, k, v, do = passed = (*(leaf * 1 for leaf in leaves), gradient.clone())
+    given = tensor_dtype(use.precision)
+    q, k, v, do = passed = (*((leaf * 1).to(given) for leaf in leaves), gradient.clone())
     with _running(name, use, words):
         output = attend(q, k, v)
         # What a call keeps for its backward pass must survive the next one, as that of another layer does.
-        attend(*(leaf / 2 for leaf in leaves))
+        attend(*((leaf / 2).to(given) for leaf in leaves))
     _check_output(output, use, gradient.shape, words)
     if not output.requires_grad:
         raise IncorrectError(f"it records no graph for a backward pass, for {words}.")
@@ -364,7 +366,7 @@ def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> Us
         without_graph = attend(q, k, v)
     _check_output(without_graph, use, gradient.shape, f"{words} under no_grad")
     for letter, before, now in zip(("q", "k", "v", "the gradient"), inputs, passed, strict=True):
-        if not torch.equal(before, now):
+        if not torch.equal(before, now.float()):
             raise IncorrectError(f"it changes {letter} in place, for {words}.")
     gradients = []
     for letter, leaf in zip("qkv" if without_backward is None else "", leaves, strict=without_backward is None):

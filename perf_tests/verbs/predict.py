@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--context", help="tokens in a sequence; a list compares them (default: 512)")
     parser.add_argument("--batch-size", help="sequences in a batch; of a step a list (default: 4; 8 with --head-dim)")
-    parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
+    parser.add_argument(
+        "--precision", default="fp32", help="fp32 (default), tf32, bf16, fp16, fp16-unscaled; alone bf16-tensors"
+    )
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
     parser.add_argument("--execution", default="eager", help="eager; what is compiled is not predicted")
     parser.add_argument(

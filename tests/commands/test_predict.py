@@ -85,7 +85,7 @@ SCREENS = {
         "fewest ranks",
     ),
     ON_RANKS: (0, "no time: give what a rank can send with --interconnect 450GB/s"),
-    f"{ATTENTION} --sequence-length=256,16384": (1, f"^Attention alone, batch {ATTENTION_BATCH_SIZE}, on T4\n"),
+    f"{ATTENTION} --sequence-length=256,16384": (1, f"^Attention alone, batch {ATTENTION_BATCH_SIZE}, fp32, on T4\n"),
 }
 
 
@@ -141,6 +141,7 @@ REFUSED = {
     f"{ON_T4} --size=7B": r"--size '7B' is unknown; choose from tiny, small.* or a shape as D_MODELxD_FF",
     f"{ON_T4} --size=tiny,small": "names 2 sizes; predict takes one",
     f"{ON_T4} --precision=bf16": "T4 has no bf16 path, or only emulates it; it has fp32, fp16",
+    "--gpu=H100 --size=tiny --precision=bf16-tensors": "bf16-tensors is a precision of attention alone.*choose bf16",
     f"{ON_T4} --attention=flex": "--attention flex is not predicted: how many kernels .*perf-tests run",
     f"{ON_T4} --execution=max-autotune": "--execution max-autotune is not predicted: .*before it is compiled",
     f"{ON_T4} --context=64,128 --checkpoint=all": "--context and --checkpoint are both lists; compare one at a time",

@@ -4,12 +4,14 @@ A message is predicted from the other sizes of its table, more ranks from two, t
 all_reduce table of the same machine, and a machine from the others. The page shows these errors.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
+from statistics import mean, median, stdev
 
 import pytest
+from scipy.stats import t
 
 from model.sizes import SIZES
 from perf_tests.hardware.limits import LINK_EFFICIENCY, Link, ParameterShapes, bus_share, fit_link, step_messages
@@ -110,7 +112,7 @@ LeftOut = Callable[[], Iterator[Held]]
 
 @pytest.mark.parametrize("left_out, head, limit", [
     (by_other_sizes, "the time of an all-reduce", 0.1), (by_two_ranks, "an all-reduce of 100 MB", 0.2),
-    (by_all_reduce, "the exchange of a DDP step", 0.1), (by_other_machines, "1 GB between two GPUs", 0.4),
+    (by_all_reduce, "the exchange of a DDP step", 0.1), (by_other_machines, "1 GB between two GPUs", 0.6),
 ])  # fmt: skip
 def test_the_page_shows_the_errors_of_each_prediction(left_out: LeftOut, head: str, limit: float) -> None:
     by_source: dict[str, list[float]] = defaultdict(list)
@@ -124,22 +126,38 @@ def test_the_page_shows_the_errors_of_each_prediction(left_out: LeftOut, head: s
     assert median(errors) <= limit
 
 
-LINKS = {"2x H100-SXM": 450e9, "2x H800-PCIe": 63e9, "2x T4": 15.75e9}
-"""Bytes per second in one direction by NVLink 4, PCIe 5 x16 and PCIe 3 x16, of datasheets and the standard."""
+LINKS = {"2x H100-SXM": 450e9, "2x H100-80GB": 450e9, "2x H800-PCIe": 63e9, "2x T4": 15.75e9}
+"""Bytes per second in one direction by NVLink 4, which one source shows by its rate, PCIe 5 x16 and PCIe 3 x16, of
+datasheets and the standard."""
 
 
-def test_the_page_counts_the_exchanges_that_lie_in_the_range_of_link_efficiency() -> None:
+def lowest_share(by_source: Mapping[str, Sequence[float]]) -> float:
+    """Return what the next source reaches with 90 %, by Student's t of the logarithms of these sources' medians.
+
+    The lower end of a prediction interval of one more: Hahn and Meeker, "Statistical Intervals", section 4.7.
+    """
+    logs = [math.log(median(shares)) for shares in by_source.values()]
+    away = float(t.ppf(0.9, len(logs) - 1)) * stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return math.exp(mean(logs) - away)
+
+
+def test_the_page_counts_the_exchanges_that_lie_in_the_range_that_other_sources_give() -> None:
     """Those that a step waits for whole; between two ranks an all-reduce sends every byte once."""
-    shares = [
-        shapes_of(row).bytes / (float(row["comm_ms"]) / 1e3) / LINKS[row["gpu"]]
-        for row in published_rows("ddp.csv")
-        if row["impl"] in ("naive", "flat") and row["comm_ms"] and row["gpu"] in LINKS
-    ]
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for row in published_rows("ddp.csv"):
+        if row["impl"] in ("naive", "flat") and row["comm_ms"] and row["gpu"] in LINKS:
+            sent_per_second = shapes_of(row).bytes / (float(row["comm_ms"]) / 1e3)
+            by_source[row["source"].partition("/")[0]].append(sent_per_second / LINKS[row["gpu"]])
     slow, fast = LINK_EFFICIENCY
-    held = sum(slow <= share <= fast for share in shares)
-    words = f"reaches {fast:g} of its rate, to none of it at {slow:g}. {held} of {len(shares)} published exchanges"
+    held = 0
+    for source, shares in by_source.items():
+        lowest = lowest_share({other: found for other, found in by_source.items() if other != source})
+        held += sum(lowest <= share <= fast for share in shares)
+    count = sum(map(len, by_source.values()))
+    words = f"reaches {fast:g} of its rate, to none of it at {slow:g}. {held} of {count} published exchanges"
     assert words in " ".join(page("predict").split())
-    assert (held, len(shares)) == (7, 9)
+    assert (held, count, round(lowest_share(by_source), 2)) == (13, 15, slow)
+    assert held / count >= 0.8
 
 
 def test_tables_that_do_not_grow_are_left_out_and_one_message_on_nvlink_takes_longer_than_predicted() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from perf_tests.hardware import datasheets as sheets
 from perf_tests.hardware.datasheets import BY_HAND, CONFIG, DEPRIORITIZED, GIB, GPUS, gpu_named, libraries_on
+from perf_tests.hardware.limits import has_64_lanes
 
 MIB = 2**20
 
@@ -89,6 +90,7 @@ def test_a_card_has_its_dense_rates_and_what_its_architecture_rules() -> None:
     assert (h100.rates["fp32"], h100.rates["bf16"]) == pytest.approx((66.9e12, 989.4e12))
     assert GPUS["L4"].bytes_per_second == 300e9
     assert (t4.flops_per_second("bf16"), t4.flops_per_second("fp16-unscaled")) == (None, 65e12)
+    assert h100.flops_per_second("bf16-tensors") == h100.rates["bf16"]
     with pytest.raises(ValueError, match="fp8"):
         t4.flops_per_second("fp8")
     majors = {"H200-SXM": (9, 60), "B200": (10, 126), "RTX 5090": (12, 96), "T4": (7, 4), "A100-SXM-80GB": (None, 40)}
@@ -97,6 +99,9 @@ def test_a_card_has_its_dense_rates_and_what_its_architecture_rules() -> None:
     for gpu in GPUS.values():
         present = [gpu.rates[name] for name in ("fp32", "tf32", "bf16") if name in gpu.rates]
         assert present == sorted(present), gpu.name
+        clocks = gpu.rates["fp32"] / (2 * (gpu.multiprocessors or 0))
+        hertz = clocks / (64 if has_64_lanes(gpu) else 128)
+        assert 1.25e9 < hertz < 2.65e9, f"{gpu.name} has other multiprocessors, or another rate"
 
 
 def test_peaks_by_hand_are_read_with_their_units() -> None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+import torch
 
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
 from perf_tests.hardware.datasheets import Room, gpu_named
-from perf_tests.hardware.limits import ceilings_of
+from perf_tests.hardware.limits import BY_DO_BENCH, ceilings_of
 from perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
 from perf_tests.predict import step as prediction
 from perf_tests.predict.counters import counters_of
@@ -140,6 +141,33 @@ def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() 
     account = "\n".join(attention_lines(found)).partition("smallest case that does not fit")[2]
     assert "forward d16-seq1024-fp32-naive" in account
     assert "aten.exp  model/attention.py" in account
+
+
+def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says_which_is_meant() -> None:
+    """Of one sequence of 16,384 tokens, published by NiccoloSacchi/assignment2-systems
+    (assets/benchmark_flash_attention.csv): 3616 MiB without the 256 MiB that do_bench clears. Its graph is kept, one
+    matrix more, and its mask has one element, a byte a score less.
+    """
+    case = replace(cell("backward", 16384), batch_size=1, head_dim=64, precision="bf16-tensors")
+    in_tensors, by_autocast = (
+        prediction.predict_attention([one], machine()) for one in (case, replace(case, precision="bf16"))
+    )
+    (tensors,), (autocast,) = in_tensors.cells, by_autocast.cells
+    square = 16384**2
+    assert tensors.peak_bytes + 2 * square - square == pytest.approx(3616.4 * 2**20, rel=0.01)
+    assert autocast.peak_bytes > 1.5 * tensors.peak_bytes
+    assert tensors.by_do_bench is not None
+    assert autocast.by_do_bench is not None
+    assert tensors.by_do_bench.seconds < autocast.by_do_bench.seconds
+    assert (tensors.is_range_known, autocast.is_range_known) == (False, True)
+    (about, *_), (other, *_) = attention_lines(in_tensors), attention_lines(by_autocast)
+    assert ("batch 1, bf16 tensors without autocast" in about, "float32 tensors under bf16 autocast" in other) == (
+        True, True,
+    )  # fmt: skip
+    assert f"  {BY_DO_BENCH}: " in "\n".join(attention_lines(in_tensors))
+    assert case.residual_tensor_bytes == 16384 * 64 * 2
+    model = replace(TINY, precision="bf16-tensors")
+    assert model.why_unsupported(torch.device("cpu")) == OF_ATTENTION_ALONE.format("bf16-tensors")
 
 
 def test_the_first_step_has_a_row_only_where_its_peak_differs() -> None:

@@ -45,7 +45,7 @@ def test_a_wrong_kernel_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("has_heads", [True, False], ids=["in a model", "alone"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-tensors"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa", FLASH], ids=label)
 def test_a_correct_kernel_is_taken_and_leaves_the_seed_alone(attention: str, precision: str, has_heads: bool) -> None:
     before = torch.get_rng_state()

@@ -173,7 +173,7 @@ def test_the_other_commands_of_the_page_run_from_the_wheel(folder: Path) -> None
 
 def test_the_page_names_what_the_reusable_gate_takes() -> None:
     text = (ROOT / ".github/workflows/reusable-gate.yml").read_text()
-    names = ("model", "options", "runner", "minutes", "requirements", "pythonpath", "lfs", "base")
+    names = ("model", "options", "runner", "minutes", "requirements", "pythonpath", "submodules", "lfs", "base")
     for name in names:
         assert f"      {name}:\n        description:" in text
     said = PAGE.partition("`.github/workflows/reusable-gate.yml` takes ")[2].partition(".\n")[0]
