@@ -29,7 +29,7 @@ from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, measures_the_suites_own, names_code, repository_of
 
-LEDGER_TEST = "test_counters.py"
+LEDGER_TEST = Path(__file__).with_name("test_counters.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,8 +121,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """The ledger is checked only on request, because counting its grid would delay a measurement."""
     if _is_late(config):
         return True
-    asked = config.getoption("--update-counters") or any(LEDGER_TEST in argument for argument in config.args)
-    return True if collection_path.name == LEDGER_TEST and not asked else None
+    asked = config.getoption("--update-counters") or any(LEDGER_TEST.name in argument for argument in config.args)
+    return True if collection_path == LEDGER_TEST and not asked else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -131,7 +131,9 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
     if _is_late(collector.config):
         return []
     suite = session_of(collector.config)
-    marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
+    # Any module may hold an object that answers to every name, such as unittest.mock's `call`.
+    marked = [mark for mark in getattr(obj, "pytestmark", ()) if isinstance(mark, pytest.Mark)]
+    marks = {mark.name: mark.args[0] for mark in marked if mark.args}
     if "phase" not in marks:
         return None
     if marks["phase"] not in examined_phases(suite.settings):

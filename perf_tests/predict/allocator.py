@@ -36,7 +36,7 @@ class AllocatorPeaks:
     """The peaks that `torch.cuda.memory_stats` would report of one round."""
 
     requested_bytes: int
-    """In multiples of CUDA_BLOCK_BYTES."""
+    """Multiples of CUDA_BLOCK_BYTES."""
     allocated_bytes: int
     reserved_bytes: int
 

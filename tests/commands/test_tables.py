@@ -126,7 +126,7 @@ BAD = {
     "--columns=median": "did you mean median_seconds",
     "--columns=id,id": "names id twice",
     "--columns=id,,size": "empty entry",
-    "--columns=a\nb": "is no column",
+    "--columns=a\nb": "is not a column",
     "--sort=speedup": "it needs --against-axis",
     "--against-axis=size=small": "the axes are phase",
     "--against-axis=attention": "the axes are phase",

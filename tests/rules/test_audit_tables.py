@@ -77,7 +77,7 @@ def test_a_row_or_a_line_that_cannot_be_read_is_unjudged_and_counted_and_spoils_
     whole = path.read_text()
     for line, reason in (
         ("only,three,values", "the line has another number of values than the header"),
-        ('"quoted" badly,1', "the line is no CSV"),
+        ('"quoted" badly,1', "the line is not CSV"),
     ):
         path.write_text(whole.replace("\n", f"\n{line}\n", 1))
         audit = audit_file(path)
@@ -344,8 +344,8 @@ NOT_JUDGED: dict[str, Json] = {
     "neither phase nor shape": {},
     "no formula knows": timed(model="a.py:build")["extra_info"],
     "shared by several ranks": timed(parallel="ddp")["extra_info"],
-    "no shape: d_model, d_ff, num_layers, num_heads, vocab_size must lie": timed(d_model=10**10)["extra_info"],
-    "no shape: int()": timed(d_model=None)["extra_info"],
+    "not a shape: d_model, d_ff, num_layers, num_heads, vocab_size must lie": timed(d_model=10**10)["extra_info"],
+    "not a shape: int()": timed(d_model=None)["extra_info"],
 }
 
 

@@ -1,5 +1,7 @@
 """Clocks and judges are those of before code of the user's ran; CPU time misses no thread; late work is seen."""
 
+import hashlib
+import os
 import sys
 import threading
 import time
@@ -300,3 +302,26 @@ def test_a_time_servers_correction_is_known_and_a_slower_clock_is_none(monkeypat
         clocks = Mock(perf_counter=lambda rate=rate: rate * sum(slept), raw=lambda: sum(slept), sleep=slept.append)
         monkeypatch.setattr(bound, "time", clocks)
         assert bound.rate_of_clocks() == pytest.approx(excused)
+
+
+def test_on_this_machine_cpu_time_is_the_sum_of_its_threads_while_one_of_them_computes() -> None:
+    """Less the time of ended threads, which is the same in all readings: each must lie between two sums around it."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("no /proc")
+
+    def of_threads() -> float:
+        clocks = [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
+        return sum(map(time.clock_gettime, clocks))
+
+    ends = threading.Event()
+    works = threading.Thread(target=lambda: [hashlib.sha256(bytes(2**20)) for _ in iter(ends.is_set, True)])
+    works.start()
+    try:
+        clock = ProcessClock()
+        readings = [(of_threads(), clock(), of_threads()) for _ in range(200)]
+    finally:
+        ends.set()
+        works.join()
+    least = max(whole - after for _, whole, after in readings)
+    most = min(whole - before for before, whole, _ in readings)
+    assert least <= most + 1e-6, "nanoseconds as floats"

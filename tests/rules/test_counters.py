@@ -1,6 +1,7 @@
 """Exact counters against the allocator, the profiler, closed forms and the step itself; of what is one's own; kept."""
 
 import json
+import multiprocessing
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -503,6 +504,19 @@ def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_p
         assert len(counted) == done + 1, content
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
-    assert module.kept_counters_or_reason(CASE) == counters_or_reason(CASE)
+def _count_in_a_process(folder: str) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        return all(module.kept_counters_or_reason(CASE) == counters_or_reason(CASE) for _ in range(3))
+
+
+def test_two_runs_at_once_read_whole_files_and_a_cache_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path,
+) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert all(pool.map(_count_in_a_process, [str(tmp_path), "/proc/nothing"] * 2))
+    assert list(tmp_path.rglob(".unfinished*")) == []
+
+
+def test_a_scaler_that_reads_its_overflow_hides_no_counter() -> None:
+    assert counters_of(of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:Descent", precision="fp16")).kernel_launches > 0

@@ -235,3 +235,8 @@ def test_a_history_says_what_it_could_show() -> None:
         seconds = [NOISE[place % COUNT] * (1 + factor * shown * (place >= 55)) for place in range(60)]
         slower = era_of([launch(place // 5, one, name_of(place // 5)) for place, one in enumerate(seconds)])
         assert [step.start for step in slower.series[0].steps] == places
+
+
+def test_noise_in_any_order_has_no_step() -> None:
+    orders = [np.random.default_rng(seed).permutation(NOISE) for seed in range(20)]
+    assert [starts(order.tolist(), [1] * COUNT) for order in orders] == [[]] * 20

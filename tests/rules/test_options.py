@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
 from model.precision import PRECISIONS
+from perf_tests import plugin
 from perf_tests.cases import options
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
@@ -190,3 +192,16 @@ def test_a_case_says_what_it_holds_at_least_and_roughly() -> None:
 def test_a_checkpoint_of_more_blocks_than_the_model_has_cannot_run() -> None:
     reasons = [language_model_case(checkpoint=blocks).why_unsupported(CPU) for blocks in ("2", "3")]
     assert reasons == [None, "--checkpoint 3 is more blocks than its 2."]
+
+
+def test_of_files_by_the_ledgers_name_the_ledgers_own_alone_waits_until_it_is_asked_for(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytestconfig, "args", [])
+    theirs = plugin.LEDGER_TEST.parents[1] / "tests/rules" / plugin.LEDGER_TEST.name
+    assert [plugin.pytest_ignore_collect(path, pytestconfig) for path in (plugin.LEDGER_TEST, theirs)] == [True, None]
+
+
+def test_a_module_may_hold_what_answers_to_every_name(pytestconfig: pytest.Config) -> None:
+    collector: Any = Mock(config=pytestconfig)
+    assert plugin.pytest_pycollect_makeitem(collector, call) is None

@@ -1,6 +1,7 @@
 """An optimizer of the user's is known by its file, tried on what it trains, and refused where it does not train."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -148,3 +149,12 @@ def test_muon_leaves_embedding_head_and_vectors_to_adamw() -> None:
     optimizer = UserOptimizer(MUON).build(build())
     hidden, rest = (len(group["params"]) for group in optimizer.param_groups)
     assert (hidden, rest) == (7 * TOY.num_layers, 2 + 2 * TOY.num_layers + 1)
+
+
+def test_the_identity_names_the_file_as_its_repository_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = tmp_path / "theirs"
+    (repository / ".git").mkdir(parents=True)
+    for folder, name in ((repository, "train/fast.py:build"), (tmp_path, f"{repository}/train/fast.py:build")):
+        monkeypatch.chdir(folder)
+        assert of(name).identity()["optimizer"] == "train/fast.py:build"
+    assert of("torch.optim:SGD").identity()["optimizer"] == "torch.optim:SGD"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 
 import torch
@@ -17,7 +16,6 @@ from perf_tests.passes.memory_watch import allocator_trace
 from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.predict.counters import Counters, counters_of
 from perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
-from tests.support import traced_rounds
 
 PEAK_LIMIT = 0.001
 """Share by which a predicted peak may be off: tensors of a few bytes are not counted."""
@@ -38,13 +36,27 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
 
 def rounds(training: Training, tokens_BT: torch.Tensor) -> dict[str, Callable[[], object]]:
     """A round of each phase, its set-up included."""
-    played = traced_rounds.rounds(training, tokens_BT)
-    played[FIRST_STEP] = played[FULL_STEP]
-    return {phase: partial(_play, *played[phase]) for phase in PHASES}
 
+    def inference() -> None:
+        with torch.no_grad():
+            training.forward(tokens_BT)
 
-def _play(target: Callable[..., object], setup: traced_rounds.Setup) -> object:
-    return target(*(setup() or ()))
+    def backward() -> None:
+        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
+
+    def forward_backward() -> None:
+        logits_BTV = training.forward(tokens_BT)
+        training.backward(training.loss(logits_BTV, tokens_BT))
+
+    plays: tuple[Callable[[], object], ...] = (
+        inference,
+        lambda: training.forward(tokens_BT),
+        backward,
+        forward_backward,
+        lambda: training.step(tokens_BT, tokens_BT),
+        lambda: training.step(tokens_BT, tokens_BT),
+    )
+    return dict(zip(PHASES, plays, strict=True))
 
 
 def above_standing(counters: Counters) -> int:

@@ -17,6 +17,16 @@ class FrozenEmbedding(Averaging):
         self.embedding.requires_grad_(False)
 
 
+class BufferedEmbedding(FrozenEmbedding):
+    """The same model, where the frozen matrix is not a parameter."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        weight = self.embedding.weight.detach()
+        del self.embedding.weight
+        self.embedding.register_buffer("weight", weight)
+
+
 class RefusesFrozen(SGD):
     """Descent that never expects the gradient of a frozen parameter."""
 
