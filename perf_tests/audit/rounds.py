@@ -204,8 +204,10 @@ def _changed_conditions(facts: RowFacts) -> list[str]:
 def why_replaced(names: Sequence[str]) -> str:
     """Say what code of the user's replaced of clocks, judges and the suite."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    by_which = "by which it is measured and checked; leave clocks, torch and the suite as they are."
-    return f"It replaced {', '.join(names[:3])}{more}, {by_which}"
+    return (
+        f"It replaced {', '.join(names[:3])}{more}, by which it is measured and checked; leave clocks, torch and the "
+        f"suite as they are."
+    )
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,10 @@ class WorkerPlugin:
         if report.failed:
             self.trouble = report.longreprtext.strip().splitlines()[-1]
 
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Keep what a hook raised, for example because the model of base cannot be imported."""
+        self.trouble = str(excinfo.value).partition("\n")[0]
+
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """End the worker; called for `pytest.exit` too."""
         self.stopped(str(excinfo.value))

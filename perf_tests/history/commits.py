@@ -164,11 +164,13 @@ def read_line(folder: Path, since: str | None = None) -> tuple[list[str], int]:
         line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         found = subprocess.run(typed, capture_output=True, text=True).stdout.strip() if since is not None else line[0]
     except (OSError, subprocess.CalledProcessError) as error:
-        none_here = "and there is none here; run this in a clone."
-        raise ValueError(f"Gate runs are ordered by the commits of their repository, {none_here}") from error
+        raise ValueError(
+            "Gate runs are ordered by the commits of their repository, and there is none here; run this in a clone."
+        ) from error
     if found not in line:
-        line_of = "the line of HEAD's first parents; name a commit of `git log --first-parent`."
-        raise ValueError(f"--since {since} is not on {line_of}")
+        raise ValueError(
+            f"--since {since} is not on the line of HEAD's first parents; name a commit of `git log --first-parent`."
+        )
     return line, line.index(found)
 
 

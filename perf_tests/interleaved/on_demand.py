@@ -52,7 +52,11 @@ def serve(channel: Channel, task: Json, observer: Observer | None = None) -> str
     """
     plugin = GatePlugin(settings=received(task["settings"]), channel=channel, observer=observer)
     plugin.run(task["files"])
-    return None if plugin.was_ready else plugin.trouble or "pytest stopped before its first benchmark"
+    if not plugin.was_ready:
+        return plugin.trouble or "pytest stopped before its first benchmark"
+    if plugin.trouble:  # a model that cannot be imported is met after the worker said that it is ready
+        channel.send({"ended": plugin.trouble})
+    return None
 
 
 @dataclass

@@ -180,12 +180,15 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     twins = counts.keys() - {row.case for row in kept}
     kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
     of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
-    needed = f"which need {LEAST_LAUNCHES} launches on either side."
-    notes = [f"Shown are the steps that the history finds between the two commits, {needed}"]
+    notes = [
+        f"Shown are the steps that the history finds between the two commits, which need {LEAST_LAUNCHES} launches on "
+        f"either side."
+    ]
     if of_base < FEWEST_BASE_LAUNCHES or of_head < FEWEST_HEAD_LAUNCHES:
-        there_are = f"{how_many(of_base, 'launch')} with times of base against {of_head} of head"
-        needed = f"it needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}."
-        notes[0] = f"No verdict of the gate: {there_are}; {needed} {notes[0]}"
+        notes[0] = (
+            f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it "
+            f"needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {notes[0]}"
+        )
     if outside:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)

@@ -300,8 +300,10 @@ def busy_lines(record: Json) -> list[str]:
     cores = max((info.get("other_cores") or 0.0 for info in busy), default=0.0)
     usable = max((info.get("before", {}).get("usable_processors") or 0 for info in busy), default=0)
     used = f"other programs used up to {cores:.1f} of {usable} cores" if cores and usable else "other programs ran"
-    whose = f"{used} beside {len(busy)} of {len(record['benchmarks'])} cases, whose times are too long by an unknown"
-    return [f"BUSY MACHINE: {whose} amount; measure again on a quiet machine, or compare by the gate (--against)."]
+    return [
+        f"BUSY MACHINE: {used} beside {len(busy)} of {len(record['benchmarks'])} cases, whose times are too long by an "
+        f"unknown amount; measure again on a quiet machine, or compare by the gate (--against)."
+    ]
 
 
 def _busy(row: Json) -> str | None:

@@ -37,8 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         accepted = [entry for entry in read_accepted(arguments.storage / FILE_NAME) if entry.is_of(base_name)]
         result = conclude_recorded(base, head, RULES, accepted)
     if others and not arguments.json:
-        why = "of another machine, build or setting; --storage with its folder judges it."
-        print(f"Left out: {some_of(others)}, {why}")
+        print(
+            f"Left out: {some_of(others)}, of another machine, build or setting; --storage with its folder judges it."
+        )
     code = show(arguments, result, {}, RULES)
     limits = limits_to_accept(result, base_name)
     if limits and not (arguments.json or result.contaminated):

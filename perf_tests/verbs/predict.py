@@ -110,8 +110,9 @@ def _complete(arguments: argparse.Namespace) -> None:
     """Fill in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
     if alone == (arguments.size is not None or arguments.model is not None):
-        of_attention = "or --head-dim and --sequence-length for attention alone."
-        raise ValueError(f"give --size or --model for a training step, {of_attention}")
+        raise ValueError(
+            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
+        )
     typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
     if alone and typed:
         option = "--" + typed[0].replace("_", "-")

@@ -14,6 +14,7 @@ import torch
 from perf_tests.bench.checked_rounds import Check, Draws, Kept
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
+from perf_tests.bench.worker_plugin import sent
 from perf_tests.bench.workers import Channel
 from perf_tests.cases.case import Case
 from perf_tests.hardware import clock as clock_module
@@ -242,3 +243,20 @@ def test_cases_that_issue_other_operations_have_another_digest_and_a_compiled_on
     assert digest_of(language, naive) not in (digest_of(naive), digest_of(language)), "an earlier case counts"
     flex = digests_of_operations({"a": attention_case(attention="flex")})["a"]
     assert (flex["digest"], "what flex attention fuses" in flex["reason"]) == (None, True)
+
+
+def test_what_a_hook_raised_once_the_worker_was_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that cannot be imported is met by then."""
+    channel = RecordingChannel()
+
+    def run(plugin: GatePlugin, files: object) -> None:
+        plugin.was_ready = True
+        with pytest.raises(ImportError) as raised:
+            raise ImportError("no module\nmore")
+        manager = pytest.PytestPluginManager()
+        manager.register(plugin)
+        manager.hook.pytest_internalerror(excrepr=raised.getrepr(), excinfo=raised)
+
+    monkeypatch.setattr(GatePlugin, "run", run)
+    assert module.serve(channel, {"settings": sent(SETTINGS), "files": []}) is None
+    assert channel.sent == [{"ended": "no module"}]
