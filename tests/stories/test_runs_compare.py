@@ -140,7 +140,7 @@ def test_with_launches_enough_a_comparison_ends_in_verdicts(baseline: Launch, tm
 
     slower = launch_after(baseline, tmp_path, map(of_launch, range(7)), "--benchmark-compare", exits=1)
     assert "5 launches of base against 3 of head" in slower.output
-    assert re.search(r"^forward tiny-ctx8-fp32-naive +SLOWER ", slower.output, re.MULTILINE)
+    assert re.search(r"^forward tiny-ctx8-fp32-own +SLOWER ", slower.output, re.MULTILINE)
 
 
 def test_a_measured_case_carries_its_counters_and_what_follows_from_them(baseline: Launch) -> None:
