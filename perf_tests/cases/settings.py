@@ -122,10 +122,12 @@ def read_settings(config: pytest.Config) -> Settings:  # one story: what was typ
     for option in sharing.OF_SOME_WAYS:
         if is_typed(config, option) and (reason := sharing.why_without_effect(option, ways)):
             raise pytest.UsageError(reason)
+    precisions = given("--precision", native)
     return Settings(
         device=str(device),
         sizes=tuple(sizes),
-        precisions=given("--precision", native),
+        # Whole models have no tensors of 16 bits: `all` means theirs, and such a precision alone a row that says so.
+        precisions=tuple(name for name in precisions if not name.endswith("-tensors")) or precisions,
         attention_alone_precisions=given("--precision", ("fp32",), native),
         # The attention inside a model of the user's is not ours to choose.
         attentions=attentions if model is None else ("own",),
