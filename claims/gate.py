@@ -8,7 +8,7 @@ samples stay beside. All kinds take turns, so that what there is serves every cl
 
 A trial changes the `model/` of a fresh clone and runs `pytest perf_tests --against HEAD` there. One line of the file:
 
-    {"format_version": 1, "kind": "gate-trial", "proof": "false-alarms", "power" or "cost", "name": its time and change,
+    {"format_version": 1, "kind": "gate-trial", "proof": one of PROOFS, "name": its time and change,
      "engine": number in ENGINES, "truth": {}, "header": that of the samples, "pairs": [[stage, pair], ...],
      "cases": {id: {"wall": clock, "cpu": clock or null}}, "events": those of the samples, "peers": {rule: [id, ...]},
      "raw_commit": full hash of a commit that holds its raw samples; missing until --raw-commit names it}
@@ -82,11 +82,21 @@ SUITES = {
 """Attention alone, which is quick: two dozen benchmarks, so that many runs fit into an hour; and twenty benchmarks of
 some tens of milliseconds."""
 
+ALL_CORES_SUITE = (
+    "--device=cpu", "--size=tiny", "--context=64", "--batch-size=1", "--precision=fp32",
+    "--phase=forward,backward,full_step", "--head-dim=32", "--sequence-length=128,256", "--attention=naive,sdpa",
+)  # fmt: skip
+"""Fourteen benchmarks with as many threads as a user gets, whose tensors are large enough to be shared among them."""
+ALL_CORES_SHAPES = ((32, 128), (32, 256))
+
 INJECTED = "extra-work"
-MINUTES = {"false-alarms": "5", "power": "8", "cost": "5"}
+MINUTES = {
+    "false-alarms": "5", "power": "8", "cost": "5", "all-cores-false-alarms": "5", "all-cores-power": "8",
+}  # fmt: skip
 MINUTES_OF_TRUTH = 60
 """Far more than its launch pairs take."""
 FEWEST_UNCHANGED = 60
+FEWEST_UNCHANGED_ALL_CORES = 30
 
 FIRST_TRIALS = ("20261121T21", "20261122T01", "20261122T04")
 """How the names of the first trials of the first engines begin, whose samples do not carry its number."""
@@ -97,7 +107,7 @@ SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
 FORMAT_VERSION = 1
 KIND = "gate-trial"
 FILE = "trials.jsonl.xz"
-PROOFS = ("false-alarms", "power", "cost")
+PROOFS = tuple(MINUTES)
 DECIMALS = 10
 """Digits of a log ratio and of seconds: the median of two counts of nanoseconds is exact."""
 
@@ -157,17 +167,31 @@ Kind = tuple[str, str]
 
 
 def wanted() -> dict[Kind, int]:
-    """How many runs of each kind the claims take; 14 with extra work slow 20 benchmarks by 2 %, 56 by 3 % and 5 %."""
-    unchanged = {("false-alarms", change): FEWEST_UNCHANGED // len(NO_OP_CHANGES) for change in NO_OP_CHANGES}
+    """How many runs of each kind the claims take; 14 with extra work slow 20 benchmarks by 2 %, 56 by 3 % and 5 %.
+
+    With all cores, 4 slow 12 by 3 % and 5 % each.
+    """
+    unchanged = {
+        (proof, change): fewest // len(NO_OP_CHANGES)
+        for proof, fewest in (
+            ("false-alarms", FEWEST_UNCHANGED),
+            ("all-cores-false-alarms", FEWEST_UNCHANGED_ALL_CORES),
+        )
+        for change in NO_OP_CHANGES
+    }
     real = {("power", change): 1 for change in REAL_SLOWDOWNS}
-    return {**unchanged, ("power", INJECTED): 14, **real, ("cost", "same-code"): 4}
+    injected = {("power", INJECTED): 14, ("all-cores-power", INJECTED): 4}
+    return {**unchanged, **injected, **real, ("cost", "same-code"): 4}
 
 
 def plan(kind: Kind, number: int) -> Plan:
     """The run of this number, from 0, of a kind."""
     proof, name = kind
+    if proof == "all-cores-power":
+        change, planted = slowed(random.Random(f"{proof} {number}"), ALL_CORES_SHAPES, "ctx64")
+        return Plan({"change": INJECTED, "planted": planted}, change, ALL_CORES_SUITE)
     if proof != "power":
-        return Plan({"change": name}, NO_OP_CHANGES[name], SUITES[proof])
+        return Plan({"change": name}, NO_OP_CHANGES[name], SUITES.get(proof, ALL_CORES_SUITE))
     if name == INJECTED:
         change, planted = slowed(random.Random(f"{INJECTED} {number}"))
         return Plan({"change": INJECTED, "planted": planted}, change, QUICK_SUITE)
@@ -209,7 +233,11 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
         plan.change(clone)
         written = _gate_run(clone, Path(temporary, "storage"), [*plan.arguments, f"--gate-minutes={minutes}"])
         planted = plan.truth.get("planted")
-        truth = plan.truth if planted is None else {**plan.truth, "measured": measured_shares(clone, planted)}
+        truth = (
+            plan.truth
+            if planted is None
+            else {**plan.truth, "measured": measured_shares(clone, planted, plan.arguments)}
+        )
         stem = f"{time.strftime('%Y%m%dT%H%M%S')}-{truth['change']}"
         # The truth first: samples without one are not counted.
         (folder / f"{stem}{TRUTH}").write_text(json.dumps(truth))
@@ -218,7 +246,7 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
     return read_trial(kept)
 
 
-def measured_shares(clone: Path, planted: Iterable[str]) -> dict[str, float]:
+def measured_shares(clone: Path, planted: Iterable[str], suite: Sequence[str]) -> dict[str, float]:
     """What the extra work of each planted benchmark of a changed clone takes, by launches of its own.
 
     Raises TrialError.
@@ -226,7 +254,7 @@ def measured_shares(clone: Path, planted: Iterable[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="truth-") as temporary:
         file = Path(temporary, "planted.json")
         file.write_text(json.dumps(list(planted)))
-        arguments = [*QUICK_SUITE, "-p", "claims.planted", f"--gate-minutes={MINUTES_OF_TRUTH}"]
+        arguments = [*suite, "-p", "claims.planted", f"--gate-minutes={MINUTES_OF_TRUTH}"]
         written = _gate_run(clone, Path(temporary, "storage"), arguments, {VARIABLE: str(file)})
         samples = read_samples(written)
     screening = screening_of(samples, RULES_OF_TRUTH)
