@@ -9,8 +9,9 @@ is slower also where the one before it had extra work.
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -195,11 +196,13 @@ def slow_attention(tree: Path, shapes: dict[tuple[int, int], float]) -> None:
     replaced("model/attention.py", "\n\ndef sdpa_attention(", f"{attention}\n\ndef sdpa_attention(")(tree)
 
 
-def slowed(choose: random.Random) -> tuple[Change, dict[str, float]]:
+def slowed(
+    choose: random.Random, of_shapes: Sequence[tuple[int, int]] = SHAPES, context: str = "ctx32"
+) -> tuple[Change, dict[str, float]]:
     """A change that slows the phases of the model and the reference attention, and by how much which benchmark."""
     of_phases = (*WATCHED_SLOWDOWNS, choose.choice(OTHER_SLOWDOWNS))
     phases = dict(zip(choose.sample(list(METHODS), len(METHODS)), of_phases, strict=True))
-    shapes = dict(zip(choose.sample(SHAPES, len(SHAPES)), 2 * WATCHED_SLOWDOWNS, strict=True))
+    shapes = dict(zip(choose.sample(of_shapes, len(of_shapes)), cycle(WATCHED_SLOWDOWNS), strict=False))
 
     def change(tree: Path) -> None:
         slow_attention(tree, shapes)
@@ -208,7 +211,7 @@ def slowed(choose: random.Random) -> tuple[Change, dict[str, float]]:
             file.write(training)
 
     planted = {
-        f"test_{phase}[tiny-ctx32-fp32-{attention}]": slowdown
+        f"test_{phase}[tiny-{context}-fp32-{attention}]": slowdown
         for phase, slowdown in phases.items()
         for attention in ("naive", "sdpa")
     }

@@ -125,6 +125,18 @@ CLAIMS = {
         },
         gate.worth, 0.5, needs_quiet_clock=False,
     ),
+    "gate-all-cores": Claim(
+        "so are they, and it finds them, with a thread on each core",
+        {
+            "chance of so many false alarms at a rate of 1 %": at_least(0.05),
+            "found of what a run says that it detects, upper end": at_least(0.8),
+            "found of 3%": at_least(0.875),
+            "bias at 3%": Limit(-0.01, 0.01),
+            "found of 5%": at_least(0.95),
+            "bias at 5%": Limit(-0.01, 0.01),
+        },
+        gate.worth_with_all_cores, 0.5, needs_quiet_clock=False,
+    ),
     "cheats": Claim(
         "of a catalogue of cheats none is recorded that timed rounds can show, and of honest code none is refused",
         {"cheats that are recorded": NONE, "honest code that is refused": NONE, "files": at_least(24)},
