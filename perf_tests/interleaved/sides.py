@@ -161,8 +161,10 @@ def measures(file: Path, repository: Repository) -> bool:
 
 def is_needed(file: Path, repository: Repository) -> bool:
     """Whether a tree holds the file, named from the top folder."""
-    if "__pycache__" in file.parts or not repository.holds_suite:
-        return not _is_in(file, RECORDS) and "__pycache__" not in file.parts
+    if "__pycache__" in file.parts:
+        return False
+    if not repository.holds_suite:
+        return not _is_in(file, RECORDS)
     return not any(
         _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
     )
