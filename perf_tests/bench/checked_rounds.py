@@ -1,9 +1,9 @@
-"""New values in each round, and two timed rounds of a case held to what they must have computed.
+"""New values in each round, and some timed rounds of a case held to what they must have computed.
 
 A kernel that replays a result, or is right only while it is checked, looks fast in every round. So each round gets
-values that nothing could know before, and of two measured rounds, an even and an odd one drawn when they begin, slices
-are kept. They are looked at once all is timed: attention against float64, a model against itself on the same tokens, a
-step against its formula.
+values that nothing could know before, and of a few measured rounds, as many even as odd ones, drawn when they begin,
+slices are kept. They are looked at once all is timed: attention against float64, a model against itself on the same
+tokens, a step against its formula.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import isqrt
+from math import ceil, isqrt
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,8 @@ class Check(ABC):
 
     repeats: bool = True
     """Whether a round can be run again on equal inputs."""
+    kept_rounds: int = 2
+    """An even number, of which half are even ones."""
     about: str
     """What is checked, in words."""
     unchecked: str | None = None
@@ -168,6 +170,9 @@ def _rows(whole: Tensor, places_BR: Tensor) -> Tensor:
 
 class AttentionCheck(Check):
     """Output or gradients of causal attention against float64; `inputs` are q, k, v and the output's gradient."""
+
+    # Rows alone are cheap. What is kept by address is wrong in some rounds only, and two may miss them.
+    kept_rounds = 4
 
     def __init__(self, inputs: Sequence[Tensor], precision: Precision, *, has_backward: bool) -> None:
         self.inputs, self.has_backward = inputs, has_backward
@@ -507,22 +512,23 @@ class CheckedRounds:
     _seen: int = 0
     _now: Kept | None = None
     _kept: dict[int, Kept] = field(default_factory=dict)
-    """The kept rounds by parity: code that is wrong in every other call is wrong in one of them."""
+    """The kept rounds by number modulo how many: code that is wrong in every other call is wrong in half of them."""
 
     def __post_init__(self) -> None:
         # Not before: what it draws and copies would count as memory of the case in a pass that looks at that.
         self._check = None if self.rounds.check is None else self.rounds.check()
 
     def begin(self, position: int, *, is_measured: bool) -> None:
-        """Write new values. A measured round is kept by chance, 1 over those of its parity so far: each as likely."""
+        """Write new values. A measured round is kept by chance, 1 over those of its residue so far: each as likely."""
         self._now = None
         if self.draws is None:
             return
         if self.rounds.renew is not None:
             self.rounds.renew(self.draws.generator(position))
         self._seen += is_measured
-        if is_measured and self._check is not None and _chance.randrange((self._seen + 1) // 2) == 0:
-            self._now = Kept(self._seen, position, self._check.before(), self._random_state())
+        check = self._check
+        if is_measured and check is not None and _chance.randrange(ceil(self._seen / check.kept_rounds)) == 0:
+            self._now = Kept(self._seen, position, check.before(), self._random_state())
 
     @property
     def keeps_this(self) -> bool:
@@ -531,7 +537,7 @@ class CheckedRounds:
     def end(self) -> None:
         if self._now is not None and self._check is not None:
             self._now.after = self._check.after(self.rounds.result)
-            self._kept[self._now.number % 2] = self._now
+            self._kept[self._now.number % self._check.kept_rounds] = self._now
         self._now = None
 
     def finish(self, round_seconds: float) -> Json | None:
