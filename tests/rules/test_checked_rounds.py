@@ -107,7 +107,7 @@ def test_of_even_and_odd_rounds_equally_many_are_kept_each_as_likely(rounds: int
 
 
 class Nothing(module.Check):
-    about, repeats = "nothing", False
+    about, reruns = "nothing", 0
 
     def after(self, result: Any) -> module.Slices:
         return {}
