@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from perf_tests.bench.workers import end_with_starter, last_words
+from perf_tests.bench.workers import end_with_starter, last_error_line
 from perf_tests.gate.verdicts import SAME_PROGRAM, RunVerdict, Verdict, judge
 from perf_tests.interleaved.sides import (
     LEFT_OUT,
@@ -156,7 +156,7 @@ def search(
             git(clone, "bisect", "start", "--no-checkout", bad.full_hash, good.full_hash)
         while not {*suspects} <= (known := {step.commit for step in judging.steps}):
             if (commit := git(clone, "rev-parse", "BISECT_HEAD")) in known:
-                raise SearchError(f"git bisect ended before its last commit: {last_words(said)}.")
+                raise SearchError(f"git bisect ended before its last commit: {last_error_line(said)}.")
             word = {"slower": "bad", "not slower": "good"}.get(judged(commit).state, "skip")
             said = run_git(clone, "bisect", word, errors="replace").stderr
             suspects = git(clone, "rev-list", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*").splitlines()
@@ -258,7 +258,7 @@ class Judge:
             return replace(found, effect=row.effect.effect, low=row.effect.low, high=row.effect.high, clock=row.clock)
         # No verdict: because of the commit, which is skipped, or of the machine, where no other would fare better.
         code, collected = self._pytest(f"--against={self.good}", "--collect-only", "--quiet")
-        reason = last_words(collected if code else printed).removeprefix("ERROR: ").removeprefix("E   ")
+        reason = last_error_line(collected if code else printed).removeprefix("ERROR: ").removeprefix("E   ")
         return Judged(commit, "", "absent" if code else "stopped", reason or f"pytest ended with {ended}")
 
     def _pytest(self, *more: str) -> tuple[int, str]:

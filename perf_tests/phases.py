@@ -247,7 +247,7 @@ OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")
 """Fields that may differ between the phases of one configuration."""
 
 
-def optimizer_in_words(optimizer: str) -> str:
+def optimizer_label(optimizer: str) -> str:
     return f"optimizer {optimizer}" if ":" in optimizer else f"AdamW {optimizer}"
 
 

@@ -251,8 +251,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         if refusal is not None:
             noted(item).outcome = refusal
             if refusal.outcome in FAILURES:
-                pytest.fail(refusal.in_words, pytrace=False)
-            pytest.skip(refusal.in_words)
+                pytest.fail(refusal.sentence, pytrace=False)
+            pytest.skip(refusal.sentence)
         if workbench.session is not None:
             after.note_start(item, workbench)
     yield from _device_limits_skip(item)
@@ -288,7 +288,7 @@ def _device_limits_skip(item: pytest.Item) -> Generator[None, None, None]:
             raise
     # Here the error is gone, and with it the frames that kept the tensors of the failed round alive.
     noted(item).outcome = outcome
-    pytest.skip(outcome.in_words)
+    pytest.skip(outcome.sentence)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,7 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.bound import put_back
-from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
+from perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory, needs_gpu
 from perf_tests.phases import LANGUAGE_MODEL
 from perf_tests.user_code.attention import (
     IncorrectError,
@@ -244,7 +244,7 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            found[name, use] = Outcome("out_of_memory", words_of(error))
+            found[name, use] = Outcome("out_of_memory", error_text(error))
     return found
 
 

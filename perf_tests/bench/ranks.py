@@ -30,7 +30,7 @@ from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Launched, Sharing
 from perf_tests.hardware.clock import Clock, CollectiveCounter
-from perf_tests.hardware.device import words_of
+from perf_tests.hardware.device import error_text
 from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
 from perf_tests.predict.counters import needed_bytes
 from perf_tests.records.record import Json, Times
@@ -86,13 +86,13 @@ class Peers:
         try:
             self.store.set(f"{topic}/{self.launched.rank}", json.dumps(value))
         except RuntimeError as error:
-            raise SilentRankError(f"The store of rank 0 is gone: {words_of(error).rstrip('.')}.") from error
+            raise SilentRankError(f"The store of rank 0 is gone: {error_text(error).rstrip('.')}.") from error
 
     def has_sent(self, topic: str, rank: int) -> bool:
         try:
             return bool(self.store.check([f"{topic}/{rank}"]))
         except RuntimeError as error:
-            raise SilentRankError(f"The store of rank 0 is gone: {words_of(error).rstrip('.')}.") from error
+            raise SilentRankError(f"The store of rank 0 is gone: {error_text(error).rstrip('.')}.") from error
 
     def recv(self, topic: str, rank: int, seconds: float) -> Any:
         """Wait for what a rank sends on the topic. Raises SilentRankError."""
@@ -145,7 +145,7 @@ def join(launched: Launched) -> Peers:
                 "with --standalone."
             ) from error
         raise RendezvousError(
-            f"Rank {launched.rank} cannot reach {address}:{port}: {words_of(error).rstrip('.')}."
+            f"Rank {launched.rank} cannot reach {address}:{port}: {error_text(error).rstrip('.')}."
         ) from error
     # A restart finds the keys of the ranks that died.
     return Peers(launched, PrefixStore(f"perf_tests/{launched.restarts}", store), store)

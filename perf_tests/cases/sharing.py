@@ -220,7 +220,7 @@ def own_gpu() -> torch.device:
     return torch.device("cuda", (launched() or Launched()).local_rank % torch.cuda.device_count())
 
 
-def device_in_words(device: torch.device) -> str:
+def device_label(device: torch.device) -> str:
     """What all ranks must share."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 

@@ -20,7 +20,7 @@ import torch
 
 from perf_tests.bench.options import Against
 from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import WorkerEndedError, last_words
+from perf_tests.bench.workers import WorkerEndedError, last_error_line
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import (
@@ -518,7 +518,7 @@ def other_python(typed: str, device_type: str) -> OtherPython:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OtherPythonError(f"--against-python {typed} cannot be run: {error}.") from error
     if asked.returncode or not asked.stdout.startswith("["):
-        why = last_words(asked.stderr) or "it is not a Python"
+        why = last_error_line(asked.stderr) or "it is not a Python"
         raise OtherPythonError(
             f"--against-python {typed} cannot run the suite: {why}; make an environment of another build with "
             "`make .venv-2.11.0/.installed TORCH=2.11.0`, and give its bin/python."

@@ -107,5 +107,5 @@ class ExtraPass(ABC):
         """End the test: an error fails it, any other outcome skips it."""
         noted(self.request.node).outcome = outcome
         if outcome.outcome == "error":
-            pytest.fail(outcome.in_words, pytrace=False)
-        pytest.skip(outcome.in_words)
+            pytest.fail(outcome.sentence, pytrace=False)
+        pytest.skip(outcome.sentence)

@@ -441,8 +441,8 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
             for row in rest:
                 for name, value in vars(row.amounts).items():
                     setattr(amounts, name, getattr(amounts, name) + value)
-            lines.append(f"and {how_many(len(rest), 'row')} more: {_in_words(amounts)}")
-        lines.append(f"in all {_in_words(_less(found.head, found.base))}{_read_note(found)}; {peak}")
+            lines.append(f"and {how_many(len(rest), 'row')} more: {_amounts_text(amounts)}")
+        lines.append(f"in all {_amounts_text(_less(found.head, found.base))}{_read_note(found)}; {peak}")
     return lines + ([] if found.change is None else [change_line(found.change)])
 
 
@@ -457,7 +457,7 @@ def change_line(change: Change) -> str:
 
 def row_sentence(row: Row) -> str:
     """`model/attention.py:41 `scores.double()` added 12 _to_copy: 12 launches, +151.00 MB moved`."""
-    return f"{_line(row)} `{_code(row)}` {_what(row)}: {_in_words(row.amounts)}"
+    return f"{_line(row)} `{_code(row)}` {_what(row)}: {_amounts_text(row.amounts)}"
 
 
 def _line(row: Row) -> str:
@@ -501,7 +501,7 @@ def _cells(amounts: Amounts) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _in_words(amounts: Amounts) -> str:
+def _amounts_text(amounts: Amounts) -> str:
     launches, moved, flops, saved = _cells(amounts)
     words = [f"{launches} {'launch' if abs(amounts.launches) == 1 else 'launches'}", f"{moved} moved"]
     words += [f"{flops}FLOP"] if amounts.flops else []

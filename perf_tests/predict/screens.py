@@ -21,7 +21,7 @@ from perf_tests.hardware.limits import (
     UPDATES,
     WHOLE_MODELS,
 )
-from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_in_words
+from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_label
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
 from perf_tests.predict.step import (
@@ -118,7 +118,7 @@ def step_name(step: PredictedCase, without: Collection[str] = ()) -> str:
     of_batch = "" if "batch" in without else f"batch {case['batch_size']}, "
     return (
         f"A training step of {of_model}{at_context}, {of_batch}"
-        f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
+        f"{case['precision']}, {case['attention']} attention, {optimizer_label(case['optimizer'])}"
     )
 
 
@@ -338,7 +338,7 @@ def assumption(step: PredictedCase) -> str:
     held = "the outputs of the previous step are" if case.holds_former_pass else "no tensors of the previous step are"
     where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
     return (
-        f"assumes {optimizer_in_words(case.identity()['optimizer'])}, {state}; "
+        f"assumes {optimizer_label(case.identity()['optimizer'])}, {state}; "
         f"gradients set to None {where} (--zero-grad); "
         f"{held} kept (--hold); eager execution"
     )

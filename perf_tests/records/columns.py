@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from perf_tests import phases
-from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_in_words
+from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_label
 from perf_tests.records.format import MIB, distinct, finite, order
 from perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
@@ -294,7 +294,7 @@ def rounds_line(cells: list[Cell]) -> str:
         "batch {}": (cell.label("batch_size") for cell in cells),
         "{} measured rounds": (str(len(cell.rounds)) for cell in timed),
         "{} warm-up rounds": map(warmups, timed),
-        "{}": (optimizer_in_words(name) for cell in timed if (name := cell.label("optimizer"))),
+        "{}": (optimizer_label(name) for cell in timed if (name := cell.label("optimizer"))),
         "float32 products {}": (str(cell.info.get("float32_matmul_precision") or "") for cell in timed),
         "SDPA backend {}": (str(cell.info.get("sdpa_backend") or "") for cell in timed),
     }

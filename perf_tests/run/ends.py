@@ -58,7 +58,7 @@ def quarantine(left: list[pytest.Item], session: MeasuringSession, killed: Outco
         else:
             session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
     if any(item.nodeid in contents.starts for item in spared):
-        session.journal.keep_last_words()
+        session.journal.log_crashes()
     return spared
 
 

@@ -54,7 +54,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         if refusal is None or refusal.is_of_a_side:
             items.append(item)
         else:
-            unmeasured[item.nodeid] = refusal.in_words
+            unmeasured[item.nodeid] = refusal.sentence
     if not items:
         first, reason = next(iter(unmeasured.items()))
         raise pytest.UsageError(

@@ -34,7 +34,7 @@ from perf_tests.bench.ranks import (
 )
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
-from perf_tests.cases.sharing import Launched, device_in_words, gpu_of_this_rank, launched
+from perf_tests.cases.sharing import Launched, device_label, gpu_of_this_rank, launched
 from perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
 from perf_tests.run.termination import termination_of
 from perf_tests.user_code.named import as_typed_here
@@ -242,8 +242,8 @@ class RankSync:
         self._failed = True
         noted(item).outcome = cause
         if cause.outcome in NOT_TRIED or cause.outcome == "out_of_memory":
-            pytest.skip(cause.in_words)
-        pytest.fail(cause.in_words, pytrace=False)
+            pytest.skip(cause.sentence)
+        pytest.fail(cause.sentence, pytrace=False)
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
@@ -321,7 +321,7 @@ def check_launches(config: pytest.Config, peers: Peers, source: str) -> None:
         "options": list(config.invocation_params.args),
         "code": source,
         "torch": torch.__version__,
-        "device": device_in_words(torch.device(settings.device)),
+        "device": device_label(torch.device(settings.device)),
         "settings": repr(sorted((name, value) for name, value in asdict(settings).items() if name != "device")),
     }
     all_facts = peers.all_gather("facts", {**facts, "gpu": gpu_of_this_rank(torch.device(settings.device))})

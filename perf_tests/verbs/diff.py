@@ -38,13 +38,13 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     # Imported late: the table of options loads torch, which --help need not wait for.
-    from perf_tests.cases.options import GROUPS, words_of
+    from perf_tests.cases.options import GROUPS, argparse_keywords
 
     parser = argparse.ArgumentParser("perf-tests diff")
     _add_own(parser)
     parser.add_argument("--json", action="store_true")
     for option in GROUPS["what is measured"]:
-        parser.add_argument(option.name, **words_of(option))
+        parser.add_argument(option.name, **argparse_keywords(option))
     parser.parse_args(arguments.options, arguments)
     sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
     from perf_tests.predict.difference import difference_json, difference_lines

@@ -49,7 +49,7 @@ def test_a_case_that_killed_it_is_tried_once_more(name: str, tmp_path: Path, mon
         contents.add("started", FORWARD_ID)
     contents.out_of_time = last_words == TIMED_OUT
     contents.fatal_error = None if contents.out_of_time else last_words
-    monkeypatch.setattr(Journal, "keep_last_words", keep := Mock())
+    monkeypatch.setattr(Journal, "log_crashes", keep := Mock())
     items = [benchmark(language_model_case(), "kernels", case_id) for case_id in (BACKWARD, FORWARD_ID)]
     session = MeasuringSession(journal, contents, Progress(None))
     spared = run_ends.quarantine(items, session, Outcome("process_died", "somehow"))

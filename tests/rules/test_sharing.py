@@ -114,7 +114,7 @@ def test_gpus_of_ranks_are_known_by_number_uuid_and_peer_access(monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"id{device.index}"))
     first, second = torch.device("cuda", 0), torch.device("cuda", 1)
-    assert ways.device_in_words(first) == ways.device_in_words(second) == "NVIDIA H100"
+    assert ways.device_label(first) == ways.device_label(second) == "NVIDIA H100"
     assert len({ways.gpu_of_this_rank(device) for device in (first, second, second)}) == 2
     assert ways.gpu_of_this_rank(CPU) is None
 
