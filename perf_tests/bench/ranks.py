@@ -428,7 +428,7 @@ class SharedStepMeasure(MultiRankMeasure):
                 "sent_by_part": values_by_part(messages, way.world),
             }
 
-        counted = told(messages_by_region(rounds.play))
+        counted = told(messages_by_region(rounds.run_round))
         predicted: Json = dict.fromkeys(counted)
         if self.case.user_model is None:
             # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.

@@ -74,7 +74,7 @@ from perf_tests.interleaved.sides import (
     state_of_head,
 )
 from perf_tests.predict.difference import Difference, compare_sides, row_sentence
-from perf_tests.predict.operations import SideToPlay, sent_case
+from perf_tests.predict.operations import SideToRun, sent_case
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many, some_of
 from perf_tests.records.store import identity_difference
@@ -158,7 +158,7 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
     if why is None and not differing(trees.base, trees.head):
         run.why_measured = dict.fromkeys(plan.cases, "")
     elif why is None:
-        run.why_measured = _played(plan, trees)
+        run.why_measured = _programs_differ(plan, trees)
     else:
         run.why_measured = dict.fromkeys(plan.cases, why)
     if same := sum(not why for why in run.why_measured.values()):
@@ -183,9 +183,9 @@ def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool])
     return None
 
 
-def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
-    """Why each case is measured, from what both workers say once they have played them; empty for the same program."""
-    tasks: dict[Side, Json] = {side: {**task, "plays": True} for side, task in _tasks(plan).items()}
+def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
+    """Return why each case is measured, by the operations that both workers count; empty for the same program."""
+    tasks: dict[Side, Json] = {side: {**task, "compares": True} for side, task in _tasks(plan).items()}
     why: dict[str, str] = {}
     try:
         with launched(trees, tasks, draw_pair(0, 0)) as workers:
@@ -207,9 +207,9 @@ def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
     for case in order:
         code = codes[plan.cases[case].is_compiled]
         digests = [side.seen.digests.get(case) for side in (base, head)]
-        unplayed = [side.seen.unplayed[case] for side in (head, base) if case in side.seen.unplayed]
+        uncounted = [side.seen.uncounted[case] for side in (head, base) if case in side.seen.uncounted]
         otherwise = "" if digests[0] == digests[1] is not None else "it issues other operations"
-        why[case] = code or next(iter(unplayed), otherwise)
+        why[case] = code or next(iter(uncounted), otherwise)
     return {case: why[case] for case in plan.cases}
 
 
@@ -435,10 +435,10 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     return lines + more
 
 
-def side_in(tree: Path, repository: Repository) -> SideToPlay:
-    """The side whose code lies in `tree`, played in the folder and environment of a gate's worker."""
+def side_in(tree: Path, repository: Repository) -> SideToRun:
+    """The side whose code lies in `tree`, run in the folder and environment of a gate's worker."""
     folder = tree if repository.holds_suite else repository.folder_in(tree)
-    return SideToPlay(tree, folder, environment_of_side(repository, tree), repository.told)
+    return SideToRun(tree, folder, environment_of_side(repository, tree), repository.told)
 
 
 def _at_base(case: Case, other: Mapping[str, str]) -> Case:

@@ -154,18 +154,18 @@ class MemoryMeasure(Measure):
     snapshot: Path | None
 
     def run_rounds(self, rounds: Rounds) -> Json:
-        def play(open_part: OpenPart) -> None:
+        def run_round(open_part: OpenPart) -> None:
             with regions_opened_by(lambda name: open_part(name) if name in PARTS else nullcontext()):
-                self._play(rounds, open_part)
+                self._run_round(rounds, open_part)
 
         sees_operations = not self.case.is_compiled  # compiled code runs in one piece, of which Python sees nothing
         after_init = allocated_bytes(self.device)
-        exact = memory_of_round(play, self.device, rounds.forget)
+        exact = memory_of_round(run_round, self.device, rounds.forget)
         # Stacks of blocks end at this file, which calls the benchmark's functions.
         watch = HolderWatch(self.device.type, MODEL_SOURCE, __file__, sees_operations, PARTS)
         self._register_standing(watch)
         with watch.round():
-            self._play(rounds, watch.part)
+            self._run_round(rounds, watch.part)
         self._register_standing(watch)
         held = watch.finished()
         values = memory_values(self.case, after_init, exact, held, sees_operations)
@@ -174,7 +174,7 @@ class MemoryMeasure(Measure):
         if self.device.type == "cuda":
             rounds.forget()
             with cuda_memory_history(MOST_ENTRIES):
-                self._play(rounds, lambda name: nullcontext())
+                self._run_round(rounds, lambda name: nullcontext())
                 snapshot = cuda_memory_snapshot()
         else:
             # Compiled code has no lines of Python, so that its blocks are known by the allocator alone.
@@ -187,16 +187,16 @@ class MemoryMeasure(Measure):
         for category, tensors in self.standing():
             watch.register(tensors, category)
 
-    def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
+    def _run_round(self, rounds: Rounds, open_part: OpenPart) -> None:
         """Run one round. Attention alone opens no regions, so its passes are made parts here."""
 
         def part(name: str) -> AbstractContextManager[object]:
             return open_part(name) if self.case.row.family == ATTENTION_ALONE else nullcontext()
 
         if rounds.setup is None:
-            rounds.play(around_target=lambda: part("forward"))
+            rounds.run_round(around_target=lambda: part("forward"))
         else:
-            rounds.play(lambda: part("forward"), lambda: part("backward"))
+            rounds.run_round(lambda: part("forward"), lambda: part("backward"))
 
 
 # The values of a row: plain, and without what is predicted.

@@ -58,7 +58,7 @@ PART = "memory of part "
 OpenPart = Callable[[str], AbstractContextManager[object]]
 """A function from a part's name to the context that it runs in."""
 
-Play = Callable[[OpenPart], object]
+RunRound = Callable[[OpenPart], object]
 """One round, each part inside its `OpenPart`."""
 
 Forget = Callable[[], object]
@@ -93,15 +93,15 @@ class RoundMemory:
     """The peak without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are exact."""
 
 
-def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
+def memory_of_round(run_round: RunRound, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
     """Measure the second of two rounds: the first makes what later ones find. `forget` is called after each."""
     if device.type == "cuda":
-        return _on_cuda(play, device, forget)
+        return _on_cuda(run_round, device, forget)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
         for name in (f"{ROUND}, the first", ROUND):
             with record_function(name):
-                play(lambda part: record_function(f"{PART}{part}"))
+                run_round(lambda part: record_function(f"{PART}{part}"))
             forget()
         held_at_end_bytes = live_tensor_bytes("cpu")
     return read_round(allocator_trace(profiler), held_at_end_bytes)
@@ -162,9 +162,9 @@ def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[s
     return {"phase": name, "peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes}
 
 
-def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
+def _on_cuda(run_round: RunRound, device: torch.device, forget: Forget) -> RoundMemory:
     """Peaks count from the last reset; the start and end of each part read and reset them."""
-    play(lambda part: nullcontext())
+    run_round(lambda part: nullcontext())
     forget()
     retries_before = torch.cuda.memory_stats(device)["num_alloc_retries"]
     torch.cuda.reset_peak_memory_stats(device)
@@ -189,7 +189,7 @@ def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
         statistics = read(f"after {name}")
         parts.append(_part(name, *(statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))))
 
-    play(part)
+    run_round(part)
     retries = read()["num_alloc_retries"] - retries_before
     forget()
     fragmentation = {

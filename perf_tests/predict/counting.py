@@ -195,7 +195,7 @@ class PartCounters:
     host_reads: int = 0
     """Values on the device that the host waits for, as `.item()` does."""
     log: Log | None = None
-    """`changes`, for an allocator to play; None where the layers do not repeat."""
+    """`changes`, for an allocator to replay; None where the layers do not repeat."""
     log_before: Log | None = None
     """The same since the part before, or since anything was there."""
 

@@ -25,7 +25,7 @@ from perf_tests.hardware.limits import (
     elapsed_seconds,
     predicted_time,
 )
-from perf_tests.predict.operations import Operation, Place, Played, SideToPlay, play_in
+from perf_tests.predict.operations import FakeRound, Operation, Place, SideToRun, run_side
 from perf_tests.predict.screens import gb
 from perf_tests.predict.step import counted
 from perf_tests.records.format import DASH, duration, table
@@ -124,14 +124,14 @@ class Difference:
 
 
 def compare_sides(
-    base: SideToPlay,
-    head: SideToPlay,
+    base: SideToRun,
+    head: SideToRun,
     cases: Sequence[tuple[Json, Json]],
     ceilings: Ceilings | None = None,
 ) -> list[Difference | str]:
     """The difference of each case, given as base's and head's, or one sentence why there is none."""
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(play_in, side, [pair[place] for pair in cases]) for place, side in enumerate((base, head))]
+        asked = [pool.submit(run_side, side, [pair[at] for pair in cases]) for at, side in enumerate((base, head))]
         both = zip(*(one.result() for one in asked), strict=True)
     lines = Lines(base.tree, head.tree)
     found: list[Difference | str] = []
@@ -193,7 +193,7 @@ class Lines:
         return changed
 
 
-def difference(base: Played, head: Played, lines: Lines, ceilings: Ceilings | None = None) -> Difference:
+def difference(base: FakeRound, head: FakeRound, lines: Lines, ceilings: Ceilings | None = None) -> Difference:
     """What head issues and base does not, and the reverse."""
     rows, (before, after) = _Rows(base.operations, head.operations, lines), (Amounts(), Amounts())
     consumers: tuple[dict[int, Row], dict[int, Row]] = ({}, {})

@@ -32,7 +32,7 @@ from perf_tests.predict.counting import (
     PartCounters,
     held_after,
 )
-from perf_tests.user_code.attention import PLAYED, attention_named, is_user_function
+from perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import UserModel
 from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
@@ -152,7 +152,7 @@ def attention_passes(case: AttentionCase) -> Parts:
         gradient_BTK = torch.zeros(size, dtype=dtype)
         counting.claim(INPUTS)
         counting.guesses_values = not is_user_function(case.attention)
-        attention = attention_named(case.attention, PLAYED).build()
+        attention = attention_named(case.attention, FAKE_RUN).build()
         with counting.part("attention_forward"), PRECISIONS[case.precision].autocast(HOST):
             output_BTK = attention(*leaves)
         cast_gradient_BTK = gradient_BTK.to(output_BTK.dtype)
@@ -199,7 +199,7 @@ def fake_training(
     """A model in training on the host, to run by the rules of a device type; `own` in place of the suite's."""
     if own is not None:
         return Training(own.build(config), PRECISIONS[precision], HOST, optimizer)
-    model = TransformerLM(config, attention_named(attention, PLAYED).build(), checkpoint)
+    model = TransformerLM(config, attention_named(attention, FAKE_RUN).build(), checkpoint)
     if device == "cuda" and checkpoint != "none":
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):

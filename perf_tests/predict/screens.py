@@ -168,7 +168,7 @@ def _peak_with_held(cell: PredictedCase) -> str:
 
 
 def _in_blocks(cell: PredictedCase, room: Room) -> str:
-    """What the allocator needs beyond the peak; a constant share where its rules cannot be played."""
+    """What the allocator needs beyond the peak; a constant share where its rules cannot be replayed."""
     if cell.in_blocks is None:
         needed = f", {gb(room.bytes_for(cell.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
         return "" if cell.fits else needed
