@@ -737,11 +737,11 @@ def screening_seconds(trial: Trial) -> float:
 
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK in screening."""
-    course = replay_stages(trial.samples, rules_from_settings(trial.samples.header["settings"]))
-    still = course.looks[0].undecided if course.looks else course.screening.candidates
-    measured = course.screening.screened.estimate.count >= FEWEST_PAIRS
-    is_open = np.asarray([case in still for case in course.screening.cases])
-    return int(np.sum(measured & ~is_open & ~course.confirmed.slower))
+    history = replay_stages(trial.samples, rules_from_settings(trial.samples.header["settings"]))
+    still = history.interim[0].undecided if history.interim else history.screening.candidates
+    measured = history.screening.screened.estimate.count >= FEWEST_PAIRS
+    is_open = np.asarray([case in still for case in history.screening.cases])
+    return int(np.sum(measured & ~is_open & ~history.confirmed.slower))
 
 
 def rules_table(trials: TrialsByProof) -> list[str]:

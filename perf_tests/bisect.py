@@ -119,7 +119,7 @@ class Found:
 
 
 def search(
-    root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate: Sequence[str] = PYTEST,
+    root: Path, asked: Asked, report: Callable[[str | Judged], None], gate: Sequence[str] = PYTEST,
     theirs: Repository | None = None,
 ) -> Found:  # fmt: skip
     """Find the first commit after GOOD that is slower than GOOD, in the suite's folder or another repository, `theirs`.
@@ -135,7 +135,7 @@ def search(
         _check_order(clone, good, bad)
         suspects = git(clone, "rev-list", f"{good.full_hash}..{bad.full_hash}").splitlines()
         most = len(suspects).bit_length()
-        tell(f"{len(suspects)} commits after {good.typed}: {bad.typed} first, then at most {most}.")
+        report(f"{len(suspects)} commits after {good.typed}: {bad.typed} first, then at most {most}.")
         judging = Judge(Path(folder), root, clone, good.full_hash, asked, gate, theirs)
 
         def judged(commit: str) -> Judged:
@@ -144,7 +144,7 @@ def search(
             except (OSError, SearchError, ValueError) as error:
                 found = Judged(commit, "", "stopped", str(error).rstrip("."))
             judging.steps.append(found)
-            tell(found)
+            report(found)
             if found.state == "stopped":
                 raise SearchError(f"The search stopped at {commit[:12]}: {found.reason}.")
             return found

@@ -27,7 +27,7 @@ from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
-from perf_tests.user_code.named import UNDER_TEST, measures_the_suites_own, names_code, repository_of
+from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of, suite_model_notice
 
 LEDGER_TEST = Path(__file__).with_name("test_counters.py")
 
@@ -103,7 +103,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     settings = session_of(config).settings
     reason = why_gpu_is_passed_over(settings.device)
     typed = {name: config.getoption(name) for name in UNDER_TEST}
-    whose = measures_the_suites_own(typed, config.invocation_params.dir)
+    whose = suite_model_notice(typed, config.invocation_params.dir)
     device = f"device: {settings.device}, threads: {settings.threads}"
     lines = [line for line in (whose, device, reason) if line]
     if settings.nvtx:

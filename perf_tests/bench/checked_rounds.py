@@ -270,7 +270,7 @@ def _are_alike(some: Tensor, others: Tensor) -> Tensor:
     return ((some - others).abs() <= KEPT_SHARE * some.abs().amax(-1, keepdim=True)).all(-1)
 
 
-def _tells_apart(logits_RV: Tensor, tokens_R: Tensor) -> bool:
+def _distinguishes(logits_RV: Tensor, tokens_R: Tensor) -> bool:
     """Whether logits of neighbours with different tokens differ, for at least half of them."""
     differ = tokens_R[1:] != tokens_R[:-1]
     return 2 * int((_are_alike(logits_RV[1:], logits_RV[:-1]) & differ).sum()) <= int(differ.sum())
@@ -305,12 +305,12 @@ class LogitsCheck(Check):
         one, other = kept
         are_other = one.before["tokens"] != other.before["tokens"]
         logits = one.after["logits"]
-        if not _tells_apart(logits.flatten(0, 1), one.before["tokens"].flatten()):
+        if not _distinguishes(logits.flatten(0, 1), one.before["tokens"].flatten()):
             # Through many layers that are not trained, logits of any tokens become the same; of one sequence
             # alone they do so too. Where not, the timed rounds left out what tells tokens apart.
             with torch.no_grad():
                 alone_TV = self.forward(self.tokens_BT[:1])[0].cpu()
-            if not _tells_apart(alone_TV, self.tokens_BT[0].cpu()):
+            if not _distinguishes(alone_TV, self.tokens_BT[0].cpu()):
                 return
         same = _are_alike(logits, other.after["logits"]) & are_other
         of_sequences = zip(same.sum(-1).tolist(), are_other.sum(-1).tolist(), strict=True)

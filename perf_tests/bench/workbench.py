@@ -249,7 +249,7 @@ class Workbench:
         if self.session is not None:
             self.session.progress.round(number)
         if self.beside is not None:
-            self.beside.look_now_and_then()
+            self.beside.scan_if_due()
 
 
 def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:

@@ -171,7 +171,7 @@ class Case(ABC):
         return None
 
     @property
-    def held_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """What a round holds, roughly: a closed form, where counting would take too long."""
         return 0
 

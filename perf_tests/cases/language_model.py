@@ -204,7 +204,7 @@ class LanguageModelCase(Case):
         return int(FLOAT32_BYTES * (weights + moments + logits))
 
     @property
-    def held_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """Parameters, gradients, moments and what the backward pass of ours needs."""
         per_parameter = 1 + self.row.has_backward + 2 * self.row.trains
         saved = saved_bytes(self.config, self.batch_size, self.context_length) if self.user_model is None else 0

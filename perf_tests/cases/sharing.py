@@ -215,7 +215,7 @@ def facts_of_ranks(launched: Launched, device: torch.device) -> dict[str, Any]:
     }
 
 
-def own_gpu() -> torch.device:
+def rank_gpu() -> torch.device:
     """Return the GPU of this rank's number among those it sees, or, as under Slurm, the only one."""
     return torch.device("cuda", (launched() or Launched()).local_rank % torch.cuda.device_count())
 

@@ -228,7 +228,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     measuring = Measuring(
         trees=trees,
         tasks=_tasks(plan),
-        own_ids={"base": plan.ids_at_base, "head": {case: case for case in plan.cases}},
+        ids_on_side={"base": plan.ids_at_base, "head": {case: case for case in plan.cases}},
         identities={case_id: case.identity() for case_id, case in plan.cases.items()},
         seed=seed,
         samples_file=samples_file,
@@ -364,7 +364,7 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
     names = {case_id.partition("::")[0] for case_id in plan.cases}
     files = sorted(name if repository.holds_suite else str(SUITE / name) for name in names)
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
-    return {side: {"settings": sent(sides[side]), "files": files, "repository": repository.told} for side in SIDES}
+    return {side: {"settings": sent(sides[side]), "files": files, "repository": repository.as_json} for side in SIDES}
 
 
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
@@ -429,7 +429,7 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
     lines = []
     for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
-        lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _told(found))]
+        lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _difference_lines(found))]
     left = names[MOST_CASES:]
     more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
     return lines + more
@@ -438,7 +438,7 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
 def side_in(tree: Path, repository: Repository) -> SideToRun:
     """The side whose code lies in `tree`, run in the folder and environment of a gate's worker."""
     folder = tree if repository.holds_suite else repository.folder_in(tree)
-    return SideToRun(tree, folder, environment_of_side(repository, tree), repository.told)
+    return SideToRun(tree, folder, environment_of_side(repository, tree), repository.as_json)
 
 
 def _at_base(case: Case, other: Mapping[str, str]) -> Case:
@@ -447,7 +447,7 @@ def _at_base(case: Case, other: Mapping[str, str]) -> Case:
     return replace(case, **values)  # type: ignore[type-var]  # each family is a dataclass
 
 
-def _told(found: Difference | str) -> list[str]:
+def _difference_lines(found: Difference | str) -> list[str]:
     if isinstance(found, str):
         return [found]
     if not found.rows:

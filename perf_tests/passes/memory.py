@@ -43,8 +43,8 @@ from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_s
 from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
 from perf_tests.passes.memory_watch import (
     MOST_ENTRIES,
-    Held,
     HolderWatch,
+    LiveTensors,
     Mark,
     OpenPart,
     Regions,
@@ -212,7 +212,7 @@ NOT_ATTRIBUTED = "not attributed"
 
 
 def memory_values(
-    case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: Held, sees_operations: bool
+    case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: LiveTensors, sees_operations: bool
 ) -> Json:
     """Return the row of what was measured; `after_init` are allocated and reserved bytes before the first round.
 
@@ -220,7 +220,7 @@ def memory_values(
     """
     marks = [Mark("after init", *after_init), *(mark for mark in exact.marks if mark.name in MARKS)]
     if sees_operations:
-        at_peak, moments = dict(sorted(held.held_at_peak().items())), timeline(held)
+        at_peak, moments = dict(sorted(held.live_at_peak().items())), timeline(held)
         made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
     else:
         totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
@@ -264,7 +264,7 @@ def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:
     return [{"block": block, "part": part, "saved_bytes": count} for (block, part), count in rows.items()]
 
 
-def timeline(held: Held) -> Json:
+def timeline(held: LiveTensors) -> Json:
     """Return the bytes of each category after every change of the round, or after MOST_MOMENTS of them."""
     totals = list(accumulate((change.bytes for change in held.changes), initial=0))[held.first_of_round :]
     parts = [(part.name, part.first - held.first_of_round, part.end - held.first_of_round) for part in held.parts]

@@ -42,8 +42,8 @@ from perf_tests.predict.counting import (
     Change,
     StorageBlock,
     StorageTracker,
-    held_after,
-    held_at_peak,
+    live_after,
+    live_at_peak,
     place_among,
     saved_for_backward,
     take_in,
@@ -103,8 +103,8 @@ def memory_of_round(run_round: RunRound, device: torch.device, forget: Forget = 
             with record_function(name):
                 run_round(lambda part: record_function(f"{PART}{part}"))
             forget()
-        held_at_end_bytes = live_tensor_bytes("cpu")
-    return read_round(allocator_trace(profiler), held_at_end_bytes)
+        live_at_end_bytes = live_tensor_bytes("cpu")
+    return read_round(allocator_trace(profiler), live_at_end_bytes)
 
 
 def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
@@ -136,9 +136,9 @@ def resident_set_peak_bytes() -> int | None:
     return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
-def read_round(trace: "AllocatorTrace", held_at_end_bytes: int) -> RoundMemory:
-    """Read the last round of a trace at whose end `held_at_end_bytes` are held in all."""
-    before = held_at_end_bytes - trace.allocated_at(math.inf)
+def read_round(trace: "AllocatorTrace", live_at_end_bytes: int) -> RoundMemory:
+    """Read the last round of a trace at whose end `live_at_end_bytes` are held in all."""
+    before = live_at_end_bytes - trace.allocated_at(math.inf)
     whole = trace.stretch(ROUND)
     marks, parts = [], []
     for stretch in trace.stretches:
@@ -299,7 +299,7 @@ class PartChanges:
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveTensors:
     """One round, block by block; earlier blocks come first in `changes`."""
 
     changes: tuple[Change, ...]
@@ -310,11 +310,11 @@ class Held:
     frames: dict[int, tuple[Frame, ...]]
     """Stacks by the `id` of the block that they made."""
 
-    def held_at_peak(self) -> Counter[str]:
+    def live_at_peak(self) -> Counter[str]:
         """Return the bytes by category at the peak."""
         changes = [(change.block.category, change.bytes) for change in self.changes]
         before, during = changes[: self.first_of_round], changes[self.first_of_round :]
-        return held_at_peak(during, held_after(before, Counter()))
+        return live_at_peak(during, live_after(before, Counter()))
 
     def happenings(self) -> tuple[list["Happening"], list["Happening"]]:
         """Return what came and went before the round, and in it, for a snapshot."""
@@ -384,11 +384,11 @@ class HolderWatch:
             yield
         self._parts.append(PartChanges(name, first, self.tracker.settle()))
 
-    def finished(self) -> Held:
+    def finished(self) -> LiveTensors:
         """Return what was seen; call it once, when all categories are known."""
         changes = tuple(self.tracker.changes)
         self.tracker.forget_all()
-        return Held(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
+        return LiveTensors(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
 
     @contextmanager
     def _open(self, name: str) -> Iterator[None]:

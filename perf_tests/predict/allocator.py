@@ -19,7 +19,7 @@ SMALL_BYTES = MIB
 more than this is left, and else keeps the rest."""
 
 SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES, ROUNDED_BYTES = 2 * MIB, 20 * MIB, 2 * MIB
-LEAST_OWN_BYTES = 10 * MIB
+LEAST_SEGMENT_BYTES = 10 * MIB
 """A block from this on gets a segment of its size, rounded up to ROUNDED_BYTES; a smaller one LARGE_SEGMENT_BYTES."""
 
 Log = tuple[tuple[str, int, int], ...]
@@ -113,7 +113,7 @@ class CachingAllocator:
     def _segment(self, size: int, pool: list[tuple[int, int, Block]]) -> Block:
         if size <= SMALL_BYTES:
             size = SMALL_SEGMENT_BYTES
-        elif size < LEAST_OWN_BYTES:
+        elif size < LEAST_SEGMENT_BYTES:
             size = LARGE_SEGMENT_BYTES
         else:
             size = -(-size // ROUNDED_BYTES) * ROUNDED_BYTES

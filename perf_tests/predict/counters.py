@@ -228,7 +228,7 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
     counted = passes(replace(same, phase=names[0], optimizer=None), all_layers)
     beside = {name: Counter[str]() for name in names}
     if case.row.holds_logits:
-        beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
+        beside["backward"] += counted["loss"].live_at_end - counted["backward"].live_at_start
     if case.holds_former_pass and not is_first_step:
         # Its logits, and where no backward pass freed it the graph behind them.
         logits_bytes = case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
@@ -236,16 +236,16 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
         graph_bytes = counted["forward"].saved_bytes if has_graph else 0
         beside[names[0]] += Counter({FORMER_PASS: graph_bytes + logits_bytes})
     if "zero_grad" in timed and case.zero_grad == "after-forward" and not is_first_step:
-        old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
+        old_gradients = Counter({GRADIENTS: counted["backward"].live_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
     if case.updates:
         updating = _updates(case)["first_update" if is_first_step else "update"]
-        state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
+        state = (updating.live_at_start - counted["forward"].live_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})
-        inputs = Counter({INPUTS: counted["backward"].held_at_end[INPUTS]})
-        step = counted["backward"].held_at_end + beside["backward"] - updating.held_at_start
+        inputs = Counter({INPUTS: counted["backward"].live_at_end[INPUTS]})
+        step = counted["backward"].live_at_end + beside["backward"] - updating.live_at_start
         beside["optimizer"] = step if case.row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
@@ -265,7 +265,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
     workspaces = Counter({WORKSPACES: libraries.workspace_bytes * threads} if libraries else {})
     peaks = []
     for part in parts:
-        held = part.counters.held_at_peak + part.beside + workspaces
+        held = part.counters.live_at_peak + part.beside + workspaces
         peaks.append(PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items()))))
     made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]

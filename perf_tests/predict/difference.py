@@ -379,7 +379,7 @@ def parts_of_program(operations: Iterable[Operation]) -> list[Part]:
 OF_ITS_OWN = (0.85, 1.25)
 """Multiples of the predicted time of what only one side issues; what both issue is off by one factor on both."""
 
-HELD_CHANGES = (88, 99)
+CHANGES_IN_RANGE = (88, 99)
 """How many of how many published pairs, fp32 against 16 bits and TF32, lie in the range; `python -m claims
 changes-left-out` counts them."""
 
@@ -447,7 +447,7 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
 
 
 def change_line(change: Change) -> str:
-    held, of = HELD_CHANGES
+    held, of = CHANGES_IN_RANGE
     return (
         f"predicted {duration(change.base_seconds)} at base, {duration(change.head_seconds)} at head: "
         f"{change.head_seconds / change.base_seconds:.2f} x, {change.low:.2f} to {change.high:.2f} x "

@@ -15,7 +15,7 @@ from perf_tests.hardware.limits import (
     BY_DO_BENCH,
     COMPUTE,
     DEVICE_RANGE,
-    HELD,
+    IN_RANGE,
     LAUNCH,
     MEMORY,
     UPDATES,
@@ -142,7 +142,7 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
             (name, duration(one.seconds), duration_range(one.low_seconds, one.high_seconds), one.bound)
             for name, one in timed
         ]
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD[BY_DO_BENCH].items())
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in IN_RANGE[BY_DO_BENCH].items())
         lines += ["", *table(header, times, left=("bound by",))]
         lines += [
             "do_bench times without the host where launches run ahead, while the device clears its cache; in range:",
@@ -211,7 +211,7 @@ def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[s
         kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
         lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range:"]
     for name in classes:
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD[name].items())
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in IN_RANGE[name].items())
         lines += [f"  {name}: {held}"]
     return lines
 

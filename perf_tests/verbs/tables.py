@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         readable = store.each_readable(store.announced(store.chosen_paths(arguments.storage, arguments.runs)), left_out)
         latest = None if arguments.runs else store.newest(readable)
         records = list(readable) if arguments.runs else [latest] if latest else []
-    store.tell_left_out(left_out, arguments.runs)
+    store.print_left_out(left_out, arguments.runs)
     if not records:
         return UNREADABLE
     only = arguments.only if choice == CaseChoice() else CASES
