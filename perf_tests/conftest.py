@@ -193,7 +193,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
 
 
 @pytest.fixture
-def look(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
+def pass_of_test(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
     """The extra pass of this test, which it calls with the timing that it repeats."""
     extra_pass = noted(request.node).extra_pass
     assert extra_pass is not None

@@ -348,7 +348,7 @@ def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> lis
     """`fits only if ...`, with the peak of the other order."""
     word = "otherwise" if step.fits else "then"
     return [
-        f"fits only if {one.words}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
+        f"fits only if {one.text}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
         for one in conditions
     ]
 
@@ -386,7 +386,7 @@ def context_lines(prediction: ContextPrediction) -> list[str]:
 def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Condition]) -> Json:
     return {
         "optimizers": {name: case_json(one) for name, one in variants.items()},
-        "fits_only_if": [{"condition": one.words, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
+        "fits_only_if": [{"condition": one.text, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
     }
 
 

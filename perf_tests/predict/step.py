@@ -360,7 +360,7 @@ FREED_EARLY = "the loop frees the outputs of the former pass (no --hold former-p
 class Condition:
     """What the loop must do for the step to fit."""
 
-    words: str
+    text: str
     otherwise: PredictedCase
     """The step in the other order; it fits where the one asked for does not."""
 

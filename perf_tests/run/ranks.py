@@ -112,10 +112,10 @@ def agreed(peers: Peers, topic: str) -> Iterator[None]:
         _let_rank_0_end_first()
         os._exit(pytest.ExitCode.USAGE_ERROR)  # pytest would print what rank 0 says
     # Rank 0's own sentence as it is, and what another rank alone has to say with its number.
-    heard = dict.fromkeys(
+    answers = dict.fromkeys(
         word if rank == 0 or word == words[0] else f"Rank {rank}: {word}" for rank, word in enumerate(words) if word
     )
-    raise pytest.UsageError("\n".join(heard))
+    raise pytest.UsageError("\n".join(answers))
 
 
 def _let_rank_0_end_first() -> None:
