@@ -73,7 +73,7 @@ def listed(claims: dict[str, Claim]) -> str:
 
 
 def verdict_on(limits: dict[str, Limit], found: Figures) -> str:
-    """One figure beyond its limit refutes; a figure that is not there leaves the claim untried."""
+    """Judge figures: one beyond its limit refutes; a figure that is not there leaves the claim untried."""
     if any(not limit.allows(found[figure]) for figure, limit in limits.items() if figure in found):
         return FAILS
     return HOLDS if limits.keys() <= found.keys() else NOT_TRIED

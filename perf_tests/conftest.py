@@ -83,7 +83,7 @@ def training(
 @pytest.fixture
 def batch(case: LanguageModelCase, workbench: Workbench) -> Batch:
     def draw(generator: torch.Generator) -> Tensor:
-        """All ranks draw the same, of which each takes its part."""
+        """Draw the same on all ranks, of which each takes its part."""
         shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
         tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
         if case.sharing is not None and workbench.groups is not None:

@@ -35,7 +35,7 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """Its name in `--phase` and in tables, the same for both families."""
+        """The name in `--phase` and in tables, the same for both families."""
         return self.name.removeprefix("attention_")
 
     @property
@@ -124,7 +124,7 @@ PHASES_OF_OTHERS = {
 
 
 def phases_of(family: str) -> tuple[Phase, ...]:
-    """Those that are timed."""
+    """Phases that are timed."""
     return tuple(phase for phase in PHASES.values() if phase.family == family)
 
 

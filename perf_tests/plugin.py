@@ -118,7 +118,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The ledger is checked only on request, because counting its grid would delay a measurement."""
+    """Ignore the ledger but on request, because counting its grid would delay a measurement."""
     if _is_late(config):
         return True
     asked = config.getoption("--update-counters") or any(LEDGER_TEST.name in argument for argument in config.args)
@@ -167,7 +167,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Last, and by the order of the collection: a plugin that shuffles tests, as pytest-randomly does, is undone.
+    """Keep the order of the collection: a plugin that shuffles tests, as pytest-randomly does, is undone.
 
     Runs that are resumed, shared out or compared need one order.
     """

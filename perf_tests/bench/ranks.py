@@ -284,7 +284,7 @@ class Exchange:
         }[collective]
 
     def fill(self) -> None:
-        """Each rank gives its number, counted from 1."""
+        """Fill the message with the rank's number, counted from 1."""
         self.taken.zero_()
         self.given.fill_(self.rank + 1)
 

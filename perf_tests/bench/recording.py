@@ -334,7 +334,7 @@ class Progress:
             self._log(line)
 
     def end(self, case_id: str, result: str) -> None:
-        """The case is done, with a timing or without; `result` replaces its rounds on the line."""
+        """End a case, with a timing or without; `result` replaces its rounds on the line."""
         if case_id != self._case_id:  # it never began, so it took no time
             self._done[case_id] = self.predicted_seconds[case_id] = 0.0
             return

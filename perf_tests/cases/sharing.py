@@ -41,7 +41,7 @@ class Launched:
 
 
 def launched() -> Launched | None:
-    """None where this process was started alone."""
+    """What torchrun says of this process; None where it was started alone."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return None
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -126,7 +126,7 @@ class Sharing:
 
     @property
     def mesh(self) -> str:
-        """Its dimensions with their sizes; every variant has one."""
+        """Dimensions with their sizes; every variant has one."""
         return f"data={self.world}"
 
     @property
@@ -203,7 +203,7 @@ def labels(
 
 
 def facts_of_ranks(launched: Launched, device: torch.device) -> dict[str, Any]:
-    """None for what a machine without GPUs does not have."""
+    """Facts for the record, None for what a machine without GPUs does not have."""
     if device.type != "cuda":
         return {"ranks_per_node": launched.local_world, "nccl": None, "peer_access": None}
     pairs = permutations(range(torch.cuda.device_count()), 2)

@@ -369,7 +369,7 @@ def _measurement(line: Json) -> Measurement:
 
 
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
-    """None for a CPU clock that was not read, or is too coarse to have seen the work."""
+    """Seconds by quadruple; None for a CPU clock that was not read, or is too coarse to have seen the work."""
     value = line.get(name)
     if "_cpu_" in name:
         turns = value if isinstance(value, list) else []

@@ -307,7 +307,7 @@ def confirmed_so_far(screened: Screened, slower: Flags | None = None) -> Confirm
 def confirm_values(
     values: Floats, screened: Screened, before: Confirmed, level: float, rules: Rules, is_last: bool
 ) -> Confirmed:
-    """One look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
+    """Take one look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
 
     Before the last look no case is cleared that still looks slower, to detect slowdowns below `matters` too.
     """

@@ -352,7 +352,7 @@ class RoundHealth:
     _start: float = 0.0
 
     def begin(self) -> None:
-        """The next round is the first measured one."""
+        """Note that the next round is the first measured one."""
         self.throttled_rounds, self.throttle_reasons, self._sm_clocks_mhz, self._rounds = [], Counter(), [], 0
         self._start_joules = None if self.health is None else self.health.energy_joules()
         self._start = bound.time.perf_counter()

@@ -416,7 +416,7 @@ class Measuring:
 
     @contextmanager
     def _on_the_same_cores(self, case: str) -> Iterator[list[int] | None]:
-        """Both workers on cores drawn for this case.
+        """Keep both workers on cores drawn for this case.
 
         The scheduler would keep each process on its own core, and load on one core would look like a difference of
         the code. Only once a case is warm: then its threads exist, and both sides have built it in parallel.
@@ -505,7 +505,7 @@ def _signals_wait() -> Iterator[None]:
 def launched(
     trees: Trees, tasks: Mapping[Side, Json], draw: Draw, python_of_base: str | None = None
 ) -> Iterator[dict[Side, WorkerProcess]]:
-    """Both workers, started together and told what to collect; both are ended on every exit."""
+    """Start both workers and send them what to collect; both are ended on every exit."""
     workers: dict[Side, WorkerProcess] = {}
     try:
         for side in SIDES[::-1] if draw.head_starts_first else SIDES:

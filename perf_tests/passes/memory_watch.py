@@ -361,7 +361,7 @@ class HolderWatch:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """The round runs inside, and must free what it holds there too."""
+        """Watch the round that runs inside, and must free what it holds there too."""
 
         def region(name: str) -> AbstractContextManager[object]:
             # Inside compiled code there is nothing to mark: the regions are fused into one kernel.

@@ -442,7 +442,7 @@ def _digest(text: str) -> str:
 
 
 def _read(path: Path, key: str) -> Counters | None:
-    """None if the file is missing, broken or of another case."""
+    """Counters in the file; None if it is missing, broken or of another case."""
     try:
         data = json.loads(path.read_bytes())
         if data["case"] != key:
@@ -455,7 +455,7 @@ def _read(path: Path, key: str) -> Counters | None:
 
 
 def _forget_the_oldest(folder: Path) -> None:
-    """Another run may be removing the same ones, or reading one, which then counts again."""
+    """Remove the oldest; another run may be removing the same, or reading one, which then counts again."""
     with suppress(OSError):
         by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
         for path in by_age[:-MOST_FOLDERS]:

@@ -75,7 +75,7 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """Negative when freed."""
+        """Bytes taken, negative when freed."""
         return self.block.bytes if self.is_allocation else -self.block.bytes
 
 
@@ -402,7 +402,7 @@ def live_after(changes: Iterable[tuple[str, int]], at_start: Counter[str]) -> Co
     held = at_start.copy()
     for category, size in changes:
         held[category] += size
-    return +held
+    return +held  # without zeros, which a Counter keeps
 
 
 def live_at_peak(changes: Sequence[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:

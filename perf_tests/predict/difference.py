@@ -368,7 +368,7 @@ _KINDS = {"backward": BACKWARD, "attention_backward": BACKWARD, "attention_forwa
 
 
 def parts_of_program(operations: Iterable[Operation]) -> list[Part]:
-    """Its timed parts by what launches them, in order; the loss is launched as the forward pass is."""
+    """Timed parts by what launches them, in order; the loss is launched as the forward pass is."""
     by_kind: dict[str, list[Operation]] = {}
     for one in operations:
         if one.is_timed:

@@ -208,7 +208,7 @@ def fake_training(
 
 
 def make_loss_scale(training: Training) -> None:
-    """A scaler makes its scale at its first use."""
+    """Make the scale, which a scaler makes at its first use."""
     training.scaler.scale(torch.zeros(()))
 
 

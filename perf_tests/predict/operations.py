@@ -429,7 +429,7 @@ def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
 
 
 def _json_of(one_round: FakeRound) -> Json:
-    """Each place and each list of tensors once: a step has thousands of operations."""
+    """Plain JSON with each place and each list of tensors once: a step has thousands of operations."""
     tables: dict[str, dict[Any, int]] = {"places": {}, "tensors": {}, "stacks": {}, "costs": {}}
 
     def number(table: str, value: Any) -> int:

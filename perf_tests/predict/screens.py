@@ -257,7 +257,7 @@ def _attention_name(cell: PredictedCase) -> str:
 
 
 def gb(count: int) -> str:
-    """GB are 1e9 bytes, as in datasheets and published tables."""
+    """Format GB of 1e9 bytes, as in datasheets and published tables."""
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 

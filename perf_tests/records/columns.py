@@ -100,7 +100,7 @@ class Cell:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Its text under each of `LABELS`; of attention alone, width and length."""
+        """The case's text under each of `LABELS`; of attention alone, width and length."""
         of = ("head_dim", "sequence_length") if self.is_attention else ("size", "context_length")
         first, second = map(self.label, of)
         start = f"d {first}" if self.is_attention else first
@@ -332,7 +332,7 @@ class Column:
     """Whether a table for people has it where no columns are asked for; without those that are empty in every row."""
 
     def value(self, known: Known) -> Value:
-        """Null where a damaged or hostile record has another kind of value there."""
+        """The value, null where a damaged or hostile record has another kind there."""
         found = self.of(known)
         if self.kind is str:
             return None if found is None else str(found).encode("utf-8", "replace").decode() or None

@@ -169,7 +169,7 @@ class GatePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """The case has been measured; report its verdict."""
+        """Report the verdict of the case, which has been measured."""
         if not is_benchmark(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

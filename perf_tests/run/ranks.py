@@ -95,7 +95,7 @@ def rendezvous(config: pytest.Config) -> None:
 
 @contextmanager
 def agreed(peers: Peers, topic: str) -> Iterator[None]:
-    """A usage error inside on any rank ends all of them, and rank 0 says which rank met it."""
+    """Let a usage error inside on any rank end all of them; rank 0 says which rank met it."""
     error = None
     try:
         yield
@@ -119,9 +119,9 @@ def agreed(peers: Peers, topic: str) -> Iterator[None]:
 
 
 def _let_rank_0_end_first() -> None:
-    """torchrun ends all ranks of its machine when one has failed, and its report names that one.
+    """Wait until torchrun ends this process, once rank 0 has ended: its report names the first that failed.
 
-    So it ends this process when rank 0 has ended. The ranks of other machines end by themselves.
+    The ranks of other machines end by themselves.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # our own handler may wait for a file
@@ -286,7 +286,7 @@ class RankSync:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Rank 0 saves and says how the run ended; torchrun shows a failure of the others only where it is theirs."""
+        """Let rank 0 save and say how the run ended; torchrun shows a failure of the others only where it is theirs."""
         try:
             result = yield
         finally:  # also where this rank fails to save: the others wait for its word

@@ -258,7 +258,7 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
 
 
 def _as_parquet(rows: Sequence[Row]) -> bytes:
-    """A column keeps its type where all its cells are null. Raises UsageError without pyarrow."""
+    """Encode rows; a column keeps its type where all its cells are null. Raises UsageError without pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet
