@@ -185,7 +185,7 @@ def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool])
 
 def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
     """Return why each case is measured, by the operations that both workers count; empty for the same program."""
-    tasks: dict[Side, Json] = {side: {**task, "compares": True} for side, task in _tasks(plan).items()}
+    tasks: dict[Side, Json] = {side: {**task, "fakes": True} for side, task in _tasks(plan).items()}
     why: dict[str, str] = {}
     try:
         with launched(trees, tasks, draw_pair(0, 0)) as workers:

@@ -20,8 +20,7 @@ def main() -> int:
     try:
         task = channel.receive()
         tree, where = Path(task["tree"]), task["repository"]
-        suite = [tree / "perf_tests"] if where["holds_suite"] else []
-        observer = Observer(tree, suite) if task.get("compares") else None
+        observer = Observer(tree, [tree / "perf_tests"] if where["holds_suite"] else ()) if task.get("fakes") else None
         reason = _why_not_this_tree(task)
         if reason is None:
             try:

@@ -24,7 +24,7 @@ LOGGED = ("PYTHONHASHSEED", "PERF_TESTS_PADDING", "OMP_WAIT_POLICY")
 
 def main() -> None:
     requests = map(json.loads, os.fdopen(int(sys.argv[1])))
-    compares = next(requests).get("compares")  # else the task, which the behaviour stands for
+    compares = next(requests).get("fakes")  # else the task, which the behaviour stands for
     log("environments", {"folder": HERE.name, **{name: os.environ[name] for name in LOGGED}})
     if "cannot" in BEHAVIOUR:
         send({"cannot": BEHAVIOUR["cannot"]})
