@@ -209,7 +209,7 @@ def load_attentions(cases: Iterable[Case]) -> dict[str, list[str]]:
 
     Return what each file or module replaced of clocks, judges and the suite, which is put back: it blames no other.
 
-    Called before anything runs on tensors without content, of which a module imported meanwhile would keep some.
+    Called before anything runs on fake tensors, of which a module imported meanwhile would keep some.
     """
     replaced: dict[str, list[str]] = defaultdict(list)
     for name in {case.user_attention for case in cases}:

@@ -236,7 +236,7 @@ class Facts:
     shape: dict[str, int | None]
     """The fields asked of the factory, or named by the configuration; null where it read none."""
     why_not_counted: str | None
-    """None where it can be built on tensors without content."""
+    """None where it can be built on fake tensors."""
 
 
 def argument(text: str) -> tuple[str, int | float | bool | str]:
@@ -396,7 +396,7 @@ def check_optimizer_before_measuring(
 
 @torch.no_grad()
 def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
-    """Check only what came out: to fail on tensors without content, on a value read for example, is no fault."""
+    """Check only what came out: to fail on fake tensors, on a value read for example, is no fault."""
     with FakeTensorMode():
         model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
