@@ -103,10 +103,14 @@ def has_trend(rounds: Sequence[float]) -> bool:
     return abs(score) - 1 > TREND_DEVIATIONS * deviation and abs(change) >= TREND_LEAST_CHANGE
 
 
+HOST_WAIT = 1.05
+"""Multiple of the busy time from which a round waits: both clocks carry noise."""
+
+
 def _waits_for_host(facts: RowFacts) -> bool:
     """Whether wall time exceeds the device's own although the device has enough work to be the slower."""
     busy, empty = facts.device_busy_seconds, facts.empty_round_seconds or 0.0
-    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > 1.05 * busy
+    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > HOST_WAIT * busy
 
 
 def _parts_do_not_add_up(facts: RowFacts) -> bool:

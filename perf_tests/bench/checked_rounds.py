@@ -115,7 +115,7 @@ class Kept:
     after: Slices = field(default_factory=dict)
 
     @property
-    def words(self) -> str:
+    def name(self) -> str:
         return f"measured round {self.number}"
 
 
@@ -217,7 +217,7 @@ class AttentionCheck(Check):
     def check(self, kept: Kept) -> None:
         for name, rows in self._inputs().items():
             if not kept.after[name].equal(rows):
-                raise IncorrectError(f"it changes {name.removeprefix('input ')} in place, in {kept.words}.")
+                raise IncorrectError(f"it changes {name.removeprefix('input ')} in place, in {kept.name}.")
         q, k, v, do = (x.detach().to(self.dtype) for x in self.inputs)
         row_name, rows_BRK = next(iter(kept.after.items()))
         for sequence, places_R in enumerate(self.places_BR):
@@ -253,7 +253,7 @@ class AttentionCheck(Check):
             self._within(kept, name, kept.after[name], exact[which], allowed[which], lambda place: (b, *place))
 
     def _within(self, kept: Kept, name: str, got: Tensor, exact: Tensor, allowed: Tensor, place_of: Any) -> None:
-        words = f"inputs of shape {tuple(self.inputs[0].shape)} in {kept.words}"
+        words = f"inputs of shape {tuple(self.inputs[0].shape)} in {kept.name}"
         check_within(got, exact.cpu(), allowed.cpu(), name, words, place_of)
 
 
@@ -276,7 +276,7 @@ def _are_alike(some: Tensor, others: Tensor) -> Tensor:
     return ((some - others).abs() <= KEPT_SHARE * some.abs().amax(-1, keepdim=True)).all(-1)
 
 
-def _tells_apart(logits_RV: Tensor, tokens_R: Tensor) -> bool:
+def _distinguishes(logits_RV: Tensor, tokens_R: Tensor) -> bool:
     """Whether logits of neighbours with different tokens differ, for at least half of them."""
     differ = tokens_R[1:] != tokens_R[:-1]
     return 2 * int((_are_alike(logits_RV[1:], logits_RV[:-1]) & differ).sum()) <= int(differ.sum())
@@ -305,18 +305,18 @@ class LogitsCheck(Check):
     def check_again(self, kept: Kept, again: Slices) -> None:
         wanted = again["logits"].double()
         bound = _bound(self.share, wanted.abs().amax(-1, keepdim=True), float(wanted.abs().max())).expand_as(wanted)
-        check_within(kept.after["logits"], wanted, bound, "the logits", kept.words, self._place_of, "run once more")
+        check_within(kept.after["logits"], wanted, bound, "the logits", kept.name, self._place_of, "run once more")
 
     def check_pair(self, kept: Sequence[Kept]) -> None:
         one, other = kept
         are_other = one.before["tokens"] != other.before["tokens"]
         logits = one.after["logits"]
-        if not _tells_apart(logits.flatten(0, 1), one.before["tokens"].flatten()):
+        if not _distinguishes(logits.flatten(0, 1), one.before["tokens"].flatten()):
             # Through many layers that are not trained, logits of any tokens become the same; of one sequence
             # alone they do so too. Where not, the timed rounds left out what tells tokens apart.
             with torch.no_grad():
                 alone_TV = self.forward(self.tokens_BT[:1])[0].cpu()
-            if not _tells_apart(alone_TV, self.tokens_BT[0].cpu()):
+            if not _distinguishes(alone_TV, self.tokens_BT[0].cpu()):
                 return
         same = _are_alike(logits, other.after["logits"]) & are_other
         of_sequences = zip(same.sum(-1).tolist(), are_other.sum(-1).tolist(), strict=True)
@@ -327,8 +327,8 @@ class LogitsCheck(Check):
         if is_kept and int(same.sum()) >= BY_CHANCE:
             place = tuple(int(number) for number in same.nonzero()[0])
             raise IncorrectError(
-                f"the logits of {int(same.sum())} tokens in {one.words}, the first at {self._place_of(place)}, are "
-                f"those of {other.words}, which had other tokens: it returns what it has kept."
+                f"the logits of {int(same.sum())} tokens in {one.name}, the first at {self._place_of(place)}, are "
+                f"those of {other.name}, which had other tokens: it returns what it has kept."
             )
 
     def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -364,7 +364,7 @@ class _ParameterCheck(Check):
             return
         if bool(((one - other).abs() <= KEPT_SHARE * one.abs().max()).all()):
             raise IncorrectError(
-                f"{self.size} gradients of {self.name} in {kept[0].words} are those of {kept[1].words}, which had "
+                f"{self.size} gradients of {self.name} in {kept[0].name} are those of {kept[1].name}, which had "
                 "other tokens: it returns what it has kept."
             )
 
@@ -392,7 +392,7 @@ class GradientCheck(_ParameterCheck):
         highest = max(float(torch.linalg.vector_norm(gradient, torch.inf)) for gradient in gradients)
         bound = _bound(self.share, wanted.abs().max(), highest).expand_as(wanted)
         name = f"the gradient of {self.name}"
-        check_within(kept.after["gradient"], wanted, bound, name, kept.words, self._place_of, "run once more")
+        check_within(kept.after["gradient"], wanted, bound, name, kept.name, self._place_of, "run once more")
 
 
 class StepCheck(_ParameterCheck):
@@ -445,11 +445,11 @@ class StepCheck(_ParameterCheck):
         gradient = after.get("gradient")
         if "scale" in after and bool(after["scale"] < before["scale"]):
             return  # its gradients overflowed, and the step was skipped
-        where = f"{self.size} weights of {self.name} in {kept.words}"
+        where = f"{self.size} weights of {self.name} in {kept.name}"
         if self.is_known and gradient is not None:
             for name, (exact, bound) in self._stepped(before, after).items():
                 self_name = f"{name} of {self.name}"
-                check_within(after[name], exact, bound, self_name, kept.words, self._place_of, "AdamW in float64")
+                check_within(after[name], exact, bound, self_name, kept.name, self._place_of, "AdamW in float64")
         for name, one, _ in self.probes:
             weights, found = before[f"probe {name}"], after.get(f"gradient {name}")
             is_moved = not weights.equal(after[f"probe {name}"])
@@ -457,7 +457,7 @@ class StepCheck(_ParameterCheck):
             rate = self.rates.get(id(one), 0.0)
             due = 0 if found is None else int((rate * found.abs() > PROBE_ROUNDINGS * weights.abs()).sum())
             if due >= BY_CHANCE and not is_moved:
-                raise IncorrectError(f"the step leaves {len(weights)} weights of {name} as they were, in {kept.words}.")
+                raise IncorrectError(f"the step leaves {len(weights)} weights of {name} as they were, in {kept.name}.")
         state = [name for name in before if name.startswith("state ") and not self.first[name].equal(before[name])]
         is_due = gradient is not None and int(gradient.count_nonzero()) >= BY_CHANCE
         if state and is_due and all(before[name].equal(after[name]) for name in state):

@@ -104,7 +104,7 @@ def test_both_sides_get_the_same_new_values_and_what_is_wrong_in_a_round_ends_th
             return {}
 
         def check(self, kept: Kept) -> None:
-            raise IncorrectError(f"nothing is right in {kept.words}")
+            raise IncorrectError(f"nothing is right in {kept.name}")
 
     served: list[list[int]] = []
     seeds: list[int] = []
