@@ -127,7 +127,7 @@ def test_new_values_are_written_before_the_set_up_and_slices_kept_after_it(monke
     peak = {"bytes": 120}
 
     class Kept(Check):
-        about, repeats = "all", False
+        about, reruns = "all", 0
 
         def before(self) -> Slices:
             did.append("before")
