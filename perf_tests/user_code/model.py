@@ -112,7 +112,11 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
 def _transformers() -> Any:
     """Import transformers late: it takes a second, and no other run needs it."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when it is imported
-    transformers = importlib.import_module("transformers")
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        next_step = f"repair it in {sys.prefix}, for example by `pip install --force-reinstall transformers`"
+        raise UserCodeError(f"transformers, which hf: needs, cannot be imported: {error}; {next_step}.") from error
     transformers.logging.set_verbosity_error()
     return transformers
 
