@@ -342,24 +342,26 @@ def _importable(files: Iterable[str], base: Tree, head: Tree) -> Iterator[str]:
                 made[module] = name
     folders = frozenset(filter(os.path.isabs, (*base.seen.paths, *head.seen.paths)))
     found = imported_by_packages(frozenset(made), frozenset(base.seen.modules), folders)
-    return (name for module, name in made.items() if module in found)
+    return (name for module, name in made.items() if module == found)
 
 
 @cache  # it reads all that is installed
-def imported_by_packages(modules: frozenset[str], known: frozenset[str], folders: frozenset[str]) -> set[str]:
-    """Return which modules the code in these folders may import: it has them behind `import` or `from`, or in quotes.
+def imported_by_packages(modules: frozenset[str], known: frozenset[str], folders: frozenset[str]) -> str | None:
+    """One of these modules that code in these folders may import: it has it behind `import` or `from`, or in quotes.
 
     In quotes alone is no new name for those that are `known` to be imported anyway.
     """
-    found = {*modules & sys.stdlib_module_names}
+    if of_python := modules & sys.stdlib_module_names:
+        return min(of_python)
+    needles = [name.encode() for name in sorted(modules)]
     names, new = (b"|".join(re.escape(name.encode()) for name in sorted(some)) for some in (modules, modules - known))
-    begin = (
-        rb"(?m)(?:^|[;:'\"]|\\n)[ \t]*(?:from[ \t]+|import[ \t]+(?:(?:[^\n#]|\\\n)*,[\s\\]*)?)"  # in code as text too
-    )
+    begin = rb"(?m)(?:^|[;:'\"]|\\n)[ \t]*(?:from[ \t]+|import[ \t]+(?:(?:[^\n#]|\\\n)*,[\s\\]*)?)"  # in texts too
     said = re.compile(rb"%b(%b)\b|['\"](%b)\.|['\"](%b)['\"]" % (begin, names, names, new or b"(?!)"))
     for file in chain.from_iterable(Path(folder).rglob("*.py") for folder in folders if modules):
-        found |= {match[match.lastindex or 0].decode() for match in said.finditer(file.read_bytes())}
-    return found
+        content = file.read_bytes()
+        if any(needle in content for needle in needles) and (match := said.search(content)):
+            return match[match.lastindex or 0].decode()
+    return None
 
 
 def _why_never(name: str, places: Sequence[Path]) -> str | None:
