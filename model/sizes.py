@@ -1,6 +1,6 @@
 """The model sizes by name, with closed forms of parameter count and FLOPs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ModelConfig:
     """The longest input, in tokens."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name, value in asdict(self).items():
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1.")
         if self.d_model % self.num_heads:

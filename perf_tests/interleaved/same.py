@@ -11,17 +11,17 @@ The decision on code holds for a whole run: one process serves all cases, and ea
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from filecmp import cmp
 from functools import cache, cached_property
-from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
 from perf_tests.records.record import Json
+from perf_tests.user_code.named import SUITE, is_installed
 from perf_tests.user_code.source import FOLLOWED, Source, words_in
 
 # What a worker used of its tree.
@@ -47,15 +47,27 @@ class Observer:
         sys.addaudithook(self._note)  # for good: Python cannot take one away
 
     def finished(self) -> Json:
-        """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed."""
+        """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed.
+
+        And Python's path, those of its folders that are in the tree as seen from there, without the suite; and the
+        first names of the tree's modules.
+        """
         self._is_on = False
-        for module in list(sys.modules.values()):
+        modules = set()
+        for known_as, module in list(sys.modules.items()):
             places = [getattr(module, "__file__", None)]
             places += [] if places[0] else list(getattr(module, "__path__", ()))
             for place in places:
                 if isinstance(place, str) and (name := self._in_tree(place)) is not None:
                     self._ran.setdefault(name)
-        return {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
+                    modules.add(known_as.partition(".")[0])
+        entries = [
+            os.path.abspath(entry) for entry in sys.path if is_installed(SUITE) or Path(entry).resolve() != SUITE
+        ]
+        within = {entry: self._in_tree(f"{entry}/x") for entry in entries}
+        paths = [entry if name is None else str(PurePosixPath(name).parent) for entry, name in within.items()]
+        said = {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
+        return {**said, "paths": paths, "modules": sorted(modules)}
 
     def _in_tree(self, place: object) -> str | None:
         if isinstance(place, bytes):
@@ -118,8 +130,9 @@ COMPILED = frozenset({
 """Sources and objects that are compiled or linked, what Python imports without source, and `.pth`, which it runs at its
 start."""
 POINTER = b"version https://git-lfs"
-BESIDE = frozenset({"docs", "doc", "tests", "test", ".github"})
-"""Folders at the top of a tree that no program reads, unless its code names one of them or of their files."""
+BESIDE = frozenset({"docs", "doc", "examples", "tests", "test", ".github"})
+"""Folders at the top of a tree that no program reads, and no package imports, unless its code names one of them or of
+their files."""
 BESIDE_NAMES = (".GITIGNORE", "LICENSE", "CHANGELOG")
 PROSE = frozenset({".md", ".rst"})
 """Documents: of these alone a word of a string that is their name without suffix says nothing."""
@@ -165,12 +178,17 @@ class Seen:
     """A digest of the operations of each case that was counted, and of all before it, in the order of the run."""
     uncounted: Mapping[str, str]
     """Why a case was not."""
+    paths: tuple[str, ...] = (".",)
+    """Folders of Python's path, those in the tree relative to its top."""
+    modules: tuple[str, ...] = ()
+    """First names of the tree's modules that ran."""
 
     @classmethod
     def of(cls, message: Json) -> "Seen":
         digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
         uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
-        return cls(tuple(message["ran"]), frozenset(message["opened"]), tuple(message["beyond"]), digests, uncounted)
+        ran, beyond, paths, modules = (tuple(message[name]) for name in ("ran", "beyond", "paths", "modules"))
+        return cls(ran, frozenset(message["opened"]), beyond, digests, uncounted, paths, modules)
 
 
 @dataclass
@@ -228,19 +246,25 @@ class Tree:
                 found |= words_in([(self.tree / name).read_bytes()[:1_000_000].decode(errors="replace")])
         return found
 
+    def importable(self, name: str) -> dict[str, str]:
+        """The module that a file is or lies in, as imports name it, and its place, by each folder of the path."""
+        path = PurePosixPath(name)
+        within = (place for place in self.seen.paths if path.is_relative_to(place))
+        tops = {place: path.relative_to(place).parts[0] for place in within}
+        return {f"{place}/{top}": top.removesuffix(".py") for place, top in tops.items()}
+
     @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
-        parts = [PurePosixPath(name.removesuffix(".py")).parts for name in self.ran]
-        top, ours = {each[0] for each in parts} - sys.stdlib_module_names, {part for each in parts for part in each}
+        modules = set().union(*(self.source(name).modules for name in self.reach))
         for name in sorted(self.reach):
             source = self.source(name)
-            found += source.unknown
+            found += source.unknown + source.asks_others_for(modules)
             found += [
                 f"{name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
-                if package not in FOLLOWED | top and (package not in ours or _is_of_a_library(package))
+                if package not in FOLLOWED.union(self.seen.modules)
             ]
         return found
 
@@ -293,22 +317,51 @@ def _why_not_the_same(
         readers = (line for name in sorted(side.reach) for line in side.source(name).reads_source)
         if why := next(chain(side.unknown, readers if in_reach else ()), None):
             return f"{why}, and {files[0]} differs"
-    unread = (name for name in files if name not in in_reach and not _is_never_read(name))
-    return next((f"{name}, which may be read, differs" for name in unread), None)
+    others = [name for name in files if name not in in_reach]
+    may_be_read = chain(_importable(others, base, head), (name for name in others if not _is_never_read(name)))
+    return next((f"{name}, which may be read, differs" for name in may_be_read), None)
 
 
 def _is_never_read(name: str) -> bool:
-    """Whether a file is prose, lies among documents or tests, or is a module that nothing in reach imports, not even a
-    library that looks for one of its name."""
-    path, parts = PurePosixPath(name), name.removesuffix(".py").split("/")
-    if path.suffix == ".py":
-        return not any(map(_is_of_a_library, parts[parts[0] in BESIDE :]))
-    return path.suffix in PROSE or parts[0] in BESIDE or path.name.upper().startswith(BESIDE_NAMES)
+    """Whether a file is prose, lies among documents or tests, or is a module, which nothing in reach imports."""
+    path = PurePosixPath(name)
+    is_beside = path.parts[0] in BESIDE or path.name.upper().startswith(BESIDE_NAMES)
+    return is_beside or path.suffix in (".py", *PROSE)
+
+
+def _importable(files: Iterable[str], base: Tree, head: Tree) -> Iterator[str]:
+    """Yield modules, and files in folders of one side alone, that an installed package may import.
+
+    Many look for others only once they need them, by a name that the tree may have.
+    """
+    made = {}
+    for name in files:
+        for place, module in {**base.importable(name), **head.importable(name)}.items():
+            is_alone = (base.tree / place).is_dir() != (head.tree / place).is_dir()
+            if (is_alone or name.endswith(".py")) and place.removeprefix("./") not in BESIDE:
+                made[module] = name
+    folders = frozenset(filter(os.path.isabs, (*base.seen.paths, *head.seen.paths)))
+    found = imported_by_packages(frozenset(made), frozenset(base.seen.modules), folders)
+    return (name for module, name in made.items() if module == found)
 
 
 @cache  # it reads all that is installed
-def _is_of_a_library(module: str) -> bool:
-    return module in sys.stdlib_module_names or module in packages_distributions()
+def imported_by_packages(modules: frozenset[str], known: frozenset[str], folders: frozenset[str]) -> str | None:
+    """One of these modules that code in these folders may import: it has it behind `import` or `from`, or in quotes.
+
+    In quotes alone is no new name for those that are `known` to be imported anyway.
+    """
+    if of_python := modules & sys.stdlib_module_names:
+        return min(of_python)
+    needles = [name.encode() for name in sorted(modules)]
+    names, new = (b"|".join(re.escape(name.encode()) for name in sorted(some)) for some in (modules, modules - known))
+    begin = rb"(?m)(?:^|[;:'\"]|\\n)[ \t]*(?:from[ \t]+|import[ \t]+(?:(?:[^\n#]|\\\n)*,[\s\\]*)?)"  # in texts too
+    said = re.compile(rb"%b(%b)\b|['\"](%b)\.|['\"](%b)['\"]" % (begin, names, names, new or b"(?!)"))
+    for file in chain.from_iterable(Path(folder).rglob("*.py") for folder in folders if modules):
+        content = file.read_bytes()
+        if any(needle in content for needle in needles) and (match := said.search(content)):
+            return match[match.lastindex or 0].decode()
+    return None
 
 
 def _why_never(name: str, places: Sequence[Path]) -> str | None:

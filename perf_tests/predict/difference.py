@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from itertools import pairwise, product
+from functools import reduce
+from itertools import chain, pairwise, product
 from math import sqrt
 from pathlib import Path
 
@@ -35,7 +36,7 @@ MOST_ROWS = 12
 LONGEST_SHOWN = 48
 """Characters of an expression in a table."""
 
-ADDED, REMOVED, CHANGED, MOVED = "added", "removed", "changed", "moved"
+ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 
 Pair = tuple[int | None, int | None]
 """The numbers of one operation at base and at head; None where a side has none."""
@@ -56,17 +57,20 @@ class Amounts:
     seconds: float = 0.0
     """Predicted of each operation by itself; 0 where no machine is known."""
 
-    def add(self, operation: Operation, times: int, ceilings: Ceilings | None) -> None:
-        self.saved_bytes += times * operation.saved_bytes
+    @classmethod
+    def of(cls, operation: Operation, ceilings: Ceilings | None = None) -> "Amounts":
         if not operation.is_timed:
-            return
-        self.launches += times * operation.launches
-        self.bytes += times * operation.cost.bytes
-        self.flops += times * operation.cost.flops
-        self.reads += times * operation.reads
+            return cls(saved_bytes=operation.saved_bytes)
+        one, seconds = operation, 0.0
         if ceilings is not None:
-            waits = operation.reads * ceilings.launch_seconds
-            self.seconds += times * (waits + predicted_time([_part([operation], BARE)], ceilings).seconds)
+            waits = one.reads * ceilings.launch_seconds
+            seconds = waits + predicted_time([_part([one], BARE)], ceilings).seconds
+        return cls(one.launches, one.cost.bytes, one.cost.flops, one.saved_bytes, one.reads, seconds)
+
+    def add(self, other: "Amounts", times: int = 1) -> "Amounts":
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + times * value)
+        return self
 
 
 @dataclass
@@ -158,12 +162,12 @@ class Lines:
                 return place, line
         return None
 
-    def nearest(self, side: int, operation: Operation) -> tuple[Place, int]:
+    def nearest(self, side: int, operation: Operation) -> tuple[Place, int] | None:
         """The same of the innermost function that is changed, a loop's head for example, or else its innermost line."""
         for place in operation.stack:
             if (line := self._first_in(side, place.file, *place.function)) is not None:
                 return place, line
-        return operation.stack[0], operation.stack[0].line
+        return next(((place, place.line) for place in operation.stack), None)
 
     def _first_in(self, side: int, file: str, start: int, end: int) -> int | None:
         if file not in self._known:
@@ -195,98 +199,82 @@ class Lines:
 
 def difference(base: FakeRound, head: FakeRound, lines: Lines, ceilings: Ceilings | None = None) -> Difference:
     """What head issues and base does not, and the reverse."""
-    rows, (before, after) = _Rows(base.operations, head.operations, lines), (Amounts(), Amounts())
-    consumers: tuple[dict[int, Row], dict[int, Row]] = ({}, {})
-    for pair in rows.different:
-        of_base, of_head = rows.operations_of(pair)
-        if not any(one.is_timed or one.saved_bytes for one in (of_base, of_head) if one is not None):
-            continue
-        row = rows.of(pair)
-        for one, times, of_side in ((of_base, -1, consumers[0]), (of_head, 1, consumers[1])):
-            if one is not None:
-                row.amounts.add(one, times, ceilings)
-                for source in one.sources:
-                    of_side.setdefault(source, row)
-    for number_at_base, number in rows.same:  # what autograd keeps of a result depends on what is done with it
-        kept = head.operations[number].saved_bytes - base.operations[number_at_base].saved_bytes
-        if kept:
-            row = consumers[1].get(number) or consumers[0].get(number_at_base) or rows.of((number_at_base, number))
-            row.amounts.saved_bytes += kept
-    for amounts, operations in ((before, base.operations), (after, head.operations)):
-        for one in operations:
-            amounts.add(one, 1, None)
-    return Difference(
-        rows=tuple(sorted(rows.found.values(), key=lambda row: row.rank)),
-        base=before,
-        head=after,
-        peaks=(base.peak_bytes, head.peak_bytes),
-        operations=(sum(one.is_timed for one in base.operations), sum(one.is_timed for one in head.operations)),
-        reads_values=any(one.reads and one.part != "optimizer" for one in (*base.operations, *head.operations)),
-        change=None
-        if ceilings is None
-        else predicted_change(parts_of_program(base.operations), parts_of_program(head.operations), ceilings),
-    )
+    sides = (base.operations, head.operations)
+    pairs = aligned(*sides)
 
+    def of_pair(pair: Pair) -> tuple[Operation | None, ...]:
+        return tuple(None if number is None else sides[side][number] for side, number in enumerate(pair))
 
-class _Rows:
-    """The rows of two aligned programs, made as operations are found that differ."""
+    def is_same(pair: Pair) -> bool:
+        one, other = of_pair(pair)
+        return one is not None and other is not None and _key(one) == _key(other)
 
-    def __init__(self, base: Sequence[Operation], head: Sequence[Operation], lines: Lines) -> None:
-        self.found: dict[tuple[str, str, int], Row] = {}
-        self.same: list[tuple[int, int]] = []
-        """Numbers at base and at head of operations that are the same."""
-        self.different: list[Pair] = []
-        self._sides, self._lines = (base, head), lines
-        alone: tuple[set[int], set[int]] = (set(), set())
-        for pair in aligned(base, head):
-            one, other = pair
-            if one is not None and other is not None and _key(base[one]) == _key(head[other]):
-                self.same.append((one, other))
-                continue
-            self.different.append(pair)
-            for number, of_side in zip(pair, alone, strict=True):
-                of_side.update(() if number is None else (number,))
-        self._roots = [_answerable(self._sides[side], alone[side], side, lines) for side in (0, 1)]
+    different = [pair for pair in pairs if not is_same(pair)]
+    roots = [_answerable(sides[side], [pair[side] for pair in different], side, lines) for side in (0, 1)]
+    rows: dict[tuple[str, str, int], Row] = {}
 
-    def operations_of(self, pair: Pair) -> tuple[Operation | None, Operation | None]:
-        base, head = (None if number is None else self._sides[side][number] for side, number in enumerate(pair))
-        return base, head
-
-    def of(self, pair: Pair) -> Row:
+    def row_of(pair: Pair) -> Row:
         """The row of the line that answers for a pair; its operation is counted."""
         kind = ADDED if pair[0] is None else REMOVED if pair[1] is None else CHANGED
-        base, head = (
-            None
-            if one is None
-            else self._roots[side].get(pair[side] or 0) or (one.stack and self._lines.nearest(side, one)) or None
-            for side, one in enumerate(self.operations_of(pair))
-        )
-        side, (place, line) = (0, base or (None, 0)) if kind == REMOVED else (1, head or (None, 0))
+        at = [
+            None if one is None else roots[side].get(pair[side] or 0) or lines.nearest(side, one)
+            for side, one in enumerate(of_pair(pair))
+        ]
+        side = 0 if kind == REMOVED else 1
+        place, line = at[side] or (None, 0)
         key = (kind, "" if place is None else place.file, line)
-        if key not in self.found:
-            self.found[key] = Row(kind, base and base[0], head and head[0], line)
-        row, operation = self.found[key], self.operations_of(pair)[side]
+        row = rows.setdefault(key, Row(kind, at[0] and at[0][0], at[1] and at[1][0], line))
+        operation = of_pair(pair)[side]
         assert operation is not None, "a pair has the operation of its side"
         row.operations[operation.cost.name.removeprefix("aten.").strip("_")] += 1
         if place is not None:
             is_whole = place.line == line == place.end_line
-            row.codes[place.code if is_whole else self._lines.text(side, place.file, line)] += 1
+            row.codes[place.code if is_whole else lines.text(side, place.file, line)] += 1
         return row
+
+    consumers: tuple[dict[int, Row], dict[int, Row]] = ({}, {})
+    for pair in different:
+        both = of_pair(pair)
+        if any(one.is_timed or one.saved_bytes for one in both if one is not None):
+            row = row_of(pair)
+            for one, times, of_side in zip(both, (-1, 1), consumers, strict=True):
+                if one is not None:
+                    row.amounts.add(Amounts.of(one, ceilings), times)
+                    for source in one.sources:
+                        of_side.setdefault(source, row)
+    for pair in filter(is_same, pairs):  # what autograd keeps of a result depends on what is done with it
+        of_base, of_head = (one.saved_bytes for one in of_pair(pair) if one is not None)
+        if of_head != of_base:
+            row = consumers[1].get(pair[1] or 0) or consumers[0].get(pair[0] or 0) or row_of(pair)
+            row.amounts.saved_bytes += of_head - of_base
+    totals = [sum_of(Amounts.of(one) for one in side) for side in sides]
+    parts = [parts_of_program(side) for side in sides]
+    return Difference(
+        rows=tuple(sorted(rows.values(), key=lambda row: row.rank)),
+        base=totals[0],
+        head=totals[1],
+        peaks=(base.peak_bytes, head.peak_bytes),
+        operations=(sum(one.is_timed for one in sides[0]), sum(one.is_timed for one in sides[1])),
+        reads_values=any(one.reads and one.part != "optimizer" for one in chain(*sides)),
+        change=None if ceilings is None else predicted_change(parts[0], parts[1], ceilings),
+    )
+
+
+def sum_of(amounts: Iterable[Amounts]) -> Amounts:
+    return reduce(Amounts.add, amounts, Amounts())
 
 
 def _answerable(
-    operations: Sequence[Operation], alone: set[int], side: int, lines: Lines
+    operations: Sequence[Operation], alone: Sequence[int | None], side: int, lines: Lines
 ) -> dict[int, tuple[Place, int]]:
-    """The place and line that answer for each operation that the other side lacks, where it has a stack at all."""
+    """The changed place and line that answer for operations that the other side lacks."""
     found: dict[int, tuple[Place, int]] = {}
     by_stack: dict[tuple[Place, ...], tuple[Place, int]] = {}
-    for number in sorted(alone):
+    for number in (one for one in alone if one is not None):
         operation = operations[number]
         answer = lines.innermost(side, operation) or by_stack.get(operation.stack)
         if answer is not None:
             found[number] = by_stack[operation.stack] = answer
-        elif operation.stack:
-            found[number] = lines.nearest(side, operation)
     return found
 
 
@@ -437,12 +425,9 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
         rows = [(_line(row), _code(row), _what(row), *_cells(row.amounts)) for row in shown]
         lines = table(header, rows, left=("code", "what"))
         if rest := found.rows[most:]:
-            amounts = Amounts()
-            for row in rest:
-                for name, value in vars(row.amounts).items():
-                    setattr(amounts, name, getattr(amounts, name) + value)
-            lines.append(f"and {how_many(len(rest), 'row')} more: {_amounts_text(amounts)}")
-        lines.append(f"in all {_amounts_text(_less(found.head, found.base))}{_read_note(found)}; {peak}")
+            lines.append(f"and {how_many(len(rest), 'row')} more: {_amounts_text(sum_of(row.amounts for row in rest))}")
+        in_all = sum_of([found.head]).add(found.base, -1)
+        lines.append(f"in all {_amounts_text(in_all)}{_read_note(found)}; {peak}")
     return lines + ([] if found.change is None else [change_line(found.change)])
 
 
@@ -512,10 +497,6 @@ def _amounts_text(amounts: Amounts) -> str:
         else []
     )
     return ", ".join(word for word in words if not word.startswith(DASH + " ")) or "nothing else"
-
-
-def _less(head: Amounts, base: Amounts) -> Amounts:
-    return Amounts(**{name: value - getattr(base, name) for name, value in vars(head).items()})
 
 
 def _read_note(found: Difference) -> str:

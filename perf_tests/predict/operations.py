@@ -429,37 +429,30 @@ def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
 
 
 def _json_of(one_round: FakeRound) -> Json:
-    """Plain JSON with each place and each list of tensors once: a step has thousands of operations."""
-    tables: dict[str, dict[Any, int]] = {"places": {}, "tensors": {}, "stacks": {}, "costs": {}}
-
-    def number(table: str, value: Any) -> int:
-        return tables[table].setdefault(value, len(tables[table]))
-
-    rows = [
-        [one.part, one.is_timed, number("costs", one.cost), number("tensors", one.tensors),
-         number("stacks", tuple(number("places", place) for place in one.stack)),
-         one.launches, one.saved_bytes, one.sources]
+    """Each stack once: a step has thousands of operations."""
+    stacks: dict[tuple[Place, ...], int] = {}
+    operations = [
+        {**vars(one), "cost": vars(one.cost), "stack": stacks.setdefault(one.stack, len(stacks))}
         for one in one_round.operations
-    ]  # fmt: skip
-    return {
-        "places": [vars(place) for place in tables["places"]],
-        "costs": [vars(cost) for cost in tables["costs"]],
-        "tensors": [*tables["tensors"]],
-        "stacks": [*tables["stacks"]],
-        "operations": rows,
-        "peak_bytes": one_round.peak_bytes,
-    }
+    ]
+    shown = [[vars(place) for place in stack] for stack in stacks]
+    return {"operations": operations, "stacks": shown, "peak_bytes": one_round.peak_bytes}
 
 
 def _fake_round_from(data: Json) -> FakeRound:
-    places = [Place(**{**place, "function": tuple(place["function"])}) for place in data["places"]]
-    costs = [KernelCost(**cost) for cost in data["costs"]]
-    stacks = [tuple(places[number] for number in stack) for stack in data["stacks"]]
-    operations = tuple(
-        Operation(part, timed, costs[cost], data["tensors"][tensors], stacks[stack], launches, saved, tuple(sources))
-        for part, timed, cost, tensors, stack, launches, saved, sources in data["operations"]
-    )
-    return FakeRound(operations, data["peak_bytes"])
+    stacks = [
+        tuple(Place(**{**place, "function": tuple(place["function"])}) for place in stack) for stack in data["stacks"]
+    ]
+    return FakeRound(
+        tuple(
+            Operation(**{
+                **one, "cost": KernelCost(**one["cost"]), "stack": stacks[one["stack"]],
+                "sources": tuple(one["sources"]),
+            })
+            for one in data["operations"]
+        ),
+        data["peak_bytes"],
+    )  # fmt: skip
 
 
 def main() -> int:

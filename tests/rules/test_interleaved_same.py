@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 from numerics_tests.harness.faults.source import SOURCE_FAULTS
 from perf_tests.gate.verdicts import FILE_NAME
-from perf_tests.interleaved.same import Seen, Tree, differing, why_not_the_same
+from perf_tests.interleaved.same import Observer, Seen, Tree, differing, imported_by_packages, why_not_the_same
 from perf_tests.user_code.source import Source
 from tests.support.launch import ROOT
 from tests.support.same_programs import MODEL, decided, decided_on_the_model, mutants_of_the_model, write
@@ -30,7 +31,7 @@ def two(tmp_path: Path, base: Files, head: Files) -> str | None:
     [
         ({}, {}),
         ({}, {"README.md": "Another text.\n", "docs/new.md": "new", "LICENSE": "free"}),
-        ({}, {"tests/test_it.py": "import subprocess, yaml\nopen(x)\n", "tools/release.py": "exec(x)"}),
+        ({}, {"tests/test_it.py": "import subprocess, yaml\nopen(x)\n", "of_nobody/release.py": "exec(x)"}),
         ({}, {"layers.py": LAYERS.replace("Attend.", "Look.") + "# the end\n"}),
         ({}, {"layers.py": "\n\n" + LAYERS.replace("return x", "return (x)")}),
         # What a program reads of its environment by name, and data that did not change, are the same on both sides.
@@ -43,7 +44,7 @@ def two(tmp_path: Path, base: Files, head: Files) -> str | None:
         ({"tools/run.sh": "1", ".benchmarks/accepted.toml": "1", ".benchmarks/Linux/0001.json": "1"},
          {"tools/run.sh": "1", "LICENSE.md": "new"}),
     ],
-    ids=["nothing", "documents", "tests and tools", "comments", "layout", "its own data", "its own words", "records"],
+    ids=["nothing", "documents", "tests and a module", "comments", "layout", "its data", "its own words", "records"],
 )  # fmt: skip
 def test_a_change_that_reaches_nothing_of_the_program_leaves_it_the_same(
     base: Files, head: Files, tmp_path: Path
@@ -72,6 +73,15 @@ STARTED = "import kit.subprocess\nimport subprocess\nattend = float\n"
 COMPILED = "def attend(x):\n    y = 2 * x\n    return torch.compile(y) if x > 9 else x\n"
 LATE_IMPORT = {"layers.py": "def attend(x):\n    if x > 9:\n        import late\n"}
 STAR = {**LATE_IMPORT, "late.py": "from package import *\n", "package/__init__.py": "__all__ = ['ke' + 'rnel']\n"}
+REOPENED = (
+    "def attend(x):\n    if x > 9:\n        with open('a.json') as file:\n"
+    "            return type(file.detach().detach())('READ' + 'ME.m' + 'd')\n    return x\n"
+)
+QUOTED = (
+    "import torch\n\n\ndef attend(x):\n    try:\n        return torch.compile(attend)(x) if x > 9 else x\n"
+    "    except Exception as error:\n        return len(str(error))\n"
+)
+HANDED = "import tools\nattend = lambda x: x if x < 9 else tools.t.serialization.f(x)\n"
 CACHE = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = 'tests/cache'\nattend = float\n"
 REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
 
@@ -133,6 +143,11 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
           "b/pkg/n.py": "f = int\n"}, "b/pkg/n.py:1 differs"),
         ({"data.bin": "1"}, {"data.bin": "2"}, "data.bin, which may be read, differs"),
         ({}, {"_strptime.py": "1"}, "_strptime.py, which may be read, differs"),
+        ({"layers.py": REOPENED, "a.json": "1"}, {"layers.py": REOPENED, "a.json": "1", "README.md": "new"},
+         "layers.py:3 opens a file"),
+        ({"layers.py": QUOTED}, {"layers.py": f"# longer\n{QUOTED}"}, "(the text of an exception)"),
+        ({"layers.py": HANDED, "tools.py": "import torch as t\n"},
+         {"layers.py": HANDED, "tools.py": "import torch as t\n", "README.md": "new"}, "asks for a name that is not"),
         ({"layers.py": DOCUMENTED}, {"layers.py": DOCUMENTED.replace("Attend", "Look")}, "reads source or names"),
         ({"layers.py": MEASURED}, {"layers.py": f"{MEASURED}# the size changes\n"}, "asks for a file's size or date"),
         ({"layers.py": MEASURED.replace("os.stat", "os.path.getmtime")},
@@ -145,7 +160,6 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
          "layers.py:2 uses subprocess"),
         ({}, {".benchmarks/size.json": "1"}, ".benchmarks/size.json, which may be read"),
         ({**STAR, "package/kernel.py": "1\n"}, {**STAR, "package/kernel.py": "2 + 2\n"}, "package/kernel.py:1 differs"),
-        ({}, {"src/_strptime.py": "1"}, "src/_strptime.py, which may be read"),
         ({"layers.py": CACHE, "tests/cache/a": "1"}, {"layers.py": CACHE, "tests/cache/a": "2"}, "tests/cache/a, "),
         ({**LATE_IMPORT, "late.py": "''\nfrom __future__ import annotations\n"},
          {**LATE_IMPORT, "late.py": "''\n''\nfrom __future__ import annotations\n"}, "cannot be read"),
@@ -160,10 +174,11 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "assertion, under -O too", "order of a set", "a package in place of a module", "sitecustomize",
         "code from a string", "a program started", "source that is read", "data of a built name",
         "a module that data names", "a package of two folders", "data",
-        "a module of the standard library's name", "documentation by getattr",
+        "a module of the standard library's name", "the class of an open file", "an error that quotes lines",
+        "a package that another file hands on", "documentation by getattr",
         "size of its own file", "date of its own file", "its own source by name", "a name in bytes",
         "another path of a package", "a library of the name of a module", "data among records",
-        "a star that imports modules", "a library's name in a folder of the path", "a folder of tests that is named",
+        "a star that imports modules", "a folder of tests that is named",
         "a string before the future", "a local that the compiler sees",
     ],
 )  # fmt: skip
@@ -188,6 +203,50 @@ def test_what_a_program_was_seen_to_do_beyond_its_files_is_told_with_its_line(
 ) -> None:
     files = {"layers.py": f"{code}attend = float\n"}
     assert two(tmp_path, files, {**files, "README.md": "new"}) == said
+
+
+PACKAGE = """
+def late():
+    try: import os, \\
+        fancy.parts
+    except ImportError: pass
+    found = find('quoted'), "dotted.part"
+    from plain import of_its_own
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_imported"),
+    [
+        ("fancy.py", True), ("fancy/new.py", True), ("fancy/notes.md", True), ("src/fancy/new.py", True),
+        ("quoted.py", True), ("dotted/new.py", True), ("plain/new.py", True), ("src/_strptime.py", True),
+        ("parts.py", False), ("of_its_own/new.py", False), ("fancier.py", False), ("docs/fancy.py", False),
+        ("lib/fancy.py", False), ("known/new.py", False), ("README.md", False),
+    ],
+)  # fmt: skip
+def test_a_module_that_an_installed_package_may_import_once_it_needs_it_is_never_the_same(
+    name: str, is_imported: bool, tmp_path: Path
+) -> None:
+    write(tmp_path, {"packages/library/__init__.py": f"{PACKAGE}    'known'\n"})
+    base, head = (write(tmp_path / side, {"known/__init__.py": ""}) for side in ("base", "head"))
+    write(head, {name: "1"})
+    seen = Seen(("known/__init__.py",), frozenset(), (), {}, {}, (".", "src", str(tmp_path / "packages")), ("known",))
+    expected = f"{name}, which may be read, differs" if is_imported else None
+    assert why_not_the_same(Tree(base, seen), Tree(head, seen)) == expected
+
+
+def test_torch_is_known_to_import_optional_packages_while_it_compiles() -> None:
+    folder = Path(str(torch.__file__)).parent / "_dynamo"
+    for name, is_imported in (("einops", True), ("numpy", True), ("a_name_of_nobody", False)):
+        asked = frozenset({name, "another_of_nobody"})
+        assert imported_by_packages(asked, frozenset(), frozenset({str(folder)})) == (name if is_imported else None)
+
+
+def test_the_path_of_a_worker_is_told_as_its_tree_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    observer = Observer(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), str(tmp_path / "src"), str(ROOT), "/usr/lib/python3"])
+    assert observer.finished()["paths"] == [".", "src", "/usr/lib/python3"]
 
 
 @pytest.mark.parametrize(

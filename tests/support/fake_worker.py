@@ -79,7 +79,8 @@ def digests_of(order: list[str]) -> dict[str, Any]:
         case: {"digest": digest if FAULTS.get(case) != "reads a value" else None, "reason": "it reads a value."}
         for case in order
     }
-    return {"digests": found, "ran": [], "opened": BEHAVIOUR.get("opened", []), "beyond": []}
+    opened = BEHAVIOUR.get("opened", [])
+    return {"digests": found, "ran": [], "opened": opened, "beyond": [], "paths": ["."], "modules": []}
 
 
 def strike(case: str, fault: str | None) -> None:
