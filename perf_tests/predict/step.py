@@ -252,7 +252,7 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         is_range_known=machine.has_published_times
         and case.attention == "naive"
         and case.user_optimizer is None
-        and (case.row.main_parts != ("optimizer",) or case.optimizer == "loop")
+        and not (isinstance(case, LanguageModelCase) and case.phase == "optimizer" and case.optimizer != "loop")
         and not case.precision.endswith("-tensors"),
         largest_allocations=counters.largest_allocations,
         libraries=machine.libraries,

@@ -1,101 +1,85 @@
 """After the last case: how a run ends that is complete, interrupted or out of time, and what a failure does to it."""
 
 import signal
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
-import torch
 
 from perf_tests.bench.options import SavingOptions
 from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests.bench.recording import MeasuringSession
 from perf_tests.bench.session import Run, noted
-from perf_tests.bench.workbench import Workbench
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import Device
-from perf_tests.records.journal import Journal, JournalContents, read_journal
+from perf_tests.records.journal import read_journal
 from perf_tests.records.store import StoredRecord, machine_folder
 from perf_tests.run.after import finish, note_report, note_start, shortened
 from perf_tests.run.ends import TimeLimit
 from perf_tests.run.termination import NAME, Termination
-from tests.support.example_cases import SETTINGS, attention_case, language_model_case
+from tests.support.example_cases import SETTINGS, language_model_case
 from tests.support.items import benchmark, stash_of
-from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, record, timed
 
 BOTH = StoredRecord(Path("machine/0001_x.json"), record([timed(), timed(BACKWARD)]))
-CHECK = SimpleNamespace(fails=lambda now, before: "slower" if now["median"] > 1.5 * before["median"] else None)
-FAILS = {"compare_fail": (CHECK,)}
+CHECK: Any = SimpleNamespace(fails=lambda now, before: "slower" if now["median"] > 1.5 * before["median"] else None)
+UNCHECKED, CHECKED = (SavingOptions(Path("nowhere"), compare_fail=checks) for checks in ((), (CHECK,)))
 SLOW = timed(FORWARD, [2 * seconds for seconds in TEN_ROUNDS])
 
 
-@pytest.fixture
-def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
-    facts = header([FORWARD, BACKWARD, FULL_STEP])
-    journal = Journal.create(machine_folder(tmp_path), facts)
-    yield MeasuringSession(journal, JournalContents(facts), Progress(None))
-    journal.close()
+def ended(measuring: MeasuringSession, exit_code: int = 0, **known: Any) -> tuple[int, Run]:
+    """Say how a run ends that was compared with FORWARD, whose rounds took `TEN_ROUNDS`, and BACKWARD.
 
-
-def ended(
-    measuring: MeasuringSession,
-    exit_code: int = 0,
-    *,
-    is_reached: bool = False,
-    came: signal.Signals | None = None,
-    storage: Path = Path("nowhere"),
-    is_compared: bool = True,
-    peers: Any = None,
-    **saving: Any,
-) -> tuple[int, Run]:
-    """Say how a run ends that was compared with FORWARD, whose rounds took `TEN_ROUNDS`, and BACKWARD."""
-    run = Run(gone_counts=True, baseline=BOTH if is_compared else None)
-    known = {"saving": SavingOptions(storage, **saving), "workbench": Mock(session=measuring), "peers": peers}
-    limit = TimeLimit(3, Mock(), Mock(), Mock(), is_reached=is_reached)
-    plugins = SimpleNamespace(getplugin={"time limit": limit, NAME: Termination(came)}.get)
-    config = SimpleNamespace(stash=stash_of(run=run, settings=SETTINGS, **known), pluginmanager=plugins)
+    `is_reached` is the time limit and `came` a signal; other names are what its session knows.
+    """
+    limit = TimeLimit(3, Mock(), Mock(), Mock(), is_reached=known.pop("is_reached", False))
+    plugins = {"time limit": limit, NAME: Termination(known.pop("came", None))}
+    run = Run(gone_counts=True, baseline=known.pop("baseline", BOTH))
+    known = {"run": run, "saving": UNCHECKED, "workbench": Mock(session=measuring), "settings": SETTINGS, **known}
+    config = SimpleNamespace(stash=stash_of(**known), pluginmanager=SimpleNamespace(getplugin=plugins.get))
     session: Any = SimpleNamespace(config=config, exitstatus=exit_code)
     finish(session)
     return int(session.exitstatus), run
 
 
-LEFT: dict[str, tuple[Any, Any, int, int]] = {
-    # a row, how it is saved and compared, pytest's exit code and ours
-    "no check": (timed(), {}, 0, 0),
-    "nothing shown yet": (timed(), FAILS, 0, 4),
-    "a regression shown": (SLOW, FAILS, 0, 1),
-    "a failed case keeps pytest's code": (timed(), FAILS, 1, 1),
-    "no baseline": (timed(), {**FAILS, "is_compared": False}, 0, 4),
-}
+LEFT = [
+    # a row, how it is compared and with what, pytest's exit code and ours
+    (timed(), UNCHECKED, BOTH, 0, 0),
+    (timed(), CHECKED, BOTH, 0, 4),
+    (SLOW, CHECKED, BOTH, 0, 1),
+    (timed(), CHECKED, BOTH, 1, 1),
+    (timed(), CHECKED, None, 0, 4),
+]
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_cases_left_are_no_success_where_the_comparison_may_fail(name: str, measuring: MeasuringSession) -> None:
-    row, saving, before, exit_code = LEFT[name]
+@pytest.mark.parametrize("row, saving, baseline, before, exit_code", LEFT)
+def test_cases_left_are_no_success_where_the_comparison_may_fail(
+    row: Any, saving: Any, baseline: Any, before: int, exit_code: int, measuring: MeasuringSession
+) -> None:
     measuring.measured(row)
-    code, run = ended(measuring, before, is_reached=True, **saving)
-    assert code == exit_code
+    code, run = ended(measuring, before, is_reached=True, saving=saving, baseline=baseline)
+    assert (code, measuring.journal.path.exists()) == (exit_code, True)
     assert "--time-limit 3 is reached, 2 cases are left." in run.notes
     assert "resume with `pytest perf_tests --size tiny --resume`" in run.notes[-1]
     assert [row.id for row in run.rows] == ([FORWARD] if run.baseline else []), "what is left is not gone"
-    assert measuring.journal.path.exists()
 
 
-@pytest.mark.parametrize("finished, came, on_ranks, began", [
-    pytest.param([FORWARD], None, False, 0, id="interrupted"),
-    pytest.param([], signal.SIGTERM, False, None, id="nothing to keep"),
-    pytest.param([], signal.SIGTERM, True, 1, id="a rank may have died of the case in flight"),
-])  # fmt: skip
+INTERRUPTED = [
+    ([FORWARD], None, None, 0),
+    ([], signal.SIGTERM, None, None),
+    ([], signal.SIGTERM, Mock(), 1),  # a rank may have died of the case in flight
+]
+
+
+@pytest.mark.parametrize("finished, came, peers, began", INTERRUPTED)
 def test_an_interrupted_run_keeps_what_is_finished_and_does_not_blame_the_case_in_flight(
-    finished: list[str], came: Any, on_ranks: bool, began: int | None, measuring: MeasuringSession
+    finished: list[str], came: Any, peers: Any, began: int | None, measuring: MeasuringSession
 ) -> None:
     for case_id in finished:
         measuring.measured(timed(case_id))
     measuring.begin(BACKWARD, 1, 1)
-    code, run = ended(measuring, 2, came=came, peers=Mock() if on_ranks else None)
+    code, run = ended(measuring, 2, came=came, peers=peers)
     is_kept = began is not None
     assert (code, measuring.journal.path.exists()) == (2, is_kept)
     assert (f"Incomplete: {len(finished)} of 3 cases are kept" if is_kept else "so nothing is kept") in run.notes[-1]
@@ -115,22 +99,22 @@ def test_a_run_in_which_the_process_was_killed_twice_is_not_saved_before_its_use
     assert "--resume --retry` measures again, `pytest perf_tests --size tiny --resume` saves" in run.notes[-1]
 
 
-COMPLETE: dict[str, tuple[Any, str, int, Any, int]] = {
-    # a row, how the two other cases ended, pytest's exit code, what is compared, and the exit code
-    "well": (timed(), "unsupported", 0, {}, 0),
-    "a resumed run whose cases were all done": (timed(), "unsupported", 5, {}, 0),
-    "a case failed in the part before": (timed(), "error", 0, {}, 1),
-    "pytest's own code stays": (timed(), "error", 2, {}, 2),
-    "slower": (SLOW, "unsupported", 0, FAILS, 1),
-}
+COMPLETE = [
+    # a row, how the two other cases ended, what it is compared with, pytest's exit code and ours
+    (timed(), "unsupported", None, 0, 0),
+    (timed(), "unsupported", None, 5, 0),  # a resumed run whose cases were all done
+    (timed(), "error", None, 0, 1),  # in the part of the run before
+    (timed(), "error", None, 2, 2),
+    (SLOW, "unsupported", BOTH, 0, 1),
+]
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("row, outcome, baseline, before, exit_code", COMPLETE)
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_complete_run_is_saved_and_its_findings_decide_the_exit_code(
-    name: str, is_written: bool, measuring: MeasuringSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row, outcome, before, saving, exit_code = COMPLETE[name]
+    row: Any, outcome: str, baseline: Any, before: int, exit_code: int, is_written: bool,
+    measuring: MeasuringSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     measuring.measured(row)
     for case_id in (BACKWARD, FULL_STEP):
         measuring.not_measured(case_id, language_model_case(), Outcome(outcome, "why"))
@@ -138,33 +122,31 @@ def test_a_complete_run_is_saved_and_its_findings_decide_the_exit_code(
     if not is_written:
         record.mkdir()
         monkeypatch.setattr("perf_tests.bench.recording.save_record", Mock(side_effect=OSError("no space")))
-    peers, saving = Mock(), {"save_name": "name", "json_path": whole, "is_compared": bool(saving), **saving}
-    code, run = ended(measuring, before, storage=tmp_path, peers=peers, **saving)
-    assert code == (exit_code if is_written else exit_code or 1)
-    assert (peers.end_for_good.called, record.is_file(), measuring.journal.path.exists(), whole.is_file()) == (
-        is_written, is_written, not is_written, True,
-    )  # fmt: skip
+    saving = SavingOptions(tmp_path, save_name="name", json_path=whole, compare_fail=(CHECK,) if baseline else ())
+    code, run = ended(measuring, before, peers=(peers := Mock()), saving=saving, baseline=baseline)
+    assert (code, whole.is_file()) == (exit_code if is_written else exit_code or 1, True)
+    assert peers.end_for_good.called is record.is_file() is (not measuring.journal.path.exists()) is is_written
     assert is_written or "cannot be written: no space. The journal" in run.failures[0]
 
 
-@pytest.mark.parametrize("when", ["setup", "call", "teardown"])
-@pytest.mark.parametrize("passed, is_alive, stops", [(False, True, False), (False, False, True), (True, False, False)])
-def test_a_failure_stops_a_process_whose_device_is_lost(when: str, passed: bool, is_alive: bool, stops: bool) -> None:
-    device = Mock(spec=Device, torch_device=torch.device("cuda", 0), is_alive=lambda: is_alive)
-    config = Mock(stash=stash_of(workbench=Workbench(SETTINGS, device, Mock(spec=Clock), 2**40)))
-    item: Any = Mock(config=config, stash=benchmark(attention_case()).stash, session=Mock(shouldstop=False), nodeid="a")
-    note_report(item, Mock(when=when, passed=passed, sections=[]))
-    assert bool(item.session.shouldstop) is stops
+def test_a_failure_stops_a_process_whose_device_is_lost() -> None:
+    for when, passed, is_alive in product(("setup", "call", "teardown"), (False, True), (False, True)):
+        workbench = Mock(session=None, **{"device.is_alive.return_value": is_alive})
+        item: Any = Mock(config=Mock(stash=stash_of(workbench=workbench)), session=Mock(shouldstop=False))
+        note_report(item, Mock(when=when, passed=passed, sections=[]))
+        assert bool(item.session.shouldstop) is not (passed or is_alive), when
 
 
-ENTRIES: list[tuple[str, str, str | None, int, Any, Any]] = [
+ENTRIES = [
     # the step, how it ended, the pass, and timings, values of passes and rounds of outcomes in the journal
-    ("setup", "", None, 0, [], []), ("call", "", None, 1, [], []),
-    ("call", "", "kernels", 0, [{"launches": 60}], []), ("setup", "error", None, 0, [], [[]]),
+    ("setup", "", None, 0, [], []),
+    ("call", "", None, 1, [], []),
+    ("call", "", "kernels", 0, [{"launches": 60}], []),
+    ("setup", "error", None, 0, [], [[]]),
     ("call", "error", "kernels", 0, [], [[1.0, 2.0]]),
     ("call", "incorrect", None, 0, [], [[]]),  # what computed something else took no time of its own
     ("teardown", "error", None, 0, [], []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("when, ended, extra_pass, timings, passes, outcomes", ENTRIES)
@@ -178,11 +160,9 @@ def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journ
     item.funcargs = {} if when == "setup" else {"benchmark": Mock(stats=stats)}
     noted(item).values, noted(item).outcome = {"launches": 60}, Outcome(ended or "error", "why")
     note_report(item, Mock(when=when, passed=not ended, sections=[]))
-    contents = read_journal(measuring.journal.path)
-    assert contents is not None
-    assert len(contents.benchmarks) == timings
-    assert [row["values"] for row in contents.passes] == passes
-    assert [row["rounds"] for row in contents.outcomes] == outcomes
+    contents: Any = read_journal(measuring.journal.path)
+    found = [row["values"] for row in contents.passes], [row["rounds"] for row in contents.outcomes]
+    assert (len(contents.benchmarks), *found) == (timings, passes, outcomes)
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("no space")))
     with pytest.raises(pytest.exit.Exception, match=r"cannot be written: no space.* resume with"):
         note_start(item, workbench)

@@ -26,8 +26,7 @@ def test_a_gate_on_a_cpu_measures_what_any_run_does_but_of_a_model_of_two_layers
     assert settings(size="small-2layers").sizes == ("small-2layers",)
 
 
-def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda(monkeypatch)
+def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(cuda: FakeCuda) -> None:
     for typed, capability, precisions in (
         ({"device": "cuda"}, (9, 0), ("fp32", "bf16")),
         ({"device": "cuda"}, (7, 5), ("fp32",)),  # emulates bf16

@@ -1,6 +1,7 @@
 """The rules of CUDA's caching allocator, by their published constants, and what they decide of a step."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,32 +14,29 @@ from perf_tests.predict import counters
 from perf_tests.predict.allocator import MIB, AllocatorPeaks, CachingAllocator, DeviceFullError
 from perf_tests.predict.counters import allocator_peaks, counters_of
 from perf_tests.predict.request import requested_machine
-from perf_tests.predict.screens import case_json, gb, step_lines
-from perf_tests.predict.step import TargetMachine, largest_batch, predict_case, predict_step, verdict_on
+from perf_tests.predict.step import TargetMachine, largest_batch, predict_case, verdict_on
 from tests.support.example_cases import attention_case, language_model_case
 
 
 def case_of(size: str, context: int, precision: str, phase: str = "forward_backward") -> LanguageModelCase:
-    config = SIZES[size].at_context(context)
     optimizer = "loop" if PHASES[phase].trains else None
-    return language_model_case(
-        config, phase=phase, size=size, batch_size=4, precision=precision, optimizer=optimizer, device="cuda"
-    )
+    case = language_model_case(SIZES[size].at_context(context), phase=phase, size=size, precision=precision)
+    return replace(case, batch_size=4, optimizer=optimizer, device="cuda")
 
 
-@pytest.mark.parametrize(
-    "asked, allocated, reserved",
-    [
-        (1, 512, 2 * MIB), (513, 1024, 2 * MIB), (MIB, MIB, 2 * MIB),
-        (MIB + 1, MIB + 512, 20 * MIB), (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
-        (10 * MIB, 10 * MIB, 10 * MIB), (10 * MIB + 1, 10 * MIB + 512, 12 * MIB), (11 * MIB, 12 * MIB, 12 * MIB),
-        (11 * MIB - 512, 11 * MIB - 512, 12 * MIB), (19 * MIB, 20 * MIB, 20 * MIB),
-    ],
-)  # fmt: skip
-def test_a_block_takes_what_its_pool_and_its_rest_make_it(asked: int, allocated: int, reserved: int) -> None:
-    allocator = CachingAllocator()
-    allocator.allocate(asked)
-    assert allocator.peaks() == AllocatorPeaks(-(-asked // 512) * 512, allocated, reserved)
+BLOCKS = [
+    # bytes asked for, allocated and reserved
+    (1, 512, 2 * MIB), (513, 1024, 2 * MIB), (MIB, MIB, 2 * MIB),
+    (MIB + 1, MIB + 512, 20 * MIB), (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+    (10 * MIB, 10 * MIB, 10 * MIB), (10 * MIB + 1, 10 * MIB + 512, 12 * MIB), (11 * MIB, 12 * MIB, 12 * MIB),
+    (11 * MIB - 512, 11 * MIB - 512, 12 * MIB), (19 * MIB, 20 * MIB, 20 * MIB),
+]  # fmt: skip
+
+
+def test_a_block_takes_what_its_pool_and_its_rest_make_it() -> None:
+    for asked, allocated, reserved in BLOCKS:
+        (allocator := CachingAllocator()).allocate(asked)
+        assert allocator.peaks() == AllocatorPeaks(-(-asked // 512) * 512, allocated, reserved)
 
 
 def test_free_neighbours_become_one_and_the_smallest_that_is_large_enough_is_handed_out() -> None:
@@ -78,13 +76,11 @@ FIGURES = {
 """Blocks over what was asked for, and MB reserved, of forward and backward passes played independently of this."""
 
 
-@pytest.mark.parametrize("of", FIGURES)
-def test_blocks_and_segments_of_known_passes(of: tuple[str, int, str]) -> None:
-    peaks = allocator_peaks(case_of(*of))
-    assert peaks is not None
-    share, reserved_mb = FIGURES[of]
-    assert peaks.allocated_bytes / peaks.requested_bytes == pytest.approx(share, abs=0.001)
-    assert peaks.reserved_bytes / 1e6 == pytest.approx(reserved_mb, abs=1)
+def test_blocks_and_segments_of_known_passes() -> None:
+    for of, (share, reserved_mb) in FIGURES.items():
+        peaks: Any = allocator_peaks(case_of(*of))
+        assert peaks.allocated_bytes / peaks.requested_bytes == pytest.approx(share, abs=0.001), of
+        assert peaks.reserved_bytes / 1e6 == pytest.approx(reserved_mb, abs=1), of
 
 
 def test_every_round_is_played_to_the_peak_that_is_counted() -> None:
@@ -139,21 +135,3 @@ def test_a_step_that_ran_out_of_memory_elsewhere_does_not_surely_fit_and_the_lar
     step, small = case_of("small", 128, "fp32", FULL_STEP), machine(4 * 10**9)
     most = largest_batch(step, small)
     assert [verdict_on(replace(step, batch_size=size), small) for size in (most, most + 1)] == [FITS, MAY_NOT_FIT]
-
-
-def test_a_prediction_shows_whole_blocks_and_what_is_reserved() -> None:
-    step = case_of("tiny", 64, "fp32", FULL_STEP)
-    found = predict_step(step, machine(10**12))
-    peaks = allocator_peaks(step)
-    assert peaks is not None
-    shown, lines = case_json(found.step), step_lines(found)
-    assert (shown["peak_allocated_bytes"], shown["peak_reserved_bytes"]) == (
-        peaks.allocated_bytes,
-        peaks.reserved_bytes,
-    )
-    assert lines[1].endswith(f"{gb(peaks.allocated_bytes)} in blocks, {gb(peaks.reserved_bytes)} reserved")
-    (row,) = (line.split() for line in lines if line.startswith("full_step ") and "s " not in line)
-    assert row[-1] == f"{peaks.reserved_bytes / 1e9:.2f}"
-    on_cpu = predict_step(replace(step, device="cpu"), machine(10**12))
-    assert case_json(on_cpu.step)["peak_reserved_bytes"] is None
-    assert not any("reserved" in line for line in step_lines(on_cpu))

@@ -1,15 +1,14 @@
 """Figures beside each other: parts and wholes, sizes and precisions, compiled and eager, one label with two times."""
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
 from perf_tests.audit.consistency import Table
 from perf_tests.audit.figures import timings_of
 from perf_tests.hardware.limits import SIZES
-from tests.support.audited_tables import Row, attention_row, audited, model_row, read_table, without, written
+from tests.support.audited_tables import PEAK, Row, attention_row, audited, model_row, read_table, without, written
 from tests.support.synthetic import record, timed
 
 
@@ -28,31 +27,25 @@ def beside(first: Row, *others: Row) -> list[Row]:
     return [first, *(first | other for other in others)]
 
 
-def updates(
-    *ms: str, optimizers: tuple[str, ...] = ("", ""), precisions: tuple[str, ...] = ("fp32", "bf16_amp")
-) -> list[Row]:
-    labels = zip(ms, optimizers, precisions, strict=True)
+def updates(*times: str, optimizers: Sequence[str] = ("", ""), precisions: Sequence[str] = tuple(PEAK)) -> list[Row]:
+    labels = zip(times, optimizers, precisions, strict=True)
     return [model_row(precision=p) | {"phase": "optimizer", "mean_ms": t, "optimizer": name} for t, name, p in labels]
 
 
-def compiled(first: Row, *ms: str) -> list[Row]:
+def compiled(first: Row, *times: str) -> list[Row]:
     """The eager row, and compiled ones with these times."""
-    return beside(first, *({"compiled": "yes", "mean_ms": time} for time in ms))
+    return beside(first, *({"compiled": "yes", "mean_ms": time} for time in times))
 
 
 def launched(half: float, *sizes: str) -> list[Row]:
     """Models that take 2 ms a layer whatever their width, and a share of that in half precision."""
-    shares = {"fp32": 2.0, "bf16_amp": 2.0 * half}
-    return [
-        model_row(size, 128, name, mean_ms=str(SIZES[size].num_layers * ms))
-        for size in sizes
-        for name, ms in shares.items()
-    ]
+    ways = list(product(sizes, (("fp32", 2.0), ("bf16_amp", 2.0 * half))))
+    return [model_row(size, 128, name, mean_ms=str(SIZES[size].num_layers * ms)) for size, (name, ms) in ways]
 
 
 def shifted(offset: float, *sizes: str) -> list[Row]:
     """A series, and another that takes so much longer at each size."""
-    rows = [model_row(size) for size in sizes]
+    rows = list(map(model_row, sizes))
     return rows + [row | {"source": "another", "mean_ms": str(float(row["mean_ms"]) + offset)} for row in rows]
 
 
@@ -70,7 +63,7 @@ def attention(batch: str, forward: str, other: str, phase: str = "backward", len
     return beside(first, {"phase": phase, "seq_len": str(length), "mean_ms": other})
 
 
-def between(*rows: Row) -> set[str]:
+def between(rows: Sequence[Row]) -> set[str]:
     with TemporaryDirectory() as folder:
         timings = read_table(written(Path(folder), rows))[1]
     return {f"{finding.verdict}: {finding.rule}" for finding in Table(timings).findings()}
@@ -149,46 +142,45 @@ CASES: dict[str, tuple[list[Row], set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", CASES)
-def test_what_figures_say_of_each_other(what: str) -> None:
-    rows, expected = CASES[what]
-    assert between(*rows) == expected
+def test_what_figures_say_of_each_other() -> None:
+    found = {what: between(rows) for what, (rows, _) in CASES.items()}
+    assert found == {what: expected for what, (_, expected) in CASES.items()}
 
 
 MISSING, REPEATED_IN = "for the device; the missing time is in line 3", "the same labels stand at 1500 ms in line 4"
-
-
-@pytest.mark.parametrize("size, ms, repeat, said", [
-    ("large", ("190", "700"), {}, ""), ("2.7B", ("500", ""), {}, MISSING),
+TOO_FAST: list[tuple[str, tuple[str, str], Row, str]] = [
+    ("large", ("190", "700"), {}, ""),
+    ("2.7B", ("500", ""), {}, MISSING),
     ("2.7B", ("500", ""), {"mean_ms": "1500"}, REPEATED_IN),
     ("2.7B", ("500", ""), {"mean_ms": "1500", "std_ms": "700"}, REPEATED_IN),
     ("2.7B", ("500", ""), {"mean_ms": "501"}, MISSING),
-])  # fmt: skip
-def test_what_is_too_fast_is_told_by_its_repeats_first_and_else_by_the_time_that_the_step_has_more(
-    size: str, ms: tuple[str, str], repeat: Row, said: str
-) -> None:
-    rows = step(size, forward=ms[0], fwd_bwd=ms[1])
-    finding = audited(*rows, *([rows[0] | repeat] if repeat else [])).findings_of("impossible")[0]
-    assert [words for words in (MISSING, REPEATED_IN) if words in finding.likely_cause] == [said] * bool(said)
+]
 
 
-@pytest.mark.parametrize("ms, rule, is_named", [
-    ({"backward": "900"}, "backward / forward", True), ({"backward": "300"}, "backward / forward", False),
-    ({"backward": "840", "fwd_bwd": "840"}, "sum of parts", True),
-    ({"backward": "500", "fwd_bwd": "1200"}, "sum of parts", False),
-    ({"backward": "", "fwd_bwd": "700"}, "sum of parts", False),
-])  # fmt: skip
-def test_a_backward_figure_with_the_forward_pass_in_it_is_told_by_its_label(ms: Row, rule: str, is_named: bool) -> None:
-    (finding,) = (one for one in audited(*step(forward="", **ms)).findings if one.rule == rule)
-    assert ("the label leaves out the forward pass" in finding.likely_cause) is is_named
+def test_what_is_too_fast_is_told_by_its_repeats_first_and_else_by_the_time_that_the_step_has_more() -> None:
+    for size, (forward, whole), repeat, said in TOO_FAST:
+        rows = step(size, forward=forward, fwd_bwd=whole)
+        finding = audited(*rows, *([rows[0] | repeat] if repeat else [])).findings_of("impossible")[0]
+        assert [words for words in (MISSING, REPEATED_IN) if words in finding.likely_cause] == [said] * bool(said)
 
 
-@pytest.mark.parametrize("peak, is_found", [(1000, True), (995, True), (700, False)])
-def test_a_compiler_that_saved_memory_did_something(peak: int, is_found: bool) -> None:
-    ways = product((("eager", 1000), ("compiled", peak)), ("forward", "backward"))
-    rows = [timed(f"{p}-{way}", phase=p, execution=way, peak_allocated_bytes=amount) for (way, amount), p in ways]
-    found = Table(timings_of(record(rows))).findings()
-    assert [finding.rule for finding in found] == ["compiled did nothing"] * is_found
+def test_a_backward_figure_with_the_forward_pass_in_it_is_told_by_its_label() -> None:
+    for ms, rule, is_named in (
+        ({"backward": "900"}, "backward / forward", True), ({"backward": "300"}, "backward / forward", False),
+        ({"backward": "840", "fwd_bwd": "840"}, "sum of parts", True),
+        ({"backward": "500", "fwd_bwd": "1200"}, "sum of parts", False),
+        ({"backward": "", "fwd_bwd": "700"}, "sum of parts", False),
+    ):  # fmt: skip
+        (finding,) = (one for one in audited(*step(forward="", **ms)).findings if one.rule == rule)
+        assert ("the label leaves out the forward pass" in finding.likely_cause) is is_named, ms
+
+
+def test_a_compiler_that_saved_memory_did_something() -> None:
+    for peak, is_found in ((1000, True), (995, True), (700, False)):
+        ways = product((("eager", 1000), ("compiled", peak)), ("forward", "backward"))
+        rows = [timed(f"{p}-{way}", phase=p, execution=way, peak_allocated_bytes=amount) for (way, amount), p in ways]
+        found = Table(timings_of(record(rows))).findings()
+        assert [finding.rule for finding in found] == ["compiled did nothing"] * is_found
 
 
 REPEATED: dict[str, tuple[list[Row], set[str], str]] = {
@@ -209,9 +201,7 @@ REPEATED: dict[str, tuple[list[Row], set[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", REPEATED)
-def test_a_label_with_two_times_names_the_cause_that_its_file_suggests(how: str) -> None:
-    rows, accused, cause = REPEATED[how]
-    first = next(f for f in audited(*rows).findings if f.rule == "same cell twice" and "large" in f.cell)
-    assert set(first.places) == accused
-    assert cause in first.likely_cause
+def test_a_label_with_two_times_names_the_cause_that_its_file_suggests() -> None:
+    for how, (rows, accused, cause) in REPEATED.items():
+        first = next(f for f in audited(*rows).findings if f.rule == "same cell twice" and "large" in f.cell)
+        assert (set(first.places), cause in first.likely_cause) == (accused, True), how

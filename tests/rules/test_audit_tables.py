@@ -1,9 +1,7 @@
 """Tables of others are read under the names, units and signs in use, line by line; what is no table is refused."""
 
 import gzip
-import json
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,14 +21,7 @@ from perf_tests.records.record import Json
 from perf_tests.verbs.tables import exported
 from tests.support import audited_tables as tables
 from tests.support.audited_tables import TOO_FAST, Row, audited, model_row, read_table, rules, without, written
-from tests.support.synthetic import record, timed, timed_attention
-
-
-def read(row: Row, *names: str) -> dict[str, Any]:
-    """Those fields of the one figure of a table."""
-    with TemporaryDirectory() as folder:
-        _, (figure,) = read_table(written(Path(folder), [row]))
-    return {name: getattr(figure, name) for name in names}
+from tests.support.synthetic import record, timed, timed_attention, write_record
 
 
 @given(st.decimals(0, 10**9, places=3), st.sampled_from([",", ";", "\t"]), st.sampled_from(["ms", "GiB", "", "%"]))
@@ -84,23 +75,18 @@ def test_a_row_or_a_line_that_cannot_be_read_is_unjudged_and_counted_and_spoils_
         assert ([one.reason for one in audit.not_judged], audit.findings[0].places) == ([reason], ("line 4",))
 
 
-@pytest.mark.parametrize("time, std_seconds", [
-    ({"mean_ms": "0.035s"}, None), ({"mean_ms": "35.0 +- 3.4"}, 0.0034), ({"ms": "35"}, None),
-    ({"mean_ms": "35 ± 3.4", "std_ms": "2"}, 0.002), ({"time_s": "0.035", "stddev_s": "0.001"}, 0.001),
-    ({"Mean (µs)": "35000", "Std (µs)": "10"}, 1e-5), ({"latency": "35", "unit": "ms"}, None),
-    ({"mean_ms": "35", "unit": "s"}, None), ({"median_ms": "35", "std_ms": "much"}, None),
-])  # fmt: skip
-def test_times_are_read_under_the_names_and_units_in_use(time: Row, std_seconds: float | None) -> None:
-    row = without(model_row(), "mean_ms", "std_ms") | time
-    found = read(row, "seconds", "std_seconds")
-    assert found == {"seconds": pytest.approx(0.035), "std_seconds": pytest.approx(std_seconds)}
-
-
+TIME = without(model_row(), "mean_ms", "std_ms")
 FORWARD_OF_16384 = {"pass": "forward", "ms": "50.0", "impl": "triton_fa2"}
 NSYS = {"Time (%)": "60", "Total Time (ns)": "6000000", "Instances": "60", "Avg (ns)": "100000.0", "Name": "sgemm"}
 AMOUNT = {"gpu": "A100-80GB", "object": "model", "d_model": "768", "n_layers": "12", "mode": "peak"}
 
 READ: list[tuple[Row, dict[str, Any]]] = [
+    *((TIME | columns, {"seconds": pytest.approx(0.035), "std_seconds": std}) for columns, std in (
+        ({"mean_ms": "0.035s"}, None), ({"mean_ms": "35.0 +- 3.4"}, pytest.approx(0.0034)), ({"ms": "35"}, None),
+        ({"mean_ms": "35 ± 3.4", "std_ms": "2"}, 0.002), ({"time_s": "0.035", "stddev_s": "0.001"}, 0.001),
+        ({"Mean (µs)": "35000", "Std (µs)": "10"}, pytest.approx(1e-5)), ({"latency": "35", "unit": "ms"}, None),
+        ({"mean_ms": "35", "unit": "s"}, None), ({"median_ms": "35", "std_ms": "much"}, None),
+    )),
     ({"repo": "a", "device": "A100-80GB", "impl": "triton_fa2", "dtype": "torch.float32", "batch_size": "1",
       "heads": "1", "seq_len": "16384", "d": "64", "direction": "fwd", "ms": "3", "iterations": "7"},
      {"phase": "attention_forward", "precision": "fp32", "attention": "tiled", "series": "a", "gpu": "A100-80GB",
@@ -128,10 +114,12 @@ READ: list[tuple[Row, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row, fields", READ)
-def test_columns_are_read_under_the_names_and_units_in_use(row: Row, fields: dict[str, Any]) -> None:
+def test_columns_are_read_under_the_names_and_units_in_use() -> None:
     """Heads count as sequences."""
-    assert read(row, *fields) == fields
+    for row, fields in READ:
+        with TemporaryDirectory() as folder:
+            _, (figure,) = read_table(written(Path(folder), [row]))
+        assert {name: getattr(figure, name) for name in fields} == fields, row
 
 
 def test_an_unknown_unit_of_memory_is_one_row_unjudged_and_a_figure_without_a_source_named_by_its_labels() -> None:
@@ -141,39 +129,38 @@ def test_an_unknown_unit_of_memory_is_one_row_unjudged_and_a_figure_without_a_so
     assert audit.findings[0].cell.startswith("2.7B length")
 
 
-@pytest.mark.parametrize("encoded", [
-    lambda text: text.replace(",", ";").replace("35.5", "35,5").encode(), lambda text: text.replace(",", "\t").encode(),
-    lambda text: text.replace("\n", "\r\n").encode(), lambda text: f"\n\n{text}".encode("utf-8-sig"),
-    lambda text: text.encode("utf-16"), lambda text: gzip.compress(text.encode()),
-    lambda text: lzma.compress(text.encode()),
-], ids=["semicolons and decimal commas", "tabs", "CRLF", "byte order mark", "UTF-16", "gz", "xz"])  # fmt: skip
-def test_a_table_is_read_as_spreadsheets_write_and_archives_pack_it(
-    encoded: Callable[[str], bytes], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    path = written(tmp_path, [model_row(mean_ms="35.5", source="a")])
-    packed = path.with_suffix(f".{request.node.callspec.id}" if request.node.callspec.id in ("gz", "xz") else ".csv")
-    packed.write_bytes(encoded(path.read_text()))
-    assert [getattr(figure, "seconds", None) for figure in read_table(packed)[1]] == [pytest.approx(0.0355)]
+def test_a_table_is_read_as_spreadsheets_write_and_archives_pack_it(tmp_path: Path) -> None:
+    text = written(tmp_path, [model_row(mean_ms="35.5", source="a")]).read_text()
+    for name, content in (
+        ("semicolons and decimal commas.csv", text.replace(",", ";").replace("35.5", "35,5").encode()),
+        ("tabs.csv", text.replace(",", "\t").encode()),
+        ("CRLF.csv", text.replace("\n", "\r\n").encode()),
+        ("byte order mark.csv", f"\n\n{text}".encode("utf-8-sig")),
+        ("UTF-16.csv", text.encode("utf-16")),
+        ("table.gz", gzip.compress(text.encode())),
+        ("table.xz", lzma.compress(text.encode())),
+    ):
+        (tmp_path / name).write_bytes(content)
+        figures = read_table(tmp_path / name)[1]
+        assert [getattr(figure, "seconds", None) for figure in figures] == [pytest.approx(0.0355)], name
 
 
-SIGNS: list[tuple[str, str, float | None, float | None]] = [
+SIGNS = [
     ("1,234.5", "\t", 1.2345, 5e-5), ("1.234,5", "\t", 1.2345, 5e-5), ("1,234,567", "\t", 1234.567, 5e-4),
     ("34,25", "\t", 0.03425, 5e-6), ("1,234", ";", 0.001234, 5e-7), ("1,234", "\t", None, None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text, separator, seconds, rounding", SIGNS)
-def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(
-    text: str, separator: str, seconds: float | None, rounding: float | None, tmp_path: Path
-) -> None:
+def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(tmp_path: Path) -> None:
     """A comma that may be either sign leaves its figure unjudged: 1.234 ms would be impossible, 1234 ms would not."""
-    path = written(tmp_path, [model_row(mean_ms=ms, source="a") for ms in ("35.5", "36.5")])
-    path.write_text(path.read_text().replace(",", separator).replace("35.5", text))
-    figure: Any = read_table(path)[1][0]
-    found = [getattr(figure, name, None) for name in ("seconds", "rounding_seconds")]
-    assert found == [seconds and pytest.approx(seconds), rounding and pytest.approx(rounding)]
-    reason = "a comma before three digits may begin decimals or separate thousands"
-    assert getattr(figure, "reason", None) == (reason if seconds is None else None)
+    for text, separator, seconds, rounding in SIGNS:
+        path = written(tmp_path, [model_row(mean_ms=ms, source="a") for ms in ("35.5", "36.5")])
+        path.write_text(path.read_text().replace(",", separator).replace("35.5", text))
+        figure: Any = read_table(path)[1][0]
+        found = [getattr(figure, name, None) for name in ("seconds", "rounding_seconds")]
+        assert found == [seconds and pytest.approx(seconds), rounding and pytest.approx(rounding)], text
+        reason = "a comma before three digits may begin decimals or separate thousands"
+        assert getattr(figure, "reason", None) == (reason if seconds is None else None)
 
 
 def piped(rows: list[Row]) -> str:
@@ -206,32 +193,31 @@ def test_phases_with_columns_of_their_own_are_read_as_rows() -> None:
     assert audit.findings_of("impossible")[0].places == ("line 2 Forward (ms)",)
 
 
-LABELS = {"gpu": "A100", "batch": "8", "d_model": "128", "seq_len": "16384", "precision": "fp32", "peak_mib": "26000"}
-
-
-@pytest.mark.parametrize("row", [
-    LABELS | {"impl": "naive", "phase": "forward", "mean_ms": "9.0"},  # beside amounts
-    LABELS | {"impl": "naive", "forward_ms": "9.0", "backward_ms": "\N{EM DASH}"},
+ALONE = {"gpu": "A100", "batch": "8", "d_model": "128", "seq_len": "16384", "precision": "fp32", "peak_mib": "26000"}
+BESIDE: list[Row] = [
+    ALONE | {"impl": "naive", "phase": "forward", "mean_ms": "9.0"},
+    ALONE | {"impl": "naive", "forward_ms": "9.0", "backward_ms": "\N{EM DASH}"},
     without(model_row(mean_ms="1"), "vocab"),  # judged by its blocks
     TOO_FAST | {"precision": "tf32(labelled fp32)", "note": "TF32", "status": "wrong"},  # by the label
     TOO_FAST | {"tf32": "off"},
-])  # fmt: skip
-def test_a_time_beside_what_is_no_label_is_judged(row: Row) -> None:
-    assert "impossible: arithmetic" in rules(row)
+]
 
 
-def test_tf32_in_a_column_of_its_own_is_a_label() -> None:
+def test_a_time_beside_what_is_no_label_is_judged_and_tf32_in_a_column_of_its_own_is_a_label() -> None:
+    for row in BESIDE:
+        assert "impossible: arithmetic" in rules(row), row
     for label in ({"tf32": "True"}, {"allow_tf32": "True"}, {"matmul_precision": "high"}):
         assert rules(TOO_FAST | label) == set()
 
 
-@pytest.mark.parametrize("kind, make", [("attention", timed_attention), ("timing", timed)])
-def test_our_own_table_tells_its_implementations_apart(kind: str, make: Any, tmp_path: Path) -> None:
+def test_our_own_table_tells_its_implementations_apart(tmp_path: Path) -> None:
     """By the columns that others lack: a pass that fuses is no second measurement of the one that compiles."""
-    rows = [make(attention=name) for name in ("naive", "compiled", "sdpa")]
-    (tmp_path / "ours.csv").write_bytes(exported(flat_figures(record(rows), "ours")[kind], "csv"))
-    figures: list[Any] = read_table(tmp_path / "ours.csv")[1]
-    assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
+    makers: dict[str, Any] = {"attention": timed_attention, "timing": timed}
+    for kind, make in makers.items():
+        rows = [make(attention=name) for name in ("naive", "compiled", "sdpa")]
+        (tmp_path / "ours.csv").write_bytes(exported(flat_figures(record(rows), "ours")[kind], "csv"))
+        figures = read_table(tmp_path / "ours.csv")[1]
+        assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
 
 
 def test_a_gpu_given_by_hand_stands_for_rows_that_name_none(tmp_path: Path) -> None:
@@ -255,7 +241,7 @@ HEAD = ",".join(model_row())
 NO_SHAPE = "lacks the columns d_model, d_ff, n_layers, read as a table of model timing; or seq_len, d_model, "
 
 
-@pytest.mark.parametrize("name, content, said", [
+NO_TABLE: list[tuple[str, str | None, str]] = [
     ("table.csv", "", "is empty"), ("table.csv", "\n", "is empty"),
     ("table.csv", "size|gpu\nsmall|T4\n", "'size|gpu'; separate columns by commas, semicolons or tabs"),
     ("table.csv", f"{HEAD},batch\n", "has the columns batch twice"),
@@ -275,16 +261,17 @@ NO_SHAPE = "lacks the columns d_model, d_ff, n_layers, read as a table of model 
     ("run.json", '{"benchmarks": [{"name": "x"}]}', "Benchmark x has no timing"),
     ("run.json", '{"benchmarks": [{"name": "x", "stats": {"data": 0.5}}]}', "Benchmark x has no timing"),
     ("run.json", f'{{"benchmarks": [{{"name": "x", "stats": {{"data": [{10**400}]}}}}]}}', "x has no timing"),
-])  # fmt: skip
-def test_what_is_no_table_or_run_is_one_sentence(name: str, content: str | None, said: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text(content, encoding="latin-1") if content is not None else path.mkdir()
-    with pytest.raises(ValueError, match=r"\S") as caught:
-        audit_file(path)
-    message = str(caught.value)
-    assert said in message
-    assert str(path) in message
-    assert "\n" not in message
+]  # fmt: skip
+
+
+def test_what_is_no_table_or_run_is_one_sentence(tmp_path: Path) -> None:
+    for number, (name, content, said) in enumerate(NO_TABLE):
+        path = tmp_path / f"{number}{name}"
+        path.write_text(content, encoding="latin-1") if content is not None else path.mkdir()
+        with pytest.raises(ValueError, match=r"\S") as caught:
+            audit_file(path)
+        message = str(caught.value)
+        assert (said in message, str(path) in message, "\n" in message) == (True, True, False), message
 
 
 PRECISIONS = {
@@ -315,20 +302,21 @@ def test_labels_are_read_as_their_words_say_and_for_the_figure_where_they_leave_
     assert {name: figures.is_another_model(name) for name in ANOTHER_MODEL} == ANOTHER_MODEL
 
 
-@pytest.mark.parametrize("gpu, honest, fast, limit", [
-    ("NVIDIA A100-SXM4-80GB", {}, {"seconds": (1e-9,) * 10}, "A100"),
-    (None, *({"matmul_ceiling_tflops_per_second": rate} for rate in (0.1, 1e-6)), "best product measured there"),
-])  # fmt: skip
-def test_a_record_is_held_to_a_gpus_datasheet_and_to_the_ceiling_that_a_cpus_run_measured(
-    gpu: str | None, honest: Json, fast: Json, limit: str, tmp_path: Path
-) -> None:
+CEILING = "matmul_ceiling_tflops_per_second"
+LIMITED: list[tuple[Json | None, Json, Json, str]] = [
+    ({"name": "NVIDIA A100-SXM4-80GB"}, {}, {"seconds": (1e-9,) * 10}, "A100"),
+    (None, {CEILING: 0.1}, {CEILING: 1e-6}, "best product measured there"),
+]
+
+
+def test_a_record_is_held_to_a_gpus_datasheet_and_to_the_ceiling_that_a_cpus_run_measured(tmp_path: Path) -> None:
     """A model of two layers in 1 s is fine on any GPU; in a nanosecond on none."""
-    path = tmp_path / "run.json"
-    for changes, found in ((honest, []), (fast, [("impossible", "arithmetic")])):
-        path.write_text(json.dumps(record([timed(**changes)], gpu={"name": gpu} if gpu else None)))
-        findings = audit_file(path).findings
-        assert [(finding.verdict, finding.rule) for finding in findings] == found
-        assert all(limit in finding.limit for finding in findings)
+    for gpu, honest, fast, limit in LIMITED:
+        for changes, found in ((honest, []), (fast, [("impossible", "arithmetic")])):
+            path = write_record(tmp_path / "run.json", record([timed(**changes)], gpu=gpu))
+            findings = audit_file(path).findings
+            assert [(finding.verdict, finding.rule) for finding in findings] == found
+            assert all(limit in finding.limit for finding in findings)
 
 
 def test_a_row_is_read_by_the_median_of_its_rounds_and_its_axes() -> None:

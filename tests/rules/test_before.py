@@ -14,7 +14,7 @@ import pytest
 from perf_tests import plugin
 from perf_tests.bench.options import SavingOptions, regressions, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests.bench.recording import MeasuringSession
 from perf_tests.bench.session import Run, noted, session_of
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
@@ -39,19 +39,16 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize("shares", [1, 2, 3, 6])
-def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of_them(shares: int) -> None:
-    settings = [replace(SETTINGS, shard=(share, shares)) for share in range(1, shares + 1)]
-    parts = [run_before.places_of_share(GRID, one) for one in settings]
-    assert sorted(place for part in parts for place in part) == list(range(len(GRID)))
-    assert all(part == sorted(part) for part in parts)
-    models = [{noted(GRID[place]).case.built_from for place in part} for part in parts]
-    assert sum(map(len, models)) == len(set().union(*models)) == 6
-    seconds = [sum(predicted_seconds(GRID[place], SETTINGS) for place in part) for part in parts]
-    assert shares > 2 or seconds[0] == pytest.approx(sum(seconds) / shares, rel=0.2), "balanced by predicted time"
-
-
-def test_more_shares_than_models_are_refused() -> None:
+def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of_them() -> None:
+    for shares in (1, 2, 3, 6):
+        settings = [replace(SETTINGS, shard=(share, shares)) for share in range(1, shares + 1)]
+        parts = [run_before.places_of_share(GRID, one) for one in settings]
+        assert sorted(place for part in parts for place in part) == list(range(len(GRID)))
+        assert all(part == sorted(part) for part in parts)
+        models = [{noted(GRID[place]).case.built_from for place in part} for part in parts]
+        assert sum(map(len, models)) == len(set().union(*models)) == 6
+        seconds = [sum(predicted_seconds(GRID[place], SETTINGS) for place in part) for part in parts]
+        assert shares > 2 or seconds[0] == pytest.approx(sum(seconds) / shares, rel=0.2), "balanced by predicted time"
     with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
         run_before.places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
 
@@ -69,21 +66,17 @@ def config(*arguments: str, limit: str | None = None, known: Any = None, **optio
 
 def test_the_first_line_says_whose_model_is_measured_where_a_user_would_not_expect_it(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    here, there = config("perf_tests"), config("perf_tests")
+    here, there = (config("perf_tests", known={"settings": SETTINGS}) for _ in range(2))
     there.invocation_params.dir = tmp_path
-    for asked in (here, there):
-        session_of(asked).settings = SETTINGS
-    told = plugin.pytest_report_header(there)
-    assert told[0].startswith("measures the suite's own model (in ")
-    assert told[1:] == plugin.pytest_report_header(here)
+    whose, *lines = plugin.pytest_report_header(there)
+    assert whose.startswith("measures the suite's own model (in ")
+    assert lines == plugin.pytest_report_header(here)
 
 
+CHOICES = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
 RESTRICTS: list[tuple[str, dict[str, Any], bool]] = [
     *((words, {}, False) for words in ("perf_tests", ".", "numerics_tests .")),
-    *(
-        ("perf_tests", {name: ["x"]}, True)
-        for name in ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
-    ),
+    *(("perf_tests", {name: ["x"]}, True) for name in CHOICES),
     *((words, {}, True) for words in ("perf_tests/test_forward.py", "perf_tests::test_forward", "numerics_tests")),
 ]
 
@@ -117,15 +110,13 @@ OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("typed, options, words", OPTIONS)
-def test_an_option_or_a_plugin_that_makes_no_sense_in_a_run_is_refused_with_what_to_do(
-    typed: str, options: dict[str, Any], words: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_or_a_plugin_that_makes_no_sense_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that time nothing may run in whatever way their user likes."""
     monkeypatch.delenv("CODSPEED_ENV", raising=False)
-    known = {"saving": SavingOptions(Path()), "settings": SETTINGS, **options.get("known", {})}
-    with pytest.raises(pytest.UsageError, match=words) if words else nullcontext():
-        run_before.read_run_options(config(typed, **{**options, "known": known}))
+    for typed, options, words in OPTIONS:
+        known = {"saving": SavingOptions(Path()), "settings": SETTINGS, **options.get("known", {})}
+        with pytest.raises(pytest.UsageError, match=words) if words else nullcontext():
+            run_before.read_run_options(config(typed, **{**options, "known": known}))
 
 
 def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_before(tmp_path: Path) -> None:
@@ -144,17 +135,13 @@ def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_befo
     assert of_interrupted_run(asked, items[1:]) == items[1:], "none of it is left"
 
 
-def test_retry_measures_again_what_ended_in_an_error(tmp_path: Path) -> None:
-    ids = [FORWARD, BACKWARD, FULL_STEP]
-    measuring = MeasuringSession(Journal.create(tmp_path, header(ids)), JournalContents(header(ids)), Progress(None))
-    for case_id, outcome in ((FORWARD, "error"), (BACKWARD, "out_of_memory")):
-        measuring.not_measured(case_id, language_model_case(), Outcome(outcome, "why"))
-    items = [benchmark(language_model_case(), nodeid=case_id) for case_id in ids]
+def test_retry_measures_again_what_ended_in_an_error(measuring: MeasuringSession) -> None:
+    items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (FORWARD, BACKWARD, FULL_STEP)]
+    for item, outcome in zip(items, ("error", "out_of_memory"), strict=False):
+        measuring.not_measured(item.nodeid, language_model_case(), Outcome(outcome, "why"))
     assert run_before.cases_left(items, measuring, retries=False) == items[2:]
     assert run_before.cases_left(items, measuring, retries=True) == [items[0], items[2]]
-    measuring.journal.close()
-    contents = read_journal(measuring.journal.path)
-    assert contents is not None
+    contents: Any = read_journal(measuring.journal.path)
     assert contents.finished_ids == {BACKWARD}, "the journal says it too"
 
 
@@ -177,21 +164,26 @@ def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared
         assert choose_baseline(Run(gone_counts=True), saving, machine(), selection) is not None
 
 
-@pytest.mark.parametrize("earlier, facts, note", [
+WITHOUT_BASELINE: list[tuple[Json | None, Json, str]] = [
     (None, {}, "No baseline yet: .* this run becomes the first"),
     (NONE, {}, "None of 1 records is comparable; .*it has none of these cases"),
     (BOTH, {"torch": "0.4.1"}, r"None of 1 records is comparable; .*torch: here: '0\.4\.1'"),
-    (ONE, {}, None),
-])  # fmt: skip
+    (ONE, {}, ""),
+]
+
+
+@pytest.mark.parametrize("earlier, facts, note", WITHOUT_BASELINE)
 def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
-    earlier: Json | None, facts: Json, note: str | None, tmp_path: Path
+    earlier: Json | None, facts: Json, note: str, tmp_path: Path
 ) -> None:
     if earlier is not None:
         save_record(earlier, machine_folder(tmp_path), "run")
     run = Run(gone_counts=True)
     baseline = choose_baseline(run, SavingOptions(tmp_path, compare=True), machine(**facts), rows_by_id(BOTH))
-    assert (baseline is None) is (note is not None)
-    assert [bool(re.search(note or "", words)) for words in run.notes] == [True] * (note is not None)
+    assert (baseline is None, [bool(re.search(note, words)) for words in run.notes]) == (
+        bool(note),
+        [True] * bool(note),
+    )
     assert choose_baseline(run, SavingOptions(tmp_path), machine(), rows_by_id(BOTH)) is None
     with pytest.raises(BaselineError, match="add --benchmark-compare"):
         choose_baseline(run, SavingOptions(tmp_path, compare_fail=(Mock(),)), machine(), rows_by_id(BOTH))

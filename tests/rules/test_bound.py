@@ -5,7 +5,9 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,11 +65,11 @@ PLANTED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.usefixtures("genuine")
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_is_replaced_is_named_and_put_back(name: str) -> None:
-    PLANTED[name]()
-    assert [one for one in put_back() if not one.startswith("tests.")] == [name]
-    assert put_back() == []
+def test_what_is_replaced_is_named_and_put_back() -> None:
+    for name, replace in PLANTED.items():
+        replace()
+        assert [one for one in put_back() if not one.startswith("tests.")] == [name]
+        assert put_back() == []
 
 
 @pytest.mark.usefixtures("genuine")
@@ -77,27 +79,36 @@ def test_compiling_and_training_replace_nothing_and_work_on_nowhere() -> None:
     output = torch.compile(lambda one: layer(one).relu(), backend="eager")(torch.ones(2, 4))
     output.sum().backward()
     optimizer.step()
-    assert late_work(output) == late_work(layer.weight) == late_work(output.T[:, :1].expand(4, 9)) == []
-    assert late_work(torch.full((4,), float("nan"))) == late_work(torch.zeros(0)) == late_work(None) == []
+    others = output.T[:, :1].expand(4, 9), torch.full((4,), float("nan")), torch.zeros(0), None
+    assert [late_work(one) for one in (output, layer.weight, *others)] == [[]] * 6
 
 
 class Lazy(Tensor):
     """Would compute at its first use."""
 
 
-@pytest.mark.usefixtures("genuine")
-def test_a_thread_that_works_on_a_late_write_and_a_lazy_output_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    output, ends = torch.zeros(300_000), threading.Event()
-    waits = threading.Thread(target=ends.wait)
-    works = threading.Thread(target=lambda: [None for _ in iter(ends.is_set, True)], name="afterwards")
-    for thread in (waits, works):
+@contextmanager
+def threads(works: Callable[[], object]) -> Iterator[None]:
+    """Two threads until the end: one that waits, and one that does this again and again."""
+    ends = threading.Event()
+    busy = threading.Thread(target=lambda: [works() for _ in iter(ends.is_set, True)], name="afterwards")
+    started = [threading.Thread(target=ends.wait), busy]
+    for thread in started:
         thread.start()
     try:
-        assert late_work(output) == ["the thread 'afterwards', which it started, works between the rounds"]
+        yield
     finally:
         ends.set()
-        for thread in (waits, works):
+        for thread in started:
             thread.join()
+
+
+@pytest.mark.usefixtures("genuine")
+def test_a_thread_that_works_on_a_late_write_and_a_lazy_output_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = torch.zeros(300_000)
+    with threads(nothing):
+        found = late_work(output)
+    assert found == ["the thread 'afterwards', which it started, works between the rounds"]
     lazy = "its output is a Lazy, a subclass of torch.Tensor that may compute it later"
     assert late_work(output.as_subclass(Lazy)) == [lazy]
     monkeypatch.setattr(bound, "time", Mock(sleep=lambda seconds: output.view(2, -1)[1].add_(1)))
@@ -112,31 +123,20 @@ def test_an_output_in_the_memory_of_an_input_is_told_from_one_of_its_own() -> No
     assert not shares_memory(None, (q, k))
 
 
-# CPU time of several threads.
-
-
-class TickingKernel:
-    """Threads that compute all the time; the process's clock knows of others than the caller what their tick said."""
-
-    TICK = 0.004
+class LateKernel:
+    """Threads that compute all the time; of others than the caller the process's clock knows what theirs last said."""
 
     def __init__(self) -> None:
-        self.now, self.ended, self.listed = 0.0, 0.0, 0
-        self.began = {1: 0.0}
-        self.told = {1: 0.0}
-
-    def start(self, thread: int) -> None:
-        self.began[thread], self.told[thread] = self.now, 0.0
+        self.now, self.ended, self.began = 0.0, 0.0, {1: 0.0}
+        self.told = defaultdict[int, float](float)
+        self.clock, self.listed = ProcessClock(), Mock(side_effect=lambda path: list(map(str, self.began)))
+        self.clock._stat = Mock(side_effect=lambda path: SimpleNamespace(st_nlink=2 + len(self.began)))
+        self.clock._list, self.clock._read, self.clock._sum = self.listed, self.clock_gettime, self.process_time
 
     def end(self, thread: int) -> None:
         """Its time joins that of the process, to the nanosecond."""
         self.ended += self.now - self.began.pop(thread)
-        del self.told[thread]
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        for thread, began in self.began.items():
-            self.told[thread] = max(self.told[thread], (self.now - began) // self.TICK * self.TICK)
+        self.told.pop(thread, None)
 
     def clock_gettime(self, clock: int) -> float:
         thread = ~(clock >> 3)
@@ -149,47 +149,32 @@ class TickingKernel:
         self.clock_gettime((~1 << 3) | 6)
         return self.ended + sum(self.told.values())
 
-    def listdir(self, path: str) -> list[str]:
-        self.listed += 1
-        return list(map(str, self.began))
-
-    def read_by(self, clock: ProcessClock) -> ProcessClock:
-        clock._stat = Mock(side_effect=lambda path: SimpleNamespace(st_nlink=2 + len(self.began)))
-        clock._list = self.listdir  # type: ignore[assignment]
-        clock._read, clock._sum = self.clock_gettime, self.process_time
-        return clock
-
 
 def test_cpu_time_has_no_ticks_and_loses_no_thread_that_ends_between_two_readings() -> None:
-    kernel = TickingKernel()
-    clock = kernel.read_by(ProcessClock())
-    kernel.start(2)
-    readings = [clock()]
+    kernel = LateKernel()
+    kernel.began[2] = 0.0
+    readings = [kernel.clock()]
     for seconds in (0.001, 0.0015, 0.0005):
-        kernel.pass_time(seconds)
+        kernel.now += seconds
         assert kernel.process_time() - readings[-1] == pytest.approx(seconds), "one of two threads: the other's is late"
-        readings.append(clock())
+        readings.append(kernel.clock())
         assert readings[-1] - readings[-2] == pytest.approx(2 * seconds)
-    assert kernel.listed == 1, "threads are listed again only where they changed"
+    assert kernel.listed.call_count == 1, "threads are listed again only where they changed"
     kernel.end(2)
-    kernel.start(3)  # as many threads as before
-    kernel.pass_time(0.001)
-    assert clock() - readings[-1] == pytest.approx(0.002)
-    kernel.start(4)
-    kernel.pass_time(0.001)
+    kernel.began[3] = kernel.now  # as many threads as before
+    kernel.now += 0.001
+    assert kernel.clock() - readings[-1] == pytest.approx(0.002)
+    kernel.began[4] = kernel.now
+    kernel.now += 0.001
     kernel.end(4)
-    kernel.pass_time(0.001)
-    assert clock() - readings[-1] == pytest.approx(0.002 + 0.003 + 0.002)
+    kernel.now += 0.001
+    assert kernel.clock() - readings[-1] == pytest.approx(0.002 + 0.003 + 0.002)
 
 
-def test_cpu_time_on_this_machine_is_the_processs_own_as_it_is_without_proc() -> None:
-    clock, before = ProcessClock(), time.process_time()
-    assert before <= clock() <= time.process_time()
+def test_cpu_time_without_proc_is_the_processs_own() -> None:
+    clock = ProcessClock()
     clock._stat, clock._sum = Mock(side_effect=FileNotFoundError), lambda: 7.0
     assert clock() == 7.0
-
-
-# Where code of the user's is refused.
 
 
 USERS = attention_case(attention="kernels/flash.py:attend")
@@ -197,8 +182,8 @@ USERS = attention_case(attention="kernels/flash.py:attend")
 
 def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> list[str]:
     """Return the flags of three rounds of a second each, or what code of the user's is accused of."""
-    device = QueueDevice()
-    clock, benchmark = Clock(device), LoopBenchmark()
+    device, benchmark = QueueDevice(), LoopBenchmark()
+    clock = Clock(device)
     benchmark.stats = {"median": data, "data": [data] * 3}
 
     def one_round() -> object:
@@ -206,11 +191,9 @@ def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> lis
         return target()
 
     def pedantic(target: Callable[[], None], *, setup: Callable[[], None], rounds: int) -> None:
-        for _ in range(rounds):
-            setup()
-            clock()
-            target()
-            clock()
+        steps: list[Callable[[], object]] = [setup, clock, target, clock]
+        for step in steps * rounds:
+            step()
 
     measure = TimedMeasure(benchmark, clock, device, 3, 1, Row(case), inputs=(INPUT,))
     with pytest.MonkeyPatch.context() as patch:
@@ -229,8 +212,6 @@ def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> lis
 
 
 INPUT = torch.zeros(4)
-
-
 TF32 = "It changed float32_matmul_precision from highest to set in two ways"
 FLAGGED: list[tuple[Callable[[], object], str, str]] = [
     (lambda: None, "", ""),
@@ -242,35 +223,33 @@ FLAGGED: list[tuple[Callable[[], object], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("target, flag, words", FLAGGED)
-def test_what_is_a_flag_of_our_row_refuses_code_of_the_users(
-    target: Callable[[], object], flag: str, words: str
-) -> None:
-    (said,) = rounds_of(target, USERS) or [""]
-    assert (said[: len(words)], bool(said)) == (words, bool(words))
-    watched = flag in ("conditions_changed", "replaced", "shares_memory")  # no thread of the suite's own is looked at
-    assert rounds_of(target, attention_case()) == ([flag] if watched else [])
+def test_what_is_a_flag_of_our_row_refuses_code_of_the_users() -> None:
+    for target, flag, words in FLAGGED:
+        (said,) = rounds_of(target, USERS) or [""]
+        assert (said[: len(words)], bool(said)) == (words, bool(words))
+        watched = flag in ("conditions_changed", "replaced", "shares_memory")  # no thread of the suite's is looked at
+        assert rounds_of(target, attention_case()) == ([flag] if watched else [])
+
+
+def workbench_with(**found: Any) -> Workbench:
+    return Workbench(Mock(), Mock(torch_device=CPU), Mock(), 2**40, **found)
 
 
 def test_a_file_that_replaces_things_on_import_blames_no_other(tmp_path: Path) -> None:
     lines = "def attend(q, k, v): return v\nanother = attend\n"
     (tmp_path / "honest.py").write_text(lines)
     (tmp_path / "cheat.py").write_text(f"import time\ntime.perf_counter = lambda: 0.0\n{lines}")
-    cases = {
-        name: attention_case(attention=f"{tmp_path}/{name}")
-        for name in ("honest.py:attend", "cheat.py:attend", "cheat.py:another")
-    }
+    names = ("honest.py:attend", "cheat.py:attend", "cheat.py:another")
+    cases = [attention_case(attention=f"{tmp_path}/{name}") for name in names]
     bind()
     try:
-        replaced_by = load_attentions(cases.values())
+        replaced_by = load_attentions(cases)
         assert put_back() == []
     finally:
         put_back()
         unbind()
-    workbench = Workbench(Mock(), Mock(torch_device=CPU), Mock(), 2**40, replaced_by=replaced_by)
-    found = {name: workbench.why_not(case) for name, case in cases.items()}
-    assert found.pop("honest.py:attend") is None
-    assert [refusal and refusal.outcome for refusal in found.values()] == ["suspicious"] * 2
+    refusals = [workbench_with(replaced_by=replaced_by).why_not(case) for case in cases]
+    assert [refusal and refusal.outcome for refusal in refusals] == [None, "suspicious", "suspicious"]
 
 
 def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,9 +268,8 @@ def test_times_that_a_second_clock_contradicts_are_refused() -> None:
 
 
 def test_a_function_that_replaces_things_on_import_is_not_measured_and_the_suites_own_is() -> None:
-    workbench = Workbench(Mock(), Mock(torch_device=CPU), Mock(), 2**40, replaced=["time.perf_counter"])
-    refusal = workbench.why_not(USERS)
-    assert refusal is not None
+    workbench = workbench_with(replaced=["time.perf_counter"])
+    refusal: Any = workbench.why_not(USERS)
     assert (refusal.outcome, "It replaced time.perf_counter" in refusal.reason) == ("suspicious", True)
     assert workbench.why_not(attention_case()) is None
 
@@ -313,15 +291,9 @@ def test_on_this_machine_cpu_time_is_the_sum_of_its_threads_while_one_of_them_co
         clocks = [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
         return sum(map(time.clock_gettime, clocks))
 
-    ends = threading.Event()
-    works = threading.Thread(target=lambda: [hashlib.sha256(bytes(2**20)) for _ in iter(ends.is_set, True)])
-    works.start()
-    try:
+    with threads(lambda: hashlib.sha256(bytes(2**20))):
         clock = ProcessClock()
         readings = [(of_threads(), clock(), of_threads()) for _ in range(200)]
-    finally:
-        ends.set()
-        works.join()
     least = max(whole - after for _, whole, after in readings)
     most = min(whole - before for before, whole, _ in readings)
     assert least <= most + 1e-6, "nanoseconds as floats"

@@ -56,9 +56,6 @@ def test_honest_code_is_measured(named: str, phase: str, warm: None) -> None:
     assert in_a_fork(lambda: refusal(named, phase, kind=kind_of(named, phase))) is None
 
 
-# Values.
-
-
 def drawn(position: int, seed: int = 1, case: str = "case", pair: int = 0) -> list[float]:
     leaf = torch.zeros(1, 4, 2)
     module.fill_normal(leaf, Draws(seed, case, pair).generator(position))
@@ -79,7 +76,7 @@ def test_new_values_are_written_into_the_same_tensors_and_counted_by_their_versi
     values = torch.stack([x.detach() for x in inputs.all])
     assert (float(values.mean()), float(values.var())) == pytest.approx((0, 1), abs=0.2)
     assert len(values.flatten().unique()) == values.numel()
-    batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
+    batch = tokens_and_targets()
     place, drawn_first = batch.tokens_BT.data_ptr(), batch.tokens_BT.clone()
     batch.renew(Draws(1, "case").generator(0))
     assert (batch.tokens_BT.data_ptr(), batch.tokens_BT.equal(drawn_first)) == (place, False)
@@ -113,12 +110,15 @@ class Nothing(module.Check):
         return {}
 
 
+def qkvg(*size: int) -> list[torch.Tensor]:
+    return [torch.randn(size, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+
+
 def test_sums_of_gradients_are_those_of_all_tokens_and_their_bounds_hold_the_bounds_of_each() -> None:
-    q, k, v, do = (torch.randn(2, 24, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
+    q, k, v, do = qkvg(2, 24, 8)
     for dtype in (torch.float32, torch.bfloat16):
-        arithmetic = Arithmetic.of(dtype)
-        exact, allowed = exact_and_bounds(q, k, v, do, arithmetic)
-        sums, bounds = sums_and_bounds(q, k, v, do, arithmetic)
+        exact, allowed = exact_and_bounds(q, k, v, do, Arithmetic.of(dtype))
+        sums, bounds = sums_and_bounds(q, k, v, do, Arithmetic.of(dtype))
         torch.testing.assert_close(exact.dk.sum(-2), sums.dk, rtol=0, atol=1e-12)
         torch.testing.assert_close(exact.dv.sum(-2), sums.dv)
         for whole, each in ((bounds.dk, allowed.dk), (bounds.dv, allowed.dv)):
@@ -127,12 +127,10 @@ def test_sums_of_gradients_are_those_of_all_tokens_and_their_bounds_hold_the_bou
 
 
 def test_rows_alone_are_those_of_the_whole_and_add_up_to_its_gradients_and_bounds() -> None:
-    q, k, v, do = (torch.randn(24, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
-    whole = exact_and_bounds(q, k, v, do, Arithmetic.of(torch.float32))
-    parts = [
-        exact_and_bounds(q[at], k, v, do[at], Arithmetic.of(torch.float32), positions_R=at)
-        for at in torch.arange(24).split(7)
-    ]
+    (q, k, v, do), arithmetic = qkvg(24, 8), Arithmetic.of(torch.float32)
+    whole = exact_and_bounds(q, k, v, do, arithmetic)
+    places = torch.arange(24).split(7)
+    parts = [exact_and_bounds(q[at], k, v, do[at], arithmetic, positions_R=at) for at in places]
     for number, (exact, bound) in enumerate(zip(*whole, strict=True)):
         sides = [[part[side][number] for part in parts] for side in (0, 1)]
         found = [torch.cat(side) if number < 2 else torch.stack(side).sum(0) for side in sides]
@@ -153,14 +151,14 @@ def kept_step(**options: Any) -> tuple[StepCheck, Kept]:
     return check, kept
 
 
-@pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
-def test_a_step_is_adamws_formula_in_every_implementation(optimizer: str) -> None:
-    check, kept = kept_step(optimizer=optimizer)
-    check.check(kept)
-    for name in ("weights", "state exp_avg", "state exp_avg_sq"):
-        off = replace(kept, after={**kept.after, name: kept.after[name] * (1 + 1e-4) + 1e-9})
-        with pytest.raises(IncorrectError, match=f"of {name} of .*AdamW in float64"):
-            check.check(off)
+def test_a_step_is_adamws_formula_in_every_implementation() -> None:
+    for optimizer in ("loop", "foreach", "fused"):
+        check, kept = kept_step(optimizer=optimizer)
+        check.check(kept)
+        for name in ("weights", "state exp_avg", "state exp_avg_sq"):
+            off = replace(kept, after={**kept.after, name: kept.after[name] * (1 + 1e-4) + 1e-9})
+            with pytest.raises(IncorrectError, match=f"of {name} of .*AdamW in float64"):
+                check.check(off)
 
 
 def test_a_parameter_that_stays_as_it_was_in_one_round_may_do_so_by_chance() -> None:
@@ -184,9 +182,13 @@ def test_a_step_that_the_scaler_skips_may_leave_all_as_it_was() -> None:
     check.check(replace(kept, before=kept.before | scales[0], after=stays | scales[1]))
 
 
+def tokens_and_targets() -> Batch:
+    return Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
+
+
 def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = lambda check: None) -> dict[str, Any]:
     """What is said of two rounds of a model, of which each adds an error to what its tokens make."""
-    batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
+    batch = tokens_and_targets()
     of_logits = LogitsCheck(batch.tokens_BT, PRECISIONS["fp32"], Mock())
     check(of_logits)
     target = lambda: batch.tokens_BT[..., None].float().repeat(1, 1, 4) + error()  # noqa: E731
@@ -197,25 +199,18 @@ def played(error: Callable[[], Any], check: Callable[[LogitsCheck], object] = la
         rounds.prepare()
         rounds.run()
         checked.end()
-    found = checked.finish(1.0)
-    assert found is not None
-    return found
+    return checked.finish(1.0) or {}
 
 
-AGAIN: dict[str, tuple[Callable[[], Any], bool, bool]] = {
-    # what is added, whether it is the same again, and whether it is left unchecked
-    "nothing": (lambda: 0, True, False),
-    "dropout, which is drawn again": (lambda: torch.rand(1), True, False),
-    "another order of additions": (partial(next, cycle([0.0, 1e-5, 2e-5])), False, False),
-    "state": (partial(next, count(1)), False, True),
-}
-
-
-@pytest.mark.parametrize("name", AGAIN)
-def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always(name: str) -> None:
-    error, same, is_unchecked = AGAIN[name]
-    found = played(error)
-    assert (found["same_again"], found["unchecked"] is not None) == (same, is_unchecked)
+def test_what_a_model_makes_again_may_differ_in_half_of_the_digits_or_always() -> None:
+    """Dropout is drawn again, additions may be in another order, and what has a state is left unchecked."""
+    again: list[tuple[Callable[[], Any], bool, bool]] = [
+        (lambda: 0, True, False), (lambda: torch.rand(1), True, False),
+        (partial(next, cycle([0.0, 1e-5, 2e-5])), False, False), (partial(next, count(1)), False, True),
+    ]  # fmt: skip
+    for error, same, is_unchecked in again:
+        found = played(error)
+        assert (found["same_again"], found["unchecked"] is not None) == (same, is_unchecked)
 
 
 def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
@@ -234,18 +229,19 @@ def test_tokens_in_another_order_may_add_up_to_the_same() -> None:
             check.check_pair([kept(1, same=8), kept(2, same=same, sequences=sequences)])
 
 
-APART = {
+APART = [
     # what a token adds to logits of 1 in rounds and alone, and whether that is refused
-    "a deep model without training": (1e-8, 1e-8, False),
-    "alike where it is timed alone": (1e-8, 1.0, True),
-    "constant where it is timed": (0.0, 1.0, True),
-}
+    (1e-8, 1e-8, False),  # a deep model without training
+    (1e-8, 1.0, True),
+    (0.0, 1.0, True),
+]
 
 
-@pytest.mark.parametrize("name", APART)
-def test_a_model_that_never_tells_tokens_apart_is_accused_of_keeping_nothing(name: str) -> None:
-    in_rounds, alone, is_refused = APART[name]
-    batch = Batch.drawn(lambda generator: torch.randint(1, 50, (2, 9), generator=generator), 0, CPU)
+@pytest.mark.parametrize("in_rounds, alone, is_refused", APART)
+def test_a_model_that_never_tells_tokens_apart_is_accused_of_keeping_nothing(
+    in_rounds: float, alone: float, is_refused: bool
+) -> None:
+    batch = tokens_and_targets()
 
     def logits_of(tokens_BT: torch.Tensor) -> torch.Tensor:
         return 1 + (alone if len(tokens_BT) == 1 else in_rounds) * tokens_BT[..., None].repeat(1, 1, 4)

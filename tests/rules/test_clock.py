@@ -12,7 +12,6 @@ from model.precision import PRECISIONS
 from perf_tests.hardware import clock as clocks
 from perf_tests.hardware.clock import HOLD_SECONDS, Clock, busy_seconds, empty_round_seconds, rate_of
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.hardware.limits import Rate
 from tests.support.example_cases import CPU
 from tests.support.fake_device import QueueDevice
 
@@ -23,8 +22,7 @@ LEFT_OVER, WORK = 8.0, 2.0
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> QueueDevice:
-    device = QueueDevice()
-    monkeypatch.setattr("perf_tests.hardware.clock.time", device)
+    monkeypatch.setattr(clocks, "time", device := QueueDevice())
     return device
 
 
@@ -70,8 +68,7 @@ def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(
     if not has_events:
         monkeypatch.setattr(device, "record_event", lambda: None)
     parts = {"forward": [1.0], "backward": [2.0], "optimizer": [0.5]}
-    clock = Clock(device)
-    clock()
+    (clock := Clock(device))()
     for part, (seconds,) in parts.items():
         device.launch(seconds)
         device.now += 0.0 if has_events else seconds
@@ -83,17 +80,14 @@ def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(
 
 ROUNDS_OF_A_BENCHMARK = """
 import pytest
-from model.precision import PRECISIONS
-from perf_tests.hardware import clock as clock_module
+from perf_tests.hardware import clock as clocks
 from tests.support.fake_device import QueueDevice
 
-device = QueueDevice({deaf_to})
-clock = clock_module.Clock(device)
+device = clocks.time = QueueDevice({deaf_to})
+clock = clocks.Clock(device)
 
 @pytest.mark.benchmark(timer=clock)
-def test_rounds(benchmark, monkeypatch):
-    monkeypatch.setattr(clock_module, "time", device)
-
+def test_rounds(benchmark):
     def set_up():
         device.launch(8.0)
         clock.begin_round()
@@ -104,6 +98,7 @@ def test_rounds(benchmark, monkeypatch):
 """
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("deaf_to, outcome", [(None, "passed"), (5, "failed"), (6, "failed")])
 def test_pytest_benchmark_takes_the_markers_clock(pytester: pytest.Pytester, deaf_to: int | None, outcome: str) -> None:
     """Deaf at the first measured round's start or end (two warm-up rounds wait four times), its reading is wrong."""
@@ -127,16 +122,14 @@ def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
     assert (rate.burst, rate.sustained) == pytest.approx((100 / 1e-3, 100 / 1.25e-3), rel=0.03)
 
 
-def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_fast_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, seconds = CpuDevice(CPU), iter([4.0, 2.0, 3.0, *[5.0] * 20])
-    times = QueueDevice()
-    monkeypatch.setattr("perf_tests.hardware.clock.time", times)
+def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_fast_enough(device: QueueDevice) -> None:
+    cpu, seconds = CpuDevice(CPU), iter([4.0, 2.0, 3.0, *[5.0] * 20])
 
     def work() -> None:
-        times.now += next(seconds)
+        device.now += next(seconds)
 
-    assert rate_of(work, 100, device, enough=50.0).burst == 50.0
-    rest = rate_of(work, 100, device)
+    assert rate_of(work, 100, cpu, enough=50.0).burst == 50.0
+    rest = rate_of(work, 100, cpu)
     assert (rest.burst, rest.sustained) == (100 / 3, 100 / 3)
     assert len(list(seconds)) == 23 - 2 - (clocks._ROUNDS + 1)
 
@@ -144,12 +137,12 @@ def test_a_cpu_has_the_rate_of_its_fastest_call_and_stops_at_one_fast_enough(mon
 def test_a_rate_is_of_what_its_work_computes_or_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves by a second a call."""
     monkeypatch.setattr(clocks, "time", Mock(perf_counter=Mock(side_effect=itertools.count())))
-    for name, value in (("_WIDTH", {"cpu": 8}), ("_ARRAY_BYTES", {"cpu": 2**16})):
-        monkeypatch.setattr(clocks, name, value)
+    monkeypatch.setattr(clocks, "_WIDTH", {"cpu": 8})
+    monkeypatch.setattr(clocks, "_ARRAY_BYTES", {"cpu": 2**16})
     device = CpuDevice(CPU)
-    assert clocks.memory_rate(device) == Rate(3 * 2**16, 3 * 2**16)
-    found = clocks.strided_rate(device).burst, clocks.matmul_rate(PRECISIONS["fp32"], device).burst
-    assert found == (2**14, 2 * 8**3)
+    rates = clocks.memory_rate(device), clocks.strided_rate(device), clocks.matmul_rate(PRECISIONS["fp32"], device)
+    assert [rate.burst for rate in rates] == [3 * 2**16, 2**14, 2 * 8**3]
+    assert rates[0].sustained == rates[0].burst
 
 
 KERNEL = 0.002
@@ -199,7 +192,7 @@ def test_a_round_of_more_launches_than_the_queue_takes_has_a_figure() -> None:
         assert busy_seconds(lambda: None, work, device, has_slices=False) is None
 
 
-@pytest.mark.parametrize("operations_before", [0, 3000], ids=["early", "late"])
+@pytest.mark.parametrize("operations_before", [0, 3000])
 def test_one_slice_that_the_device_caught_up_with_leaves_no_figure(operations_before: int) -> None:
     """Whichever it was: the others were ahead."""
     device = QueueDevice()
@@ -213,7 +206,7 @@ def test_one_slice_that_the_device_caught_up_with_leaves_no_figure(operations_be
     assert busy_seconds(lambda: None, work, device, has_slices=True) is None
 
 
-@pytest.mark.parametrize("kernel, rounds", [(KERNEL, clocks.BUSY_ROUNDS), (0.2, 1)], ids=["short", "long"])
+@pytest.mark.parametrize("kernel, rounds", [(KERNEL, clocks.BUSY_ROUNDS), (0.2, 1)])
 def test_busy_time_is_the_median_of_a_few_short_rounds_or_one_long_one(kernel: float, rounds: int) -> None:
     device, ran = QueueDevice(), list[float]()
 
@@ -233,9 +226,9 @@ def test_a_case_keeps_its_timing_where_only_the_busy_round_runs_out_of_memory() 
             assert busy_seconds(lambda: None, work, QueueDevice(), has_slices=True) is None
 
 
-def test_an_empty_round_is_what_launching_and_waiting_cost_and_leaves_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = QueueDevice()
-    monkeypatch.setattr(clocks, "time", device)
+def test_an_empty_round_is_what_launching_and_waiting_cost_and_leaves_no_entry(
+    device: QueueDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits = itertools.cycle([10e-6, 10e-6, 14e-6])
     monkeypatch.setattr(device, "synchronize", lambda: setattr(device, "now", device.now + next(waits) / 2))
     clock = Clock(device)

@@ -10,9 +10,7 @@ from torch.nn import functional as F
 from perf_tests.hardware.limits import KernelCost
 from perf_tests.hardware.torch_private import FakeTensorMode, operator
 from perf_tests.predict.costs import CudaRules, accumulator_bytes, multi_tensor_launches, op_lists
-from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import Counting
-from tests.support.example_cases import attention_case
 
 HALF, FLOAT = torch.bfloat16, torch.float32
 
@@ -59,11 +57,9 @@ def test_fused_attention_skips_what_the_causal_mask_hides(is_causal: bool, pairs
     out: list[Tensor] = []
     forward = kernels_of(lambda: out.append(F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)))
     backward = kernels_of(lambda: out[0].backward(out[0].detach()))
-    square_product = 2 * 2 * 3 * pairs * 8
     assert {kernel.rate for kernel in (*forward, *backward) if kernel.flops} == {"fp32"}
-    assert [sum(kernel.flops for kernel in part) for part in (forward, backward)] == [
-        2 * square_product, 5 * square_product
-    ]  # fmt: skip
+    flops = [sum(kernel.flops for kernel in part) for part in (forward, backward)]
+    assert flops == [products * 2 * 2 * 3 * pairs * 8 for products in (2, 5)]
 
 
 def test_a_fused_backward_pass_in_16_bits_accumulates_in_float32_in_whole_tiles() -> None:
@@ -158,36 +154,36 @@ def test_fused_attention_saves_its_output_and_one_number_a_row(dtype: torch.dtyp
         assert grouped.shape == out.shape == q.shape
 
 
-MASKED: dict[str, tuple[tuple[int, ...], torch.dtype, int, str]] = {
-    "of truth values": ((100, 100), torch.bool, 4, "aten._scaled_dot_product_efficient_attention"),
-    "of numbers for each sequence": ((2, 1, 100, 100), FLOAT, 4, "aten._scaled_dot_product_efficient_attention"),
-    "with groups of queries": ((100, 100), torch.bool, 2, "aten.bmm"),
-}
+EFFICIENT = "aten._scaled_dot_product_efficient_attention"
+MASKED = [
+    # the mask, how many heads share keys, and the kernel with products
+    ((100, 100), torch.bool, 1, EFFICIENT),
+    ((2, 1, 100, 100), FLOAT, 1, EFFICIENT),
+    ((100, 100), torch.bool, 2, "aten.bmm"),
+]
 
 
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
-@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("shape, kind, heads, operator_name", MASKED)
 def test_masked_attention_runs_the_efficient_kernel_on_the_square_and_grouped_math(
-    name: str, dtype: torch.dtype
+    shape: tuple[int, ...], kind: torch.dtype, heads: int, operator_name: str, dtype: torch.dtype
 ) -> None:
     """16 bits come by autocast, which casts the mask too; 100 keys are no multiple of what the kernel aligns to."""
-    shape, kind, heads_of_keys, operator_name = MASKED[name]
     with FakeTensorMode():
         q = torch.zeros(2, 4, 100, 64, requires_grad=True)
-        k, v = (torch.zeros(2, heads_of_keys, 100, 64, requires_grad=True) for _ in range(2))
+        k, v = (torch.zeros(2, 4 // heads, 100, 64, requires_grad=True) for _ in range(2))
         mask, outputs = torch.zeros(shape, dtype=kind), []
 
         def attend() -> None:
             with torch.autocast("cpu", dtype=HALF, enabled=dtype == HALF):
-                outputs.append(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=heads_of_keys == 2))
+                outputs.append(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=heads == 2))
 
-        forward = kernels_of(attend, "cuda")
-        backward = kernels_of(outputs[0].sum().backward, "cuda")
+        parts = kernels_of(attend, "cuda"), kernels_of(lambda: outputs[0].sum().backward(), "cuda")
     assert outputs[0].shape == q.shape
-    assert {kernel.name for kernel in forward if kernel.flops} == {operator_name}
+    assert {kernel.name for kernel in parts[0] if kernel.flops} == {operator_name}
     square = 2 * 8 * 100 * 100 * 64
-    products = [sum(kernel.flops * calls for kernel, calls in part.items()) / square for part in (forward, backward)]
-    assert products == [2, 5 if heads_of_keys == 4 else 4]
+    products = [sum(kernel.flops * calls for kernel, calls in part.items()) / square for part in parts]
+    assert products == [2, 5 if heads == 1 else 4]
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
@@ -226,19 +222,10 @@ SPLITS: dict[str, tuple[float, torch.dtype, Callable[[Tensor], object], int]] = 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SPLITS)
-def test_a_kernel_is_split_where_32_bits_do_not_index_its_tensors(name: str) -> None:
-    gib, dtype, function, launches = SPLITS[name]
-    with FakeTensorMode(), Counting("cuda") as counting:
-        x = torch.empty(int(gib * 2**30) // dtype.itemsize // 2**20, 2**10, 2**10, dtype=dtype)
-        with counting.part("call"):
-            function(x)
-        assert counting.finished()["call"].kernels.total() == launches
-
-
-def test_naive_attention_at_16384_launches_seven_kernels_four_times_each() -> None:
-    """Scale, mask, maximum, subtraction, exponential, sum and division, of a square of 8 GiB."""
-    short, long = (counters_of(attention_case(device="cuda", sequence_length=length)) for length in (256, 16384))
-    assert long.kernel_launches == short.kernel_launches + 7 * 3
-    on_cpu = counters_of(attention_case(sequence_length=16384))
-    assert (long.bytes_touched, short.kernel_launches) == (on_cpu.bytes_touched, on_cpu.kernel_launches)
+def test_a_kernel_is_split_where_32_bits_do_not_index_its_tensors() -> None:
+    for name, (gib, dtype, function, launches) in SPLITS.items():
+        with FakeTensorMode(), Counting("cuda") as counting:
+            x = torch.empty(int(gib * 2**30) // dtype.itemsize // 2**20, 2**10, 2**10, dtype=dtype)
+            with counting.part("call"):
+                function(x)
+            assert counting.finished()["call"].kernels.total() == launches, name

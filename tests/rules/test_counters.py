@@ -4,9 +4,12 @@ import json
 import multiprocessing
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,21 +20,21 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.attention import ATTENTION, naive_attention
 from model.precision import PRECISIONS
+from model.regions import regions_opened_by
 from model.sizes import SIZES, ModelConfig
-from model.training import Training, cross_entropy, optimizer_that_runs
+from model.training import Training, cross_entropy
+from perf_tests.bench.ranks import REGIONS
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, phases_of
+from perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, ZERO_GRAD, phases_of
 from perf_tests.predict import counters as module
+from perf_tests.predict import fake_run
 from perf_tests.predict.costs import tensors_in
 from perf_tests.predict.counters import Counters, counters_of, counters_or_reason, needed_bytes
-from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES, PartCounters
-from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, gradients_of, passes
+from perf_tests.predict.counting import OPTIMIZER_STATE, WORKSPACES
 from perf_tests.predict.ledger import user_grid
-from tests.support.allocator_peak import PHASES as PEAK_PHASES
-from tests.support.allocator_peak import above_standing, allocator_peak_bytes
-from tests.support.allocator_peak import rounds as whole_rounds
+from tests.support import allocator_peak
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 from tests.support.traced_rounds import rounds, traced_values
@@ -46,31 +49,22 @@ RANDOM_STATE_BYTES = 5056
 """Each checkpoint keeps the generator's state, which a GPU has on the host: counters leave it out."""
 PARTS, OPTIMIZERS_OF = "tests.support.planted_parts", "tests.support.planted_optimizers"
 MUON = f"{ROOT}/examples/muon.py:build"
-OWN_MODELS = [*(f"{MODELS}:{name}" for name in ("GroupedHeads", "Tied", "OutputObject")), f"{PARTS}:FrozenEmbedding"]
 OPTIMIZERS = ["loop", "foreach", "fused", MUON, f"{OPTIMIZERS_OF}:Nested", "torch.optim:Adagrad", "torch.optim:SGD"]
-MODELS_AND_CHECKPOINTS = st.one_of(
-    st.tuples(st.sampled_from(["naive", "sdpa"]), st.sampled_from(list(CHECKPOINTS))),
-    st.tuples(st.sampled_from(OWN_MODELS), st.just("none")),
-)
+OURS = [{"attention": name, "checkpoint": blocks} for name, blocks in product(("naive", "sdpa"), CHECKPOINTS)]
+FROZEN = {"name": f"{PARTS}:FrozenEmbedding"}
+DRAWN = st.sampled_from([*OURS, *({"name": name} for name in ("GroupedHeads", "Tied", "OutputObject")), FROZEN])
+"""Changes of a case."""
 
 
 def of(name: str = "ours", phase: str = "forward", config: ModelConfig = TOY, **changes: Any) -> LanguageModelCase:
     """A case of our model, or of a planted one by its factory; AdamW's loop where it trains."""
     factory = name if name == "ours" or ":" in name else f"{MODELS}:{name}"
-    trains = phase in ("optimizer", FIRST_STEP, FULL_STEP)
-    attention = "naive" if name == "ours" else "own"
-    changes = {"attention": attention, "optimizer": "loop" if trains else None, **changes}
-    return language_model_case(config, phase=phase, model=factory, **changes)
+    optimizer = "loop" if phase in ("optimizer", FIRST_STEP, FULL_STEP) else None
+    usual = {"attention": "naive" if name == "ours" else "own", "optimizer": optimizer}
+    return language_model_case(config, phase=phase, model=factory, **{**usual, **changes})
 
 
-def drawn(model: tuple[str, str], config: ModelConfig, phase: str, **changes: Any) -> LanguageModelCase:
-    name, checkpoint = model
-    if name in OWN_MODELS:
-        return of(name, phase, config, **changes)
-    return of("ours", phase, config, attention=name, checkpoint=checkpoint, **changes)
-
-
-def training_of(case: LanguageModelCase, optimizer: str) -> Training:
+def training_of(case: LanguageModelCase, optimizer: str = "loop") -> Training:
     own_model, own = case.user_model, replace(case, optimizer=optimizer).user_optimizer
     model = own_model.build(case.config) if own_model else build(case.config, case.attention, case.checkpoint)
     training = Training(model, PRECISIONS[case.precision], CPU, optimizer if own is None else "default")
@@ -80,19 +74,18 @@ def training_of(case: LanguageModelCase, optimizer: str) -> Training:
 
 
 @settings(max_examples=8, deadline=None)
-@given(model=MODELS_AND_CHECKPOINTS, phase=st.sampled_from(PEAK_PHASES), optimizer=st.sampled_from(OPTIMIZERS))
-@example(model=("naive", "none"), phase="full_step", optimizer="loop")
-@example(model=("sdpa", "none"), phase="full_step", optimizer="fused")
-@example(model=("naive", "block"), phase="backward", optimizer="loop")
-@example(model=("naive", "none"), phase="full_step", optimizer=MUON)
-@example(model=(OWN_MODELS[-1], "none"), phase="full_step", optimizer="loop")
-def test_the_predicted_peak_is_the_allocators(model: tuple[str, str], phase: str, optimizer: str) -> None:
+@given(model=DRAWN, phase=st.sampled_from(allocator_peak.PHASES), optimizer=st.sampled_from(OPTIMIZERS))
+@example(model={}, phase="full_step", optimizer="loop")
+@example(model={"attention": "sdpa"}, phase="full_step", optimizer="fused")
+@example(model={"checkpoint": "block"}, phase="backward", optimizer="loop")
+@example(model={}, phase="full_step", optimizer=MUON)
+@example(model=FROZEN, phase="full_step", optimizer="loop")
+def test_the_predicted_peak_is_the_allocators(model: dict[str, Any], phase: str, optimizer: str) -> None:
     """A round as a loop runs it, after its first where state and gradients come from it."""
     changes = {"optimizer": optimizer} if phase in (FIRST_STEP, FULL_STEP) else {}
-    case = drawn(model, NARROW, phase, batch_size=3, **changes)
+    case = of(phase=phase, config=NARROW, batch_size=3, **model, **changes)
     training, tokens_BT = training_of(case, optimizer), torch.zeros(3, NARROW.context_length, dtype=torch.int64)
-    one_round = whole_rounds(training, tokens_BT)[phase]
-    counters = counters_of(case)
+    one_round, counters = allocator_peak.rounds(training, tokens_BT)[phase], counters_of(case)
     if phase != FIRST_STEP:
         training.create_optimizer_state()
         one_round()
@@ -100,21 +93,22 @@ def test_the_predicted_peak_is_the_allocators(model: tuple[str, str], phase: str
         state = sum(tensor.nbytes for tensor in tensors_in(training.optimizer.state.values()))
         assert phase != FULL_STEP or counters.parts[-1].bytes_by_category.get(OPTIMIZER_STATE, 0) == state
     slack = 64 + RANDOM_STATE_BYTES * CHECKPOINTS[case.checkpoint]
-    assert above_standing(counters) == pytest.approx(allocator_peak_bytes(one_round), rel=0.001, abs=slack)
+    measured = allocator_peak.allocator_peak_bytes(one_round)
+    assert allocator_peak.above_standing(counters) == pytest.approx(measured, rel=0.001, abs=slack)
 
 
 @settings(max_examples=6, deadline=None)
 @given(
-    model=MODELS_AND_CHECKPOINTS,
+    model=DRAWN,
     phase=st.sampled_from([phase.name for phase in phases_of(LANGUAGE_MODEL)]),
     precision=st.sampled_from(["fp32", "bf16"]),
 )
-@example(model=("naive", "none"), phase="full_step", precision="bf16")
-@example(model=("sdpa", "block"), phase="backward", precision="fp32")
-def test_the_launches_of_a_traced_phase_are_those_counted(model: tuple[str, str], phase: str, precision: str) -> None:
+@example(model={}, phase="full_step", precision="bf16")
+@example(model={"attention": "sdpa", "checkpoint": "block"}, phase="backward", precision="fp32")
+def test_the_launches_of_a_traced_phase_are_those_counted(model: dict[str, Any], phase: str, precision: str) -> None:
     """And a copy of the generator's state where a checkpoint is computed again."""
-    case = drawn(model, TOY, phase, precision=precision)
-    training = training_of(case, "loop")
+    case = of(phase=phase, precision=precision, **model)
+    training = training_of(case)
     training.create_optimizer_state()
     again = CHECKPOINTS[case.checkpoint] if PHASES[phase].has_backward and phase != "optimizer" else 0
     traced = traced_values(case, *rounds(training, random_tokens())[phase])
@@ -139,30 +133,6 @@ def test_the_launches_of_traced_attention_are_those_counted(attention: str) -> N
 def case_of(size: str, context: int = 128, **changes: Any) -> LanguageModelCase:
     """Make the forward pass of a real size on an imaginary GPU."""
     return of(config=SIZES[size].at_context(context), size=size, batch_size=4, device="cuda", **changes)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_naive_attention_executes_its_model_flops(precision: str) -> None:
-    """It multiplies 9 times a layer, its backward pass 18 times."""
-    for phase, times, calls in (
-        ("inference", 1, 109),
-        ("forward", 1, 109),
-        ("backward", 2, 218),
-        ("full_step", 3, 327),
-    ):
-        case = case_of("small", phase=phase, precision=precision)
-        counters = counters_of(case)
-        assert counters.executed_flops == counters.model_flops == times * case.forward_flops
-        assert counters.matmul_calls == calls
-
-
-def test_a_checkpointed_block_is_computed_once_more() -> None:
-    """All products of a block but its last, whose result nobody needs again."""
-    case = of(phase="backward", config=NARROW, batch_size=3)
-    none, block = (counters_of(replace(case, checkpoint=name)) for name in ("none", "block"))
-    products = 2 * 3 * 64 * (4 * 64**2 + 3 * 64 * 192) + 4 * 3 * 64**2 * 64 - 2 * 3 * 64 * 64 * 192
-    assert (block.executed_flops or 0) - (none.executed_flops or 0) == NARROW.num_layers * products
-    assert block.model_flops == none.model_flops
 
 
 @pytest.mark.parametrize("checkpoint", ["attention", "block"])
@@ -191,49 +161,27 @@ def test_saved_bytes_grow_by_the_tensors_of_a_block() -> None:
     assert three - two == norms + attention + squares + rows + feed_forward
 
 
-def literal_step(case: LanguageModelCase) -> dict[str, PartCounters]:
-    """The counters of each part of a whole step in one piece, in the order in which it happens."""
-    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-    with fake_run(case.device, case.precision) as counting:
-        training = fake_training(case.config, case.attention, case.checkpoint, case.precision, optimizer, case.device)
-        counting.claim(PARAMETERS)
+def literal_step(case: LanguageModelCase) -> dict[str, int]:
+    """Peak bytes of each part of a step that is run in one piece; after another one, unless it is the first."""
+    with fake_run.fake_run(case.device, case.precision) as counting:
+        training = fake_run.fake_training(
+            case.config, case.attention, case.checkpoint, case.precision, str(case.optimizer), case.device
+        )
         tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
-        counting.claim(INPUTS)
+        training.zero_grad = case.zero_grad
         if case.phase != FIRST_STEP:
             training.step(tokens_BT, targets_BT)
-            counting.register(gradients_of(training), GRADIENTS)
-        if case.zero_grad == "before-step":
-            training.release()  # such a step never made any state
-        counting.claim(OPTIMIZER_STATE)
-        if case.zero_grad == "before-forward":
-            training.clear_gradients()
-        with counting.part("forward"):
-            logits_BTV = training.forward(tokens_BT)
-        with counting.part("loss"):
-            loss = training.loss(logits_BTV, targets_BT)
-        if case.zero_grad == "after-forward":
-            training.clear_gradients()
-        with counting.part("backward"):
-            training.backward(loss)
-        counting.register(gradients_of(training), GRADIENTS)
-        if case.zero_grad == "before-step":
-            training.clear_gradients()
-        with counting.part("optimizer"):
-            training.update()
-        del logits_BTV, loss
-        counting.claim(OPTIMIZER_STATE)
-        return counting.finished()
+        with regions_opened_by(lambda name: counting.part(name) if name in REGIONS else nullcontext()):
+            training.step(tokens_BT, targets_BT)
+        return {name: part.peak_bytes for name, part in counting.finished().items()}
 
 
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
-@pytest.mark.parametrize("phase, zero_grad", [
-    (FIRST_STEP, "before-forward"), *((FULL_STEP, name) for name in ("before-forward", "after-forward", "before-step"))
-])  # fmt: skip
+@pytest.mark.parametrize("phase, zero_grad", [(FIRST_STEP, "before-forward"), *product([FULL_STEP], ZERO_GRAD)])
 def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_grad: str, phase: str) -> None:
     case = of(phase=phase, config=NARROW, batch_size=3, precision="bf16", optimizer=optimizer, zero_grad=zero_grad)
-    case = replace(case, device="cuda")
-    literal = {name: part.peak_bytes for name, part in literal_step(case).items()}
-    counters = counters_of(case)
+    literal = literal_step(replace(case, device="cuda"))
+    counters = counters_of(replace(case, device="cuda"))
     told = {part.part: part.peak_bytes for part in counters.parts}
     assert told == {name: literal[name] for name in told}
     assert counters.peak_bytes == max(literal.values())
@@ -294,11 +242,11 @@ def test_a_change_of_the_code_is_seen_in_its_counters(name: str, monkeypatch: py
     def counted(change: Callable[[Tensor], Tensor]) -> Counters:
         planted = replace(ATTENTION["naive"], build=lambda: lambda q, k, v: naive_attention(change(q), k, v))
         monkeypatch.setitem(ATTENTION, "naive", planted)
-        attention_passes.cache_clear()
+        fake_run.attention_passes.cache_clear()
         return counters_of(attention_case(phase=f"attention_{part}", sequence_length=64))
 
     before, after = counted(lambda query: query), counted(change)
-    attention_passes.cache_clear()
+    fake_run.attention_passes.cache_clear()
     assert {one: getattr(after, one) - getattr(before, one) for one in differences} == differences
 
 
@@ -306,40 +254,53 @@ def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(mo
     backward, found = Training.backward, []
     for change in (backward, lambda self, loss: (loss.item(), backward(self, loss))):
         monkeypatch.setattr(Training, "backward", change)
-        passes.cache_clear()
+        fake_run.passes.cache_clear()
         found.append(counters_of(of(phase=FULL_STEP)).host_reads)
-    passes.cache_clear()
+    fake_run.passes.cache_clear()
     assert found[1] == found[0] + 1
 
 
-@pytest.mark.parametrize(
-    "name, value", [("execution", "compiled"), ("attention", "compiled"), ("model", "ReadsAValue")]
-)
-def test_what_no_counter_covers_needs_no_more_than_the_eager_case(name: str, value: str) -> None:
+UNCOVERED: list[dict[str, Any]] = [
+    {"execution": "compiled"}, {"attention": "compiled"}, {"model": f"{MODELS}:ReadsAValue"}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", UNCOVERED)
+def test_what_no_counter_covers_needs_no_more_than_the_eager_case(changes: dict[str, Any]) -> None:
     """Which needs its exact peak; of a full step at least 16 bytes a parameter."""
-    changes: Any = {name: f"{MODELS}:{value}" if name == "model" else value}
     for phase in ("inference", "forward", "backward", "optimizer", "full_step"):
         eager = of(phase=phase, config=SIZES["small"].at_context(512))
         needed = needed_bytes(replace(eager, **changes))
         assert 0 < needed <= needed_bytes(eager) == counters_of(eager).peak_bytes
-    assert name == "model" or needed >= 16 * SIZES["small"].parameters
+    assert "model" in changes or needed >= 16 * SIZES["small"].parameters
 
 
-@pytest.mark.parametrize("factory", ["Healthy", "GroupedHeads", "Tied"])
-def test_flops_are_those_that_pytorch_counts_of_the_real_model(factory: str) -> None:
-    """PyTorch has no formula for the CPU's fused kernel: two products forward, four backward."""
-    case = of(factory)
-    assert case.user_model is not None
-    model, tokens_BT = case.user_model.build(TOY), random_tokens()
+FLOPS_OF = [{"name": "Healthy"}, {"name": "GroupedHeads"}, {"name": "Tied"}, *OURS[: len(CHECKPOINTS)]]
+
+
+@pytest.mark.parametrize("changes", FLOPS_OF)
+def test_flops_are_those_that_pytorch_counts_of_the_real_model(changes: dict[str, Any]) -> None:
+    """What a checkpoint computes again is executed and no model's.
+
+    PyTorch has no formula for the CPU's fused kernel: two products forward, four backward.
+    """
+    case = of(**changes)
+    model, tokens_BT = training_of(case).model, random_tokens()
     with FlopCounterMode(display=False) as forward:
         logits_BTV = model(tokens_BT)
     loss = cross_entropy(logits_BTV, tokens_BT)
     with FlopCounterMode(display=False) as backward:
         loss.backward()
-    square = 4 * 2 * TOY.context_length**2 * TOY.d_model if factory == "GroupedHeads" else 0
+    square = 4 * 2 * TOY.context_length**2 * TOY.d_model if "GroupedHeads" in changes.values() else 0
     wanted = {"forward": forward.get_total_flops() + square, "backward": backward.get_total_flops() + 2 * square}
-    assert module.pass_flops(case) == wanted
-    assert counters_of(of(factory, FULL_STEP)).model_flops == sum(wanted.values())
+    if case.user_model is not None:
+        assert module.pass_flops(case) == wanted
+        assert counters_of(of(**changes, phase=FULL_STEP)).model_flops == sum(wanted.values())
+        return
+    for phase, times in (("forward", 1), ("backward", 2)):
+        counters = counters_of(replace(case, phase=phase))
+        assert (counters.executed_flops, counters.model_flops) == (wanted[phase], times * case.forward_flops)
+        assert case.checkpoint != "none" or counters.matmul_calls == times * (9 * TOY.num_layers + 1)
 
 
 def test_a_convolution_has_a_product_backward_for_each_gradient_asked_for() -> None:
@@ -365,12 +326,9 @@ def test_one_model_or_optimizer_is_counted_alike_however_it_is_named(phase: str)
 
 
 def test_an_operation_that_may_multiply_and_has_no_formula_makes_flops_null() -> None:
-    known = {"aten.mm"}
+    known, unknown = {"aten.mm"}, ["aten._grouped_mm", "theirs.kernel"]
     assert module.products_outside(["aten.mm", "aten.add", "aten.cummax", "aten._unsafe_view"], known) == []
-    assert module.products_outside(["aten._grouped_mm", "theirs.kernel"], known) == [
-        "aten._grouped_mm",
-        "theirs.kernel",
-    ]
+    assert module.products_outside(unknown, known) == unknown
     counters = counters_of(of("WithAnRnn"))
     assert (counters.model_flops, counters.executed_flops) == (None, None)
     assert counters.peak_bytes > 0
@@ -387,38 +345,28 @@ def test_the_products_of_an_optimizer_are_executed_flops_and_no_model_flops() ->
     pairs = TOY.num_layers * [(d, d)] * 4 + TOY.num_layers * [(d, f)] * 3
     flops = sum(5 * 2 * (2 * m * m * n + m**3) for m, n in pairs)
     assert (update.executed_flops, update.model_flops) == (flops, None)
-    assert (module.update_flops(of(phase=FULL_STEP, optimizer=MUON)), module.update_flops(of(phase=FULL_STEP))) == (
-        flops,
-        0,
-    )
+    of_steps = [module.update_flops(of(phase=FULL_STEP, optimizer=name)) for name in (MUON, "loop")]
+    assert of_steps == [flops, 0]
     assert full.model_flops == counters_of(of(phase=FULL_STEP)).model_flops
     assert first.kernel_launches > full.kernel_launches
     assert first.parts[0].bytes_by_category.get(OPTIMIZER_STATE, 0) == 0
 
 
-NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
-    "compiled": (of(execution="compiled"), "compiled model fuses"),
-    "flex": (of(attention="flex"), "flex attention fuses"),
-    "grouped experts": (of("GroupsItsExperts"), r"type but got .*--model-arg experts_implementation=batched_mm\.$"),
-    "a model that reads": (of("ReadsAValue"), "ReadsAValue cannot be run .*it reads a value of one"),
-    "an optimizer that reads": (
-        of(phase="optimizer", optimizer=f"{OPTIMIZERS_OF}:ReadsAValue"),
-        r"cannot be run on fake tensors: it reads a value of one\.",
-    ),
-    "a step that varies": (
-        of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:EverySecondStep"),
-        "the second and the third step of .* differ",
-    ),
-    "a form that PyTorch chooses": (
-        of(phase=FULL_STEP, optimizer="torch.optim:SGD", device="cuda"),
-        "lets PyTorch choose `foreach` by the device; name a factory of yours that sets it",
-    ),
-}
+NOT_COUNTED = [
+    (of(execution="compiled"), "compiled model fuses"),
+    (of(attention="flex"), "flex attention fuses"),
+    (of("GroupsItsExperts"), r"type but got .*--model-arg experts_implementation=batched_mm\.$"),
+    (of("ReadsAValue"), "ReadsAValue cannot be run .*it reads a value of one"),
+    (of(phase="optimizer", optimizer=f"{OPTIMIZERS_OF}:ReadsAValue"), r"fake tensors: it reads a value of one\."),
+    (of(phase=FULL_STEP, optimizer=f"{OPTIMIZERS_OF}:EverySecondStep"), "the second and the third step of .* differ"),
+    (of(phase=FULL_STEP, optimizer="torch.optim:SGD", device="cuda"), "lets PyTorch choose `foreach` by the device"),
+]
 
 
-@pytest.mark.parametrize("name", NOT_COUNTED)
-def test_a_case_that_cannot_be_counted_says_why_and_needs_what_certainly_exists(name: str) -> None:
-    case, words = NOT_COUNTED[name]
+@pytest.mark.parametrize("case, words", NOT_COUNTED)
+def test_a_case_that_cannot_be_counted_says_why_and_needs_what_certainly_exists(
+    case: LanguageModelCase, words: str
+) -> None:
     counters, reason = counters_or_reason(case)
     assert counters is None
     assert re.search(words, reason or "")
@@ -440,17 +388,10 @@ CASE = of()
 
 
 @pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The cases that were counted, with a cache of the test's own."""
-    done: list[object] = []
-
-    def count(case: Case, libraries: Any = None) -> tuple[Counters | None, str | None]:
-        done.append(case)
-        return counters_or_reason(case, libraries)
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "counters_or_reason", count)
-    return done
+def counted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Counts, with a cache of the test's own."""
+    monkeypatch.setattr(module, "counters_or_reason", count := Mock(wraps=counters_or_reason))
+    return count
 
 
 @pytest.mark.parametrize("case, libraries, runs", [
@@ -458,39 +399,40 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     (attention_case(), None, 1), (replace(CASE, attention="a.py:b"), None, 2), (of(execution="compiled"), None, 2),
 ])  # fmt: skip
 def test_the_second_run_reads_what_the_first_counted_but_not_what_is_ones_own_or_uncounted(
-    case: Case, libraries: Any, runs: int, counted: list[object], tmp_path: Path
+    case: Case, libraries: Any, runs: int, counted: Mock, tmp_path: Path
 ) -> None:
     first, second = (module.kept_counters_or_reason(case, libraries) for _ in range(2))
     assert first == second == counters_or_reason(case, libraries)
-    assert (len(counted), len(list(tmp_path.rglob("*.json")))) == (runs, 2 - runs)
+    assert (counted.call_count, len(list(tmp_path.rglob("*.json")))) == (runs, 2 - runs)
+
+
+CHANGED: list[Callable[[pytest.MonkeyPatch], object]] = [
+    lambda patch: patch.setattr("torch.__version__", "9.9.9"),
+    lambda patch: patch.setattr("torch.version.git_version", "another"),
+    lambda patch: patch.setattr("torch.are_deterministic_algorithms_enabled", lambda: 1),
+    lambda patch: patch.setattr("numpy.__version__", "9"),
+    lambda patch: patch.setattr("platform.machine", lambda: "another"),
+    lambda patch: patch.setenv("TORCH_SOMETHING", "1"),
+    *(lambda patch, n=n: patch.setattr(module, "digest_of_suite", lambda: str(n)) for n in range(3)),
+]
 
 
 def test_a_change_of_what_a_count_depends_on_counts_again_and_the_oldest_states_are_removed(
-    counted: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: Mock, cache: Path
 ) -> None:
     """Each case and each library has counters of its own."""
     on_gpu = replace(CASE, device="cuda")
     for case, libraries in ((CASE, None), (on_gpu, None), (on_gpu, LIBRARIES), (replace(CASE, batch_size=3), None)):
         module.kept_counters_or_reason(case, libraries)
-    assert len(counted) == 4
-    changes: list[Callable[[pytest.MonkeyPatch], object]] = [
-        lambda patch: patch.setattr(torch, "__version__", "9.9.9"),
-        lambda patch: patch.setattr(torch.version, "git_version", "another"),
-        lambda patch: patch.setattr("numpy.__version__", "9"),
-        lambda patch: patch.setattr("platform.machine", lambda: "another"),
-        lambda patch: patch.setenv("TORCH_SOMETHING", "1"),
-        lambda patch: patch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: 1),
-        *(lambda patch, n=n: patch.setattr(module, "digest_of_suite", lambda: str(n)) for n in range(3)),
-    ]
-    for number, change in enumerate(changes, 5):
+    for change in CHANGED:
         with pytest.MonkeyPatch.context() as patch:
             change(patch)
             module.kept_counters_or_reason(CASE)
-        assert len(counted) == number
-    assert len(list((tmp_path / "transformer-perf-tests/counters").iterdir())) == module.MOST_FOLDERS
+    assert counted.call_count == 4 + len(CHANGED)
+    assert len(list((cache / "transformer-perf-tests/counters").iterdir())) == module.MOST_FOLDERS
 
 
-def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_path: Path) -> None:
+def test_a_broken_file_is_counted_and_written_again(counted: Mock, tmp_path: Path) -> None:
     whole = module.kept_counters_or_reason(CASE)
     (path,) = tmp_path.rglob("*.json")
     good = json.loads(path.read_text())
@@ -498,10 +440,10 @@ def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_p
     broken = [{**good, "counters": {name: kept[name] for name in kept.keys() - {"kernels"}}},
               {**good, "counters": {**kept, "unknown": 1}}, {**good, "case": "another"}]  # fmt: skip
     for content in ("", "{", "[]", "null", '{"case": "another", "counters": {}}', *map(json.dumps, broken)):
-        done = len(counted)
+        done = counted.call_count
         path.write_text(content)
         assert module.kept_counters_or_reason(CASE) == module.kept_counters_or_reason(CASE) == whole
-        assert len(counted) == done + 1, content
+        assert counted.call_count == done + 1, content
 
 
 def _count_in_a_process(folder: str) -> bool:
@@ -510,9 +452,7 @@ def _count_in_a_process(folder: str) -> bool:
         return all(module.kept_counters_or_reason(CASE) == counters_or_reason(CASE) for _ in range(3))
 
 
-def test_two_runs_at_once_read_whole_files_and_a_cache_that_cannot_be_written_costs_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_two_runs_at_once_read_whole_files_and_a_cache_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(pool.map(_count_in_a_process, [str(tmp_path), "/proc/nothing"] * 2))
     assert list(tmp_path.rglob(".unfinished*")) == []

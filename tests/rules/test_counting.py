@@ -10,16 +10,8 @@ import torch
 from torch import Tensor
 
 from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.predict.counting import (
-    ACTIVATIONS,
-    BACKWARD_PASS,
-    INPUTS,
-    PARAMETERS,
-    TEMPORARIES,
-    WEIGHT_COPIES,
-    Counting,
-    PartCounters,
-)
+from perf_tests.predict import counting as module
+from perf_tests.predict.counting import INPUTS, PARAMETERS, Counting, PartCounters
 
 KIB = 1024
 
@@ -54,16 +46,14 @@ def test_views_share_one_block() -> None:
     assert counted(views).peak_bytes == 3 * KIB
 
 
-def test_what_was_registered_counts_from_the_start_and_is_not_new_when_written() -> None:
+def test_what_was_registered_counts_from_the_start_and_what_is_claimed_is_what_has_no_category_yet() -> None:
+    """And nothing is new when it is written."""
     held = torch.zeros(KIB)
     part = counted(lambda: held.add_(1), inputs=[held])
     assert (part.live_at_start, part.peak_bytes, part.allocations.total()) == ({INPUTS: 4 * KIB}, 4 * KIB, 0)
-
-
-def test_what_is_claimed_is_what_has_no_category_yet() -> None:
     with Counting("cpu") as counting:
-        held = [block(1), block(2)]
-        counting.register(held[:1], PARAMETERS)
+        blocks = [block(1), block(2)]
+        counting.register(blocks[:1], PARAMETERS)
         counting.claim(INPUTS)
         with counting.part("it"):
             pass
@@ -96,7 +86,7 @@ def test_saved_are_the_tensors_that_autograd_keeps_each_block_once_and_no_parame
             more = y.exp() * y
         parts = counting.finished()
     assert {name: part.saved_bytes for name, part in parts.items()} == {"first": 4 * KIB, "second": 4 * KIB}
-    assert parts["first"].live_at_end == {PARAMETERS: 4 * KIB, ACTIVATIONS: 4 * KIB, TEMPORARIES: 4 * KIB}
+    assert parts["first"].live_at_end == {PARAMETERS: 4 * KIB, module.ACTIVATIONS: 4 * KIB, module.TEMPORARIES: 4 * KIB}
     assert more.shape == kept.shape
 
 
@@ -132,7 +122,7 @@ def test_autocasts_copies_of_weights_are_told_from_other_casts() -> None:
             kept.append(torch.nn.functional.linear(x, weight))
 
     part = counted(forward, parameters=[weight], inputs=[x])
-    assert (part.live_at_end[WEIGHT_COPIES], part.live_at_peak[WEIGHT_COPIES]) == (0, 64 * 64 * 2)
+    assert (part.live_at_end[module.WEIGHT_COPIES], part.live_at_peak[module.WEIGHT_COPIES]) == (0, 64 * 64 * 2)
 
 
 def test_a_block_is_named_by_the_line_that_made_it() -> None:
@@ -143,7 +133,7 @@ def test_a_block_is_named_by_the_line_that_made_it() -> None:
 
     line = forward_and_backward.__code__.co_firstlineno + 1
     places = {operator: place for _, operator, place in counted(forward_and_backward, inputs=[x]).allocations}
-    assert (places["aten.exp"], places["aten.mul"]) == (f"rules/test_counting.py:{line}", BACKWARD_PASS)
+    assert (places["aten.exp"], places["aten.mul"]) == (f"rules/test_counting.py:{line}", module.BACKWARD_PASS)
 
 
 def test_an_error_inside_leaves_no_mode_behind() -> None:

@@ -20,7 +20,7 @@ from perf_tests.report.cs336 import Entry, Question, problems, questions, short_
 from perf_tests.report.cs336_ours import CLOSED_FORMS, scores_saved
 from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Sources
 from tests.support.cs336 import COUNTED, checkout, everything, with_record
-from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed
+from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed, write_record
 
 QUESTION = Question("Times", "a_problem", "How long?", "pytest", "Because.", ("Size", "Context"), ())
 CELL: Json = {"size": "small", "context_length": 128}
@@ -70,14 +70,12 @@ def test_commands_have_known_files_options_and_values_and_those_of_several_sizes
             import_module(VERBS[verb]).add_arguments(parser)
             parser.parse_args(words)
             continue
-        files = [word for word in words if word.endswith(".py")]
         folder = ROOT / ("" if words[0].startswith("numerics_tests") else "perf_tests")
-        assert [name for name in files if not (folder / name).exists()] == [], command
+        assert all((folder / word).exists() for word in words if word.endswith(".py")), command
         typed = {name: value for name, value in pairwise([*words, "--end"]) if name.startswith("--")}
         for name, value in typed.items():
-            parse = known[name]
-            assert (parse is None) == value.startswith("--"), command
-            if parse is not None:
+            assert (known[name] is None) == value.startswith("--"), command
+            if (parse := known[name]) is not None:
                 parse(name, value)
         assert typed.get("--size", "small") == "small" or "--context" in typed, command
 
@@ -115,16 +113,17 @@ def test_figures_are_those_of_the_record(root: Path) -> None:
 
 def test_every_question_and_every_column_of_ours_has_a_figure_in_some_record(root: Path) -> None:
     """So each name in `cs336.toml` is one that a record or this code knows."""
-    both = with_record(root, everything()), Sources(ROOT, COUNTED)
+    sources = with_record(root, everything()), Sources(ROOT, COUNTED)
     of_counted = "allocations of a forward pass are the largest", "checkpoint has the smallest", "compiling save in"
     for question in questions():
-        answers = [question.entry(sources) for sources in both]
-        is_counted = "numerics_tests" in question.command or any(words in question.asked for words in of_counted)
-        assert answers[0].here or is_counted, question.asked
-        shown = {figure.column for answer in answers for figure in answer.here}
+        if "numerics_tests" in question.command or any(words in question.asked for words in of_counted):
+            continue
+        of_record, of_checkout = (question.entry(one).here for one in sources)
+        assert of_record, question.asked
+        shown = {figure.column for figure in (*of_record, *of_checkout)}
         for head in (column for source in question.here for column in source.get("columns", ())):
             pattern = ".+".join(map(re.escape, re.split(r"\{[^}]*\}", head)))
-            assert any(re.fullmatch(pattern, column) for column in shown) or is_counted, (question.asked, head)
+            assert any(re.fullmatch(pattern, column) for column in shown), (question.asked, head)
 
 
 def test_a_case_is_taken_from_the_newest_record_that_has_it(root: Path) -> None:
@@ -149,10 +148,8 @@ def test_a_ratio_is_of_one_record_and_every_figure_of_one_machine(root: Path) ->
     backward = record([timed(BACKWARD, phase="backward", **CELL)], written="2030-01-02")
     with_record(root, record([timed(**CELL)], written="2030-01-01"))
     assert here(with_record(root, backward, number=2), "twice its forward pass") == {}
-    for data, machine in (
-        ({**backward, "datetime": "2030-01-03"}, "newer-machine"),
-        (record([timed(**CELL)], written="2031-01-01"), "Linux-CPython-3.11-64bit"),
-    ):
+    newer, ignored = {**backward, "datetime": "2030-01-03"}, record([timed(**CELL)], written="2031-01-01")
+    for data, machine in ((newer, "newer-machine"), (ignored, "Linux-CPython-3.11-64bit")):
         assert here(with_record(root, data, machine), FORWARD_PASS) == {}
 
 
@@ -175,9 +172,8 @@ def test_records_of_a_run_answer_where_they_are_taken_and_those_that_do_not_are_
 
 def test_without_a_record_what_it_would_tell_is_not_recorded(root: Path) -> None:
     forward = entry(Sources(root), FORWARD_PASS)
-    assert forward.here == []
     assert forward.table is not None
-    assert {row[2] for row in forward.table.rows} == {cs336.NOT_RECORDED}
+    assert (forward.here, {row[2] for row in forward.table.rows}) == ([], {cs336.NOT_RECORDED})
     assert "write-up 001, P100-PCIe-16GB (ms)" in forward.table.header
     assert entry(Sources(root), "How long does a full training step take?").table is None
     assert cs336.UNKNOWN in cs336.markdown_page(Sources(root))
@@ -226,9 +222,6 @@ def test_a_name_that_nobody_knows_is_no_empty_answer() -> None:
             replace(QUESTION, here=[source]).entry(Sources(ROOT))
 
 
-# Figures that code computes
-
-
 def test_the_exercises_are_the_numerics_suites() -> None:
     """Their tables hold what numerics_tests asserts, and a question's label is their header's."""
     tables = exercises.tables()
@@ -251,8 +244,6 @@ def test_closed_forms_are_those_of_shapes_and_ledger() -> None:
 
 FIRST = ("not stated", "forward_backward", "write-up 009, H100 (ms)", "2.0")
 OTHERS = [("small", "full_step", "who/what (ms)", "OOM"), ("xl", "forward", "who/else, T4 (ms)", "876 ± 12")]
-
-
 CHOSEN: list[tuple[str, Json, Sequence[tuple[str, ...]]]] = [
     ("write-ups", {}, 4 * [FIRST]), ("write-ups", {"warm_eager": "yes"}, [FIRST]), ("who/what", {}, OTHERS[:1]),
     ("write-ups", {"warm": "no"}, 2 * [FIRST]), ("anyone", {"warm_eager": "yes"}, [FIRST, *OTHERS]),
@@ -263,9 +254,8 @@ def test_published_rows_are_chosen_and_named_as_asked(tmp_path: Path) -> None:
     lines = ["source,gpu,size,phase,compiled,warmup,mean_ms,std_ms,status"]
     ran = ("no,5", "no,1", "no,0", "yes,5")
     lines += [f"write-up 009 (a/b):x,H100 (inferred),,fwd_bwd,{how},2.0,,ok" for how in ran]
-    lines += ["who/what: y,unknown,small,full pass,no,5,,,OOM", "who/else,T4,xl,forward,no,5,875.5,12.1,ok"]
-    (tmp_path / "published").mkdir()
-    (tmp_path / "published/times.csv").write_text("\n".join(lines) + "\n")
+    lines += ["who/what: y,unknown,small,full pass,no,5,,,OOM", "who/else,T4,xl,forward,no,5,875.5,12.1,ok\n"]
+    write_record(tmp_path / "published/times.csv", "\n".join(lines))
     for whose, where, expected in CHOSEN:
         source = {"from": "times.csv", "whose": whose, "where": where, "columns": {"{whose} (ms)": "time"}}
         asked = replace(QUESTION, rows=("Size", "Phase"), published=[source])

@@ -6,6 +6,7 @@ A nightly test tries thousands of them.
 import io
 import lzma
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -44,22 +45,20 @@ def test_a_verb_that_fails_on_a_file_or_writes_beside_it_is_found() -> None:
 
 
 FILE, LINK, DEVICE, SPARSE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.GNUTYPE_SPARSE
+MEMBERS = [("../out", FILE), ("/out", FILE), ("a", LINK), ("a", DEVICE), ("a", SPARSE)]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("../out", FILE), ("/out", FILE), ("a", LINK), ("a", DEVICE), ("a", SPARSE)]
-)
+@pytest.mark.parametrize("name, kind", MEMBERS)
 def test_an_expedition_unpacks_nothing_but_files_below_its_folder(name: str, kind: bytes, tmp_path: Path) -> None:
+    """Of an absolute path the leading slash is dropped."""
     member, buffer = tarfile.TarInfo(name), io.BytesIO()
     member.type, member.linkname = kind, "/etc/passwd"
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.addfile(member)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / STATE).write_bytes(lzma.compress(buffer.getvalue()))
-    if name == "/out":  # the leading slash is dropped
+    refused = pytest.raises(ValueError, match=r"cannot be read: .*; take the folder of the slice before")
+    with nullcontext() if name == "/out" else refused:
         load_state(tmp_path / "state", tmp_path / "in")
-    else:
-        with pytest.raises(ValueError, match=r"cannot be read: .*; take the folder of the slice before"):
-            load_state(tmp_path / "state", tmp_path / "in")
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir()}
     assert left <= {f"in/{STATE}", "state/out"}

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -27,13 +28,6 @@ from tests.support.fake_cuda import GPU, TOTAL_BYTES, FakeCuda
 from tests.support.fake_device import linux_says
 
 MIB, GIB = 2**20, 2**30
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    return FakeCuda(monkeypatch)
-
-
 V2, V1 = "/sys/fs/cgroup/memory.", "/sys/fs/cgroup/memory/memory."
 
 
@@ -47,13 +41,11 @@ GROUPS: list[tuple[dict[str, str], int | None, int]] = [
 ]
 
 
-@pytest.mark.parametrize("groups, limit, available", GROUPS)
-def test_the_hosts_memory_is_what_machine_and_control_group_both_leave(
-    groups: dict[str, str], limit: int | None, available: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    linux_says(monkeypatch, {"/proc/meminfo": "MemTotal: 90 kB\nMemAvailable: 50 kB\n", **groups})
-    found = (devices.control_group_bytes() or [None])[0], devices.available_bytes(), devices.total_bytes()
-    assert found == (limit, available, 90 * 1024)
+def test_the_hosts_memory_is_what_machine_and_control_group_both_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    for groups, limit, available in GROUPS:
+        linux_says(monkeypatch, {"/proc/meminfo": "MemTotal: 90 kB\nMemAvailable: 50 kB\n", **groups})
+        found = (devices.control_group_bytes() or [None])[0], devices.available_bytes(), devices.total_bytes()
+        assert found == (limit, available, 90 * 1024)
 
 
 def test_growth_is_capped_by_the_budget_below_the_systems_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +109,7 @@ def test_of_a_slice_of_a_gpu_its_own_memory_counts_and_a_case_that_does_not_fit_
     workbench = set_up(replace(SETTINGS, device="cuda:0"))
     assert workbench.budget_bytes == total - 3 * GIB
     assert cuda.limit.call_args.args[0] == pytest.approx(0.7)
-    refusal = workbench.why_not(attention_case(device="cuda", sequence_length=2**20))
-    assert refusal is not None
+    refusal: Any = workbench.why_not(attention_case(device="cuda", sequence_length=2**20))
     assert f"7.0 GiB may be used ({name} has 10.0 GiB: 9.0 GiB free, 1.0 GiB used)" in refusal.reason
 
 
@@ -134,11 +125,8 @@ def test_events_tell_seconds_and_a_hold_lasts_at_any_rate(cuda: FakeCuda, monkey
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event if enable_timing else None)
     monkeypatch.setattr(devices, "spin_cuda", spin := Mock())
     device = CudaDevice(GPU)
-    first, second = device.record_event(), device.record_event()
-    assert event.record.call_count == 2
-    assert first is not None
-    assert second is not None
-    assert (first.seconds_until(second), first.is_done()) == (2e-3, False)
+    events: list[Any] = [device.record_event(), device.record_event()]
+    assert (events[0].seconds_until(events[1]), events[0].is_done(), event.record.call_count) == (2e-3, False, 2)
     device.hold(0.05)
     assert 0.05 * 2.9e9 <= spin.call_args.args[0] <= 0.1 * 2.9e9
 
@@ -146,8 +134,7 @@ def test_events_tell_seconds_and_a_hold_lasts_at_any_rate(cuda: FakeCuda, monkey
 def test_the_libraries_rules_are_those_of_the_gpu_that_is_named(cuda: FakeCuda) -> None:
     for major, mebibytes in ((9, 32), (8, 8.125)):
         cuda.sees((major, 0))
-        libraries = libraries_here(GPU)
-        assert libraries is not None
+        libraries: Any = libraries_here(GPU)
         assert libraries.workspace_bytes == mebibytes * MIB
     assert libraries_here(CPU) is None
 
@@ -177,21 +164,14 @@ def test_a_compilers_cache_is_cold_once_anything_was_generated() -> None:
     assert states == [None, "warm", "cold"]
 
 
-SHAPE = (2, 64, 16)
-
-
-def test_our_call_takes_a_fused_kernel() -> None:
-    ours, dtypes = ATTENTION["sdpa"].build(), (torch.float32, torch.bfloat16)
-    for shape, records_graph, dtype in product((SHAPE, (2, 4, 64, 16)), (False, True), dtypes):
-        assert sdpa_backend(ours, shape, dtype, CPU, records_graph) == "flash"
-
-
 def test_the_kernel_that_ran_is_named_and_attention_without_the_call_has_none() -> None:
-    """Without a head dimension it is the math path, the reason for the one in `sdpa_attention`."""
-    without = partial(scaled_dot_product_attention, is_causal=True)
+    """Ours is fused. Without a head dimension it is the math path, the reason for the one in `sdpa_attention`."""
+    ours, without, shape = ATTENTION["sdpa"].build(), partial(scaled_dot_product_attention, is_causal=True), (2, 64, 16)
+    for size, records_graph, dtype in product((shape, (2, 4, 64, 16)), (False, True), (torch.float32, torch.bfloat16)):
+        assert sdpa_backend(ours, size, dtype, CPU, records_graph) == "flash"
     with sdpa_kernel(SDPBackend.MATH):
-        forced = sdpa_backend(ATTENTION["sdpa"].build(), SHAPE, torch.float32, CPU, records_graph=True)
-    found = [sdpa_backend(one, SHAPE, torch.float32, CPU, records_graph=True) for one in (without, naive_attention)]
+        forced = sdpa_backend(ours, shape, torch.float32, CPU, records_graph=True)
+    found = [sdpa_backend(one, shape, torch.float32, CPU, records_graph=True) for one in (without, naive_attention)]
     assert [forced, *found] == ["math", "math", None]
 
 

@@ -15,10 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests.bench.recording import MeasuringSession
 from perf_tests.bench.session import noted, session_of
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.records.journal import Journal, JournalContents
+from perf_tests.records.journal import Journal
 from perf_tests.run import ends as run_ends
 from perf_tests.run.ends import TimeLimit, Timeout, eta, keep_ratio, kept_ratio, predicted_seconds
 from perf_tests.run.termination import TerminatedError, Termination
@@ -31,29 +31,32 @@ DEVICE = CpuDevice(CPU)
 
 
 TIMED_OUT, FAULT = "Timeout (0:00:01)!", "Fatal Python error: Segmentation fault"
-DEATHS: dict[str, tuple[int, str | None, str | None]] = {
-    "of a case of another run": (0, TIMED_OUT, None),
-    "once": (1, None, None),
-    "twice": (2, None, "process_died"),
-    "twice, and it said of what": (2, FAULT, "process_died"),
-    "once, as it did not return in time": (1, TIMED_OUT, "timed_out"),
-}
+DEATHS: list[tuple[int, str | None, str | None]] = [
+    # how often the process died in a case, what it said last, and the outcome
+    (0, TIMED_OUT, None),  # of a case of another run
+    (1, None, None),
+    (2, None, "process_died"),
+    (2, FAULT, "process_died"),
+    (1, TIMED_OUT, "timed_out"),
+]
 
 
-@pytest.mark.parametrize("name", DEATHS)
-def test_a_case_that_killed_it_is_tried_once_more(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deaths, last_words, outcome = DEATHS[name]
-    facts = header([BACKWARD, FORWARD_ID])
-    journal, contents = Journal.create(tmp_path, facts), JournalContents(facts)
+@pytest.mark.parametrize("deaths, last_words, outcome", DEATHS)
+def test_a_case_that_killed_it_is_tried_once_more(
+    deaths: int,
+    last_words: str | None,
+    outcome: str | None,
+    measuring: MeasuringSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contents = measuring.contents
     for _ in range(deaths):
         contents.add("started", FORWARD_ID)
     contents.out_of_time = last_words == TIMED_OUT
     contents.fatal_error = None if contents.out_of_time else last_words
     monkeypatch.setattr(Journal, "log_crashes", keep := Mock())
     items = [benchmark(language_model_case(), "kernels", case_id) for case_id in (BACKWARD, FORWARD_ID)]
-    session = MeasuringSession(journal, contents, Progress(None))
-    spared = run_ends.quarantine(items, session, Outcome("process_died", "somehow"))
-    journal.close()
+    spared = run_ends.quarantine(items, measuring, Outcome("process_died", "somehow"))
     assert [(row["outcome"], row["pass"]) for row in contents.outcomes] == ([(outcome, "kernels")] if outcome else [])
     assert spared == (items if outcome is None else items[:1])
     assert keep.called is (deaths == 1 and outcome is None), "for the one that is tried again"
@@ -99,12 +102,11 @@ RUNS: dict[str, tuple[dict[Any, float], dict[Any, float], float, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_ends_before_the_case_that_would_end_too_late(name: str) -> None:
-    seconds, changed, began_at, runs = RUNS[name]
-    played = Played({**TEN, **changed}, began_at)
-    assert played.play(seconds) == list(seconds)[:runs]
-    assert played.limit.is_reached is (runs < len(seconds))
+def test_a_run_ends_before_the_case_that_would_end_too_late() -> None:
+    for name, (seconds, changed, began_at, runs) in RUNS.items():
+        played = Played({**TEN, **changed}, began_at)
+        assert played.play(seconds) == list(seconds)[:runs], name
+        assert played.limit.is_reached is (runs < len(seconds))
 
 
 def test_a_case_that_timed_out_says_nothing_of_the_next() -> None:
@@ -150,13 +152,10 @@ def test_a_prediction_holds_set_up_and_compiling() -> None:
 @pytest.fixture
 def timeout() -> Timeout:
     """Gives a case a tenth of a second, and as long again to return."""
-    session = Mock()
-    session.contents.header = header()
-    config = Mock(stash=stash_of(workbench=Mock(session=session)))
-    config.pluginmanager.getplugin.return_value = None
-    limit = Timeout(config, Mock(), Mock())
+    session = Mock(**{"contents.header": header()})
+    config = Mock(stash=stash_of(workbench=Mock(session=session)), **{"pluginmanager.getplugin.return_value": None})
+    limit = Timeout(config, Mock(seconds=lambda item: 0.0), Mock())
     limit.least_seconds = limit.grace_seconds = 0.1
-    limit.predict = lambda item: 0.0
     return limit
 
 
@@ -189,12 +188,6 @@ def test_c_code_that_does_not_return_ends_the_process_with_the_outcome_in_the_jo
     session: Any = session_of(timeout.config).workbench.session
     assert session.not_measured.call_args.args[2].outcome == "timed_out"
     assert "this process ends; resume with `pytest" in capfd.readouterr().err
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
 
 
 @pytest.mark.usefixtures("cache")

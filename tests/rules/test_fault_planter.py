@@ -44,11 +44,9 @@ DISCOUNT = ("0.9", "0.8")
 
 
 def entry(old: str, new: str, owner: str = "price", caught: bool = True, why: str = "") -> str:
-    owner = owner and f"test_shop.py::test_{owner}"
-    return (
-        f"[[fault]]\nfile = 'shop.py'\nold = '{old}'\nnew = '{new}'\n"
-        f"owner = '{owner}'\ncaught = {str(caught).lower()}\nwhy = '{why}'\n"
-    )
+    known = {"file": "shop.py", "old": old, "new": new, "owner": owner and f"test_shop.py::test_{owner}", "why": why}
+    lines = [f"{name} = '{value}'" for name, value in known.items()]
+    return "\n".join(["[[fault]]", *lines, f"caught = {str(caught).lower()}\n"])
 
 
 Plant = Callable[..., tuple[int, str, dict[str, str]]]
@@ -58,9 +56,8 @@ Plant = Callable[..., tuple[int, str, dict[str, str]]]
 def plant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plant:
     """The exit code, what is printed, and the verdict by name of the fault; `rooms` are added to the tree."""
     root = tmp_path / "root"
-    (root / "tests" / "faults").mkdir(parents=True)
-    (root / "wheels").mkdir()
-    (root / "pack" / "wheels").mkdir(parents=True)
+    for folder in ("tests/faults", "wheels", "pack/wheels"):
+        (root / folder).mkdir(parents=True)
     (root / "shop.py").write_text(SHOP)
     (root / "test_shop.py").write_text(TESTS.format(left=str(tmp_path / "left")))
 
@@ -93,8 +90,7 @@ FAULTS = {
 def test_each_fault_has_its_verdict_and_fails_where_it_is_listed_as_caught_and_is_not(plant: Plant) -> None:
     code, said, verdicts = plant(shop="\n".join(FAULTS))
     assert (code, list(verdicts.values())) == (1, list(FAULTS.values()))
-    score = said.splitlines()[-1]
-    assert score == "2 of 10 faults caught: 3 stale, 2 SURVIVED, 2 owner fails, 1 no owner"
+    assert said.splitlines()[-1] == "2 of 10 faults caught: 3 stale, 2 SURVIVED, 2 owner fails, 1 no owner"
     for number, expected in ((1, 0), (3, 1), (4, 0), (5, 0), (6, 1), (9, 1)):
         assert plant("--only", f"shop:{number}")[0] == expected
 

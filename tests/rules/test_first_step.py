@@ -35,9 +35,9 @@ class Seen(Measure):
         return sum(gradients), sum(tensor.nbytes for tensor in tensors_in(self.training.optimizer.state.values()))
 
 
-def seen(training: Training, zero_grad: str = "before-forward") -> Seen:
+def seen(training: Training) -> Seen:
     tokens, measure = random_tokens(), Seen(training)
-    case = language_model_case(phase="first_step", optimizer="loop", zero_grad=zero_grad)
+    case = language_model_case(phase="first_step", optimizer="loop", zero_grad=training.zero_grad)
     benchmark.test_first_step(case, training, Batch(tokens, tokens), measure)
     return measure
 
@@ -47,13 +47,12 @@ def a_training(**options: str) -> Training:
 
 
 def test_each_round_finds_neither_gradients_nor_moments_and_makes_both() -> None:
-    training = a_training()
-    measure = seen(training)
+    measure = seen(training := a_training())
     weights = sum(weight.nbytes for weight in training.model.parameters())
     assert measure.before == [(0, 0)] * 3
     assert all(gradients == weights and state > 2 * weights for gradients, state in measure.after)
-    cleared = seen(a_training(zero_grad="before-step"), "before-step")
-    assert cleared.after == [(0, 0)] * 3, "without gradients an update makes no moments"
+    cleared = seen(a_training(zero_grad="before-step")).after
+    assert cleared == [(0, 0)] * 3, "without gradients an update makes no moments"
 
 
 def test_state_that_an_optimizer_has_before_its_first_step_stays() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -53,9 +54,8 @@ def test_a_figure_and_its_spread_end_at_one_place_two_digits_into_the_spread(val
 
 
 def test_a_range_is_in_the_largest_unit_that_its_higher_end_fills() -> None:
-    assert [shown.duration_range(5e-4, 1.0), shown.duration_range(5e-4, 1e-3), shown.duration_range(0.2, 0.5)] == [
-        "0.0005 to 1 s", "0.5 to 1 ms", "200 to 500 ms",
-    ]  # fmt: skip
+    for text, ends in {"0.0005 to 1 s": (5e-4, 1.0), "0.5 to 1 ms": (5e-4, 1e-3), "200 to 500 ms": (0.2, 0.5)}.items():
+        assert shown.duration_range(*ends) == text
 
 
 FIGURES = {
@@ -80,21 +80,13 @@ STRANGE: tuple[object, ...] = (None, "1", True, False, [1], {}, math.nan, math.i
 def test_what_is_no_finite_number_is_a_dash() -> None:
     for value in STRANGE:
         row = {"x": value, "mean_seconds": value}
-        assert shown.finite(value) is None
-        assert {
-            shown.figure_in(row, "x"),
-            shown.percent_in(row, "x"),
-            shown.count_in(row, "x"),
-            shown.mean_in(row, "x", 1.0),
-        } == {DASH}
+        texts = [of(row, "x") for of in (shown.figure_in, shown.percent_in, shown.count_in)]
+        assert (shown.finite(value), {*texts, shown.mean_in(row, "x", 1.0)}) == (None, {DASH})
     assert shown.duration(None) == DASH
     known = {"x": 0.125, "zero": 0.0, "bytes": 3 * 2**19, "mean_seconds": 0.0125, "std": 0.001, "odd": "?"}
     assert [shown.mean_in(known, "std", 1e3), shown.mean_in(known, "odd", 1e3)] == ["12.5 ± 1.0", "12.50"]
-    assert [shown.percent_in(known, "x"), shown.percent_in(known, "zero"), shown.figure_in(known, "x", 8)] == [
-        "12.5",
-        "0.0",
-        "1.000",
-    ]
+    assert [shown.percent_in(known, name) for name in ("x", "zero")] == ["12.5", "0.0"]
+    assert shown.figure_in(known, "x", 8) == "1.000"
     assert [shown.mebibytes_in(known, "bytes"), shown.count_in(known, "bytes")] == ["1.500", "1.57286e+06"]
 
 
@@ -109,9 +101,6 @@ def test_columns_are_aligned_whatever_their_width() -> None:
     assert lines == ["case             a  words ", "x            12345  one   ", "a long name      1  twenty"]
     columns: shown.Columns[int] = {"n": str, "double": lambda row: str(2 * row)}
     assert shown.column_table(columns, [1, 20]) == ["n   double", "1        2", "20      40"]
-
-
-# Text.
 
 
 CHARACTERS = "abc \n\t\x1b\x07\ud800\u2028|&%$#_{}\\<>[]()\"'`~^*!@=+-±é"
@@ -150,17 +139,21 @@ def test_a_name_stays_one_string_in_typst(text: str) -> None:
     assert outside == re.sub(r'"(?:[^"\\]|\\.)*"', '""', shown.typst([one_row("plain")]))
 
 
-@pytest.mark.parametrize("no_color, force_color, is_painted", [("", "", False), ("", "1", True), ("1", "1", False)])
-def test_verdicts_are_painted_where_the_output_has_colours(
-    no_color: str, force_color: str, is_painted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+COLOURS: list[tuple[bool, dict[str, str], bool]] = [
+    (False, {}, False), (False, {"FORCE_COLOR": "1"}, True), (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    (True, {}, True), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False),
+]  # fmt: skip
+
+
+def test_verdicts_are_painted_where_the_output_has_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     """The words stay; a change of a step is red where it is slower."""
-    monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setenv("FORCE_COLOR", force_color)
     row, step = "forward a  SLOWER  +12.0%  OK", "forward a  +12.0%  +10.5% to +13.5%  -3.0%  x"
-    assert shown.has_colours() == is_painted
-    said = shown.painted(row, shown.has_colours()), shown.painted(step, shown.has_colours(), shown.STEPS)
-    if is_painted:
-        row = row.replace("SLOWER", "\x1b[31mSLOWER\x1b[0m")
-        step = step.replace("  +12.0%", "\x1b[31m  +12.0%\x1b[0m").replace("  -3.0%", "\x1b[32m  -3.0%\x1b[0m")
-    assert said == (row, step)
+    red = step.replace("  +12.0%", "\x1b[31m  +12.0%\x1b[0m").replace("  -3.0%", "\x1b[32m  -3.0%\x1b[0m")
+    for is_terminal, changes, is_painted in COLOURS:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm", **changes}.items():
+            monkeypatch.setenv(name, value)
+        assert shown.has_colours() is is_painted, changes
+    for is_painted in (True, False):
+        said = shown.painted(row, is_painted), shown.painted(step, is_painted, shown.STEPS)
+        assert said == ((row.replace("SLOWER", "\x1b[31mSLOWER\x1b[0m"), red) if is_painted else (row, step))
