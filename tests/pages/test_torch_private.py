@@ -26,10 +26,12 @@ def private_parts(source: str) -> list[str]:
         match node:
             case ast.Attribute(attr=attribute) if attribute.startswith("_"):
                 names.append(ast.unparse(node))
-            case ast.Call(ast.Name("getattr" | "hasattr"), [owner, ast.Constant(text), *_]):
+            case ast.Call(ast.Name("getattr" | "hasattr"), [owner, ast.Constant(str(text)), *_]):
                 names.append(f"{ast.unparse(owner)}.{text}")
-            case ast.Call(ast.Attribute(attr="import_module") | ast.Name("import_module"), [ast.Constant(text), *_]):
-                names.append(str(text))
+            case ast.Call(
+                ast.Attribute(attr="import_module") | ast.Name("import_module"), [ast.Constant(str(text)), *_]
+            ):
+                names.append(text)
     split = (name.partition(".") for name in names)
     whole = (imported.get(first, first) + dot + rest for first, dot, rest in split)
     return [name for name in whole if PRIVATE.fullmatch(name)]

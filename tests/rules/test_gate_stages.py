@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -271,7 +272,7 @@ def test_a_whole_run_is_judged_as_its_pair_values_are_alone_or_in_a_batch() -> N
     cases.append(SimulatedCase("far slower", slowdown=0.5, pair_spread=0.01))
     courses = [replay_stages(gate_run(cases, seed=seed), RULES) for seed in range(5)]
     for course in courses:
-        confirmed = judged(course.screening.values, lambda wanted, course=course: course.by_clock["wall"]).confirmed
+        confirmed = judged(course.screening.values, Mock(return_value=course.by_clock["wall"])).confirmed
         assert confirmed.slower.tolist() == course.confirmed.slower.tolist()
         assert confirmed.cleared.tolist() == course.confirmed.cleared.tolist()
     values = [course.screening.values for course in courses]
