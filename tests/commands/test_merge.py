@@ -62,6 +62,7 @@ def with_setting(data: Json, **facts: Any) -> Json:
     return with_suite(data, settings={**data["suite"]["settings"], **facts})
 
 
+NOT_WHOLE = "was not recorded whole with --shard K/N"
 REFUSED: dict[str, tuple[list[Json], str]] = {
     "a shard is missing": ([FIRST], "Beside machine/0001_abc, of 2 shards 2/2 is missing"),
     "the first shard is missing": ([SECOND], "Beside machine/0001_abc, of 2 shards 1/2 is missing"),
@@ -73,13 +74,10 @@ REFUSED: dict[str, tuple[list[Json], str]] = {
     "of other shares": ([FIRST, with_setting(SECOND, shard=[2, 3])], "differ in number of shards: 2 and 3"),
     "of a case in two": ([FIRST, shard(2, {FORWARD: 0, BACKWARD: 2})], f"both hold {FORWARD}"),
     "of two grids": ([FIRST, shard(2, {FULL_STEP: 0, BACKWARD: 7})], "of different grids"),
-    "no shard": ([record([timed()])], "was not recorded whole with --shard K/N"),
-    "a shard with a row too few": ([FIRST, {**SECOND, "outcomes": []}], "was not recorded whole with --shard K/N"),
-    "a damaged shard": ([FIRST, with_setting(SECOND, shard="2/2")], "was not recorded whole with --shard K/N"),
-    "a shard with damaged drivers": (
-        [FIRST, with_suite(SECOND, other_drivers=1)],
-        "was not recorded whole with --shard K/N",
-    ),
+    "no shard": ([record([timed()])], NOT_WHOLE),
+    "a shard with a row too few": ([FIRST, {**SECOND, "outcomes": []}], NOT_WHOLE),
+    "a damaged shard": ([FIRST, with_setting(SECOND, shard="2/2")], NOT_WHOLE),
+    "a shard with damaged drivers": ([FIRST, with_suite(SECOND, other_drivers=1)], NOT_WHOLE),
     "of more shards than there can be": ([with_setting(FIRST, shard=[1, 10**15])], "2/1000000000000000, "),
 }
 

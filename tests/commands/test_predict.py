@@ -49,52 +49,38 @@ def test_rules_of_cudas_libraries_and_ranges_are_printed_where_they_are_known(ve
 SCREENS = {
     # 67 and a dash, as published; and the order that would have made the third one fit.
     "--size 2.7B --context 256,512 --zero-grad after-forward --optimizer loop --gpu A100-80GB": (
-        1,
-        r"\n256 .* GB +(66|67)\.\d+ GB",
-        r"\n512 .* GB +- ",
-        "context 512 fits only if gradients are cleared before the forward pass",
-        "gradients set to None after the forward pass",
+        r"\n256 .* GB +(66|67)\.\d+ GB.*\n512 .* GB +- .*gradients set to None after the forward pass.*"
+        "context 512 fits only if gradients are cleared before the forward pass"
     ),
     f"{STEP} --gpu=T4 --batch-size=1,2048": (
-        1,
-        "^A training step of tiny at context 64, fp32, naive attention",
-        r"\nbatch +forward pass ",
-        r"\n1 .* fits ",
-        "\nbatch 2048 does not fit: its peak is ",
+        "^A training step of tiny at context 64, fp32, naive attention.*"
+        r"\nbatch +forward pass .*\n1 .* fits .*\nbatch 2048 does not fit: its peak is "
     ),
     f"{STEP} --gpu=T4 --zero-grad=before-step --hold=former-pass": (
-        0,
-        "assumes AdamW foreach, which never has gradients.* set to None before the step .* are kept .*eager",
+        "assumes AdamW foreach, which never has gradients.* set to None before the step .* are kept .*eager"
     ),
     f"{STEP} --gpu=T4 --checkpoint=none,block": (
-        0,
-        r"\n--checkpoint none .*\n--checkpoint block ",
-        "fastest that fits: --checkpoint none, ",
+        r"\n--checkpoint none .*\n--checkpoint block .*fastest that fits: --checkpoint none, "
     ),
-    f"{STEP} --gpu={SMALL_CARD}": (1, "does not fit on memory=0.5GiB"),
-    f"{STEP} --gpu={SMALL_CARD} --checkpoint=all --batch-size=64": (1, r"fastest that fits: none\n$"),
+    f"{STEP} --gpu={SMALL_CARD}": "does not fit on memory=0.5GiB",
+    f"{STEP} --gpu={SMALL_CARD} --checkpoint=all --batch-size=64": r"fastest that fits: none\n$",
     f"--context=8 --gpu=A100-80GB --model={MODELS}:Averaging": (
-        0,
-        rf"^A training step of planted_models \({MODELS}:Averaging\) at context 8",
+        rf"^A training step of planted_models \({MODELS}:Averaging\) at context 8"
     ),
     f"{ON_RANKS} --interconnect=450GB/s": (
-        0,
-        "on each of 8 ranks, fsdp2\nfits on H100",
-        "a rank sends",
-        "exposed communication",
-        "fewest ranks",
+        "on each of 8 ranks, fsdp2\nfits on H100.*a rank sends.*exposed communication.*fewest ranks"
     ),
-    ON_RANKS: (0, "no time: give what a rank can send with --interconnect 450GB/s"),
-    f"{ATTENTION} --sequence-length=256,16384": (1, f"^Attention alone, batch {ATTENTION_BATCH_SIZE}, fp32, on T4\n"),
+    ON_RANKS: "no time: give what a rank can send with --interconnect 450GB/s",
+    f"{ATTENTION} --sequence-length=256,16384": f"^Attention alone, batch {ATTENTION_BATCH_SIZE}, fp32, on T4\n",
 }
+SCREENS_OF_NO_FIT = ("2.7B", "2048", SMALL_CARD, "16384")
 
 
 @pytest.mark.parametrize("words", SCREENS)
 def test_a_screen_says_whether_it_fits_and_what_it_assumes(verb: Verb, words: str) -> None:
-    fits, *patterns = SCREENS[words]
     code, text, _ = verb("predict", *words.split())
-    assert code == fits
-    assert [pattern for pattern in patterns if not re.search(str(pattern), text)] == []
+    assert code == any(word in words for word in SCREENS_OF_NO_FIT)
+    assert re.search(SCREENS[words], text, re.DOTALL), text
 
 
 def test_attention_alone_is_of_the_batch_that_is_typed(verb: Verb) -> None:
@@ -134,6 +120,7 @@ OF_A_STEP = (
     "--hold=former-pass", "--checkpoint=none", "--parallel=ddp", "--world=2", "--interconnect=450GB/s",
     "--bucket-mb=25", "--reshard=yes",
 )  # fmt: skip
+OF_NO_ATTENTION = r"^{} is for a training step; it does not apply to attention alone\.\n$"
 ON_T4 = f"{STEP} --gpu=T4"
 REFUSED = {
     f"{STEP} --gpu=Z9000": r"GPU 'Z9000' has no datasheet here; known: .*A100.*by its peaks.*memory=",
@@ -147,9 +134,9 @@ REFUSED = {
     f"{ON_T4} --context=64,128 --checkpoint=all": "--context and --checkpoint are both lists; compare one at a time",
     f"{ON_T4} --batch-size=4,8 --checkpoint=all": "--batch-size and --checkpoint are both lists; compare one at a time",
     f"{ATTENTION} --batch-size=4,8": "--batch-size '4,8' is a list; attention alone takes one batch size",
+    f"{ON_T4} --checkpoint=some": "checkpoint is 'some'; it must be none",
     f"{ON_T4} --attention=flash": "--attention 'flash' is unknown; choose from naive, sdpa",
     f"{ON_T4} --execution=jit": "--execution 'jit' is unknown; choose from eager",
-    f"{ON_T4} --checkpoint=some": "checkpoint is 'some'; it must be none",
     f"{ON_T4} --precision=fp8": "--precision 'fp8' is unknown; choose from fp32",
     f"{ON_T4} --zero-grad=never": "--zero-grad 'never' is unknown",
     f"{ON_T4} --hold=breath": "--hold 'breath' is unknown",
@@ -170,12 +157,7 @@ REFUSED = {
     f"{ON_T4} --parallel=ddp --world=2 --checkpoint=all": "--parallel takes one context, batch size and checkpoint",
     "--gpu=T4 --head-dim=wide": "not a whole number",
     "--gpu=T4 --sequence-length=0": "at least 1",
-    **{
-        f"{ATTENTION} --sequence-length=256 {typed}": (
-            rf"^{typed.partition('=')[0]} is for a training step; it does not apply to attention alone\.\n$"
-        )
-        for typed in OF_A_STEP
-    },
+    **{f"{ATTENTION} --sequence-length=256 {typed}": OF_NO_ATTENTION.format(*typed.split("=")) for typed in OF_A_STEP},
 }
 
 

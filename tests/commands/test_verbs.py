@@ -170,6 +170,8 @@ def test_help_lists_every_verb(verb: Verb) -> None:
     assert [*re.findall(r"^  (\w+) +\w.*\.$", shown, re.M)] == list(VERBS)
     assert list(GROUPS) == re.findall(r"^(\w[\w ]+):$", shown.partition("own\n")[2], re.M)
     assert next(iter(VERBS)) == "run", "it is needed first"
+    code, _, said = verb("nosuchverb")
+    assert (code, "nosuchverb" in said) == (2, True)
     files = {f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")}
     assert files <= set(VERBS.values()), "each file is a verb's"
 

@@ -10,20 +10,11 @@ from claims.gate import KEPT, trials_under
 from perf_tests.gate.samples import Clock, GateSamples
 from perf_tests.gate.stages import interim_analyses
 from perf_tests.gate.statistics import estimate, fit_prior, moderated, pair_values
+from tests.support import simulated_suites as simulated
 from tests.support.gate_words import MODES, judged
 from tests.support.invented_history import invented
 from tests.support.simulated_launches import RULES
-from tests.support.simulated_suites import (
-    COVERAGE,
-    PAIRS_SHOWN,
-    SIMULATED_POWER,
-    Machine,
-    alarms_of_unchanged,
-    coverage,
-    covers,
-    planted,
-    recorded_values,
-)
+from tests.support.simulated_suites import Machine
 
 SUITES, TRIALS, SEED = 10_000, 3000, 2027
 CLAIMED_BIAS, CLAIMED_CLEARED = 0.005, 0.95
@@ -43,21 +34,21 @@ UNCHANGED = {
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_at_most_one_unchanged_suite_of_a_hundred_is_called_slower(name: str) -> None:
     machine, slowdown = UNCHANGED[name]
-    alarms, cleared = alarms_of_unchanged(np.random.default_rng(SEED), machine, slowdown, SUITES)
+    alarms, cleared = simulated.alarms_of_unchanged(np.random.default_rng(SEED), machine, slowdown, SUITES)
     # At the margin itself alpha is spent in full, so that no number of suites shows a rate below it.
     assert alarms.limits[0 if slowdown else 1] <= RULES.alpha
     assert machine != Machine(0.01) or cleared >= CLAIMED_CLEARED
-    for pairs in PAIRS_SHOWN:
-        for share in coverage(np.random.default_rng(SEED), machine, slowdown, TRIALS, pairs):
-            assert share.limits[1] >= COVERAGE
+    for pairs in simulated.PAIRS_SHOWN:
+        for share in simulated.coverage(np.random.default_rng(SEED), machine, slowdown, TRIALS, pairs):
+            assert share.limits[1] >= simulated.COVERAGE
 
 
-@pytest.mark.parametrize("slowdown, power", SIMULATED_POWER.items())
+@pytest.mark.parametrize("slowdown, power", simulated.SIMULATED_POWER.items())
 @pytest.mark.parametrize("spread", [0.005, 0.01, 0.02])
 def test_a_slowdown_is_found_with_the_power_that_is_claimed_and_its_size_unbiased(
     spread: float, slowdown: float, power: float
 ) -> None:
-    found, _, bias = planted(np.random.default_rng(SEED), Machine(spread), slowdown, TRIALS)
+    found, _, bias = simulated.planted(np.random.default_rng(SEED), Machine(spread), slowdown, TRIALS)
     assert found.limits[0] >= power
     assert abs(bias) <= CLAIMED_BIAS
 
@@ -92,11 +83,11 @@ def test_early_looks_at_the_kept_launches_are_far_from_a_call(unchanged: list[Ga
 
 @pytest.mark.parametrize("clock", get_args(Clock))
 def test_intervals_cover_nothing_changed_in_the_kept_runs(unchanged: list[GateSamples], clock: Clock) -> None:
-    values = recorded_values(unchanged, clock)
-    for pairs in PAIRS_SHOWN:
+    values = simulated.recorded_values(unchanged, clock)
+    for pairs in simulated.PAIRS_SHOWN:
         runs = values[: len(values) // pairs * pairs].reshape(-1, pairs, values.shape[1]).swapaxes(1, 2)
-        share = covers(moderated(alone := estimate(runs), fit_prior(alone)), 0.0)
-        assert share.count / share.of >= COVERAGE
+        share = simulated.covers(moderated(alone := estimate(runs), fit_prior(alone)), 0.0)
+        assert share.count / share.of >= simulated.COVERAGE
 
 
 def test_a_history_finds_steps_of_a_tenth_and_hardly_names_one_that_is_none() -> None:

@@ -12,22 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claims.gate import (
-    FILE,
-    KEPT,
-    PROOFS,
-    Trial,
-    cleared_in,
-    errors_of,
-    finished_trials,
-    is_injected,
-    read_trial,
-    say,
-    screening_seconds,
-    slowed_in,
-    suites_of,
-    trials_under,
-)
+from claims import gate
+from claims.gate import FILE, KEPT, Trial, trials_under
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
 from perf_tests.gate.statistics import decide_clock, pair_values
@@ -39,7 +25,7 @@ from tests.support.simulated_suites import recorded_values, relabelled
 
 def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
     trials, text = trials_under(KEPT), " ".join(EVIDENCE.split())
-    say(trials)
+    gate.say(trials)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
     assert [line.rstrip() for line in indented(block(EVIDENCE, "worth")) if line] == said
     runs = [trial.samples for trial in trials["false-alarms"] if trial.says_something]
@@ -47,13 +33,13 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
     alarms = relabelled(np.random.default_rng(2027), values, 10_000)
     assert alarms.limits[1] <= RULES.alpha
     cost, power = ([trial for trial in trials[proof] if trial.engine == PRESENT_ENGINE] for proof in ("cost", "power"))
-    seconds, cleared = sorted(map(screening_seconds, cost)), sorted(map(cleared_in, cost))
+    seconds, cleared = sorted(map(gate.screening_seconds, cost)), sorted(map(gate.cleared_in, cost))
     whole = [sum(time.seconds for time in trial.samples.of(PairTime)) for trial in cost]
     assert (min(whole) // 30, max(whole) // 30) == (7, 9), "after 4 to 5 minutes all were OK"
     assert {row.verdict for trial in cost for row in trial.result.cases} == {Verdict.OK}
-    (suite,), injected = suites_of(cost), list(filter(is_injected, power))
-    slowed = [case for case in slowed_in(injected) if case.slowdown == 0.05]
-    errors = errors_of(slowed)
+    (suite,), injected = gate.suites_of(cost), list(filter(gate.is_injected, power))
+    slowed = [case for case in gate.slowed_in(injected) if case.slowdown == 0.05]
+    errors = gate.errors_of(slowed)
     behind = 100 * mean(map(unchanged_backward, injected))
     for words in (
         f"of 10 000 relabelled runs, {alarms.count} report SLOWER",
@@ -68,8 +54,8 @@ def test_the_pages_say_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]
     assert f"about {median(whole) / 60:.0f} minutes for 20 cases" in " ".join(README.split())
     for line in map(json.loads, lzma.decompress((KEPT / FILE).read_bytes()).splitlines()):
         assert re.search(rf"git worktree add ../raw-samples\S* {line['raw_commit']} ", EVIDENCE)
-    for proof in PROOFS[:-1]:  # the raw samples of one more would be too much for a light checkout
-        raw = read_trial(finished_trials(KEPT / proof)[0])
+    for proof in gate.PROOFS[:-1]:  # the raw samples of one more would be too much for a light checkout
+        raw = gate.read_trial(gate.finished_trials(KEPT / proof)[0])
         assert_judged_the_same(next(trial for trial in trials[proof] if trial.name == raw.name), raw)
 
 
@@ -118,17 +104,18 @@ def test_an_undecided_case_says_the_minutes_of_a_run_that_decides_it() -> None:
     assert found.minutes_needed == pytest.approx((rules.screen_pairs * median(screening) + needed * median(fresh)) / 60)
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"no xz", "cannot be read"),
-        (lzma.compress(b"[]"), "cannot be used"),
-        (lzma.compress(b'{"kind": "gate-trial", "format_version": 2}'), "format version 1"),
-        (lzma.compress(b'{"kind": "gate-trial", "format_version": 1, "proof": "power"}'), "line 1 is damaged"),
-    ],
-)
-def test_a_damaged_file_of_trials_is_one_sentence(tmp_path: Path, content: bytes, why: str) -> None:
-    (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{FILE} cannot be (used|read): .*") as error:
-        trials_under(tmp_path)
-    assert why in str(error.value)
+OF_NO_PROOF = b'{"kind": "gate-trial", "format_version": 2}'
+DAMAGED = {
+    b"no xz": "cannot be read",
+    lzma.compress(b"[]"): "cannot be used",
+    lzma.compress(OF_NO_PROOF): "format version 1",
+    lzma.compress(OF_NO_PROOF.replace(b"2}", b'1, "proof": "power"}')): "line 1 is damaged",
+}
+
+
+def test_a_damaged_file_of_trials_is_one_sentence(tmp_path: Path) -> None:
+    for content, why in DAMAGED.items():
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{FILE} cannot be (used|read): ") as error:
+            trials_under(tmp_path)
+        assert why in str(error.value)

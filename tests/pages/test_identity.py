@@ -1,16 +1,11 @@
 """Rows of one case join across records: what a fresh case says of itself is what a committed record holds."""
 
-from dataclasses import make_dataclass
 from functools import cache
 from typing import Any
 
-import pytest
-
-from perf_tests import phases as identity
 from perf_tests.cases.case import Case
 from perf_tests.cases.selected import family_of
 from perf_tests.cases.settings import Settings
-from perf_tests.phases import AttentionIdentity, LanguageModelIdentity, has_identity, identity_from
 from perf_tests.records.record import Json, identity_of
 from perf_tests.records.store import Status, compare, read_record
 from tests.support.documents import ROOT
@@ -42,17 +37,14 @@ def test_a_fresh_row_has_the_identity_that_the_committed_record_holds() -> None:
     assert {len(identity_of(row)) for row in record()["benchmarks"]} == {30, 8}
 
 
-def test_a_new_field_joins_older_rows_where_it_is_null_and_old_ones_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in (LanguageModelIdentity, AttentionIdentity):
-        wider = make_dataclass(family.__name__, [("cold_cache", str | None, None)], bases=(family,), frozen=True)
-        monkeypatch.setattr(identity, family.__name__, wider)
-    for value, expected in (
-        (None, (Status.MEASURED, "")), ("flushed", (Status.INCOMPARABLE, "cold_cache was None, is 'flushed'")),
-    ):  # fmt: skip
-        rows = [{**row, "extra_info": {**row["extra_info"], "cold_cache": value}} for row in record()["benchmarks"]]
-        compared = compare(record(), {**record(), "benchmarks": rows})
-        assert {(row.status, row.explanation) for row in compared} == {expected}
-    first, *_ = infos = [row["extra_info"] for row in record()["benchmarks"]]
-    assert all(map(has_identity, infos))
-    assert identity_from(identity.LanguageModelIdentity, fresh_case(rows[0]))["cold_cache"] is None
-    assert not has_identity({name: held for name, held in first.items() if name != "d_ff"})
+def test_a_row_joins_older_ones_that_lack_a_field_where_it_is_null() -> None:
+    older = next(row for row in record()["benchmarks"] if row["extra_info"]["phase"] == "forward")
+    fresh = fresh_case(older).identity()
+    newer = [name for name in fresh if name not in older["extra_info"]]
+    assert newer
+    for name in newer:
+        of_another = Status.INCOMPARABLE, f"{name} was None, is 'new'"
+        for value, expected in ((None, (Status.MEASURED, "")), ("new", of_another)):
+            row = {**older, "extra_info": {**older["extra_info"], **fresh, name: value}}
+            (found,) = compare({**record(), "benchmarks": [older]}, {**record(), "benchmarks": [row]})
+            assert (found.status, found.explanation) == expected

@@ -15,7 +15,7 @@ from perf_tests.predict.published import PublishedPeak, predicted_bytes, publish
 from perf_tests.records.published import published_rows
 from tests.support import published_memory as memory
 from tests.support.documents import page
-from tests.support.published_memory import AttentionPeak, compared, outlier
+from tests.support.published_memory import compared, outlier
 
 Cells = Callable[..., PublishedPeak]
 
@@ -25,9 +25,12 @@ def peak() -> Cells:
     cells = published_peaks()
 
     def named(source: str, mode: str, context: int, precision: str = "fp32") -> PublishedPeak:
-        wanted = (mode, context, precision)
-        of_source = [cell for cell in cells if source in cell.source]
-        (found,) = (one for one in of_source if (one.mode, one.case.context_length, one.case.precision) == wanted)
+        (found,) = (
+            cell
+            for cell in cells
+            if source in cell.source
+            and (cell.mode, cell.case.context_length, cell.case.precision) == (mode, context, precision)
+        )
         return found
 
     return named
@@ -72,16 +75,6 @@ def test_without_the_condition_that_its_code_states_a_full_step_is_off(
     assert wrong.error < error if error < 0 else wrong.error > error
 
 
-def test_a_cell_that_its_log_contradicts_is_predicted_as_the_log_has_it(peak: Cells) -> None:
-    for source, mode, context in (("brandon-snider", FORWARD, 512), ("LINYUNLinYun", "forward_peak(no_grad)", 1024)):
-        (cell,) = compared([peak(source, mode, context)])
-        known = outlier(cell.cell)
-        assert known is not None
-        assert known.recorded_bytes is not None
-        assert abs(cell.error) > 0.02
-        assert abs(cell.predicted_bytes / known.recorded_bytes - 1) <= 0.01
-
-
 def test_nothing_is_left_out_without_a_reason() -> None:
     """Empty cells are held to the card, each recorded outlier is a cell, and sources left out say what is missing."""
     cells = published_peaks()
@@ -115,19 +108,17 @@ def test_weights_take_the_whole_blocks_that_a_snapshot_shows() -> None:
 def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
     """Forward passes in a loop hold the former graph."""
     peaks = memory.small_attention_peaks()
-
-    def of(**wanted: object) -> list[AttentionPeak]:
-        return [one for one in peaks if all(getattr(one, name) == value for name, value in wanted.items())]
-
+    assert max(abs(one.error_with) for one in peaks) <= 0.1
     looped = [one for one in peaks if "Louisym" in one.source]
     assert len(looped) == 8
     assert max(abs(one.error_with) for one in looped) < 0.003
     for gpu in ("H100-80GB", "H20 (8x box)", "A100-80GB-class (inferred)"):
-        found = of(gpu=gpu, sequence_length=256)
+        found = [one for one in peaks if (one.gpu, one.sequence_length) == (gpu, 256)]
         assert len(found) >= 4
         assert min(abs(one.error_without) for one in found) > 0.5
         assert max(abs(one.error_with) for one in found) < 0.03
     errors = [abs(one.error_without) for one in peaks], [abs(one.error_with) for one in peaks]
+    assert median(errors[1]) <= 0.02 < median(errors[0])
     without, with_them = (f"{median(found):.1%}".replace("%", " %") for found in errors)
     said = f"{len(peaks)} small published peaks of attention alone are predicted within {with_them} in the median "
     assert f"{said}with them, {without} without" in " ".join(page("predict").split())

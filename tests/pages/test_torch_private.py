@@ -16,25 +16,25 @@ PRIVATE = re.compile(r"torch(\.\w+)*\._(?!_)\w+(\.\w+)*")
 
 def private_parts(source: str) -> list[str]:
     """Find the private parts of torch that a file imports, names, asks for by getattr or imports by a string."""
-    found, stands_for = list[str](), dict[str, str]()
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes, imported = list(ast.walk(ast.parse(source))), dict[str, str]()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            found += [module + alias.name for alias in node.names]
-            stands_for |= {alias.asname or alias.name: module + alias.name for alias in node.names}
-    stands_for |= {name.partition(".")[0]: name.partition(".")[0] for name in stands_for.copy() if "." in name}
+            imported |= {alias.asname or alias.name: module + alias.name for alias in node.names}
+    names = [*imported.values()]
     for node in nodes:
-        names = [ast.unparse(node)] if isinstance(node, ast.Attribute) and node.attr.startswith("_") else []
-        if isinstance(node, ast.Call):
-            function = ast.unparse(node.func).rpartition(".")[2]
-            strings = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
-            found += strings if function == "import_module" else []
-            names = [f"{ast.unparse(node.args[0])}.{name}" for name in strings if function in ("getattr", "hasattr")]
-        found += [
-            stands_for.get(first, "") + dot + rest for first, dot, rest in (name.partition(".") for name in names)
-        ]
-    return [name for name in found if PRIVATE.fullmatch(name)]
+        match node:
+            case ast.Attribute(attr=attribute) if attribute.startswith("_"):
+                names.append(ast.unparse(node))
+            case ast.Call(ast.Name("getattr" | "hasattr"), [owner, ast.Constant(str(text)), *_]):
+                names.append(f"{ast.unparse(owner)}.{text}")
+            case ast.Call(
+                ast.Attribute(attr="import_module") | ast.Name("import_module"), [ast.Constant(str(text)), *_]
+            ):
+                names.append(text)
+    split = (name.partition(".") for name in names)
+    whole = (imported.get(first, first) + dot + rest for first, dot, rest in split)
+    return [name for name in whole if PRIVATE.fullmatch(name)]
 
 
 NAMING = (

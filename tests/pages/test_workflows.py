@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
@@ -21,17 +22,15 @@ def script(workflow: str, step: str) -> str:
     return dedent(found[1])
 
 
-def run(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as the runner runs it, with the stand-ins in `bin/` first on the path."""
+def run(text: str, folder: Path, files: Mapping[str, str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as the runner runs it, in a folder with these files; those in a `bin/` stand in for programs."""
+    for name, content in {"temp/empty": "", **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{content}\n" if "bin/" in name else content)
+        path.chmod(0o755)
     variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "RUNNER_TEMP": str(folder / "temp"), **environment}
-    (folder / "temp").mkdir(exist_ok=True)
     return subprocess.run(["bash", "-e", "-c", text], cwd=folder, env=variables, capture_output=True, text=True)
-
-
-def stand_in(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{text}\n")
-    path.chmod(0o755)
 
 
 def test_what_may_write_runs_nothing_of_a_pull_request() -> None:
@@ -76,9 +75,11 @@ def test_ours_are_built_on_the_reusable_ones_and_a_change_of_pages_measures_noth
 
 
 def test_what_a_caller_requires_is_held_to_every_pin_of_the_suite_that_of_torch_too(tmp_path: Path) -> None:
-    stand_in(tmp_path / "bin/make", "true")
-    stand_in(tmp_path / "suite/.venv/bin/pip", 'echo "$@"')
-    ended = run(script("reusable-gate", "Install"), tmp_path, SUITE="suite", MODEL="hf:a.json", REQUIREMENTS="own.txt")
+    files, typed = (
+        {"bin/make": "true", "suite/.venv/bin/pip": 'echo "$@"'},
+        {"MODEL": "hf:a.json", "REQUIREMENTS": "own.txt"},
+    )
+    ended = run(script("reusable-gate", "Install"), tmp_path, files, SUITE="suite", **typed)
     held = "install --quiet --constraint suite/constraints.txt"
     assert ended.stdout.splitlines() == [f"{held} --editable suite[hf]", f"{held} --requirement code/own.txt"]
     pins = (ROOT / "constraints.txt").read_text().splitlines()
@@ -87,11 +88,10 @@ def test_what_a_caller_requires_is_held_to_every_pin_of_the_suite_that_of_torch_
 
 @pytest.mark.parametrize("model, typed", [("", ""), ("train/model.py:build", " --model train/model.py:build")])
 def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: Path, model: str, typed: str) -> None:
-    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$@"; echo "$PYTHONPATH"')
-    (tmp_path / "code").mkdir()
+    files = {"suite/.venv/bin/perf-tests": 'echo "$@"; echo "$PYTHONPATH"', "code/a": ""}
     inputs = {"SUITE": "suite", "BASE": "HEAD^1", "MINUTES": "7", "OPTIONS": "--size tiny", "MODEL": model}
     folders = {"FOLDERS": "src:lib" if model else "", "PYTHONPATH": ""}
-    ended = run("cd code\n" + script("reusable-gate", "Gate"), tmp_path, **inputs, **folders)
+    ended = run("cd code\n" + script("reusable-gate", "Gate"), tmp_path, files, **inputs, **folders)
     words, path = ended.stdout.splitlines()
     summary = f"--gate-summary {tmp_path}/temp/gate.md"
     assert words == f"run --against HEAD^1 --gate-minutes 7 {summary} --size tiny{typed}", ended.stderr
@@ -100,13 +100,10 @@ def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: P
 
 
 def test_the_verdicts_are_kept_for_the_summary_and_the_comment(tmp_path: Path) -> None:
-    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$1 of $2" >&2; exit 1')
-    (tmp_path / "code/.benchmarks/gate").mkdir(parents=True)
-    (tmp_path / "code/.benchmarks/gate/one.jsonl").touch()
-    (tmp_path / "temp").mkdir()
-    (tmp_path / "temp/gate.md").write_text("| case |\n")
+    files = {"temp/gate.md": "| case |\n", "code/.benchmarks/gate/one.jsonl": ""}
+    files["suite/.venv/bin/perf-tests"] = 'echo "$1 of $2" >&2; exit 1'
     text = "cd code\n" + script("reusable-gate", "Verdicts")
-    ended = run(text, tmp_path, SUITE="suite", GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+    ended = run(text, tmp_path, files, SUITE="suite", GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "summary").read_text() == "| case |\n"
     assert (tmp_path / "temp/gate/verdicts.txt").read_text() == "replay of .benchmarks/gate/one.jsonl\n"
@@ -115,52 +112,39 @@ def test_the_verdicts_are_kept_for_the_summary_and_the_comment(tmp_path: Path) -
 
 @pytest.mark.parametrize("branches, writes", [("perf-history", 2), ("other", 0)])
 def test_samples_of_the_main_branch_are_added_to_a_known_branch(tmp_path: Path, branches: str, writes: int) -> None:
-    stand_in(
-        tmp_path / "bin/gh",
-        f"""case "$*" in
+    github = f"""case "$*" in
   *heads/{branches}*) ;;
   *PUT*) echo "$*" >> asked; base64 --decode content | gzip --decompress >> written ;;
   *) exit 1 ;;
-esac""",
-    )
-    (tmp_path / "gate").mkdir()
-    for name in ("one", "$(touch pwned)"):
-        (tmp_path / "gate" / f"{name}.jsonl").write_text("{}\n")
+esac"""
+    files = {"bin/gh": github, "gate/one.jsonl": "{}\n", "gate/$(touch pwned).jsonl": "{}\n"}
     inputs = {"REPOSITORY": "them/theirs", "BRANCH": "perf-history", "NAME": "0123-7-1", "GH_TOKEN": "none"}
-    ended = run(script("reusable-history", "Record"), tmp_path, **inputs)
+    ended = run(script("reusable-history", "Record"), tmp_path, files, **inputs)
     assert (ended.returncode, "git push origin $(git commit-tree" in ended.stdout) == (int(not writes), not writes)
     asked = (tmp_path / "asked").read_text().splitlines() if writes else []
-    assert [line.split()[3] for line in asked] == [
-        f"repos/them/theirs/contents/0123-7-1-{number}.jsonl.gz" for number in range(1, writes + 1)
-    ]
+    numbers = range(1, writes + 1)
+    assert [line.split()[3] for line in asked] == [f"repos/them/theirs/contents/0123-7-1-{n}.jsonl.gz" for n in numbers]
     assert all("branch=perf-history" in line for line in asked)
     assert not writes or (tmp_path / "written").read_text() == "{}\n" * 2
     assert not (tmp_path / "pwned").exists()
 
 
-def commented(folder: Path, pull_request: str = "17", earlier: str = "") -> tuple[str, str]:
+def commented(folder: Path, verdicts: str | None, pull_request: str = "17", earlier: str = "") -> tuple[str, str]:
     """What the comment's script asks GitHub to write, and the text."""
-    stand_in(
-        folder / "bin/gh",
-        f"""case "$*" in
+    github = f"""case "$*" in
   *--method\\ GET*/pulls*) echo "{pull_request}" ;;
   *--paginate*) printf '{earlier}' ;;
   *) echo "$*" > asked ;;
-esac""",
-    )
+esac"""
     event = {
         "REPOSITORY": "them/theirs", "OWNER": "them", "BRANCH": "x&state=all", "HEAD": "0123456789abcdef" * 2,
         "CONCLUSION": "failure", "RUN": "https://localhost/run", "GH_TOKEN": "none",
     }  # fmt: skip
-    ended = run(script("reusable-comment", "Comment"), folder, **event)
+    files = {"bin/gh": github, "asked": "", "comment.md": ""}
+    files |= {} if verdicts is None else {"gate/verdicts.txt": verdicts}
+    ended = run(script("reusable-comment", "Comment"), folder, files, **event)
     assert ended.returncode == 0, ended.stderr
-    asked, text = folder / "asked", folder / "comment.md"
-    return asked.read_text() if asked.exists() else "", text.read_text() if text.exists() else ""
-
-
-def verdicts(folder: Path, text: str) -> None:
-    (folder / "gate").mkdir()
-    (folder / "gate/verdicts.txt").write_text(text)
+    return (folder / "asked").read_text(), (folder / "comment.md").read_text()
 
 
 TO_ISSUE, TO_COMMENT = "--method POST repos/them/theirs/issues/17/comments", "--method PATCH repos/them/theirs/issues"
@@ -176,17 +160,15 @@ COMMENTS: dict[str, tuple[str | None, str, str, str, str]] = {
 @pytest.mark.parametrize("name", COMMENTS)
 def test_a_verdict_is_a_comment_on_its_pull_request(name: str, tmp_path: Path) -> None:
     said, pull_request, earlier, asked_for, text = COMMENTS[name]
-    if said is not None:
-        verdicts(tmp_path, said)
-    asked, written = commented(tmp_path, pull_request, earlier)
+    asked, written = commented(tmp_path, said, pull_request, earlier)
     assert (asked_for in asked, text in written, bool(asked)) == (True, True, bool(pull_request))
     assert written.startswith("<!-- perf-tests gate -->\n") is bool(pull_request)
     assert said is not None or "**failure**" in written
 
 
 def test_what_a_pull_request_prints_stays_plain_text(tmp_path: Path) -> None:
-    verdicts(tmp_path, "~~~~~~\n[click](http://localhost) @everybody\x1b[31m\n" + "x" * 100_000)
-    _, text = commented(tmp_path)
+    hostile = "~~~~~~\n[click](http://localhost) @everybody\x1b[31m\n" + "x" * 100_000
+    _, text = commented(tmp_path, hostile)
     fences = [place for place, line in enumerate(text.splitlines()) if line.startswith("~~~")]
     assert len(fences) == 2
     assert "click" in "".join(text.splitlines()[fences[0] : fences[1]])

@@ -21,7 +21,7 @@ from tests.support.synthetic import record, timed, traced
 counted = cache(counted_figures)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verb without counting steps, which takes ten seconds."""
     monkeypatch.setattr(writeup, "counted_figures", lambda: COUNTED)
@@ -85,7 +85,6 @@ def test_each_command_collects_the_cases_of_its_answer_and_no_others(monkeypatch
     assert set(re.findall(r"\[(\w+)-ctx(\d+)", ends[-1][1])) == {("tiny", "128")}
 
 
-@pytest.mark.usefixtures("quick")
 def test_the_tracked_page_is_never_written_over(tmp_path: Path, verb: Verb) -> None:
     root, ignored = checkout(tmp_path), "OS-CPython-3-64bit"
     (root / "docs").mkdir()
@@ -128,7 +127,6 @@ def test_every_table_of_the_five_write_ups_is_on_the_page() -> None:
     assert [(name, dict(row)) for name, row, field in cells if row[field] and not is_shown(name, row, field)] == []
 
 
-@pytest.mark.usefixtures("quick")
 def test_json_has_every_question_once_and_markdown_escapes_what_a_record_says(tmp_path: Path, verb: Verb) -> None:
     forward = traced(size="small", context_length=128)
     forward["values"]["kernels"][0]["name"] = "<script>alert(1)</script>"
@@ -143,7 +141,6 @@ def test_json_has_every_question_once_and_markdown_escapes_what_a_record_says(tm
     assert not re.search(r"(?<!\\)<(?:script|b)\b", page)
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_broken_record_is_named_and_without_its_tables_there_is_one_sentence(tmp_path: Path, verb: Verb) -> None:
     code, _, said = verb("writeup", f"--root={tmp_path}")
     assert (code, f"--root {tmp_path} holds no folder `published`; name a checkout" in said) == (3, True)

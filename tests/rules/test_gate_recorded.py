@@ -11,8 +11,7 @@ from scipy import stats
 
 from perf_tests.bench.session import Run
 from perf_tests.gate import recorded as gate
-from perf_tests.gate.recorded import RULES, compared, judged, sides_of, why_incomparable
-from perf_tests.gate.samples import Clock
+from perf_tests.gate.recorded import RULES
 from perf_tests.gate.statistics import Estimate
 from perf_tests.gate.verdicts import Acceptance, Verdict, launches_needed, read_accepted
 from perf_tests.records.record import Json
@@ -26,24 +25,29 @@ def concluded(base: list[Json], head: list[Json], *accepted: Acceptance) -> gate
     return gate.conclude_recorded(stored(base), stored(head), RULES, accepted)
 
 
-@pytest.mark.parametrize("slowdown, drift, verdicts", [
+CHANGES = [
+    # by how much the first case is slower, the drift that the matrix product sees too, and the verdicts
     (0.1, 0.0, {"SLOWER", "OK"}),
-    (0.1, 0.05, {"SLOWER", "OK"}),  # a drift that the matrix product saw
-    (-0.1, 0.0, {"FASTER", "OK"}), (0.0, 0.0, {"OK"}),
-])  # fmt: skip
-def test_a_large_change_is_found_and_its_size_told(slowdown: float, drift: float, verdicts: set[str]) -> None:
-    base, head = launches(1, 8, drift=drift), launches(2, 5, slowdown, drift=drift)
-    result = concluded(base, head)
-    assert {row.verdict for row in result.cases} == verdicts
-    found = result.cases[0].effect
-    assert found is not None
-    assert found.effect == pytest.approx(slowdown, abs=0.02)
-    assert found.pairs == 5
-    assert found.low < slowdown < found.high or drift
-    assert result.slope == pytest.approx(1, abs=0.2) or not drift
-    base.append({**base[0], "benchmarks": [], "outcomes": [untimed(CASES[0])]})
-    without_timings = concluded(base, head)
-    assert (without_timings.cases, without_timings.slope) == (result.cases, result.slope)
+    (0.1, 0.05, {"SLOWER", "OK"}),
+    (-0.1, 0.0, {"FASTER", "OK"}),
+    (0.0, 0.0, {"OK"}),
+]
+
+
+def test_a_large_change_is_found_and_its_size_told() -> None:
+    for slowdown, drift, verdicts in CHANGES:
+        base, head = launches(1, 8, drift=drift), launches(2, 5, slowdown, drift=drift)
+        result = concluded(base, head)
+        assert {row.verdict for row in result.cases} == verdicts
+        found = result.cases[0].effect
+        assert found is not None
+        assert found.effect == pytest.approx(slowdown, abs=0.02)
+        assert found.pairs == 5
+        assert found.low < slowdown < found.high or drift
+        assert result.slope == pytest.approx(1, abs=0.2) or not drift
+        base.append({**base[0], "benchmarks": [], "outcomes": [untimed(CASES[0])]})
+        without_timings = concluded(base, head)
+        assert (without_timings.cases, without_timings.slope) == (result.cases, result.slope)
 
 
 def test_times_follow_the_matrix_product_in_proportion_at_most_unless_a_launch_lacks_it() -> None:
@@ -54,7 +58,7 @@ def test_times_follow_the_matrix_product_in_proportion_at_most_unless_a_launch_l
     assert (result.slope, result.contaminated, {row.verdict for row in result.cases}) == (0, "", {Verdict.OK})
     drift = np.array([-0.1, 0.0, 0.1])
     for follows, slope in ((0.5, 0.5), (3.0, 1.2), (-1.0, 0.0)):
-        assert compared(follows * drift[None], follows * drift[None], drift, drift)[1] == pytest.approx(slope)
+        assert gate.compared(follows * drift[None], follows * drift[None], drift, drift)[1] == pytest.approx(slope)
 
 
 def test_too_few_launches_decide_nothing_and_say_so() -> None:
@@ -86,7 +90,7 @@ def test_false_alarms_and_power_over_many_suites(within: float, days: float, fou
     follow = np.clip(draw.normal(0.8, 0.2, (suites, 20, 1)), 0, None) if days else 1
     base, head = (0.02 * draw.normal(size=(suites, 20, drift.shape[1])) + follow * drift[:, None] for drift in moved)
     head[:, 0] += np.log1p(0.1)
-    slower = judged({"wall": compared(base, head, *moved)[0]}, RULES)[0]["wall"]
+    slower = gate.judged({"wall": gate.compared(base, head, *moved)[0]}, RULES)[0]["wall"]
     alarms = int(slower[:, 1:].any(axis=1).sum())
     assert stats.binomtest(alarms, suites, RULES.alpha, "greater").pvalue > 1e-4
     assert slower[:, 0].mean() > found
@@ -102,23 +106,23 @@ def test_a_machine_that_changed_between_the_sides_leaves_open_what_it_can_explai
     assert "record base's launches again" in rows[0].explanation
 
 
-@pytest.mark.parametrize("spread, cpu_ratio, by", [(0.2, 1.0, ["wall"]), (0.01, 1.2, ["cpu", "wall"])])
-def test_cpu_time_decides_if_it_scatters_less_and_wall_guards(spread: float, cpu_ratio: float, by: list[Clock]) -> None:
+def test_cpu_time_decides_if_it_scatters_less_and_wall_guards() -> None:
     """The first case takes twenty times as long, in CPU time by this ratio."""
-    base, head, draw = launches(1, 8, spread=spread), launches(2, 5, spread=spread), np.random.default_rng(4)
-    for side in (base, head):
-        for row in (row for launch in side for row in launch["benchmarks"]):
-            slower, slower_cpu = (20.0, cpu_ratio) if side is head and row["fullname"] == CASES[0] else (1.0, 1.0)
-            row["stats"]["data"] = [slower * seconds for seconds in row["stats"]["data"]]
-            row["extra_info"]["cpu_seconds"] = [slower_cpu * np.exp(draw.normal() * 0.001)] * 12
-    result = concluded(base, head)
-    found, *others = result.cases
-    assert (result.clock, found.verdict, [*found.slower_by]) == ("cpu", Verdict.SLOWER, by)
-    assert (found.clock, found.is_by_guard) == (by[0], by[0] == "wall")
-    assert {row.verdict for row in others} == {Verdict.OK}
-    for clocks in (["wall"], ["cpu"], ["cpu", "wall"]):
-        limits = (Acceptance(CASES[0], 50, "a queue", "abc", clock=clock) for clock in clocks)  # type: ignore[arg-type]
-        assert concluded(base, head, *limits).cases[0].is_failure == (not {*by} <= {*clocks})
+    for spread, cpu_ratio, by in ((0.2, 1.0, ["wall"]), (0.01, 1.2, ["cpu", "wall"])):
+        base, head, draw = launches(1, 8, spread=spread), launches(2, 5, spread=spread), np.random.default_rng(4)
+        for side in (base, head):
+            for row in (row for launch in side for row in launch["benchmarks"]):
+                slower, slower_cpu = (20.0, cpu_ratio) if side is head and row["fullname"] == CASES[0] else (1.0, 1.0)
+                row["stats"]["data"] = [slower * seconds for seconds in row["stats"]["data"]]
+                row["extra_info"]["cpu_seconds"] = [slower_cpu * np.exp(draw.normal() * 0.001)] * 12
+        result = concluded(base, head)
+        found, *others = result.cases
+        assert (result.clock, found.verdict, [*found.slower_by]) == ("cpu", Verdict.SLOWER, by)
+        assert (found.clock, found.is_by_guard) == (by[0], by[0] == "wall")
+        assert {row.verdict for row in others} == {Verdict.OK}
+        for clocks in (["wall"], ["cpu"], ["cpu", "wall"]):
+            limits = (Acceptance(CASES[0], 50, "a queue", "abc", clock=clock) for clock in clocks)  # type: ignore[arg-type]
+            assert concluded(base, head, *limits).cases[0].is_failure == (not {*by} <= {*clocks})
 
 
 SHARES: list[tuple[tuple[float, ...], list[int]]] = [
@@ -132,15 +136,14 @@ def test_where_wall_time_guards_the_clocks_share_the_level() -> None:
     for shares, slower in SHARES:
         means = [RULES.log_margin + stats.t.isf(share * RULES.alpha, 10) * one for share in shares]
         found = {by: Estimate(one, mean, one, 10 * one) for by, mean in zip(("cpu", "wall"), means, strict=False)}
-        flags, faster = judged(found, RULES)  # type: ignore[arg-type]
+        flags, faster = gate.judged(found, RULES)  # type: ignore[arg-type]
         assert ([int(by_clock[0]) for by_clock in flags.values()], faster[0]) == (slower, False), shares
 
 
 def test_the_launches_that_would_decide_are_the_fewest_that_do() -> None:
     """Scipy's t test of two samples agrees: the estimate is below what matters, or above the margin."""
-    for mean, level, limit, side in (
-        (0.0, RULES.clearing_level, RULES.log_matters, "less"), (0.09, 0.002, RULES.log_margin, "greater"),
-    ):  # fmt: skip
+    of_clearing, of_slower = (RULES.clearing_level, RULES.log_matters, "less"), (0.002, RULES.log_margin, "greater")
+    for mean, (level, limit, side) in ((0.0, of_clearing), (0.09, of_slower)):
         needed = launches_needed(mean, 0.05**2, 0.002, RULES.clearing_level, RULES, 3, base=8)
         assert needed is not None
         fewer, enough = (
@@ -152,14 +155,14 @@ def test_the_launches_that_would_decide_are_the_fewest_that_do() -> None:
 
 def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
     base, head = launches(1, 5), launches(2, 3)
-    assert why_incomparable(stored(base), stored(head)) == ""
+    assert gate.why_incomparable(stored(base), stored(head)) == ""
     other_machine = [launch | {"machine_info": machine(threads=2)} for launch in head]
-    assert "threads: here: 2, there: 4" in why_incomparable(stored(base), stored(other_machine))
+    assert "threads: here: 2, there: 4" in gate.why_incomparable(stored(base), stored(other_machine))
     head[0]["benchmarks"][3]["extra_info"]["batch_size"] = 8
-    assert "batch_size was 4, is 8" in why_incomparable(stored(base), stored(head))
+    assert "batch_size was 4, is 8" in gate.why_incomparable(stored(base), stored(head))
     for commit in ({"id": "fedcba"}, {**base[0]["commit_info"], "dirty": True}):
         base[0]["commit_info"] = commit
-        assert "several versions of the code" in why_incomparable(stored(base), stored(launches(2, 3)))
+        assert "several versions of the code" in gate.why_incomparable(stored(base), stored(launches(2, 3)))
 
 
 # The launches that a run is judged by.
@@ -187,14 +190,13 @@ SIDES: dict[str, tuple[list[Any], int | None, str, tuple[int, int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SIDES)
-def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_enough(name: str) -> None:
-    runs, asked, base_name, counts, words = SIDES[name]
-    *earlier, now = stored(recorded(*runs))
-    found = sides_of(now, earlier, earlier[-1 if asked is None else asked], asked is not None)
-    assert (found.base_name, (len(found.base), len(found.head))) == (base_name[:12], counts)
-    assert words in found.why_no_verdict
-    assert (found.why_no_verdict == "") == (counts >= (5, 3) and counts[1] >= 3)
+def test_the_base_of_a_run_is_the_code_asked_for_or_the_newest_with_launches_enough() -> None:
+    for name, (runs, asked, base_name, counts, words) in SIDES.items():
+        *earlier, now = stored(recorded(*runs))
+        found = gate.sides_of(now, earlier, earlier[-1 if asked is None else asked], asked is not None)
+        assert (found.base_name, (len(found.base), len(found.head))) == (base_name[:12], counts), name
+        assert words in found.why_no_verdict
+        assert (found.why_no_verdict == "") == (counts >= (5, 3) and counts[1] >= 3)
 
 
 def test_launches_of_another_machine_run_or_meaning_do_not_count() -> None:
@@ -206,7 +208,7 @@ def test_launches_of_another_machine_run_or_meaning_do_not_count() -> None:
         del dates["datetime"]
     del data[-1]["benchmarks"][3:]
     *earlier, now = stored(data)
-    found = sides_of(now, [*earlier, now], earlier[-1], False)
+    found = gate.sides_of(now, [*earlier, now], earlier[-1], False)
     assert (len(found.base), len(found.head)) == (3, 1)
     assert {len(launch.data["benchmarks"]) for launch in (*found.base, *found.head)} == {3}
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,13 +14,7 @@ from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_an
 from perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
 from perf_tests.gate.verdicts import conclude, next_step
 from tests.support.simulated_launches import QUIET, RULES, SimulatedCase, gate_run, screened_run
-from tests.support.simulated_suites import (
-    CASES,
-    Machine,
-    alarms_of_unchanged,
-    looked_early,
-    planted,
-)
+from tests.support.simulated_suites import CASES, Machine, alarms_of_unchanged, judged, planted
 
 NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))
 FIRST, SECOND = interim_analyses(RULES)
@@ -181,13 +176,12 @@ def test_rules_without_early_looks_take_none() -> None:
 @pytest.mark.parametrize("look", [FIRST, SECOND], ids=lambda look: f"{look.pairs} pairs")
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.05])
 def test_the_slowdown_that_a_look_detects_is_found_four_times_in_five(look: InterimAnalysis, spread: float) -> None:
-    draw = np.random.default_rng(3)
     rules = RULES if look is FIRST else replace(RULES, first_look=None)
     detectable = detectable_early(spread, 20, look.pairs, rules)
     assert detectable is not None
     assert detectable_early(spread, 20, look.pairs - 1, rules) is None
-    slow = detectable + spread * draw.normal(size=(400, 1, look.pairs))
-    suites = np.concatenate([slow, spread * draw.normal(size=(400, 19, look.pairs))], axis=1)
+    suites = spread * np.random.default_rng(3).normal(size=(400, 20, look.pairs))
+    suites[:, 0] += detectable
     assert 0.78 < look.calls(suites, rules)[:, 0].mean() < 0.92
 
 
@@ -206,22 +200,25 @@ def test_a_run_says_what_it_could_detect_with_the_launch_pairs_that_it_had() -> 
 # The suite as a whole.
 
 
-@pytest.mark.parametrize(("has_cpu_time", "clock"), [(False, "auto"), (True, "auto"), (True, "wall")])
-def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bool, clock: ClockChoice) -> None:
+CLOCKS: list[tuple[bool, ClockChoice]] = [(False, "auto"), (True, "auto"), (True, "wall")]
+
+
+def test_two_clocks_to_choose_from_halve_the_level_of_the_suite() -> None:
     """All runs have the same wall times, whose p-value lies between half the level and the level."""
-    cases = [SimulatedCase(f"case {place}", slowdown=0.02, pair_spread=0.01) for place in range(9)]
-    samples = screened_run(cases)
+    samples = screened_run([SimulatedCase(f"case {place}", slowdown=0.02, pair_spread=0.01) for place in range(9)])
     alone = stages.shift_of_the_suite(screening_of(samples, RULES), RULES)
     assert alone is not None
-    rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share, clock=clock)
-    if has_cpu_time:
-        samples.measurements = [
-            replace(m, base_cpu_seconds=m.base_seconds, head_cpu_seconds=m.head_seconds) for m in samples.measurements
-        ]
-    shift = stages.shift_of_the_suite(screening_of(samples, rules), rules)
-    assert shift is not None
-    assert shift.p_value == pytest.approx(alone.p_value)
-    assert shift.is_significant != (has_cpu_time and clock == "auto")
+    read = [
+        replace(line, base_cpu_seconds=line.base_seconds, head_cpu_seconds=line.head_seconds)
+        for line in samples.measurements
+    ]
+    for has_cpu_time, clock in CLOCKS:
+        rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share, clock=clock)
+        run = replace(samples, measurements=read) if has_cpu_time else samples
+        shift = stages.shift_of_the_suite(screening_of(run, rules), rules)
+        assert shift is not None
+        assert shift.p_value == pytest.approx(alone.p_value)
+        assert shift.is_significant != (has_cpu_time and clock == "auto")
 
 
 IMPROBABLE = 1e-4
@@ -273,21 +270,11 @@ def test_a_whole_run_is_judged_as_its_pair_values_are_alone_or_in_a_batch() -> N
     cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(9)]
     cases.append(SimulatedCase("slow", slowdown=0.04, pair_spread=0.02))
     cases.append(SimulatedCase("far slower", slowdown=0.5, pair_spread=0.01))
-    values = []
-    for seed in range(5):
-        course = stages.replay_stages(gate_run(cases, seed=seed), RULES)
-        values.append(course.screening.values)
-        measured, slower = looked_early(values[-1])
-        screened = stages.screen_values(measured, RULES, slower)
-        state = stages.confirmed_so_far(screened, slower)
-        for look in course.interim:
-            level = RULES.stage_two_alpha * RULES.look_shares[look.number - 1]
-            is_last = look.pairs == RULES.confirm_looks[-1]
-            state = stages.confirm_values(
-                course.by_clock["wall"][:, : look.pairs], screened, state, level, RULES, is_last
-            )
-        assert state.slower.tolist() == course.confirmed.slower.tolist()
-        assert state.cleared.tolist() == course.confirmed.cleared.tolist()
-    together = stages.screen_values(np.stack(values), RULES)
-    alone = [stages.screen_values(suite, RULES) for suite in values]
-    np.testing.assert_array_equal(together.candidates, [one.candidates for one in alone])
+    courses = [replay_stages(gate_run(cases, seed=seed), RULES) for seed in range(5)]
+    for course in courses:
+        confirmed = judged(course.screening.values, Mock(return_value=course.by_clock["wall"])).confirmed
+        assert confirmed.slower.tolist() == course.confirmed.slower.tolist()
+        assert confirmed.cleared.tolist() == course.confirmed.cleared.tolist()
+    values = [course.screening.values for course in courses]
+    alone = [stages.screen_values(suite, RULES).candidates for suite in values]
+    np.testing.assert_array_equal(stages.screen_values(np.stack(values), RULES).candidates, alone)

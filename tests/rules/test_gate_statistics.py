@@ -93,19 +93,17 @@ def test_the_prior_in_closed_form_and_recovered_from_many_cases() -> None:
     assert math.sqrt(prior.variance[0]) == pytest.approx(0.01, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    ("spreads", "prior", "variances", "dof"),
-    [
-        # Smyth (2004), section 4: (d0 s0 ** 2 + d s ** 2) / (d0 + d), on d0 + d degrees of freedom
-        ([1.0, 2.0], gate.Prior(np.array([6.0]), np.array([3.0])), [(6 * 3 + 4 * 1) / 10, (6 * 3 + 4 * 4) / 10], 10),
-        ([0.01] * 20, None, [0.01**2 * 2 / math.exp(special.digamma(2.0))] * 20, math.inf),
-        ([1.0, 3.0], None, [1.0, 9.0], 4),
-    ],
-    ids=["the weighted mean", "cases that do not differ share one", "two cases lend nothing"],
-)
-def test_each_variance_is_drawn_towards_that_of_the_suite(
-    spreads: list[float], prior: gate.Prior | None, variances: list[float], dof: float
-) -> None:
+DRAWN: dict[str, tuple[list[float], gate.Prior | None, list[float], float]] = {
+    # Smyth (2004), section 4: (d0 s0 ** 2 + d s ** 2) / (d0 + d), on d0 + d degrees of freedom
+    "the weighted mean": ([1, 2], gate.Prior(np.array([6.0]), np.array([3.0])), [(18 + 4) / 10, (18 + 16) / 10], 10),
+    "cases that do not differ share one": ([0.01] * 20, None, [2e-4 / math.exp(special.digamma(2.0))] * 20, math.inf),
+    "two cases lend nothing": ([1, 3], None, [1, 9], 4),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_variance_is_drawn_towards_that_of_the_suite(name: str) -> None:
+    spreads, prior, variances, dof = DRAWN[name]
     plain = gate.estimate(values_of_spreads(spreads, 5))
     found = gate.moderated(plain, prior or gate.fit_prior(plain))
     np.testing.assert_allclose(found.variance, variances)

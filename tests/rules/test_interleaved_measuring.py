@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,66 +12,41 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.bench.workers import WorkerProcess, start_worker
-from perf_tests.gate.samples import (
-    SIDES,
-    ExactFinding,
-    GateSamples,
-    NoTiming,
-    PairTime,
-    Relaunch,
-    Rules,
-    SamplesFile,
-    Sentinel,
-    Uncounted,
-    read_samples,
-)
+from perf_tests.gate import samples as lines
+from perf_tests.gate.samples import SIDES, GateSamples, read_samples
 from perf_tests.gate.statistics import decide_clock
 from perf_tests.interleaved import measuring as module
-from perf_tests.interleaved.measuring import (
-    FEWEST_QUADRUPLES,
-    LONG_QUADRUPLE_SECONDS,
-    PRIMED_BELOW_SECONDS,
-    Measuring,
-    UnmeasurableError,
-    Watch,
-    quadruple_count,
-    turns,
-)
+from perf_tests.interleaved.measuring import Measuring
 from perf_tests.interleaved.sides import Trees
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Repository
 from tests.support.fake_sides import CASES, logged, tree
 
 
-@contextmanager
-def measuring(folder: Path, base: Json | None = None, head: Json | None = None, **more: Any) -> Iterator[Measuring]:
+def measured(
+    folder: Path, base: Json | None = None, head: Json | None = None, pairs: int = 1, **more: Any
+) -> tuple[GateSamples, Measuring]:
+    """Launch pairs of stage 1, as another process reads them, and what measured them."""
     fields = {"phase": "forward"}
     header = {
         "base": {"label": "base"}, "head": {"label": "head"}, "machine_info": {}, "settings": {},
         "cases": [{"id": case, "identity": fields} for case in CASES],
     }  # fmt: skip
     sides = tree(folder / "tree-of-base", base or {}), tree(folder / "tree-of-head", head or {})
-    with closing(SamplesFile(folder / "samples.jsonl", header)) as samples_file:
-        yield Measuring(
+    with closing(lines.SamplesFile(folder / "samples.jsonl", header)) as samples_file:
+        run = Measuring(
             trees=Trees(folder, *sides, Repository(folder)), tasks={side: {} for side in SIDES},
             ids_on_side={side: {case: case for case in CASES} for side in SIDES},
             identities=dict.fromkeys(CASES, fields), seed=7, samples_file=samples_file, watch=Mock(),
             start_seconds=20, answer_seconds=1, **more,
         )  # fmt: skip
-
-
-def measured(
-    folder: Path, base: Json | None = None, head: Json | None = None, pairs: int = 1, **more: Any
-) -> tuple[GateSamples, Measuring]:
-    """Launch pairs of stage 1, as another process reads them, and what measured them."""
-    with measuring(folder, base, head, **more) as run:
         for pair in range(pairs):
             run.measure_pair(1, pair, [CASES])
     return read_samples(folder / "samples.jsonl"), run
 
 
 def outcomes(samples: GateSamples) -> list[tuple[str, str, str]]:
-    return [(row.case, row.side, row.outcome) for row in samples.of(NoTiming)]
+    return [(row.case, row.side, row.outcome) for row in samples.of(lines.NoTiming)]
 
 
 def test_every_case_is_measured_on_both_sides_in_turns_and_kept_with_its_raw_rounds(tmp_path: Path) -> None:
@@ -81,19 +56,19 @@ def test_every_case_is_measured_on_both_sides_in_turns_and_kept_with_its_raw_rou
     for line in samples.measurements:
         assert line.base_seconds.shape == line.head_seconds.shape == (len(line.orders), 2)
         assert ((line.base_seconds == 0.001) & (line.head_seconds == 0.002)).all()
-    sentinels = [(sentinel.pair, sentinel.name, sentinel.side) for sentinel in samples.of(Sentinel)]
+    sentinels = [(sentinel.pair, sentinel.name, sentinel.side) for sentinel in samples.of(lines.Sentinel)]
     assert sorted(sentinels) == sorted(product((0, 1), module.SENTINELS, SIDES))
-    assert {len(sentinel.seconds) for sentinel in samples.of(Sentinel)} == {2 * len(CASES)}
-    assert [(time.stage, time.pair) for time in samples.of(PairTime)] == [(1, 0), (1, 1)]
-    counted = [(row.case, row.counter, row.old, row.new) for row in samples.of(ExactFinding)]
+    assert {len(sentinel.seconds) for sentinel in samples.of(lines.Sentinel)} == {2 * len(CASES)}
+    assert [(time.stage, time.pair) for time in samples.of(lines.PairTime)] == [(1, 0), (1, 1)]
+    counted = [(row.case, row.counter, row.old, row.new) for row in samples.of(lines.ExactFinding)]
     assert sorted(counted) == [(case, "kernel_launches", 7, 9) for case in sorted(CASES)], "once"
     # One side works at a time. A fake worker logs a request once, so two rounds on end are one letter.
     sides = {"A": run.trees.base, "B": run.trees.head}
     worked = sorted((when, letter) for letter, side in sides.items() for when, _ in logged(side, "worked"))
     letters = "".join(letter for _, letter in worked)
     assert {letters[start : start + 3] for start in range(0, len(letters), 3)} == {"ABA", "BAB"}
-    assert turns("ABBA") == [("base", 1), ("head", 2), ("base", 1)]
-    assert turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
+    assert module.turns("ABBA") == [("base", 1), ("head", 2), ("base", 1)]
+    assert module.turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
     # Paths, padding and hash seed are the pair's own, the same on both sides.
     base, head = (logged(side, "environments") for side in (run.trees.base, run.trees.head))
     for of_base, of_head in zip(base, head, strict=True):
@@ -109,8 +84,8 @@ def test_every_case_is_measured_on_both_sides_in_turns_and_kept_with_its_raw_rou
 def test_what_a_pair_takes_is_told_apart_for_its_cases_and_for_what_only_the_first_launch_does(tmp_path: Path) -> None:
     """Later launches find their code in the compiler's cache."""
     compiles = {"faults": {"two": "compiles once"}}
-    with measuring(tmp_path, compiles, compiles) as run:
-        seconds = run.measure_pair(1, 0, [CASES])
+    samples, run = measured(tmp_path, compiles, compiles)
+    (seconds,) = [time.seconds for time in samples.of(lines.PairTime)]
     assert (run.once_seconds, set(run.case_seconds)) == (1.0, set(CASES))
     assert 0 < sum(run.case_seconds.values()) == pytest.approx(seconds - 1.0 - run.launch_seconds)
     assert max(run.case_seconds.values()) < 1.0
@@ -125,10 +100,10 @@ def test_base_alone_runs_under_another_interpreter_and_without_sentinels(tmp_pat
     no_cpu_time = {"reads_cpu_time": False}
     samples, run = measured(tmp_path, no_cpu_time, no_cpu_time, python_of_base=str(python))
     assert (tmp_path / "started").read_text().splitlines() == [str(run.trees.base)]
-    assert (len(samples.measurements), samples.of(Sentinel)) == (len(CASES), [])
+    assert (len(samples.measurements), samples.of(lines.Sentinel)) == (len(CASES), [])
     # Where the waiting thread spins no CPU time is kept, and wall time decides.
     assert {line.base_cpu_seconds is line.head_cpu_seconds is None for line in samples.measurements} == {True}
-    assert decide_clock(samples, Rules()).clock == "wall"
+    assert decide_clock(samples, lines.Rules()).clock == "wall"
 
 
 @pytest.mark.parametrize("threads", [None, 1])
@@ -147,23 +122,22 @@ def test_both_sides_share_cores_in_a_case(tmp_path: Path, monkeypatch: pytest.Mo
         assert (one != two, cores[0] == cores[1], cores[0] in ((3,), (5,))) == (True, True, True)
 
 
-@pytest.mark.parametrize(
-    ("base", "head", "counted", "side", "words"),
-    [
-        ({"absent": ["one"]}, {}, ["three", "two"], None, ""),
-        ({"counters": None}, {}, [], "base", "it is compiled."),
-        ({}, {"faults": dict.fromkeys(CASES, "dies counting")}, [], "head", "counting "),
-    ],
-)
-def test_a_side_that_cannot_count_says_why_and_costs_no_case_its_time(
-    tmp_path: Path, base: Json, head: Json, counted: list[str], side: str | None, words: str
-) -> None:
-    samples, _ = measured(tmp_path, base, head, counts=True)
-    assert len(samples.measurements) == len(CASES) - len(base.get("absent", []))
-    assert sorted(row.case for row in samples.of(ExactFinding)) == counted
-    uncounted = samples.of(Uncounted)
-    assert sorted(row.case for row in uncounted) == (sorted(CASES) if side else [])
-    assert all(row.side == side and words in row.reason for row in uncounted)
+COUNTING: list[tuple[Json, Json, list[str], str | None, str]] = [
+    # what each side does, the cases whose counters are compared, and which side says why the others are not
+    ({"absent": ["one"]}, {}, ["three", "two"], None, ""),
+    ({"counters": None}, {}, [], "base", "it is compiled."),
+    ({}, {"faults": dict.fromkeys(CASES, "dies counting")}, [], "head", "counting "),
+]
+
+
+def test_a_side_that_cannot_count_says_why_and_costs_no_case_its_time(tmp_path: Path) -> None:
+    for number, (base, head, counted, side, words) in enumerate(COUNTING):
+        samples, _ = measured(tmp_path / str(number), base, head, counts=True)
+        assert len(samples.measurements) == len(CASES) - len(base.get("absent", []))
+        assert sorted(row.case for row in samples.of(lines.ExactFinding)) == counted
+        uncounted = samples.of(lines.Uncounted)
+        assert sorted(row.case for row in uncounted) == (sorted(CASES) if side else [])
+        assert all(row.side == side and words in row.reason for row in uncounted)
 
 
 FATAL = {"dies": "SIGKILL", "hangs in a round": "no answer", "raises": "ValueError: planted"}
@@ -187,23 +161,23 @@ def test_a_case_that_a_side_cannot_run_is_an_outcome_with_its_reason_and_costs_n
     samples, _ = measured(tmp_path, *((behaviour, {}) if side == "base" else ({}, behaviour)))
     assert {line.case for line in samples.measurements} == {*CASES} - ({"two"} if outcome else set())
     assert outcomes(samples) == ([("two", side, outcome)] if outcome else [])
-    assert words in (samples.of(NoTiming)[0].reason if outcome else samples.of(Relaunch)[0].reason)
-    assert [(row.case, row.side) for row in samples.of(Relaunch)] == [("two", side)] * relaunches
+    assert words in (samples.of(lines.NoTiming)[0].reason if outcome else samples.of(lines.Relaunch)[0].reason)
+    assert [(row.case, row.side) for row in samples.of(lines.Relaunch)] == [("two", side)] * relaunches
 
 
 def test_a_base_that_cannot_be_loaded_has_none_of_the_cases_and_a_head_ends_the_run(tmp_path: Path) -> None:
     samples, _ = measured(tmp_path / "base", base={"cannot": "it has no model/"})
     assert (samples.measurements, sorted(outcomes(samples))) == ([], [(c, "base", "absent") for c in sorted(CASES)])
-    assert {row.reason for row in samples.of(NoTiming)} == {"it has no model/"}
+    assert {row.reason for row in samples.of(lines.NoTiming)} == {"it has no model/"}
     for name, base in (("head", {}), ("both", {"cannot": "base is broken"})):
-        with pytest.raises(UnmeasurableError, match=r"^--model m:f is no language model\.$"):
+        with pytest.raises(module.UnmeasurableError, match=r"^--model m:f is no language model\.$"):
             measured(tmp_path / name, base, {"cannot": "--model m:f is no language model."})
 
 
 def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
     together = {"faults": {"two": "leaves with the other"}}
     samples, _ = measured(tmp_path, together, together)
-    assert (samples.of(Relaunch), outcomes(samples)) == ([], [])
+    assert (samples.of(lines.Relaunch), outcomes(samples)) == ([], [])
 
 
 @pytest.fixture
@@ -234,23 +208,23 @@ def test_a_signal_at_the_start_leaves_no_worker(tmp_path: Path, monkeypatch: pyt
     assert ended == [-signal.SIGKILL] * place
 
 
-@pytest.mark.parametrize(
-    ("round_seconds", "thrown_away", "rounds", "growth", "quadruples"),
-    [
-        (0.9 * PRIMED_BELOW_SECONDS, 2, 7, 1.0, None),
-        (PRIMED_BELOW_SECONDS, 0, 4, 1.0, None),
-        (LONG_QUADRUPLE_SECONDS / 4, 0, 4, 1.0, 1),
-        (LONG_QUADRUPLE_SECONDS / 4, 0, 4, 1.1, FEWEST_QUADRUPLES),
-    ],
-    ids=["short, the first are thrown away", "longer", "long and calm", "long and disturbed"],
-)
-def test_rounds_are_measured_by_their_length(
-    tmp_path: Path, round_seconds: float, thrown_away: int, rounds: int, growth: float, quadruples: int | None
-) -> None:
+LONG = module.LONG_QUADRUPLE_SECONDS / 4
+ROUNDS: dict[str, tuple[float, int, int, float, int | None]] = {
+    # seconds of a round, rounds thrown away and kept, how many times as long each is as the last, and quadruples
+    "short, the first are thrown away": (0.9 * module.PRIMED_BELOW_SECONDS, 2, 7, 1.0, None),
+    "longer": (module.PRIMED_BELOW_SECONDS, 0, 4, 1.0, None),
+    "long and calm": (LONG, 0, 4, 1.0, 1),
+    "long and disturbed": (LONG, 0, 4, 1.1, module.FEWEST_QUADRUPLES),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_are_measured_by_their_length(tmp_path: Path, name: str) -> None:
+    round_seconds, thrown_away, rounds, growth, quadruples = ROUNDS[name]
     behaviour = {"round_seconds": round_seconds}
     samples, run = measured(tmp_path, behaviour, {**behaviour, "growth": growth})
     orders = [len(line.orders) for line in samples.measurements]
-    assert set(orders) == {quadruples or quadruple_count(1, rounds * round_seconds)}
+    assert set(orders) == {quadruples or module.quadruple_count(1, rounds * round_seconds)}
     worked = sum(len(logged(side, "worked")) for side in (run.trees.base, run.trees.head))
     of_sentinels = 3 * len(module.SENTINELS) * len(CASES)
     assert worked - of_sentinels == sum(3 * (count + thrown_away) for count in orders)
@@ -259,7 +233,7 @@ def test_rounds_are_measured_by_their_length(
 
 def test_who_watches_sees_pair_case_and_time_left_and_a_log_has_a_line_for_each_pair() -> None:
     for line, terminal in ((Mock(), Mock()), (None, Mock())):
-        watch = Watch(terminal, line, screen_pairs=6, seconds=900)
+        watch = module.Watch(terminal, line, screen_pairs=6, seconds=900)
         watch.pair_begins(1, 1, 30)
         watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
         watch.pair_begins(2, 8, 1)

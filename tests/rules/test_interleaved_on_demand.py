@@ -51,13 +51,6 @@ def plugin_on(*requests: dict[str, Any], device: QueueDevice | None = None) -> t
     return GatePlugin(settings=SETTINGS, channel=channel), channel
 
 
-def ends(generator: Any) -> None:
-    """A hook's wrapper runs to its end."""
-    next(generator)
-    with pytest.raises(StopIteration):
-        generator.send(None)
-
-
 def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> RecordingChannel:
     """What a worker answers to a turn of two rounds and to a sentinel; a round launches a second of work."""
     monkeypatch.setattr(clock_module, "time", device)
@@ -145,8 +138,7 @@ def test_a_worker_whose_device_is_lost_says_so_instead_of_serving_the_next_case(
         protocol: Any = plugin.pytest_runtest_protocol(item)
         next(protocol)
         plugin.outcome = {"outcome": "error", "reason": "CUDA error: device-side assert triggered"}
-        with pytest.raises(StopIteration):
-            protocol.send(None)
+        assert next(protocol, None) is None
         (message,) = channel.sent
         assert (key in message, "device-side assert triggered" in str(message)) == (True, True)
 
@@ -183,7 +175,8 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     items: list[Any] = [benchmark(case, nodeid=name) for name, case in cases.items()]
     plugin, channel = plugin_on({"order": ["b", "a"], "measured": ["b"], "seed": 7, "pair": 1})
     config = Mock(stash=stash_of(workbench=workbench))
-    ends(plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items))
+    hook = plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items)
+    assert [*hook] == [None]
     assert channel.sent == [{"ready": {name: case.identity() for name, case in cases.items()}}]
     assert [item.nodeid for item in items] == ["b", "a"]
     assert workbench.known_to_fit == {cases["b"]}

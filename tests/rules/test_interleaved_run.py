@@ -20,10 +20,12 @@ from perf_tests.interleaved import run as module
 from perf_tests.interleaved.measuring import Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, PairCost, left_out, run_gate, too_short_sentence
 from perf_tests.interleaved.sides import changed_since, find_commit
+from perf_tests.records.record import Json
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.fake_sides import tree
 from tests.support.git_repository import commit, git
+from tests.support.same_programs import write
 from tests.support.simulated_launches import RULES, SimulatedCase, gate_run
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq{}-fp32-naive]"
@@ -40,26 +42,24 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def gated(
-    project: Path, base: dict[str, Any], head: dict[str, Any], /, minutes: float = 5.0, device: str = "cpu",
-    watch: Watch | None = None, measures_same: bool = True, **changes: Any,
-) -> tuple[GateRun, GateResult]:  # fmt: skip
+def gated(project: Path, base: Json, head: Json, /, minutes: float = 5.0, **changes: Any) -> tuple[GateRun, GateResult]:
+    """A gate of a head that behaves so against a base that does; `changes` of its plan, its settings and `Against`."""
     for behaviour in (base, head):
         cases = {case_id: case.identity() for case_id, case in CASES.items()}
         always = {"cases": cases, "scatter": 0.002, "round_seconds": 0.1}
         (project / "behaviour.md").write_text(json.dumps({**always, **behaviour}))
         if behaviour is base:
             commit(project)
-    base_of = changes.pop("base_of", find_commit)
+    watch, base_of = changes.pop("watch", Mock()), changes.pop("base_of", find_commit)
+    settings = replace(SETTINGS, device=changes.pop("device", "cpu"))
+    against = Against("main", None, minutes, "pass", None, measures_same=changes.pop("measures_same", True))
     plan = GatePlan(
-        repository=Repository(project), storage=project.parent / "storage",
-        against=Against("main", None, minutes, "pass", None, measures_same=measures_same),
-        base=base_of(project, "main"),
-        settings=replace(SETTINGS, device=device), cases=CASES, ids_at_base={case: case for case in CASES},
+        repository=Repository(project), storage=project.parent / "storage", against=against,
+        base=base_of(project, "main"), settings=settings, cases=CASES, ids_at_base={case: case for case in CASES},
         machine_info={}, rules=QUICK, options="--against main",
     )  # fmt: skip
     run = GateRun(replace(plan, **changes))
-    run_gate(run, watch or Mock())
+    run_gate(run, watch)
     assert run.result is not None
     return run, run.result
 
@@ -78,38 +78,32 @@ def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project:
     assert f"its samples: {run.paths[0]}." in " ".join(run.notes)
 
 
-def test_a_budget_that_runs_out_ends_the_run_undecided(project: Path) -> None:
-    run, result = gated(project, {}, {"round_seconds": 0.11}, **ONE_PAIR)
-    assert (read_samples(run.paths[0]).end, result.pairs, result.exit_code) == ("budget", (1, 0), 0)
-    assert {row.verdict for row in result.cases} == {Verdict.UNDECIDED}
-
-
 ONE, *OTHERS = CASES
+MEASURED: dict[str, tuple[Json, Json, dict[str, str]]] = {
+    # what base and head do, and why cases are measured
+    "nothing": ({}, {}, {}),
+    "another file": ({}, {"round_seconds": 0.2}, {}),
+    "its data": ({}, {"opened": ["behaviour.md"]}, dict.fromkeys(CASES, "behaviour.md, which is opened, differs")),
+    "its operations": ({}, {"operations": "other"}, dict.fromkeys(CASES, "it issues other operations")),
+    "unplayed": ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
+    "no case": ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
+    "no import": ({"cannot": "no model"}, {}, dict.fromkeys(CASES, "base could not run on fake tensors: no model")),
+}
 
 
-@pytest.mark.parametrize(
-    ("base", "head", "measured"),
-    [
-        ({}, {}, {}),
-        ({}, {"round_seconds": 0.2}, {}),
-        ({}, {"opened": ["behaviour.md"]}, dict.fromkeys(CASES, "behaviour.md, which is opened, differs")),
-        ({}, {"operations": "other"}, dict.fromkeys(CASES, "it issues other operations")),
-        ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
-        ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
-        ({"cannot": "no model"}, {}, dict.fromkeys(CASES, "base could not run on fake tensors: no model")),
-    ],
-    ids=["nothing", "another file", "its data", "its operations", "unplayed", "no case", "no import"],
-)
-def test_cases_are_measured_unless_code_and_operations_are_shown_to_be_the_same(
-    project: Path, base: dict[str, Any], head: dict[str, Any], measured: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("name", MEASURED)
+def test_cases_are_measured_unless_code_and_operations_are_shown_to_be_the_same(project: Path, name: str) -> None:
+    """Until the budget ends the run, in the middle of which nothing is decided."""
+    base, head, measured = MEASURED[name]
     run, result = gated(project, base, head, measures_same=False, **ONE_PAIR)
     assert {row.id: row.why_measured for row in result.cases if row.verdict != Verdict.SAME} == measured
-    assert ({row.verdict for row in result.cases} == {Verdict.SAME}) == (not measured)
-    assert result.exit_code == 0
     samples = read_samples(run.paths[0])
     timed = set() if "cannot" in base else {*measured} - {*base.get("absent", ())}
     assert {line.case for line in samples.measurements} == timed
+    verdicts = {Verdict.UNDECIDED if row.id in timed else row.verdict for row in result.cases}
+    assert ({row.verdict for row in result.cases}, result.exit_code) == (verdicts, 0)
+    assert verdicts == {Verdict.SAME} or measured
+    assert (samples.end, result.pairs) == ("budget", (1, 0)) or not timed
     assert conclude(samples, QUICK).cases == result.cases, "a replay says the same"
 
 
@@ -122,26 +116,22 @@ def test_a_gate_of_no_minutes_only_compares_programs(project: Path) -> None:
 
 
 NEEDS = '[project]\nname = "a"\ndependencies = ["torch"]\n'
+OF_THE_SUITE: list[tuple[dict[str, str], bool, str]] = [
+    # files that changed, whether the cases are the same, and what is said
+    ({"perf_tests/phases.py": "other"}, True, "The suite itself changed (perf_tests/phases.py): not judged"),
+    ({"pyproject.toml": f"{NEEDS}[tool.ruff]\nline-length = 1\n"}, True, "(pyproject.toml): not judged"),
+    ({"pyproject.toml": NEEDS.replace("torch", "torch>=3")}, False, "(pyproject.toml): not judged"),
+    ({"requirements.txt": "torch"}, False, ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("files", "same", "said"),
-    [
-        ({"perf_tests/phases.py": "other"}, True, "The suite itself changed (perf_tests/phases.py): not judged"),
-        ({"pyproject.toml": f"{NEEDS}[tool.ruff]\nline-length = 1\n"}, True, "(pyproject.toml): not judged"),
-        ({"pyproject.toml": NEEDS.replace("torch", "torch>=3")}, False, "(pyproject.toml): not judged"),
-        ({"requirements.txt": "torch"}, False, ""),
-    ],
-)
+@pytest.mark.parametrize(("files", "same", "said"), OF_THE_SUITE)
 def test_a_change_of_the_suite_is_not_judged(project: Path, files: dict[str, str], same: bool, said: str) -> None:
-    (project / "pyproject.toml").write_text(NEEDS)
+    commit(write(project, {"pyproject.toml": NEEDS}))
 
     def also_changed(*_: object) -> Any:
-        for name, text in files.items():
-            (project / name).write_text(text)
-        return find_commit(project, "main")
+        return find_commit(write(project, files), "main")
 
-    commit(project)
     run, result = gated(project, {}, {}, measures_same=False, base_of=also_changed, **ONE_PAIR)
     assert {row.verdict == Verdict.SAME for row in result.cases} == {same}
     assert all("dependencies changed, not measured here" in row.why_measured for row in result.cases) != same
@@ -149,8 +139,7 @@ def test_a_change_of_the_suite_is_not_judged(project: Path, files: dict[str, str
 
 
 def test_a_submodule_that_moved_is_in_neither_tree_and_not_the_same(project: Path, tmp_path: Path) -> None:
-    (other := tmp_path / "other").mkdir()
-    (other / "a").touch()
+    other = write(tmp_path / "other", {"a": ""})
     commit(other)
     git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
     commit(project)
@@ -163,10 +152,8 @@ def test_a_submodule_that_moved_is_in_neither_tree_and_not_the_same(project: Pat
 @pytest.mark.parametrize("is_another_option", [False, True])
 def test_an_accepted_entry_counts_in_a_gate_whose_base_lacks_it(project: Path, is_another_option: bool) -> None:
     """A revision whose git ignores records, and the same revision under another option."""
-    (project / ".gitignore").write_text(".benchmarks/\n")
-    (project / ".benchmarks").mkdir()
     entry = 'id = "a"\nreason = "why"\nrevision = "abc"\nclock = "wall"\nlimit = 1.5\n'
-    (project / ".benchmarks/accepted.toml").write_text(f"[[accepted]]\n{entry}")
+    write(project, {".gitignore": ".benchmarks/\n", ".benchmarks/accepted.toml": f"[[accepted]]\n{entry}"})
     other = Against(None, OtherOption("attention", "sdpa"), 1e-6, "pass", None)
     changes: dict[str, Any] = {"against": other, "base": None} if is_another_option else {}
     run, _ = gated(project, {}, {}, **ONE_PAIR, **changes)
@@ -176,24 +163,22 @@ def test_an_accepted_entry_counts_in_a_gate_whose_base_lacks_it(project: Path, i
 
 
 SPINS, BINDS, SAME = "its threads spin", "binding processes to cores", "is identical on both sides"
+TOLD: dict[str, tuple[Json, Json, bool, bool, set[str]]] = {
+    # what head does, changes of the plan, whether processes can be bound to cores and are, and what is told
+    "nothing": ({}, {}, True, True, {SAME}),
+    "hardly uses CPU time": ({"idle_cpu_seconds": 0.0002}, {}, True, True, {SAME}),
+    "spins": ({"idle_cpu_seconds": 0.009}, {}, True, True, {SAME, SPINS}),
+    "cannot bind": ({}, {}, False, False, {SAME, BINDS}),
+    "GPU": ({}, {"device": "cuda"}, True, False, {SAME}),
+    "a named file changed": ({"round_seconds": 0.1001}, {"files": (Path("behaviour.md"),)}, True, True, set()),
+}
 
 
-@pytest.mark.parametrize(
-    ("head", "more", "can_bind", "shares_cores", "told"),
-    [
-        ({}, {}, True, True, {SAME}),
-        ({"idle_cpu_seconds": 0.0002}, {}, True, True, {SAME}),
-        ({"idle_cpu_seconds": 0.009}, {}, True, True, {SAME, SPINS}),
-        ({}, {}, False, False, {SAME, BINDS}),
-        ({}, {"device": "cuda"}, True, False, {SAME}),
-        ({"round_seconds": 0.1001}, {"files": (Path("behaviour.md"),)}, True, True, set()),
-    ],
-    ids=["nothing", "hardly uses CPU time", "spins", "cannot bind", "GPU", "a named file changed"],
-)
+@pytest.mark.parametrize("name", TOLD)
 def test_what_makes_figures_noisier_or_counts_needless_is_told(
-    project: Path, monkeypatch: pytest.MonkeyPatch, head: dict[str, Any], more: dict[str, Any], can_bind: bool,
-    shares_cores: bool, told: set[str],
-) -> None:  # fmt: skip
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    head, more, can_bind, shares_cores, told = TOLD[name]
     monkeypatch.setattr(module, "can_bind", lambda: can_bind)
     changes = {"repository": Repository(project, files=more["files"])} if "files" in more else more
     run, _ = gated(project, {}, head, **ONE_PAIR, **changes)

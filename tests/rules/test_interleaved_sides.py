@@ -9,43 +9,26 @@ from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.interleaved import sides
 from perf_tests.interleaved.same import differing
-from perf_tests.interleaved.sides import (
-    LEFT_OUT,
-    TREES,
-    BesideAnotherError,
-    TreeError,
-    alone,
-    find_commit,
-    planted,
-    state_of_head,
-)
+from perf_tests.interleaved.sides import TreeError, alone, find_commit, planted
 from perf_tests.user_code.named import Repository
 from tests.support.fake_sides import snapshot
 from tests.support.git_repository import commit, git
 from tests.support.launch import ROOT
-
-
-def write(folder: Path, **texts: str | None) -> None:
-    """Files by name, with `__` for a slash and without `.py`; None removes one."""
-    for name, text in texts.items():
-        path = folder / f"{name.replace('__', '/')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True) if text is None else path.write_text(text)
+from tests.support.same_programs import write
 
 
 def test_base_is_the_revision_and_head_the_working_tree_both_measured_by_heads_code(clone: Path) -> None:
-    write(clone, model__marker="base", perf_tests__only_at_base="", weights__a="")
-    for name in (".benchmarks/accepted.toml", ".benchmarks/machine/1.json", "docs/a.md"):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        (clone / name).touch()
-    commit(clone)
-    assert state_of_head(clone) == {"commit": git(clone, "rev-parse", "HEAD"), "changed_files": 0}
-    write(clone, model__marker="staged")
+    empty = ("perf_tests/only_at_base.py", "weights/a.py", ".benchmarks/accepted.toml", ".benchmarks/machine/1.json")
+    commit(write(clone, {"model/marker.py": "base", "docs/a.md": "", **dict.fromkeys(empty, "")}))
+    assert sides.state_of_head(clone) == {"commit": git(clone, "rev-parse", "HEAD"), "changed_files": 0}
+    write(clone, {"model/marker.py": "staged"})
     git(clone, "add", "--all")
-    write(clone, model__marker="head", model__untracked="", model__sizes=None, perf_tests__only_at_base=None)
-    write(clone, perf_tests__test_forward="# changed")
-    assert state_of_head(clone)["changed_files"] == 5
+    write(clone, {"model/marker.py": "head", "model/untracked.py": "", "perf_tests/test_forward.py": "# changed"})
+    for removed in ("model/sizes.py", "perf_tests/only_at_base.py"):
+        (clone / removed).unlink()
+    assert sides.state_of_head(clone)["changed_files"] == 5
     before = snapshot(clone)
     with planted(Repository(clone, files=(Path("tests/support/llama.py"),)), find_commit(clone, "HEAD")) as found:
         folder, base, head = found.folder, snapshot(found.base), snapshot(found.head)
@@ -77,55 +60,49 @@ def test_a_tree_of_this_suite_is_small_and_holds_nothing_that_no_benchmark_needs
         for tree in (found.base, found.head):
             blocks = sum(-(-len(content) // 4096) for content in snapshot(tree).values())
             assert 4096 * blocks < 2_000_000
-            assert not [name for name in LEFT_OUT if list(tree.glob(name))]
+            assert not [name for name in sides.LEFT_OUT if list(tree.glob(name))]
 
 
 def test_a_suite_below_the_top_of_its_repository_is_found(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    suite = tmp_path / "deep/down"
-    write(suite, model__a="", perf_tests__b="")
+    suite = write(tmp_path / "deep/down", {"model/a.py": "", "perf_tests/b.py": ""})
     commit(tmp_path)
     with planted(Repository(suite), find_commit(suite, "HEAD")) as found:
         assert snapshot(found.base).keys() == snapshot(found.head).keys() == {"model/a.py", "perf_tests/b.py"}
 
 
 NO_REVISION = "names no revision of this repository; give a branch, a tag or a commit"
+UNKNOWN = [
+    *(("clone", revision, NO_REVISION) for revision in ("no-such", "", "-q", "--all", "HEAD~99", "HEAD:model")),
+    ("shallow", "v1", "v1 is not in this shallow clone; fetch it first with `git fetch --depth=1 origin v1`"),
+    ("shallow", "HEAD~9", "HEAD~9 is not in this shallow clone; .*git fetch --unshallow"),
+    ("shallow", "", "--against '' names no revision of this repository"),
+    ("clone", "gone", "but origin/gone is there: --against origin/gone"),
+    ("clone", "FETCH_HEAD", "FETCH_HEAD is a commit of another project: it shares no history with HEAD"),
+    (".", "main", r"needs a git repository, and .* is in none"),
+    ("empty", "main", "has no commit yet; commit one"),
+]
+IN_THE_WAY = {
+    ("PATH", "/nowhere"): "needs git, and there is none on the PATH",
+    ("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"): r"belongs to another user; allow it with .*safe\.directory .*/clone`\.$",
+}
 
 
-@pytest.mark.parametrize(
-    ("where", "revision", "words"),
-    [
-        *(("clone", revision, NO_REVISION) for revision in ("no-such", "", "-q", "--all", "HEAD~99", "HEAD:model")),
-        ("shallow", "v1", "v1 is not in this shallow clone; fetch it first with `git fetch --depth=1 origin v1`"),
-        ("shallow", "HEAD~9", "HEAD~9 is not in this shallow clone; .*git fetch --unshallow"),
-        ("shallow", "", "--against '' names no revision of this repository"),
-        ("clone", "gone", "but origin/gone is there: --against origin/gone"),
-        ("clone", "FETCH_HEAD", "FETCH_HEAD is a commit of another project: it shares no history with HEAD"),
-        (".", "main", r"needs a git repository, and .* is in none"),
-        ("empty", "main", "has no commit yet; commit one"),
-        ("clone", "PATH", "needs git, and there is none on the PATH"),
-        ("clone", "OWNER", r"belongs to another user; allow it with .*safe\.directory .*/clone`\.$"),
-    ],
-)
 def test_what_is_no_revision_is_refused_with_the_next_step(
-    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, revision: str, words: str
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if where == "shallow":
-        git(tmp_path, "clone", "-q", "--depth=1", f"file://{clone}", where)
-    elif where == "empty":
-        git(tmp_path, "init", "-q", where)
-    elif revision == "gone":
-        git(clone, "update-ref", "refs/remotes/origin/gone", "HEAD")
-    elif revision == "FETCH_HEAD":
-        write(tmp_path / "other", file="")
-        commit(tmp_path / "other")
-        git(clone, "fetch", "-q", str(tmp_path / "other"), "HEAD")
-    elif revision == "PATH":
-        monkeypatch.setenv("PATH", "/nowhere")
-    elif revision == "OWNER":
-        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    with pytest.raises(TreeError, match=words):
-        find_commit(tmp_path / where, revision)
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{clone}", "shallow")
+    git(tmp_path, "init", "-q", "empty")
+    git(clone, "update-ref", "refs/remotes/origin/gone", "HEAD")
+    commit(write(tmp_path / "other", {"a": ""}))
+    git(clone, "fetch", "-q", str(tmp_path / "other"), "HEAD")
+    for where, revision, words in UNKNOWN:
+        with pytest.raises(TreeError, match=words):
+            find_commit(tmp_path / where, revision)
+    for variable, words in IN_THE_WAY.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(*variable)
+            with pytest.raises(TreeError, match=words):
+                find_commit(clone, "HEAD")
 
 
 @pytest.fixture
@@ -147,12 +124,15 @@ def test_a_full_disk_is_told_and_nothing_is_left(clone: Path, temporary: Path, m
 
 
 def test_one_gate_at_a_time_measures_and_removes_the_trees_of_one_that_was_killed(temporary: Path) -> None:
-    for name in (f"{TREES}dead", "perf-tests", "gate-of-another-program"):
+    for name in (f"{sides.TREES}dead", "perf-tests", "gate-of-another-program"):
         (temporary / name / "model").mkdir(parents=True)
     with alone():
         assert {path.name for path in temporary.iterdir() if path.is_dir()} == {"perf-tests", "gate-of-another-program"}
-        (trees := temporary / f"{TREES}running").mkdir()
-        with pytest.raises(BesideAnotherError, match=rf"^Another gate, process {os.getpid()}, is measuring"), alone():
+        (trees := temporary / f"{sides.TREES}running").mkdir()
+        with (
+            pytest.raises(sides.BesideAnotherError, match=rf"^Another gate, process {os.getpid()}, is measuring"),
+            alone(),
+        ):
             pass
         assert trees.exists()
     (temporary / "perf-tests-gate.lock").unlink()
@@ -164,18 +144,15 @@ def test_one_gate_at_a_time_measures_and_removes_the_trees_of_one_that_was_kille
 
 def test_no_repository_of_a_hook_is_asked_or_run(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """git sets GIT_DIR for the hooks of one repository, from which another one may be gated."""
-    (other := tmp_path / "other").mkdir()
-    git(other, "init", "-q")
-    git(other, "commit", "-q", "--allow-empty", "--message", "elsewhere")
-    hook = clone / ".git/hooks/post-index-change"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    hook.chmod(0o755)
+    other = write(tmp_path / "other", {"a": "elsewhere"})
+    commit(other)
+    write(clone, {".git/hooks/post-index-change": f"#!/bin/sh\ntouch {tmp_path}/ran\n"})
+    (clone / ".git/hooks/post-index-change").chmod(0o755)
     ours = git(clone, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
     base = find_commit(clone, "HEAD")
-    assert (base.full_hash, state_of_head(clone)) == (ours, {"commit": ours, "changed_files": 0})
+    assert (base.full_hash, sides.state_of_head(clone)) == (ours, {"commit": ours, "changed_files": 0})
     with planted(Repository(clone), base) as found:
         assert differing(found.base, found.head) == []
     assert not (tmp_path / "ran").exists()
@@ -183,10 +160,8 @@ def test_no_repository_of_a_hook_is_asked_or_run(clone: Path, tmp_path: Path, mo
 
 def test_a_file_whose_name_is_no_utf_8_is_in_both_trees(clone: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
-    (clone / name).write_text("kept")
-    commit(clone)
-    (clone / name).write_text("changed")
-    (clone / os.fsdecode(b"new\xff.txt")).touch()
-    assert state_of_head(clone)["changed_files"] == 2
+    commit(write(clone, {name: "kept"}))
+    write(clone, {name: "changed", os.fsdecode(b"new\xff.txt"): ""})
+    assert sides.state_of_head(clone)["changed_files"] == 2
     with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
         assert [(tree / name).read_text() for tree in (found.base, found.head)] == ["kept", "changed"]

@@ -44,6 +44,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--benchmark-storage=elasticsearch+http://host/index": ("--benchmark-storage", "file://PATH"),
     "--benchmark-storage=file:///proc/version/below": ("cannot be saved under /proc/version/below", "storage"),
     "--benchmark-timer=time.process_time": ("--benchmark-timer would have no effect", "clock that waits"),
+    "--benchmark-min-rounds=3": ("--benchmark-min-rounds would have no effect",),
     "--benchmark-group-by=func,param:size": ("--benchmark-group-by 'param:size'", "param:model_size"),
     "--benchmark-json=/proc/nothing/a.json": ("--benchmark-json /proc/nothing/a.json", "is not a folder"),
     "--against=no-such-revision": ("names no revision", "a branch, a tag"),

@@ -5,6 +5,7 @@ Everything a command reads lies in this folder, so that neither the checkout's r
 """
 
 import csv
+import difflib
 import gzip
 import json
 import math
@@ -13,9 +14,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,7 @@ class Command:
     words: str
     kind: str
     """json: its values; text: its lines, blanks folded; csv: its header, and rows without empty fields; numbers: those
-    of a screen; ids: cases collected; page: numbers and sections of `{out}/page.html`; refused: whether it names
-    `value`, without a traceback."""
-    value: str = ""
-
-
-def _predict(words: str) -> Command:
-    return Command(f"perf_tests predict --json {words}", "json")
+    of a screen; ids: cases collected; page: numbers and sections of `{out}/page.html`."""
 
 
 COLLECT = "pytest perf_tests -p no:cacheprovider --collect-only -q --device cpu"
@@ -60,18 +54,19 @@ SOME_COLUMNS = (
 )
 
 COMMANDS = {
-    "predict-default": _predict("--size tiny --context 64 --gpu A100-80GB"),
-    "predict-bf16-sdpa": _predict(
-        "--size tiny --context 128 --precision bf16 --attention sdpa --optimizer fused --gpu H100"
-    ),
-    "predict-checkpoints": _predict("--size tiny --context 64 --checkpoint all --gpu T4"),
-    "predict-own-shape-own-gpu": _predict(
-        "--size wide=192x768x3x4 --vocab-size 503 --batch-size 9 --context 32 --zero-grad after-forward "
-        "--gpu memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
-    ),
-    "predict-ranks": _predict("--size tiny --context 64 --precision bf16 --parallel fsdp2 --world 8 --gpu H100"),
-    "predict-own-optimizer": _predict("--size tiny --context 32 --optimizer examples/muon.py:build --gpu L4"),
-    "predict-attention": _predict("--head-dim 16,128 --sequence-length 256,16384 --gpu H100"),
+    **{
+        f"predict-{name}": Command(f"perf_tests predict --json {words}", "json")
+        for name, words in {
+            "default": "--size tiny --context 64 --gpu A100-80GB",
+            "bf16-sdpa": "--size tiny --context 128 --precision bf16 --attention sdpa --optimizer fused --gpu H100",
+            "checkpoints": "--size tiny --context 64 --checkpoint all --gpu T4",
+            "own-shape-own-gpu": "--size wide=192x768x3x4 --vocab-size 503 --batch-size 9 --context 32 --zero-grad "
+            "after-forward --gpu memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121",
+            "ranks": "--size tiny --context 64 --precision bf16 --parallel fsdp2 --world 8 --gpu H100",
+            "own-optimizer": "--size tiny --context 32 --optimizer examples/muon.py:build --gpu L4",
+            "attention": "--head-dim 16,128 --sequence-length 256,16384 --gpu H100",
+        }.items()
+    },
     "predict-screen": Command("perf_tests predict --size tiny --context 64 --precision fp16 --gpu T4", "numbers"),
     **{
         f"audit-{name}": Command(f"perf_tests audit --json --all {{in}}/{name}", "json")
@@ -102,44 +97,13 @@ COMMANDS = {
     "gate-recorded": Command(f"perf_tests gate --json --storage {{out}} {HISTORY}/base {HISTORY}/head", "json"),
     "scaling": Command(f"perf_tests scaling {BEFORE}", "text"),
     "report": Command(f"perf_tests report {BEFORE} {AFTER} -o {{out}}/page.html", "page"),
-    "ids-default": Command(f"{COLLECT} --precision fp32,bf16", "ids"),
-    "ids-axes": Command(
-        f"{COLLECT} --size all --precision bf16 --execution all --checkpoint all --phase full_step", "ids"
-    ),
-    "ids-own-shape": Command(
-        f"{COLLECT} --size wide=192x768x3x4,tiny --batch-size 2,4 --precision fp32 --phase all", "ids"
-    ),
-    "ids-passes": Command(
-        f"{COLLECT} --size tiny --precision fp32 --kernels --memory --warmup-study --sequence-length 256", "ids"
-    ),
     **{
-        f"refused {words}": Command(f"{COLLECT} {words}", "refused", value)
-        for words, value in {
-            "--size nosuch": "nosuch",
-            "--context 0": "0",
-            "--checkpoint 999 --size tiny": "999",
-            "--memory-budget lots": "lots",
-            "--shard 3/2": "3/2",
-            "--precision fp7": "fp7",
-            "--threads 0": "--threads",
-            "--zero-grad never": "never",
-            "--benchmark-min-rounds 3": "--benchmark-min-rounds",
-        }.items()
-    },
-    **{
-        f"refused {words}": Command(f"perf_tests {words}", "refused", value)
-        for words, value in {
-            "predict --size tiny --gpu nosuch": "nosuch",
-            "predict --size tiny --gpu memory=1": "memory=1",
-            "compare nosuch.json nosuch.json": "nosuch.json",
-            "audit README.md": "README.md",
-            "kernels README.md": "README.md",
-            "replay README.md": "README.md",
-            "history --storage nosuch": "nosuch",
-            "tables --only nosuch": "nosuch",
-            f"tables --only cases --columns nosuch {BEFORE}": "nosuch",
-            f"merge {BEFORE} {AFTER}": "before",
-            "nosuchverb": "nosuchverb",
+        f"ids-{name}": Command(f"{COLLECT} {words}", "ids")
+        for name, words in {
+            "default": "--precision fp32,bf16",
+            "axes": "--size all --precision bf16 --execution all --checkpoint all --phase full_step",
+            "own-shape": "--size wide=192x768x3x4,tiny --batch-size 2,4 --precision fp32 --phase all",
+            "passes": "--size tiny --precision fp32 --kernels --memory --warmup-study --sequence-length 256",
         }.items()
     },
 }
@@ -159,12 +123,12 @@ def seen(command: Command, python: str) -> dict[str, Any]:
         )  # fmt: skip
         page = Path(out) / "page.html"
         text = page.read_text() if page.exists() else ended.stdout
-        return {"exit_code": ended.returncode, **kept(command, text.replace(str(FOLDER), "IN"), ended.stderr)}
+        return {"exit_code": ended.returncode, **kept(command.kind, text.replace(str(FOLDER), "IN"))}
 
 
-def kept(command: Command, text: str, errors: str = "") -> dict[str, Any]:
+def kept(kind: str, text: str) -> dict[str, Any]:
     """Keep of an answer what its kind says."""
-    match command.kind:
+    match kind:
         case "json":
             return {"json": _without(json.loads(text))}
         case "text":
@@ -184,10 +148,7 @@ def kept(command: Command, text: str, errors: str = "") -> dict[str, Any]:
                 "plots": len(re.findall(r'class="plot"', text)),
                 "numbers": sorted(set(NUMBER.findall(body))),
             }
-        case "refused":
-            both = text + errors
-            return {"names_its_value": command.value in both, "traceback": "Traceback" in both}
-    raise ValueError(f"{command.kind!r} is no kind of command.")
+    raise ValueError(f"{kind!r} is no kind of command.")
 
 
 def _without(value: Any) -> Any:
@@ -197,38 +158,23 @@ def _without(value: Any) -> Any:
     return [_without(each) for each in value] if isinstance(value, list) else value
 
 
-def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
-    """One line for each value that is gone, new or another; numbers are the same within 1e-6 of their size."""
+def differences(expected: Any, found: Any) -> list[str]:
+    """The lines of `expected` that are gone and those that are new, each with the line before it."""
+    before, now = (as_text(value).splitlines() for value in (expected, _settled(expected, found)))
+    return [line for line in difflib.unified_diff(before, now, n=1) if not line.startswith(("---", "+++", "@@"))]
+
+
+def _settled(expected: Any, found: Any) -> Any:
+    """What was found, with numbers that are the same within 1e-6 of their size as they were expected."""
     if isinstance(expected, dict) and isinstance(found, dict):
-        for key in sorted(expected.keys() | found.keys()):
-            if key not in found or key not in expected:
-                yield f"{place}/{key} is {'new' if key in found else 'gone'}"
-            else:
-                yield from differences(expected[key], found[key], f"{place}/{key}")
-    elif isinstance(expected, list) and isinstance(found, list):
-        if len(expected) == len(found) and not any(isinstance(each, str) for each in expected):
-            for index, (before, now) in enumerate(zip(expected, found, strict=True)):
-                yield from differences(before, now, f"{place}[{index}]")
-        elif expected != found:
-            beyond = {"gone": _beyond(expected, found), "new": _beyond(found, expected)}
-            said = [f"{len(values)} {word} {values[:5]}" for word, values in beyond.items() if values]
-            yield f"{place}: {', '.join(said) or 'another order'}"
-    elif not _same(expected, found):
-        yield f"{place}: {str(expected)[:200]} -> {str(found)[:200]}"
+        return {key: _settled(expected.get(key), value) for key, value in found.items()}
+    if isinstance(expected, list) and isinstance(found, list):
+        return [_settled(*pair) for pair in zip_longest(expected[: len(found)], found)]
+    numbers = [value for value in (expected, found) if isinstance(value, int | float) and not isinstance(value, bool)]
+    return expected if len(numbers) == 2 and math.isclose(*numbers, rel_tol=1e-6, abs_tol=1e-12) else found
 
 
-def _same(expected: Any, found: Any) -> bool:
-    if isinstance(expected, bool) or isinstance(found, bool) or isinstance(expected, str | None):
-        return type(expected) is type(found) and bool(expected == found)
-    return isinstance(found, int | float) and math.isclose(expected, found, rel_tol=1e-6, abs_tol=1e-12)
-
-
-def _beyond(some: list[Any], others: list[Any]) -> list[str]:
-    """What `some` holds more often than `others`."""
-    return [*(Counter(map(str, some)) - Counter(map(str, others))).elements()]
-
-
-def _as_text(values: dict[str, Any]) -> str:
+def as_text(values: dict[str, Any]) -> str:
     """JSON with what holds no other list or object on one line, to be short and yet show a change line by line."""
     text = json.dumps(values, indent=1, sort_keys=True)
     simple = re.compile(r'([\[{])\n\s*((?:[^\[\]{}"]|"(?:[^"\\]|\\.)*")*?)\n\s*([\]}])')
@@ -240,14 +186,10 @@ def main(names: list[str]) -> None:
     remade = {name: values for name, values in expected.items() if name in COMMANDS}
     for name in names or COMMANDS:
         found = seen(COMMANDS[name], forked_python())
-        lines = list(differences(expected.get(name, {}), found))
-        for line in lines:
-            print(f"{name}: {line}")
-        if lines:  # else the last digits of another machine would be written
+        if lines := differences(expected.get(name, {}), found):  # else another machine's last digits would be written
+            print(name, *lines, sep="\n")
             remade[name] = found
-    for name in expected.keys() - remade.keys():
-        print(f"{name}: is gone")
-    EXPECTED.write_text(_as_text(remade))
+    EXPECTED.write_text(as_text(remade))
 
 
 if __name__ == "__main__":
