@@ -195,7 +195,7 @@ def literal_step(case: LanguageModelCase) -> dict[str, PartCounters]:
     """The counters of each part of a whole step in one piece, in the order in which it happens."""
     optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
     with fake_run(case.device, case.precision) as counting:
-        training = fake_training(case.config, case.attention, case.checkpoint, case.precision, optimizer, case.device)
+        training = fake_training(case, optimizer)
         counting.claim(PARAMETERS)
         tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
         counting.claim(INPUTS)
@@ -496,8 +496,8 @@ def test_a_broken_file_is_counted_and_written_again(counted: list[object], tmp_p
     good = json.loads(path.read_text())
     kept = good["counters"]
     broken = [{**good, "counters": {name: kept[name] for name in kept.keys() - {"kernels"}}},
-              {**good, "counters": {**kept, "unknown": 1}}, {**good, "case": "another"}]  # fmt: skip
-    for content in ("", "{", "[]", "null", '{"case": "another", "counters": {}}', *map(json.dumps, broken)):
+              {**good, "counters": {**kept, "unknown": 1}}, {**good, "identity": "another"}]  # fmt: skip
+    for content in ("", "{", "[]", "null", '{"identity": "another", "counters": {}}', *map(json.dumps, broken)):
         done = len(counted)
         path.write_text(content)
         assert module.kept_counters_or_reason(CASE) == module.kept_counters_or_reason(CASE) == whole
