@@ -296,11 +296,9 @@ def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {
-    "low": "AT_FORALL_LOWER_PRECISION_FP",
     "float32": "AT_FORALL_FP32",
     "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
     "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
-    "widest": "AT_FORALL_PROMOTE",
 }
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
