@@ -57,7 +57,7 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """Negative when freed."""
+        """Bytes taken, negative when freed."""
         return self.block.bytes if self.is_allocation else -self.block.bytes
 
 
@@ -182,7 +182,7 @@ class PartCounters:
     """Launches; those of one operation share its bytes evenly."""
     saved_bytes: int
     """Saved for the backward pass, each storage once in its first part, without named ones such as parameters."""
-    held_at_start: Counter[str]
+    live_at_start: Counter[str]
     log: Log
     """Every allocation and release, for an allocator to play."""
     log_before: Log
@@ -193,16 +193,16 @@ class PartCounters:
     """Values on the device that the host waits for, as `.item()` does."""
 
     @cached_property
-    def held_at_peak(self) -> Counter[str]:
-        return held_at_peak(self.log, self.held_at_start)
+    def live_at_peak(self) -> Counter[str]:
+        return live_at_peak(self.log, self.live_at_start)
 
     @cached_property
-    def held_at_end(self) -> Counter[str]:
-        return held_after(self.log, self.held_at_start)
+    def live_at_end(self) -> Counter[str]:
+        return live_after(self.log, self.live_at_start)
 
     @property
     def peak_bytes(self) -> int:
-        return self.held_at_peak.total()
+        return self.live_at_peak.total()
 
 
 @dataclass
@@ -302,13 +302,13 @@ class Counting(TorchDispatchMode):
             found[name] = PartCounters(
                 kernels=+part.kernels,
                 saved_bytes=part.saved_bytes,
-                held_at_start=held_after(before, held),
+                live_at_start=live_after(before, held),
                 log=logged(during),
                 log_before=before,
                 allocations=Counter((block.bytes, block.operator, block.place) for block in made),
                 host_reads=part.host_reads,
             )
-            held, done = found[name].held_at_end, part.last_change
+            held, done = found[name].live_at_end, part.last_change
         return found
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
@@ -379,19 +379,19 @@ Changes = Sequence[tuple[str, int, *tuple[int, ...]]]
 """Category and bytes of each, negative when freed, and perhaps more, as in a `Log`."""
 
 
-def held_after(changes: Changes, at_start: Counter[str]) -> Counter[str]:
+def live_after(changes: Changes, at_start: Counter[str]) -> Counter[str]:
     """Bytes held by category after all changes."""
     held = at_start.copy()
     for category, size, *_ in changes:
         held[category] += size
-    return +held
+    return +held  # without zeros, which a Counter keeps
 
 
-def held_at_peak(changes: Changes, at_start: Counter[str]) -> Counter[str]:
+def live_at_peak(changes: Changes, at_start: Counter[str]) -> Counter[str]:
     """Bytes held by category at the first moment of the peak, the start included."""
     sums = accumulate((size for _, size, *_ in changes), initial=0)
     number, _ = max(enumerate(sums), key=lambda item: item[1])
-    return held_after(changes[:number], at_start)
+    return live_after(changes[:number], at_start)
 
 
 def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:

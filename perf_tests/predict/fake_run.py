@@ -22,7 +22,7 @@ from perf_tests.hardware.torch_private import FakeTensorMode, bound_fake_shapes
 from perf_tests.predict.allocator import Log
 from perf_tests.predict.costs import follow_rules
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Counting, PartCounters
-from perf_tests.user_code.attention import PLAYED, attention_named, is_user_function
+from perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.optimizer import UserOptimizer
 
@@ -139,7 +139,7 @@ def attention_passes(case: AttentionCase) -> Parts:
         gradient_BTK = torch.zeros(size, dtype=dtype)
         counting.claim(INPUTS)
         counting.guesses_values = not is_user_function(case.attention)
-        attention = attention_named(case.attention, PLAYED).build()
+        attention = attention_named(case.attention, FAKE_RUN).build()
         with counting.part("attention_forward"), PRECISIONS[case.precision].autocast(HOST):
             output_BTK = attention(*leaves)
         cast_gradient_BTK = gradient_BTK.to(output_BTK.dtype)
@@ -179,7 +179,7 @@ def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:
     own, precision = case.user_model, PRECISIONS[case.precision]
     if own is not None:
         return Training(own.build(case.config), precision, HOST, optimizer)
-    model = TransformerLM(case.config, attention_named(case.attention, PLAYED).build(), case.checkpoint)
+    model = TransformerLM(case.config, attention_named(case.attention, FAKE_RUN).build(), case.checkpoint)
     if case.device == "cuda" and case.checkpoint != "none":
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
@@ -188,7 +188,7 @@ def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:
 
 
 def make_loss_scale(training: Training) -> None:
-    """A scaler makes its scale at its first use."""
+    """Make the scale, which a scaler makes at its first use."""
     training.scaler.scale(torch.zeros(()))
 
 
@@ -241,7 +241,7 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
     return PartCounters(
         kernels=line(few.kernels, more.kernels),
         saved_bytes=scalars["saved"],
-        held_at_start=line(few.held_at_start, more.held_at_start),
+        live_at_start=line(few.live_at_start, more.live_at_start),
         log=repeated(few.log, more.log),
         log_before=repeated(few.log_before, more.log_before),
         allocations=line(few.allocations, more.allocations),

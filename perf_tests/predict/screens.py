@@ -8,7 +8,7 @@ from model.precision import PRECISIONS
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import FLASH, FRAGMENTATION_SHARE, Room, rate_name
-from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_in_words
+from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_label
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
 from perf_tests.predict.ranks import RankPrediction
@@ -123,7 +123,7 @@ def step_name(step: PredictedCase, without: Collection[str] = ()) -> str:
     of_batch = "" if "batch" in without else f"batch {case['batch_size']}, "
     return (
         f"A training step of {of_model}{at_context}, {of_batch}"
-        f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
+        f"{case['precision']}, {case['attention']} attention, {optimizer_label(case['optimizer'])}"
     )
 
 
@@ -169,7 +169,7 @@ def _peak_with_held(cell: PredictedCase) -> str:
 
 
 def _in_blocks(cell: PredictedCase, room: Room) -> str:
-    """What the allocator needs beyond the peak; a constant share where its rules cannot be played."""
+    """What the allocator needs beyond the peak; a constant share where its rules cannot be replayed."""
     if cell.in_blocks is None:
         needed = f", {gb(room.bytes_for(cell.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
         return "" if cell.fits else needed
@@ -216,7 +216,7 @@ def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[s
 
 def _times_in_range(name: str) -> str:
     return f"  {name}: " + "; ".join(
-        f"{count} of {of} bound by {bound}" for bound, (count, of) in limits.HELD[name].items()
+        f"{count} of {of} bound by {bound}" for bound, (count, of) in limits.IN_RANGE[name].items()
     )
 
 
@@ -246,7 +246,7 @@ def _attention_name(cell: PredictedCase) -> str:
 
 
 def gb(count: int) -> str:
-    """GB are 1e9 bytes, as in datasheets and published tables."""
+    """Format GB of 1e9 bytes, as in datasheets and published tables."""
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
@@ -324,7 +324,7 @@ def assumption(step: PredictedCase) -> str:
     held = "the outputs of the previous step are" if case.holds_former_pass else "no tensors of the previous step are"
     where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
     return (
-        f"assumes {optimizer_in_words(case.identity()['optimizer'])}, {state}; "
+        f"assumes {optimizer_label(case.identity()['optimizer'])}, {state}; "
         f"gradients set to None {where} (--zero-grad); "
         f"{held} kept (--hold); eager execution"
     )
@@ -334,7 +334,7 @@ def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> lis
     """`fits only if ...`, with the peak of the other order."""
     word = "otherwise" if step.fits else "then"
     return [
-        f"fits only if {one.words}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
+        f"fits only if {one.text}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
         for one in conditions
     ]
 
@@ -364,7 +364,7 @@ def context_lines(prediction: ContextPrediction) -> list[str]:
 def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Condition]) -> Json:
     return {
         "optimizers": {name: case_json(one) for name, one in variants.items()},
-        "fits_only_if": [{"condition": one.words, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
+        "fits_only_if": [{"condition": one.text, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
     }
 
 
