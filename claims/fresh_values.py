@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from claims.statistics import paired_ratio_of_turns
+from claims.statistics import PairedRatio, paired_ratio_of_turns
 from perf_tests.bench.checked_rounds import CheckedRounds
 from perf_tests.bench.loop import TimedMeasure
 from tests.support.launches import launch_suite
 
 TURNS = {"not attention": 100, "attention": 480}
-"""By what `-k` selects: rounds of attention alone are short, and scatter more."""
+"""Turns by what `-k` selects: rounds of attention alone are short, and scatter more."""
 COLD = re.compile(r"test_attention_forward\[.*seq256-.*-compiled\]")
 """The shortest rounds of all, whose inputs and code the writing of new values pushes out of near caches."""
 ALLOWED_SHARE, ALLOWED_SECONDS = 0.1, 0.2
@@ -78,7 +78,7 @@ def fresh_over_fixed() -> dict[str, float]:
         runs = [launch_suite([*WORDS, f"--rounds={turns}", "-k", which]) for which, turns in TURNS.items()]
     finally:
         del os.environ["FIXED_IN_TURNS"]
-    ratios, of_cold = [], []
+    ratios, of_cold = list[PairedRatio](), list[PairedRatio]()
     for row in (row for run in runs for row in run.benchmarks):
         # CPU time, which a neighbour moves least.
         seconds = row["extra_info"]["cpu_seconds"]

@@ -100,6 +100,8 @@ KEPT_SHARE = 2.0**-12
 """Share of the highest by which all may differ from what is kept, of which a cheat may hide that it is the same."""
 PROBE_ROUNDINGS = 64 * 2.0**-24
 """A smaller step might be lost in a weight's rounding."""
+LEFT_BY_CHANCE = 20
+"""Rprop leaves a weight whose gradient has changed its sign, so fewer weights may stay as they were by chance."""
 
 
 @dataclass
@@ -450,18 +452,33 @@ class StepCheck(_ParameterCheck):
             for name, (exact, bound) in self._stepped(before, after).items():
                 self_name = f"{name} of {self.name}"
                 check_within(after[name], exact, bound, self_name, kept.name, self._place_of, "AdamW in float64")
-        for name, one, _ in self.probes:
-            weights, found = before[f"probe {name}"], after.get(f"gradient {name}")
-            is_moved = not weights.equal(after[f"probe {name}"])
-            # By the learning rate and the gradient its weights could not have stayed for being rounded.
-            rate = self.rates.get(id(one), 0.0)
-            due = 0 if found is None else int((rate * found.abs() > PROBE_ROUNDINGS * weights.abs()).sum())
-            if due >= BY_CHANCE and not is_moved:
-                raise IncorrectError(f"the step leaves {len(weights)} weights of {name} as they were, in {kept.name}.")
+        due, is_moved = zip(*(self._due_and_moved(kept, name, one) for name, one, _ in self.probes), strict=True)
+        if sum(due) >= LEFT_BY_CHANCE and not any(is_moved):
+            raise IncorrectError(
+                f"the step leaves all {sum(due)} weights that it should move as they were, in {kept.name}."
+            )
         state = [name for name in before if name.startswith("state ") and not self.first[name].equal(before[name])]
         is_due = gradient is not None and int(gradient.count_nonzero()) >= BY_CHANCE
         if state and is_due and all(before[name].equal(after[name]) for name in state):
             raise IncorrectError(f"the step leaves the optimizer's state of {where} as it was.")
+
+    def check_pair(self, kept: Sequence[Kept]) -> None:
+        super().check_pair(kept)
+        for name, one, _ in self.probes:
+            due, is_moved = zip(*(self._due_and_moved(of_round, name, one) for of_round in kept), strict=True)
+            if sum(due) >= LEFT_BY_CHANCE and not any(is_moved):
+                rounds = " and ".join(of_round.name for of_round in kept)
+                raise IncorrectError(f"the step leaves weights of {name} as they were, in {rounds}.")
+
+    def _due_and_moved(self, kept: Kept, name: str, parameter: Tensor) -> tuple[int, bool]:
+        """Return how many weights of the probe could not have stayed for being rounded, and whether one has moved."""
+        weights, gradient = kept.before[f"probe {name}"], kept.after.get(f"gradient {name}")
+        is_skipped = "scale" in kept.after and bool(kept.after["scale"] < kept.before["scale"])
+        if gradient is None or is_skipped:
+            return 0, False
+        rate = self.rates.get(id(parameter), 0.0)
+        due = int((rate * gradient.abs() > PROBE_ROUNDINGS * weights.abs()).sum())
+        return due, not weights.equal(kept.after[f"probe {name}"])
 
     def _stepped(self, before: Slices, after: Slices) -> dict[str, tuple[Tensor, Tensor]]:
         """Return weights and moments by Loshchilov and Hutter's algorithm 2, each with a bound of its roundings.

@@ -120,7 +120,8 @@ def updates(case: LanguageModelCase) -> Parts:
 def _refuse_to_guess(counting: Counting, training: Training, own: UserOptimizer) -> None:
     """Refuse a step that reads a value or leaves its form to the device: counts would be of another step."""
     if counting.on_cuda and any(group.get("foreach", False) is None for group in training.optimizer.param_groups):
-        raise UserCodeError(f"{own.name} lets PyTorch choose `foreach` by the device; set it to True or False.")
+        next_step = "name a factory of yours that sets it to True or False, since a bare class is given no arguments"
+        raise UserCodeError(f"{own.name} lets PyTorch choose `foreach` by the device; {next_step}.")
 
     def guess(whether: bool) -> Callable[..., None]:
         return lambda *_: setattr(counting, "guesses_values", whether)

@@ -243,11 +243,12 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         bytes_by_category=highest.bytes_by_category,
         verdict=verdict_on(case, machine),
         time=predicted_time(parts, ceilings),
-        # Published times are of unfused attention, in whole models and alone, and of AdamW; of tensors in 16 bits by
-        # do_bench alone.
+        # Published times are of unfused attention, in whole models and alone, and of AdamW, alone as a loop; of tensors
+        # in 16 bits by do_bench alone.
         is_range_known=machine.has_published_times
         and case.attention == "naive"
         and case.user_optimizer is None
+        and (case.row.main_parts != ("optimizer",) or case.optimizer == "loop")
         and not case.precision.endswith("-tensors"),
         largest_allocations=counters.largest_allocations,
         libraries=machine.libraries,

@@ -541,9 +541,9 @@ def _steps() -> dict[str, list[Figure]]:
         rank = predict_ranks(_step("xl", 128), requested_machine("H100"), Sharing(way, 2))
         for name, bytes_of in (("peaks_of_ranks", rank.peak_bytes), ("sent_by_ranks", rank.sent_bytes)):
             found[name].append(Figure((way,), "here (GB)", f"{bytes_of / 1e9:.2f}", COUNTING))
-    config = ModelConfig(4096, 14336, 32, 32, vocab_size=128256).at_context(8192)
+    config = ModelConfig(4096, 11008, 34, 32, vocab_size=151936).at_context(32768)
     step = replace(
-        _step("xl", 8192), size="l8", config=config, batch_size=1, precision="bf16", attention="sdpa",
+        _step("xl", 32768), size="l8", config=config, batch_size=1, precision="bf16", attention="sdpa",
         checkpoint="block", optimizer="default",
     )  # fmt: skip
     rank = predict_ranks(step, requested_machine("B200"), Sharing("fsdp2", 2), 900e9)

@@ -117,7 +117,8 @@ def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workben
     if about > minutes:
         need = "needs" if len(items) == 1 else "need"
         line = (
-            f"{cases} {need} about {about} min; --gate-minutes {minutes:g} ends it earlier, with cases left undecided."
+            f"{cases} {need} about {about} min if none is {Verdict.SAME}; --gate-minutes {minutes:g} ends it earlier, "
+            "with cases left undecided."
         )
     threads = workbench.settings.threads if workbench.settings.device_type == "cpu" else 1
     if others is None or others + min(threads, usable) <= usable + BUSY_CORES:

@@ -90,6 +90,8 @@ def configuration(model: str, arguments: ConfigValues) -> Any:
     except ValueError as error:
         unknown_kind = f"--model {model} names the architecture {kind!r}, which transformers does not know."
         raise UserCodeError(unknown_kind) from error
+    if values.get("is_encoder_decoder", known.is_encoder_decoder):  # what a file leaves out is as its kind has it
+        raise UserCodeError(f"--model {model} {TWO_STACKS.format(kind)}")
     unknown = [name for name in changes if not hasattr(known, name)]
     if unknown:
         raise UserCodeError(f"--model-arg {unknown[0]} is not a value of a {kind} configuration.")
@@ -112,9 +114,16 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
 def _transformers() -> Any:
     """Import transformers late: it takes a second, and no other run needs it."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when it is imported
-    transformers = importlib.import_module("transformers")
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        next_step = f"repair it in {sys.prefix}, for example by `pip install --force-reinstall transformers`"
+        raise UserCodeError(f"transformers, which hf: needs, cannot be imported: {error}; {next_step}.") from error
     transformers.logging.set_verbosity_error()
     return transformers
+
+
+TWO_STACKS = "is of an encoder and a decoder ({}); only models of one causal stack are measured."
 
 
 def _read(what: str, path: Path) -> dict[str, Any]:
@@ -135,9 +144,7 @@ def _read(what: str, path: Path) -> dict[str, Any]:
             raise ValueError(f"{what} names the attention {value!r}; it must be {' or '.join(BUILT_IN_ATTENTION)}.")
     kind = values["model_type"]
     if values.get("is_encoder_decoder") is True:
-        raise ValueError(
-            f"{what} is of an encoder and a decoder ({kind}); only models of one causal stack are measured."
-        )
+        raise ValueError(f"{what} {TWO_STACKS.format(kind)}")
     if isinstance(values.get("text_config"), dict):
         raise ValueError(
             f"{what} is of text and other inputs ({kind}); write its text_config into a file of its own, with its "

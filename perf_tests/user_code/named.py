@@ -177,12 +177,15 @@ def load(text: str, copy: str = "") -> Any:
     try:
         module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
     except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] != "model":
-            raise
-        next_step = (
-            "load that file by its path with importlib, or write the factory into it and name it path/model.py:NAME"
-        )
-        raise ImportError(f"{error}; `model` is the suite's own package here: {next_step}") from error
+        if error.name is not None and error.name.partition(".")[0] == "model":
+            next_step = (
+                "load that file by its path with importlib, or write the factory into it and name it path/model.py:NAME"
+            )
+            raise ImportError(f"{error}; `model` is the suite's own package here: {next_step}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and "." not in error.name:
+            next_step = f"install it into {sys.prefix}, or add its folder to PYTHONPATH"
+            raise ModuleNotFoundError(f"{error}; {next_step}", name=error.name) from error
+        raise
     if not hasattr(module, name):
         offered = [
             one

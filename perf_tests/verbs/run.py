@@ -35,14 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _help() -> str:
     """Return the suite's own options by group, as argparse prints them."""
-    from perf_tests.cases.options import (  # late: it loads torch, which pytest loads in its own process
-        GROUPS,
-        argparse_keywords,
-    )
+    from perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
+    sentence, _, epilog = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        "perf-tests run", "perf-tests run [OPTION ...]", epilog=(__doc__ or "").partition("\n\n")[2], add_help=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "perf-tests run", "perf-tests run [OPTION ...]", sentence.partition("`: ")[2].capitalize(), epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False,
     )  # fmt: skip
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)

@@ -192,6 +192,7 @@ def test_the_help_of_a_verb_begins_with_a_sentence_and_ends_with_two_examples_th
 
 def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests_are(verb: Verb) -> None:
     shown = verb("run", "--help")[1]
+    assert shown.split("\n\n")[1].startswith("Measure, or gate with --against, from any folder")
     assert re.findall(r"^  (--[\w-]+)", shown, re.M) == [option.name for option in OPTIONS]
     assert [title for title in re.findall(r"^(\S.*):$", shown, re.M) if title != "examples"] == list(OPTION_GROUPS)
     assert "`perf-tests run --help-all`" in shown

@@ -44,6 +44,12 @@ Every row has `precision` and `attention`. A record of language models alone als
 `context_length`, `execution`, `checkpoint` and `batch_size`, one of attention alone by `head_dim` and
 `sequence_length`; in a record of both, these end in a KeyError.
 
+A run of passes alone, such as `perf-tests run test_memory.py --memory`, times nothing: its record has
+`"benchmarks": []`, which pandas makes a table without columns. These lines read all records of a folder and skip it:
+
+    records = [json.loads(path.read_bytes()) for path in sorted(pathlib.Path(".benchmarks").glob("*/*.json"))]
+    rows = pandas.concat(pandas.json_normalize(one["benchmarks"]) for one in records if one["benchmarks"])
+
 ## Exit codes
 
 | exit code of pytest | when |

@@ -75,6 +75,16 @@ def test_ours_are_built_on_the_reusable_ones_and_a_change_of_pages_measures_noth
     assert {"model", "options", "runner", "minutes"} <= inputs
 
 
+def test_what_a_caller_requires_is_held_to_every_pin_of_the_suite_that_of_torch_too(tmp_path: Path) -> None:
+    stand_in(tmp_path / "bin/make", "true")
+    stand_in(tmp_path / "suite/.venv/bin/pip", 'echo "$@"')
+    ended = run(script("reusable-gate", "Install"), tmp_path, SUITE="suite", MODEL="hf:a.json", REQUIREMENTS="own.txt")
+    held = "install --quiet --constraint suite/constraints.txt"
+    assert ended.stdout.splitlines() == [f"{held} --editable suite[hf]", f"{held} --requirement code/own.txt"]
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [pin for pin in pins if pin.startswith("torch==")] != []
+
+
 @pytest.mark.parametrize("model, typed", [("", ""), ("train/model.py:build", " --model train/model.py:build")])
 def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: Path, model: str, typed: str) -> None:
     stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$@"; echo "$PYTHONPATH"')

@@ -34,7 +34,7 @@ def test_the_page_is_what_its_command_writes_of_records_in_git(monkeypatch: pyte
     assert verb("writeup")[:2] == (0, written), "make pages"
     answered, asked = map(int, re.findall(r"(\d+) of (\d+) problems have a figure", written)[0])
     assert answered == written.count("| figure |") >= 18
-    assert asked == len(problems()) == 25
+    assert asked == len(problems()) == 30
     files = re.findall(r"`(\.benchmarks/\S+)`", written)
     assert len(files) > 5
     shallow = subprocess.check_output(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, text=True)
@@ -55,7 +55,8 @@ COLLECTED = {
     "flash_forward": "attention_forward",
     "flash_backward": "attention_backward",
     "flash_benchmarking": "attention_forward attention_backward",
-    "distributed_communication_single_node": "collective",
+    "distributed_communication_single_node": "collective", "alternate_ring_all_reduce": "collective",
+    "tp_calcs": "collective", "fsdp_tp_calcs": "collective",
     "ddp_overlap_individual_parameters_benchmarking": "full_step kernels_of_full_step",
 }  # fmt: skip
 """Benchmarks of each problem's answer; those that share a model among ranks measure full steps."""

@@ -163,6 +163,18 @@ def test_a_step_is_adamws_formula_in_every_implementation(optimizer: str) -> Non
             check.check(off)
 
 
+def test_a_parameter_that_stays_as_it_was_in_one_round_may_do_so_by_chance() -> None:
+    """Rprop leaves a weight whose gradient has changed its sign; what it leaves in every round it does not train."""
+    check, moves = kept_step()
+    name = max(check.probes, key=lambda probe: int(moves.after[f"gradient {probe[0]}"].count_nonzero()))[0]
+    stays = replace(moves, after={**moves.after, f"probe {name}": moves.before[f"probe {name}"]})
+    check.check(stays)
+    other = {**moves.after, "gradient": 2 * moves.after["gradient"]}
+    check.check_pair([stays, replace(moves, after=other)])
+    with pytest.raises(IncorrectError, match=f"weights of {name} as they were, in measured round 1 and "):
+        check.check_pair([stays, replace(stays, after=other | {f"probe {name}": stays.after[f"probe {name}"]})])
+
+
 def test_a_step_that_the_scaler_skips_may_leave_all_as_it_was() -> None:
     check, kept = kept_step()
     stays = {**kept.before, "gradient": kept.after["gradient"]}

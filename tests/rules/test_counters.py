@@ -411,7 +411,7 @@ NOT_COUNTED: dict[str, tuple[LanguageModelCase, str]] = {
     ),
     "a form that PyTorch chooses": (
         of(phase=FULL_STEP, optimizer="torch.optim:SGD", device="cuda"),
-        "lets PyTorch choose `foreach` by the device",
+        "lets PyTorch choose `foreach` by the device; name a factory of yours that sets it",
     ),
 }
 

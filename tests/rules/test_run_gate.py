@@ -116,7 +116,7 @@ def test_the_gate_says_first_how_long_it_takes_and_that_the_machine_is_busy(monk
         said = gate_eta(items, rules, 60.0, workbench)
         assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
         assert ("BUSY MACHINE: other programs use" in said) == is_busy
-    ended = f"4 cases need about {minutes} min; --gate-minutes 15 ends it earlier, with cases left undecided."
+    ended = f"4 cases need about {minutes} min if none is SAME; --gate-minutes 15 ends it earlier, with cases left"
     assert gate_eta(items, rules, 15.0, workbench).startswith(ended)
     assert gate_eta(items[:1], rules, 15.0, workbench).startswith("1 case needs about ")
 

@@ -126,7 +126,7 @@ def test_a_file_that_imports_the_name_of_the_suites_package_is_told_so(tmp_path:
     with pytest.raises(UserCodeError, match=r"cannot import name 'GPT'.*`model` is the suite's own package here: load"):
         UserModel(f"{tmp_path}/mine.py:build").build(TOY)
     (tmp_path / "other.py").write_text("import no_such_library\n")
-    with pytest.raises(UserCodeError, match=r"No module named 'no_such_library'$"):
+    with pytest.raises(UserCodeError, match=r"named 'no_such_library'; install it into .*, or add its folder to"):
         UserModel(f"{tmp_path}/other.py:build").build(TOY)
 
 
@@ -277,6 +277,16 @@ def test_what_a_configuration_lacks_is_refused(configured: UserModel, tmp_path: 
         (tmp_path / "three.json").write_text(json.dumps(values))
         with pytest.raises(UserCodeError, match=words):
             configured_shape(configured, 16)
+
+
+def test_a_half_installed_transformers_is_named_as_that(
+    configured: UserModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformers.py").write_text("import no_such_tokenizer\n")
+    monkeypatch.delitem(sys.modules, "transformers")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserCodeError, match=r"^transformers, which hf: needs, .*'no_such_tokenizer'; repair it in"):
+        configured_shape(configured, 16)
 
 
 def test_a_model_is_known_by_its_path(configured: UserModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

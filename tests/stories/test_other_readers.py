@@ -14,9 +14,10 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.records.columns import COLUMNS
+from tests.support.documents import indented, page
 from tests.support.launch import ROOT
 from tests.support.launches_over_commits import COUNT, launch, with_step
-from tests.support.synthetic import record, timed, timed_attention, untimed, write_record
+from tests.support.synthetic import passed, record, timed, timed_attention, untimed, with_passes, write_record
 
 READERS = Path(os.environ.get("READERS", "")).absolute()
 needs_readers = pytest.mark.skipif(
@@ -62,6 +63,16 @@ def test_pandas_reads_the_table_of_cases_with_numbers_as_numbers(chosen_format: 
     if chosen_format == "parquet":  # which has types for columns without any value too
         numbers = {name for name, column in COLUMNS.items() if column.kind in (int, float)}
         assert numbers <= set(read["numbers"])
+
+
+@needs_readers
+def test_pandas_reads_a_folder_of_records_by_the_references_lines(tmp_path: Path) -> None:
+    write_record(tmp_path / ".benchmarks/machine/0001_x.json", record([timed(seconds=(0.1, 0.3))]))
+    write_record(tmp_path / ".benchmarks/machine/0002_x.json", with_passes(record([]), passed("forward")))
+    lines = [line for line in indented(page("reference")) if "benchmarks" in line]
+    folder = f"import json, os, pathlib, pandas; os.chdir({str(tmp_path)!r})"
+    read = said("python", "-c", "\n".join([folder, *lines, "print(len(records), rows['stats.median'].tolist())"]))
+    assert read == "2 [0.2]\n"
 
 
 OTAVA = """
