@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 GIB = 2**30
 _RATES = ("fp32", "tf32", "bf16", "fp16")
@@ -28,14 +29,14 @@ class Gpu:
     """
     l2_cache_bytes: int | None
     """None where no public source has it."""
-    clock_margin: float
-    """The factor by which a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce
-    below it."""
-    tensor_clock_margin: float
-    """The same of every rate but fp32's: Hopper's tensor rates are stated at a lower clock than its fp32 rate."""
-    source: str
     aliases: tuple[str, ...]
     """Words that, found together in a name, mean this card."""
+    source: str = "given by hand"
+    clock_margin: float = 1.0
+    """The factor by which a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce
+    below it."""
+    tensor_clock_margin: float | None = None
+    """The same of every rate but fp32's where it differs: Hopper's are stated at a lower clock than its fp32 rate."""
     compute_major: int | None = None
     """Major compute capability of cards whose libraries have rules of their own; None for the others."""
     multiprocessors: int | None = None
@@ -53,7 +54,7 @@ class Gpu:
 
     def clock_margin_of(self, precision: str) -> float:
         """Return by how much the card may exceed its rate in `precision`."""
-        return self.clock_margin if precision == "fp32" else self.tensor_clock_margin
+        return self.clock_margin if precision == "fp32" else self.tensor_clock_margin or self.clock_margin
 
 
 def rate_name(precision: str) -> str:
@@ -62,32 +63,13 @@ def rate_name(precision: str) -> str:
 
 
 def _gpu(
-    name: str,
-    memory_gib: float,
-    gb_per_second: float,
-    tflops: Mapping[str, float],
-    l2_mib: float | None = None,
-    aliases: Sequence[str] = (),
-    source: str = "given by hand",
-    clock_margin: float = 1.0,
-    tensor_clock_margin: float | None = None,
-    compute_major: int | None = None,
-    multiprocessors: int | None = None,
-) -> Gpu:
+    name: str, memory_gib: float, gb_per_second: float, tflops: Mapping[str, float], l2_mib: float | None = None,
+    aliases: Sequence[str] = (), **more: Any,
+) -> Gpu:  # fmt: skip
     """Return the card in the units of `datasheets.toml`."""
-    return Gpu(
-        name,
-        memory_bytes=int(memory_gib * GIB),
-        bytes_per_second=gb_per_second * 1e9,
-        rates={precision: rate * 1e12 for precision, rate in tflops.items()},
-        l2_cache_bytes=None if l2_mib is None else int(l2_mib * 2**20),
-        clock_margin=clock_margin,
-        tensor_clock_margin=tensor_clock_margin or clock_margin,
-        source=source,
-        aliases=tuple(aliases),
-        compute_major=compute_major,
-        multiprocessors=multiprocessors,
-    )
+    rates = {precision: rate * 1e12 for precision, rate in tflops.items()}
+    l2_cache_bytes = None if l2_mib is None else int(l2_mib * 2**20)
+    return Gpu(name, int(memory_gib * GIB), gb_per_second * 1e9, rates, l2_cache_bytes, tuple(aliases), **more)
 
 
 _SHEETS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["datasheets"]

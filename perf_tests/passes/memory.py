@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import model as model_package
 from model.precision import PRECISIONS
 from model.regions import regions_opened_by
 from model.training import Training
@@ -40,25 +39,15 @@ from perf_tests.bench.workers import (
 from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import multiplied_dtype
 from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot, load_compiler
+from perf_tests.passes import memory_watch
 from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
-from perf_tests.passes.memory_watch import (
-    MOST_ENTRIES,
-    HolderWatch,
-    LiveTensors,
-    Mark,
-    OpenPart,
-    Regions,
-    RoundMemory,
-    allocated_bytes,
-    memory_of_round,
-    resident_set_peak_bytes,
-    synthetic_snapshot,
-)
+from perf_tests.passes.memory_watch import HolderWatch, LiveTensors, Mark, OpenPart, Regions, RoundMemory
 from perf_tests.phases import ATTENTION_ALONE, label_of
 from perf_tests.predict.costs import tensors_in
 from perf_tests.predict.counters import Counters
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.predict.expectation import expect
+from perf_tests.predict.fake_run import MODEL_SOURCE
 from perf_tests.records.record import Json, thinned
 from perf_tests.traces.trace import PHASES, layer_of
 
@@ -124,9 +113,6 @@ PARTS = ("forward", "loss", "backward", "optimizer")
 PICKLE_PROTOCOL = 4
 """The newest that pytorch.org/memory_viz reads."""
 
-MODEL_SOURCE = Path(model_package.__file__).parent
-
-
 Standing = Iterable[tuple[str, list[Tensor]]]
 """The tensors that outlive a round, by category."""
 
@@ -159,8 +145,8 @@ class MemoryMeasure(Measure):
                 self._run_round(rounds, open_part)
 
         sees_operations = not self.case.is_compiled  # compiled code runs in one piece, of which Python sees nothing
-        after_init = allocated_bytes(self.device)
-        exact = memory_of_round(run_round, self.device, rounds.forget)
+        after_init = memory_watch.allocated_bytes(self.device)
+        exact = memory_watch.memory_of_round(run_round, self.device, rounds.forget)
         # Stacks of blocks end at this file, which calls the benchmark's functions.
         watch = HolderWatch(self.device.type, MODEL_SOURCE, __file__, sees_operations, PARTS)
         self._register_standing(watch)
@@ -173,13 +159,14 @@ class MemoryMeasure(Measure):
             return values
         if self.device.type == "cuda":
             rounds.forget()
-            with cuda_memory_history(MOST_ENTRIES):
+            with cuda_memory_history(memory_watch.MOST_ENTRIES):
                 self._run_round(rounds, lambda name: nullcontext())
                 snapshot = cuda_memory_snapshot()
         else:
             # Compiled code has no lines of Python, so that its blocks are known by the allocator alone.
             events = [(event.address, event.bytes, ()) for event in exact.events]
-            snapshot = synthetic_snapshot(*held.happenings()) if sees_operations else synthetic_snapshot([], events)
+            before, during = held.happenings() if sees_operations else ([], events)
+            snapshot = memory_watch.synthetic_snapshot(before, during)
         return values | kept_beside("snapshot", self.snapshot, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _register_standing(self, watch: HolderWatch) -> None:
@@ -238,7 +225,7 @@ def memory_values(
         "saved_bytes_by_part": saved_by_part(held.saved_bytes),
         "residual_tensor_bytes": case.residual_tensor_bytes,
         "fragmentation": exact.fragmentation,
-        "resident_set_peak_bytes": resident_set_peak_bytes(),
+        "resident_set_peak_bytes": memory_watch.resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
         "peak_by_category_bytes": at_peak,
@@ -364,11 +351,9 @@ def in_a_fork(task: Json) -> Json:
     os.close(write)
     with os.fdopen(read, "rb") as answered:
         content = answered.read()
-    _, status = os.waitpid(process, 0)
-    end = f"exit code {os.WEXITSTATUS(status)}"
-    if os.WIFSIGNALED(status):
-        end = signal.Signals(os.WTERMSIG(status)).name
-    else:
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    end = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    if code >= 0:
         with suppress(ValueError):
             answer: Json = json.loads(content)
             return answer

@@ -19,7 +19,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import accumulate
@@ -35,7 +35,6 @@ from model.regions import regions_opened_by
 from perf_tests.hardware.device import proc_values
 from perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
 from perf_tests.passes.kernels import exported_trace
-from perf_tests.predict.allocator import CUDA_BLOCK_BYTES
 from perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
 from perf_tests.predict.counting import (
     BACKWARD_PASS,
@@ -45,8 +44,6 @@ from perf_tests.predict.counting import (
     live_after,
     live_at_peak,
     place_among,
-    saved_for_backward,
-    take_in,
 )
 
 # The allocator's side.
@@ -88,7 +85,7 @@ class RoundMemory:
     events: tuple["AllocatorEvent", ...] = ()
     """Every block of the round in order, on a CPU."""
     allocated_before_bytes: int = 0
-    """Held before the first of `events`."""
+    """LiveTensors before the first of `events`."""
     peak_requested_bytes: int | None = None
     """The peak without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are exact."""
 
@@ -139,7 +136,7 @@ def resident_set_peak_bytes() -> int | None:
 def read_round(trace: "AllocatorTrace", live_at_end_bytes: int) -> RoundMemory:
     """Read the last round of a trace at whose end `live_at_end_bytes` are held in all."""
     before = live_at_end_bytes - trace.allocated_at(math.inf)
-    whole = trace.stretch(ROUND)
+    (whole,) = (stretch for stretch in trace.stretches if stretch.name == ROUND)
     marks, parts = [], []
     for stretch in trace.stretches:
         if stretch.name.startswith(PART) and whole.start <= stretch.start <= whole.end:
@@ -236,10 +233,6 @@ class AllocatorTrace:
     events: tuple[AllocatorEvent, ...]
     stretches: tuple[Stretch, ...]
 
-    def stretch(self, name: str) -> Stretch:
-        """Return the last of this name; raises KeyError where there is none."""
-        return {stretch.name: stretch for stretch in self.stretches}[name]
-
     def allocated_at(self, time: float) -> int:
         return sum(event.bytes for event in self.events if event.time <= time)
 
@@ -328,8 +321,8 @@ class LiveTensors:
         return [change.block for change in self.changes[self.first_of_round :] if change.is_allocation]
 
 
-@dataclass
-class HolderWatch:
+@dataclass(eq=False)
+class HolderWatch(TorchDispatchMode):
     """Watches one round on a device of type `device_type`.
 
     Lines in the folder `source` are named as places of blocks, stacks end at the file `outermost`, and the regions in
@@ -349,8 +342,8 @@ class HolderWatch:
     _first_of_round: int = 0
 
     def __post_init__(self) -> None:
-        on_cuda = self.device_type == "cuda"
-        self.tracker = StorageTracker(CUDA_BLOCK_BYTES if on_cuda else 1, separate_host=on_cuda)
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracker = StorageTracker(self.device_type == "cuda")
 
     def register(self, tensors: Iterable[Tensor], category: str) -> None:
         """Set the category of tensors; unknown ones are added."""
@@ -369,12 +362,15 @@ class HolderWatch:
                 return nullcontext()
             return self.part(name) if name in self.parts else self._open(name)
 
+        def keep(tensor: Tensor) -> Tensor:
+            detached, new_bytes = self.tracker.saved(tensor)
+            if new_bytes:
+                self._saved_bytes[tuple(self._regions)] += new_bytes
+            return detached
+
         self._first_of_round = self.tracker.settle()
-        with ExitStack() as stack:
-            stack.enter_context(regions_opened_by(region))
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor))
-            if self.sees_operations:
-                stack.enter_context(_Operations(self._note_outputs))
+        saving = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with regions_opened_by(region), saving, self if self.sees_operations else nullcontext():
             yield
 
     @contextmanager
@@ -398,26 +394,22 @@ class HolderWatch:
         finally:
             self._regions.pop()
 
-    def _note_saved(self, tensor: Tensor) -> Tensor:
-        detached, new_bytes = saved_for_backward(self.tracker, tensor)
-        if new_bytes:
-            self._saved_bytes[tuple(self._regions)] += new_bytes
-        return detached
-
-    def _note_outputs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        name = operator_name(func)
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result, name = func(*args, **kwargs), operator_name(func)
         outputs = list(tensors_in((result,))) or mutated_tensors(name, args)
         made = [tensor for tensor in outputs if not self.tracker.knows(tensor)]
-        if not made:
-            return
-        inputs = list(tensors_in((*args, *kwargs.values())))
-        frames = self._stack()
-        place = place_among(((frame.filename, frame.line) for frame in frames), f"{self.source}/")
-        if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python frames
-            place = BACKWARD_PASS
-        for tensor in made:
-            on_host = tensor.device.type != self.device_type
-            self._frames[id(take_in(self.tracker, tensor, name, place, inputs, on_host))] = frames
+        if made:
+            inputs, frames = list(tensors_in((*args, *kwargs.values()))), self._stack()
+            place = place_among(((frame.filename, frame.line) for frame in frames), f"{self.source}/")
+            if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python frames
+                place = BACKWARD_PASS
+            for tensor in made:
+                on_host = tensor.device.type != self.device_type
+                self._frames[id(self.tracker.made(tensor, name, place, inputs, on_host))] = frames
+        return result
 
     def _stack(self) -> tuple[Frame, ...]:
         """Return the running Python frames, innermost first, without this instrument's."""
@@ -429,21 +421,6 @@ class HolderWatch:
             if frames or not code.co_filename.startswith(_INSTRUMENTS):
                 frames.append(Frame(code.co_filename, line, code.co_name))
         return tuple(frames)
-
-
-class _Operations(TorchDispatchMode):
-    """Calls `note` after each operation with operator, arguments, keyword arguments and result."""
-
-    def __init__(self, note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._note = note
-
-    def __torch_dispatch__(
-        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._note(func, args, kwargs or {}, result)
-        return result
 
 
 # Snapshots.

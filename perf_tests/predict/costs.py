@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from perf_tests.hardware.datasheets import CudaLibraries, libraries_on
+from perf_tests.hardware.limits import KernelCost
 from perf_tests.hardware.torch_private import operator
 
 MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
@@ -81,52 +82,58 @@ def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:
     return list(tensors_in(args[place] for place in places)) if name.startswith(_ON_LISTS) else []
 
 
-def touched_elements_bytes(tensor: Tensor) -> int:
-    """Bytes of the distinct elements in memory: an expanded dimension counts once."""
-    elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or not size:
-            elements *= size
-    return elements * tensor.element_size()
+def launches_and_cost(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor],
+    float32_rate: str, on_cuda: bool,
+) -> tuple[int, KernelCost]:  # fmt: skip
+    """How often an operation launches a kernel, and its cost: FLOPs and bytes of all launches, strided elements of one.
 
-
-def bytes_of(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """Least traffic of one operation: every input read once, of a table only the rows looked up; every output written
-    once."""
-    written = sum(touched_elements_bytes(tensor) for tensor in outputs)
-    if name in _LOOKS_UP:
-        return 2 * written + sum(touched_elements_bytes(tensor) for tensor in inputs[1:])
-    if name in _WRITES_ROWS | _ADDS_ROWS:
-        *indices, values = [touched_elements_bytes(tensor) for tensor in inputs[1:]]
-        return sum(indices) + (2 if name in _WRITES_ROWS else 3) * values
-    read = inputs[1:] if name in _OVERWRITES else inputs
-    return written + sum(touched_elements_bytes(tensor) for tensor in read)
-
-
-def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Executed FLOPs, at 2mnk a matrix product; elementwise work counts as none.
-
-    A fused causal kernel skips the blocks above the diagonal (Dao et al., "FlashAttention", arXiv:2205.14135, section
-    3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and its flash kernel on a CPU). It counts as the
-    T (T + 1) / 2 pairs that no causal kernel can skip: a lower bound, so that no true time is called impossibly fast.
+    A product takes 2mnk FLOPs, elementwise work none. A fused causal kernel skips the blocks above the diagonal (Dao et
+    al., "FlashAttention", arXiv:2205.14135, section 3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and
+    its flash kernel on a CPU). It counts as the T (T + 1) / 2 pairs that no causal kernel can skip: a lower bound, so
+    that no true time is called impossibly fast. CUDA's memory-efficient attention computes each float32 product as
+    three of TF32 on tensor cores (CUTLASS, `OpMultiplyAddFastF32`), so TF32's rate bounds it.
     """
-    if name in MATRIX_PRODUCTS:
-        place = MATRIX_PRODUCTS[name]
-        left, right = args[place], args[place + 1]
-        return 2 * left.numel() * right.shape[-1]
-    if name not in FUSED_ATTENTION:
-        return 0
-    products, query_place, is_causal_place = FUSED_ATTENTION[name]
-    batch, heads, queries, width = args[query_place].shape
-    keys = args[query_place + 1].shape[-2]
-    is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
-    pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
-    return products * 2 * batch * heads * pairs * int(width)
+    name = operator_name(func)
+    launches = launches_of(name, args, on_cuda)
+    if launches == 1 and on_cuda:
+        launches = index_splits(func, name, args, inputs, outputs)
+    strided = strided_elements(func, name, inputs, outputs) // launches if on_cuda and launches else 0
+    flops, rate, summed = 0, "", 0
+    if name in MATRIX_PRODUCTS or name in FUSED_ATTENTION:
+        place = MATRIX_PRODUCTS[name] if name in MATRIX_PRODUCTS else FUSED_ATTENTION[name][1]
+        factor, other = args[place], args[place + 1]
+        if name in MATRIX_PRODUCTS:
+            flops, summed = 2 * factor.numel() * other.shape[-1], int(factor.shape[-1])
+        else:
+            products, _, is_causal_place = FUSED_ATTENTION[name]
+            float32_rate = "tf32" if on_cuda else float32_rate
+            (batch, heads, queries, width), keys = factor.shape, other.shape[-2]
+            is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
+            pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
+            flops = products * 2 * batch * heads * pairs * int(width)
+        rates = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
+        rate = rates[factor.dtype]
+    return launches, KernelCost(name, flops, least_traffic_bytes(name, inputs, outputs), rate, strided, summed)
 
 
-def summed_of(name: str, args: tuple[Any, ...]) -> int:
-    """K of an (M, K) by (K, N) product; 0 for everything else."""
-    return int(args[MATRIX_PRODUCTS[name]].shape[-1]) if name in MATRIX_PRODUCTS else 0
+def least_traffic_bytes(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Every input read once, of a table only the rows looked up; every output written once."""
+
+    def touched(*tensors: Tensor) -> int:
+        """Bytes of the distinct elements in memory: an expanded dimension counts once."""
+        count = 0
+        for one in tensors:
+            sizes = (size for size, stride in zip(one.shape, one.stride(), strict=True) if stride or not size)
+            count += one.element_size() * prod(sizes)
+        return count
+
+    written = touched(*outputs)
+    if name in _LOOKS_UP:
+        return 2 * written + touched(*inputs[1:])
+    if name in _WRITES_ROWS | _ADDS_ROWS:
+        return touched(*inputs[1:-1]) + (2 if name in _WRITES_ROWS else 3) * touched(inputs[-1])
+    return written + touched(*(inputs[1:] if name in _OVERWRITES else inputs))
 
 
 def accumulator_bytes(name: str, args: tuple[Any, ...]) -> int:
@@ -138,23 +145,6 @@ def accumulator_bytes(name: str, args: tuple[Any, ...]) -> int:
         return 0
     batch, heads, queries, width = args[1].shape
     return 4 * batch * heads * (-(-queries // 128) * 128) * (-(-width // 32) * 32 + 1)
-
-
-def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) -> str:
-    """The arithmetic rate that bounds the operation: "fp32", "tf32", "bf16", "fp16", or "" for elementwise work.
-
-    CUDA's memory-efficient attention computes each float32 product as three of TF32 on tensor cores (CUTLASS,
-    `OpMultiplyAddFastF32`), so TF32's rate bounds it.
-    """
-    if name in MATRIX_PRODUCTS:
-        factor = args[MATRIX_PRODUCTS[name]]
-    elif name in FUSED_ATTENTION:
-        factor = args[FUSED_ATTENTION[name][1]]
-        float32_rate = "tf32" if on_cuda else float32_rate
-    else:
-        return ""
-    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
-    return names[factor.dtype]
 
 
 def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
@@ -306,11 +296,9 @@ def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {
-    "low": "AT_FORALL_LOWER_PRECISION_FP",
     "float32": "AT_FORALL_FP32",
     "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
     "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
-    "widest": "AT_FORALL_PROMOTE",
 }
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
@@ -322,8 +310,8 @@ _PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
 """Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
 
 
-def op_lists(header: str) -> dict[str, list[str]]:
-    """Operators with their overload, such as `softmax.int`, by policy; raises ValueError where a policy is missing."""
+def op_lists(header: str) -> dict[str, set[str]]:
+    """Names of operators by policy; raises ValueError where a policy is missing."""
     # A line that ends in a backslash continues in the next.
     joined = header.replace("\\\n", " ")
     lists = {}
@@ -331,10 +319,8 @@ def op_lists(header: str) -> dict[str, list[str]]:
         found = re.search(rf"#define {macro}\(_\)(.*)", joined)
         if found is None:
             raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
-        if policy == "append dtype":
-            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
-        else:
-            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
+        entry = r'"(\w+)[\w.]*"' if policy == "append dtype" else r"_\((\w+)(?:,\s*\w+)?\)"
+        lists[policy] = set(re.findall(entry, found[1]))
     return lists
 
 
@@ -342,9 +328,7 @@ def op_lists(header: str) -> dict[str, list[str]]:
 def float32_calls() -> tuple[set[str], set[str]]:
     """Names of calls whose arguments CUDA's autocast casts to float32, and of those that it gives a dtype if they have
     none, as the installed torch says."""
-    lists = {
-        policy: {name.partition(".")[0] for name in names} for policy, names in op_lists(HEADER.read_text()).items()
-    }
+    lists = op_lists(HEADER.read_text())
     return lists["float32"] | lists["append dtype"] | _PYTHON_NAMES, lists["set dtype"]
 
 

@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
@@ -43,7 +42,7 @@ from perf_tests.predict.counting import (
     PartCounters,
 )
 from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, passes, updates
-from perf_tests.records.record import cache_folder
+from perf_tests.records.record import Json, cache_folder
 from perf_tests.records.store import write_whole
 from perf_tests.user_code.guard import UserCodeError, guarded
 from perf_tests.user_code.named import digest_of_suite
@@ -113,12 +112,7 @@ class _Part:
     beside: Counter[str]
 
 
-def counters_of(
-    case: Case,
-    *,
-    all_layers: bool = False,
-    libraries: CudaLibraries | None = None,
-) -> Counters:
+def counters_of(case: Case, *, all_layers: bool = False, libraries: CudaLibraries | None = None) -> Counters:
     """Counters of one measured round of `case`.
 
     `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
@@ -139,14 +133,6 @@ def counters_of(
         raise NotCountedError(f"{sentence}.") from error
 
 
-def _parts(case: Case, all_layers: bool) -> list[_Part]:
-    if isinstance(case, LanguageModelCase):
-        return _language_model_parts(case, all_layers)
-    counted = attention_passes(case.in_phase("attention_forward"))
-    timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
-    return [_Part(name, counted[name], timed[name], Counter()) for name in timed]
-
-
 STANDING = (PARAMETERS, INPUTS, OPTIMIZER_STATE, WORKSPACES, GRADIENTS)
 """What the end of a round leaves; a later one clears the gradients."""
 
@@ -163,20 +149,20 @@ def allocator_peaks(
 ) -> AllocatorPeaks | None:
     """Replay a round of `case` by the rules of CUDA's caching allocator, after rounds that make its segments suit it.
 
-    None on a CPU and where the order of allocations is not known. Raises DeviceFullError where a device with
+    None on a CPU and where no replayed round has the counted peak. Raises DeviceFullError where a device with
     `room_bytes` is too small for one of the rounds, and NotCountedError as `counters_of` does.
     """
     counters = counters_of(case, libraries=libraries)
-    parts = _parts(case, all_layers=False) if case.device == "cuda" else []
+    if case.device != "cuda":
+        return None
+    parts = _parts(case, all_layers=False)
     rounds = [[(part.name, part.counters.log_before, part.counters.log) for part in parts]] * MOST_ROUNDS
     if case.phase == FIRST_STEP:
         del rounds[1:]
     elif isinstance(case, LanguageModelCase) and case.updates:
         rounds[0] = [*rounds[0][:-1], ("optimizer", (), _updates(case)["first_update"].log)]
-    if not parts or any(None in entries for entries in (*rounds[0], *rounds[-1])):
-        return None
     replay, former, peaks = AllocatorReplay(room_bytes), list[Block](), AllocatorPeaks(0, 0, 0)
-    replay.run(parts[0].counters.log_before or ())
+    replay.run(parts[0].counters.log_before)
     if libraries is not None:
         size = libraries.workspace_bytes
         replay.run(((WORKSPACES, size, 0),) * (counters.parts[0].bytes_by_category.get(WORKSPACES, 0) // size))
@@ -189,8 +175,8 @@ def allocator_peaks(
             if name == clears_before:
                 replay.free(replay.take((GRADIENTS,)))
             if name not in (parts[0].name, "optimizer"):
-                left += replay.run(before or (), keeps_freed=case.row.holds_logits)
-            replay.run(during or ())
+                left += replay.run(before, keeps_freed=case.row.holds_logits)
+            replay.run(during)
             if name == parts[0].name:
                 replay.free(former)
         left += replay.take(STANDING, others=True)
@@ -221,8 +207,11 @@ def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tu
         return None, f"counting failed: {type(error).__name__}: {error}"
 
 
-def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Part]:
+def _parts(case: Case, all_layers: bool) -> list[_Part]:
     names, timed, is_first_step = case.row.parts, case.row.timed, case.phase == FIRST_STEP
+    if not isinstance(case, LanguageModelCase):
+        alone = attention_passes(case.in_phase("attention_forward"))
+        return [_Part(f"attention_{one}", alone[f"attention_{one}"], one in timed, Counter()) for one in names]
     # One count serves every phase of these passes.
     same = replace(case, zero_grad=DEFAULT_ZERO_GRAD, holds_former_pass=False)
     counted = passes(replace(same, phase=names[0], optimizer=None), all_layers)
@@ -253,8 +242,11 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
 
 def _updates(case: LanguageModelCase) -> dict[str, PartCounters]:
     optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-    scales_loss = PRECISIONS[case.precision].scales_loss
-    return updates(case.config, optimizer, scales_loss, case.device, case.user_model)
+    precision = "fp16" if PRECISIONS[case.precision].scales_loss else "fp32"
+    # One count serves every case of a model and an optimizer.
+    case = replace(case, phase="optimizer", precision=precision, optimizer=optimizer, batch_size=1)
+    case = replace(case, zero_grad=DEFAULT_ZERO_GRAD, holds_former_pass=False)
+    return updates(case if case.user_model else replace(case, attention="naive", checkpoint="none"))
 
 
 def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | None) -> Counters:
@@ -274,7 +266,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
     return Counters(
         parameters=case.parameters,
         model_flops=_model_flops(case, names),
-        executed_flops=None if case.user_code and products_outside(names, names_with_executed_flops()) else flops,
+        executed_flops=None if case.user_code and products_outside(names, WITH_EXECUTED_FLOPS) else flops,
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
         kernel_launches=kernels.total(),
         bytes_touched=sum(kernel.bytes * calls for kernel, calls in kernels.items()),
@@ -291,7 +283,7 @@ def _model_flops(case: Case, names: Collection[str]) -> int | None:
     if not isinstance(case, LanguageModelCase) or case.user_model is None:
         return case.model_flops
     timed = [name.replace("inference", "forward") for name in case.row.timed if name in FORWARD_PASSES]
-    if not timed or products_outside(names, {*map(str, flop_registry), *names_with_executed_flops()}):
+    if not timed or products_outside(names, {*map(str, flop_registry), *WITH_EXECUTED_FLOPS}):
         return None
     flops = pass_flops(replace(case, phase="forward", optimizer=None))
     return sum(flops[name] for name in timed)
@@ -309,6 +301,9 @@ def needed_bytes(case: Case) -> int:
 # formula of our own model does; what a checkpoint inside the model recomputes counts as part of its backward pass.
 
 
+WITH_EXECUTED_FLOPS = {*MATRIX_PRODUCTS, *FUSED_ATTENTION}
+"""Operations whose FLOPs are counted as executed."""
+
 _WORDS_OF_PRODUCTS = {
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "bilinear",
     "trilinear", "convolution", "conv1d", "conv2d", "conv3d", "attention", "lstm", "gru", "rnn", "cdist", "addr",
@@ -319,7 +314,6 @@ _WORDS_OF_PRODUCTS = {
 
 Shape = Sequence[int]
 
-
 _SMALL = ("aten", "prim", "prims")
 """Namespaces whose operations are known by name; any other may multiply."""
 
@@ -327,11 +321,14 @@ _SMALL = ("aten", "prim", "prims")
 @lru_cache(maxsize=64)
 def pass_flops(case: LanguageModelCase) -> dict[str, int]:
     """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
+    formulas: dict[Any, Callable[..., int]] = {operator("convolution_backward"): _convolution_backward}
+    for name, (_, query, _) in FUSED_ATTENTION.items():
+        formulas[operator(name.removeprefix("aten."))] = partial(_attention, query, 1 + name.endswith("_backward"))
     with fake_run(case.device, case.precision) as counting:
-        training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.user_model)
+        training = fake_training(case)
         counting.guesses_values = False
         tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
-        forward, backward = (FlopCounterMode(display=False, custom_mapping=_formulas()) for _ in range(2))
+        forward, backward = (FlopCounterMode(display=False, custom_mapping=formulas) for _ in range(2))
         with forward:
             logits_BTV = training.forward(tokens_BT)
         loss = training.loss(logits_BTV, tokens_BT)
@@ -350,27 +347,11 @@ def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
     return sorted(filter(may_multiply, set(names) - set(known)))
 
 
-def names_with_executed_flops() -> set[str]:
-    return {*MATRIX_PRODUCTS, *FUSED_ATTENTION}
-
-
-def _formulas() -> dict[Any, Callable[..., int]]:
-    attention = {
-        operator(name.removeprefix("aten.")): _attention_formula(query, 2 if name.endswith("_backward") else 1)
-        for name, (_, query, _) in FUSED_ATTENTION.items()
-    }
-    return {**attention, operator("convolution_backward"): _convolution_backward}
-
-
-def _attention_formula(query: int, times: int) -> Callable[..., int]:
+def _attention(query: int, times: int, *shapes: Any, **named: Any) -> int:
     """Scores and output, and backward a gradient for each factor of both; fewer heads of keys cost as many products."""
-
-    def flops(*shapes: Any, **named: Any) -> int:
-        *batch, queries, width = shapes[query]
-        keys, value_width = shapes[query + 2][-2:]
-        return times * 2 * math.prod(batch) * queries * keys * (width + value_width)
-
-    return flops
+    *batch, queries, width = shapes[query]
+    keys, value_width = shapes[query + 2][-2:]
+    return times * 2 * math.prod(batch) * queries * keys * (width + value_width)
 
 
 def _convolution_backward(grad_out: Shape, x: Shape, weight: Shape, *others: Any, **_: Any) -> int:
@@ -402,61 +383,58 @@ that is counted."""
 
 def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
     """Read the counters from the cache if it holds the case, else count. A case without counters is asked again."""
-    key = f"{case!r} {libraries!r}"
-    try:
-        state = _digest(json.dumps(environment()))
-    except OSError:
-        state = ""
-    if case.user_code or not state:
+    if case.user_code:
         return counters_or_reason(case, libraries)
-    path = cache_folder() / "counters" / state / f"{_digest(key)}.json"
-    known = _read(path, key)
+    key, variables = f"{case!r} {libraries!r}", sorted(os.environ.items())
+    try:
+        depends_on = {
+            "source": digest_of_suite(),
+            "torch": [torch.__version__, torch.version.git_version],
+            "python": [sys.version, numpy.__version__],
+            "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "variables": {name: value for name, value in variables if name.startswith(_OF_TORCH)},
+        }
+    except OSError:  # the source cannot be read
+        return counters_or_reason(case, libraries)
+    state, name = (sha256(text.encode()).hexdigest()[:32] for text in (json.dumps(depends_on), key))
+    file = f"counters/{state}/{name}.json"
+    known = kept(file, key, "counters", _counters_of_json)
     if known is not None:
         return known, None
     counters, reason = counters_or_reason(case, libraries)
     if counters is not None:
-        with suppress(OSError):  # or the next run counts again
-            if not path.parent.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _forget_the_oldest(path.parent.parent)
-            content = {"case": key, "counters": asdict(counters)}
-            write_whole(path, json.dumps(content, allow_nan=False).encode())
+        keep(file, key, "counters", asdict(counters))
+        # Another run may be removing the same ones, or reading one, which then counts again.
+        with suppress(OSError):
+            by_age = sorted((cache_folder() / "counters").iterdir(), key=lambda folder: folder.stat().st_mtime)
+            for old in by_age[:-MOST_FOLDERS]:
+                shutil.rmtree(old, ignore_errors=True)
     return counters, reason
 
 
-def environment() -> dict[str, Any]:
-    """Everything that a count depends on beside its case. Raises OSError where the source cannot be read."""
-    return {
-        "source": digest_of_suite(),
-        "torch": [torch.__version__, torch.version.git_version],
-        "python": [sys.version, numpy.__version__],
-        "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_OF_TORCH)},
-    }
+def _counters_of_json(given: Json) -> Counters:
+    kinds = {"kernels": KernelGroup, "parts": PartPeak, "largest_allocations": Allocation}
+    return Counters(**{**given, **{name: tuple(kind(**row) for row in given[name]) for name, kind in kinds.items()}})
 
 
-@cache
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:32]
+Kept = TypeVar("Kept")
 
 
-def _read(path: Path, key: str) -> Counters | None:
-    """Counters in the file; None if it is missing, broken or of another case."""
+def kept(file: str, identity: Any, name: str, build: Callable[[Any], Kept]) -> Kept | None:
+    """Return what `keep` wrote, built anew; None where the file is missing, broken or of another identity."""
     try:
-        data = json.loads(path.read_bytes())
-        if data["case"] != key:
-            return None
-        given, kinds = data["counters"], {"kernels": KernelGroup, "parts": PartPeak, "largest_allocations": Allocation}
-        rows = {name: tuple(kind(**row) for row in given[name]) for name, kind in kinds.items()}
-        return Counters(**{**given, **rows})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        data = json.loads((cache_folder() / file).read_bytes())
+        # As JSON gives it back: tuples are lists there.
+        return build(data[name]) if data["identity"] == json.loads(json.dumps(identity)) else None
+    # Anybody may have written the file; JSON nested too deep is a RecursionError.
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _forget_the_oldest(folder: Path) -> None:
-    """Remove the oldest; another run may be removing the same, or reading one, which then counts again."""
+def keep(file: str, identity: Any, name: str, values: Any) -> None:
+    """Write what only an equal identity may read; where that fails, the next run finds it out again."""
     with suppress(OSError):
-        by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in by_age[:-MOST_FOLDERS]:
-            shutil.rmtree(path, ignore_errors=True)
+        path = cache_folder() / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"identity": identity, name: values}, allow_nan=False, indent=1).encode())

@@ -13,20 +13,10 @@ from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.cases.case import Case
 from perf_tests.hardware.datasheets import CudaLibraries, Gpu, rate_name
 from perf_tests.hardware.device import last_level_cache_bytes
-from perf_tests.hardware.limits import (
-    BACKWARD,
-    FORWARD,
-    Ceilings,
-    Part,
-    PredictedTime,
-    predicted_time,
-)
+from perf_tests.hardware.limits import BACKWARD, FORWARD, Ceilings, Part, PredictedTime, predicted_time
 from perf_tests.predict.counters import Counters, counters_or_reason
 from perf_tests.records.record import Json
 
-# What is known about a case before it is measured: its exact counters and the least time that this machine needs.
-#
-# From a measured time, an `Expectation` derives further figures and detects an impossible one.
 Count = Callable[[Case, CudaLibraries | None], tuple[Counters | None, str | None]]
 """How a case's exact counters are come by."""
 

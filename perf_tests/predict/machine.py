@@ -1,10 +1,8 @@
 """The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share."""
 
-import json
 import os
 import platform
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,17 +21,11 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.bound import time
 from perf_tests.hardware.clock import matmul_rate, memory_rate, strided_rate
 from perf_tests.hardware.device import Device, proc_values
-from perf_tests.hardware.limits import (
-    KERNEL_SECONDS,
-    LAST_WAVE_ELEMENTS,
-    Ceilings,
-)
+from perf_tests.hardware.limits import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
 from perf_tests.hardware.machine import OtherProcesses, stable_facts
-from perf_tests.predict.counters import counters_of
-from perf_tests.records.record import cache_folder
-from perf_tests.records.store import write_whole
+from perf_tests.predict.counters import counters_of, keep, kept
+from perf_tests.records.record import Json, cache_folder
 
-# The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share.
 FORMAT_VERSION = 3
 
 
@@ -57,7 +49,12 @@ def ceilings_here(device: Device) -> Ceilings:
 
 def kept_ceilings(device: Device) -> Ceilings | None:
     """Read the ceilings from the cache; None where it is broken, of another machine, or empty."""
-    return read_cached(cache_path(device.torch_device), machine_identity(device.torch_device))
+
+    def built(given: Json) -> Ceilings | None:
+        found = Ceilings(**{field.name: given[field.name] for field in fields(Ceilings)})
+        return found if "fp32" in found.matmul_flops_per_second else None
+
+    return kept(cache_path(device.torch_device).name, machine_identity(device.torch_device), "ceilings", built)
 
 
 def ceilings_of_now(device: Device) -> Ceilings:
@@ -65,18 +62,12 @@ def ceilings_of_now(device: Device) -> Ceilings:
 
     Ceilings of a busy machine are not, or every later prediction would be too slow.
     """
-    identity = machine_identity(device.torch_device)
-    path = cache_path(device.torch_device)
-    others = OtherProcesses()
+    identity, others = machine_identity(device.torch_device), OtherProcesses()
     measured = measured_ceilings(device)
     cores = others.cores()
     if (os.getloadavg()[0] if cores is None else cores) > MOST_OTHER_CORES:
-        source = "measured now on a busy machine and not cached; measure again on an idle one"
-        return replace(measured, source=source)
-    with suppress(OSError):  # or the next call measures again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"identity": identity, "ceilings": asdict(measured)}
-        write_whole(path, json.dumps(content, allow_nan=False, indent=1).encode())
+        return replace(measured, source="measured now on a busy machine and not cached; measure again on an idle one")
+    keep(cache_path(device.torch_device).name, identity, "ceilings", asdict(measured))
     return measured
 
 
@@ -85,8 +76,7 @@ def measured_ceilings(device: Device) -> Ceilings:
     precisions = [name for name in MEASURED_PRECISIONS if PRECISIONS[name].why_unsupported(device.torch_device) is None]
     rates = {name: matmul_rate(PRECISIONS[name], device) for name in precisions}
     PRECISIONS["fp32"].apply()
-    bytes_per_second = memory_rate(device).sustained
-    forward, backward, bare = launch_seconds(device)
+    bytes_per_second, (forward, backward, bare) = memory_rate(device).sustained, launch_seconds(device)
     on_gpu = device.torch_device.type != "cpu"
     device.release_memory()
     return Ceilings(
@@ -115,21 +105,6 @@ def machine_identity(device: torch.device) -> dict[str, Any]:
 
 def cache_path(device: torch.device) -> Path:
     return cache_folder() / f"ceilings-{device.type}.json"
-
-
-def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
-    """The ceilings in the file; None if it is broken or of another machine."""
-    try:
-        data = json.loads(path.read_bytes())
-        # As JSON gives it back: tuples are lists there.
-        if data["identity"] != json.loads(json.dumps(identity)):
-            return None
-        given = data["ceilings"]
-        found = Ceilings(**{field.name: given[field.name] for field in fields(Ceilings)})
-        return found if "fp32" in found.matmul_flops_per_second else None
-    # Anybody may have written the file; JSON nested too deep is a RecursionError.
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
 
 
 def launch_seconds(device: Device) -> tuple[float, float, float]:

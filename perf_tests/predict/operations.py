@@ -166,9 +166,7 @@ def _training_round(case: LanguageModelCase, recording: "Recording") -> Callable
     own, row = case.user_optimizer, case.row
     optimizer = case.optimizer if own is None and case.optimizer else "default"
     implementation = optimizer_that_runs(optimizer, torch.device(case.device)) if row.trains else "loop"
-    training = fake_training(
-        case.config, case.attention, case.checkpoint, case.precision, implementation, case.device, case.user_model
-    )
+    training = fake_training(case, implementation)
     if own is not None:
         own.put_into(training, training.model)
     training.zero_grad = case.zero_grad

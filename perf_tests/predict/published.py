@@ -13,24 +13,10 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import HOPPER_MAJOR, libraries_on
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import FIRST_STEP, FULL_STEP
+from perf_tests.predict.allocator import CachingAllocator
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import WEIGHT_COPIES
 from perf_tests.records.published import published_rows
-
-# What PyTorch's caching allocator hands out beyond what is asked for: blocks whose rest is too small to be split
-# off.
-#
-# Its rules, from c10/cuda/CUDACachingAllocator.cpp, for tensors that come one after the other and stay, as weights
-# do.
-
-
-MIB = 2**20
-SMALL_BYTES = 1 * MIB
-"""Bytes up to which a tensor shares a small segment, which is split to the last 512 bytes; larger rests are split
-off."""
-LARGE_BYTES, SHARED_SEGMENT_BYTES = 10 * MIB, 20 * MIB
-"""Bytes: a tensor below the first shares a segment of the second size, from there on it has one of its own."""
-SEGMENT_STEP_BYTES = 2 * MIB
 
 
 def unsplit_weight_bytes(config: ModelConfig) -> int:
@@ -42,23 +28,11 @@ def unsplit_weight_bytes(config: ModelConfig) -> int:
 
 
 def whole_block_bytes(sizes: Iterable[int]) -> int:
-    """Return the bytes of the blocks that hold tensors of these sizes, made in this order."""
-    rests: list[int] = []
-    total_bytes = 0
+    """Return the bytes of the allocator's blocks for tensors that come one after the other and stay, as weights do."""
+    allocator = CachingAllocator()
     for size in sizes:
-        if size <= SMALL_BYTES:
-            total_bytes += size
-            continue
-        block = min((rest for rest in rests if rest >= size), default=0)
-        if block:
-            rests.remove(block)
-        else:
-            block = SHARED_SEGMENT_BYTES if size < LARGE_BYTES else -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
-        if block - size > SMALL_BYTES:
-            rests.append(block - size)
-            block = size
-        total_bytes += block
-    return total_bytes
+        allocator.allocate(size)
+    return allocator.peaks().allocated_bytes
 
 
 TABLE, CONDITIONS = "memory.csv", "memory_conditions.csv"

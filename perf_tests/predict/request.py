@@ -12,66 +12,24 @@ import torch
 from model.attention import ATTENTION
 from model.device import device_named
 from model.precision import PRECISIONS
-from model.sizes import SIZES, ModelConfig
+from model.sizes import SIZES
 from model.training import optimizer_that_runs
+from perf_tests.cases import options
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests.cases.case import COUNTED_ATTENTION, Case
 from perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase, config_of
-from perf_tests.cases.options import (
-    CONTEXTS,
-    EXECUTIONS,
-    HEAD_DIMS,
-    SEQUENCE_LENGTHS,
-    check_checkpoints,
-    checkpoints,
-    one_of,
-    optimizer,
-    size_label,
-    sizes,
-    user_arguments,
-    user_model,
-    whole_number,
-    whole_numbers,
-)
+from perf_tests.cases.options import one_of, whole_number, whole_numbers
 from perf_tests.cases.sharing import OF_SOME_WAYS, Sharing, why_without_effect
-from perf_tests.hardware.datasheets import (
-    FITS,
-    Room,
-    gpu_named,
-    libraries_on,
-    rate_name,
-    room_on,
-)
+from perf_tests.hardware.datasheets import FITS, Room, gpu_named, libraries_on, rate_name, room_on
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import VARIANTS, ceilings_of
 from perf_tests.hardware.machine import physical_cores
 from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
+from perf_tests.predict import screens, step
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.machine import ceilings_here
-from perf_tests.predict.ranks import MOST_RANKS, predict_ranks, rank_json, rank_lines
-from perf_tests.predict.screens import (
-    attention_json,
-    attention_lines,
-    checkpoint_json,
-    checkpoint_lines,
-    choice_json,
-    choice_lines,
-    context_json,
-    context_lines,
-    machine_json,
-    step_json,
-    step_lines,
-)
-from perf_tests.predict.step import (
-    TargetMachine,
-    choose_checkpoint,
-    conditions_of,
-    optimizer_variants,
-    predict_attention,
-    predict_contexts,
-    predict_step,
-    worthwhile_checkpoints,
-)
+from perf_tests.predict.ranks import MOST_RANKS, predict_ranks
+from perf_tests.predict.step import TargetMachine
 from perf_tests.records.record import Json
 from perf_tests.user_code.model import UserModel, facts_of, is_configuration, size_name
 
@@ -89,26 +47,27 @@ class Answer:
     data: Json
     """The same for machines."""
     fits: bool
-    cases: tuple[Case, ...] = ()
+    cases: tuple[Case, ...]
     """The predicted ones, of a step the whole; none where several ranks share it."""
-    machine: TargetMachine | None = None
+    machine: TargetMachine
 
 
 def answered(arguments: argparse.Namespace) -> Answer:
-    """Predict what is asked for. Raises ValueError with one sentence."""
+    """Predict what is asked for: attention alone, one rank of many, contexts, batch sizes, checkpoints, or one step.
+
+    Raises ValueError with one sentence.
+    """
     _check_eager(arguments)
     machine = requested_machine(arguments.gpu)
-    answer = _answered(arguments, machine)
-    return replace(answer, data={**machine_json(machine), "fits": answer.fits, **answer.data}, machine=machine)
 
+    def answer(lines: list[str], data: Json, fits: bool, *cases: Case) -> Answer:
+        return Answer(lines, {**screens.machine_json(machine), "fits": fits, **data}, fits, cases, machine)
 
-def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
-    """Attention alone, one rank of many, several contexts, batch sizes or checkpoints, or one step."""
     if arguments.size is None and arguments.model is None:
         of_attention = _requested_attention(arguments, machine)
-        cells = predict_attention(of_attention, machine)
-        return Answer(attention_lines(cells), attention_json(cells), cells.fits, tuple(of_attention))
-    contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
+        cells = step.predict_attention(of_attention, machine)
+        return answer(screens.attention_lines(cells), screens.attention_json(cells), cells.fits, *of_attention)
+    contexts = whole_numbers(options.CONTEXTS, "--context", arguments.context)
     batches = whole_numbers((STEP_BATCH_SIZE,), "--batch-size", arguments.batch_size or "all")
     cases = [_requested_step(arguments, machine, context, batch) for context in contexts for batch in batches]
     case = cases[0]
@@ -119,25 +78,22 @@ def _answered(arguments: argparse.Namespace, machine: TargetMachine) -> Answer:
                 "--parallel takes one context, batch size and checkpoint, and a model and optimizer of the suite's."
             )
         shared = predict_ranks(case, machine, sharing, link_rate(arguments.interconnect))
-        return Answer(rank_lines(shared), rank_json(shared), shared.verdict == FITS)
+        return answer(screens.rank_lines(shared), screens.rank_json(shared), shared.verdict == FITS)
     if len(cases) > 1:
         if len(checkpoints) > 1:
             option = "--context" if len(contexts) > 1 else "--batch-size"
             raise ValueError(f"{option} and --checkpoint are both lists; compare one at a time.")
-        table = predict_contexts(cases, machine)
-        return Answer(context_lines(table), context_json(table), table.fits, tuple(cases))
+        table = step.predict_contexts(cases, machine)
+        return answer(screens.context_lines(table), screens.context_json(table), table.fits, *cases)
     if len(checkpoints) > 1:
-        choice = choose_checkpoint(case, checkpoints, machine)
-        tried = tuple(replace(case, checkpoint=one) for one in checkpoints)
-        return Answer(checkpoint_lines(choice), checkpoint_json(choice), choice.fits, tried)
-    predicted = predict_step(case, machine)
-    variants, conditions = optimizer_variants(case, machine), conditions_of(predicted.step, machine)
-    return Answer(
-        [*step_lines(predicted), *choice_lines(variants, conditions, predicted.step)],
-        step_json(predicted) | choice_json(variants, conditions),
-        predicted.fits,
-        (case,),
-    )
+        choice = step.choose_checkpoint(case, checkpoints, machine)
+        tried = [replace(case, checkpoint=one) for one in checkpoints]
+        return answer(screens.checkpoint_lines(choice), screens.checkpoint_json(choice), choice.fits, *tried)
+    predicted = step.predict_step(case, machine)
+    variants, conditions = step.optimizer_variants(case, machine), step.conditions_of(predicted.step, machine)
+    lines = [*screens.step_lines(predicted), *screens.choice_lines(variants, conditions, predicted.step)]
+    data = screens.step_json(predicted) | screens.choice_json(variants, conditions)
+    return answer(lines, data, predicted.fits, case)
 
 
 def requested_machine(text: str) -> TargetMachine:
@@ -166,7 +122,7 @@ def _check_eager(arguments: argparse.Namespace) -> None:
     """Refuse, by ValueError, code that is to be compiled: what a compiler fuses shows when it has compiled."""
     attentions = [name for name, attention in ATTENTION.items() if attention.is_compiled]
     for option, value, compiled in (
-        ("--execution", arguments.execution, [name for name in EXECUTIONS if name != "eager"]),
+        ("--execution", arguments.execution, [name for name in options.EXECUTIONS if name != "eager"]),
         ("--attention", arguments.attention, attentions),
     ):
         if value in compiled:
@@ -175,7 +131,7 @@ def _check_eager(arguments: argparse.Namespace) -> None:
                 "what they hold is not known before it is compiled; measure it with "
                 f"`perf-tests run {option} {value} --kernels --memory`."
             )
-    one_of(EXECUTIONS, "--execution", arguments.execution)
+    one_of(options.EXECUTIONS, "--execution", arguments.execution)
 
 
 def _requested_step(
@@ -186,14 +142,18 @@ def _requested_step(
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
     config = config_of(own, size, context, vocabulary)
     if own is not None and arguments.size is None and not is_configuration(own.name):
-        size = _name_of_user_shape(own, config)
+        # It may ignore the shape that it is asked for; then its file or module names the model.
+        taken = [name for name, value in facts_of(own, config).shape.items() if value is not None]
+        if taken:
+            raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")
+        size = Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
-    named_optimizer = optimizer("--optimizer", arguments.optimizer)
+    named_optimizer = options.optimizer("--optimizer", arguments.optimizer)
     precision = _precision(arguments.precision, machine)
     if precision.endswith("-tensors"):
         raise ValueError("--precision " + OF_ATTENTION_ALONE.format(precision))
     return LanguageModelCase(
-        phase="full_step", size=size_label(size), config=config, context_length=context,
+        phase="full_step", size=options.size_label(size), config=config, context_length=context,
         batch_size=batch_size,
         precision=precision,
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
@@ -216,29 +176,21 @@ def _requested_model(arguments: argparse.Namespace) -> UserModel | None:
     ):  # fmt: skip
         if value != default:
             raise ValueError(f"{option} does not apply: the model of --model has its own.")
-    user_arguments("--model-arg", "\n".join(arguments.model_arg))
-    return UserModel(user_model("--model", arguments.model), tuple(arguments.model_arg))
+    options.user_arguments("--model-arg", "\n".join(arguments.model_arg))
+    return UserModel(options.user_model("--model", arguments.model), tuple(arguments.model_arg))
 
 
 def _requested_size(arguments: argparse.Namespace, own: UserModel | None) -> str:
     if own is None or not is_configuration(own.name):
         if arguments.size is None:
             return next(iter(SIZES))  # a factory may ignore the shape that it is asked for
-        chosen = sizes("--size", arguments.size)
+        chosen = options.sizes("--size", arguments.size)
         if len(chosen) > 1:
             raise ValueError(f"--size {arguments.size!r} names {len(chosen)} sizes; predict takes one.")
         return chosen[0]
     if arguments.size is not None or arguments.vocab_size is not None:
         raise ValueError("--size and --vocab-size do not apply: the configuration says the shape; use --model-arg.")
     return size_name(own.name)
-
-
-def _name_of_user_shape(own: UserModel, config: ModelConfig) -> str:
-    """The user's file or module. Raises ValueError where the factory takes the shape that it is asked for."""
-    taken = [name for name, value in facts_of(own, config).shape.items() if value is not None]
-    if taken:
-        raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")
-    return Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]
 
 
 def _requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
@@ -279,8 +231,8 @@ def link_rate(text: str | None) -> float | None:
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:
     """A comma-separated list in the order typed; `all` is every one worth trying for this number of layers."""
-    chosen = checkpoints(worthwhile_checkpoints(num_layers), "--checkpoint", text)
-    check_checkpoints(chosen, num_layers)
+    chosen = options.checkpoints(step.worthwhile_checkpoints(num_layers), "--checkpoint", text)
+    options.check_checkpoints(chosen, num_layers)
     return list(chosen)
 
 
@@ -289,8 +241,8 @@ def _requested_attention(arguments: argparse.Namespace, machine: TargetMachine) 
     precision = _precision(arguments.precision, machine)
     attention = one_of(COUNTED_ATTENTION, "--attention", arguments.attention)
     length, width = arguments.sequence_length, arguments.head_dim
-    lengths = whole_numbers(SEQUENCE_LENGTHS, "--sequence-length", "all" if length is None else length)
-    widths = whole_numbers(HEAD_DIMS, "--head-dim", "all" if width is None else width)
+    lengths = whole_numbers(options.SEQUENCE_LENGTHS, "--sequence-length", "all" if length is None else length)
+    widths = whole_numbers(options.HEAD_DIMS, "--head-dim", "all" if width is None else width)
     batch_size, *others = whole_numbers((ATTENTION_BATCH_SIZE,), "--batch-size", arguments.batch_size or "all")
     if others:
         raise ValueError(f"--batch-size {arguments.batch_size!r} is a list; attention alone takes one batch size.")

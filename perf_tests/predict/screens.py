@@ -1,29 +1,17 @@
 """Predictions as lines for a terminal and as JSON: a step, several contexts or checkpoints, attention alone."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from model.precision import PRECISIONS
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.datasheets import (
-    FLASH,
-    FRAGMENTATION_SHARE,
-    Room,
-    rate_name,
-)
-from perf_tests.hardware.limits import (
-    ALONE,
-    BY_DO_BENCH,
-    COMPUTE,
-    DEVICE_RANGE,
-    IN_RANGE,
-    LAUNCH,
-    MEMORY,
-    UPDATES,
-    WHOLE_MODELS,
-)
+from perf_tests.hardware import limits
+from perf_tests.hardware.datasheets import FLASH, FRAGMENTATION_SHARE, Room, rate_name
 from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_label
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
+from perf_tests.predict.ranks import RankPrediction
 from perf_tests.predict.step import (
     MOST_SEQUENCES,
     AttentionPrediction,
@@ -42,6 +30,35 @@ CATEGORIES = (
     "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
     WORKSPACES, FORMER_PASS,
 )  # fmt: skip
+
+
+FIGURES: dict[str, Callable[[PredictedCase], str]] = {
+    "peak": lambda cell: gb(cell.peak_bytes),
+    "reached in": lambda cell: cell.peak_part,
+    "verdict": lambda cell: cell.verdict,
+    "predicted": lambda cell: duration(cell.time.seconds) if cell.time.seconds else "0 s",
+    "full step": lambda cell: duration(cell.time.seconds),
+    "range": lambda cell: (
+        duration_range(cell.time.low_seconds, cell.time.high_seconds) if cell.is_range_known else "not known"
+    ),
+    "bound by": lambda cell: cell.time.bound,
+    # Launching overlaps with kernels, so the shares need not add up to 100 %.
+    "launching": lambda cell: f"{cell.time.shares[limits.LAUNCH]:.0%}",
+    "arithmetic": lambda cell: f"{cell.time.shares[limits.COMPUTE]:.0%}",
+    "memory traffic": lambda cell: f"{cell.time.shares[limits.MEMORY]:.0%}",
+}
+"""Columns by their heading, in any table of predictions."""
+
+
+def cell_table(
+    header: Sequence[str],
+    cells: Iterable[tuple[str, PredictedCase]],
+    left: Collection[str] = (),
+    more: Mapping[str, Callable[[PredictedCase], str]] | None = None,
+) -> list[str]:
+    """One row for each named cell under a header of FIGURES, or of `more`."""
+    figures = {**FIGURES, **(more or {})}
+    return table(header, [(name, *(figures[column](cell) for column in header[1:])) for name, cell in cells], left)
 
 
 def step_lines(prediction: StepPrediction) -> list[str]:
@@ -71,10 +88,9 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         static = gb(prediction.unavoidable_bytes)
         lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
     if prediction.remedies:
-        tried = prediction.remedies.items()
-        rows = [(change, gb(one.peak_bytes), one.verdict, duration(one.time.seconds)) for change, one in tried]
-        lines += ["", *table(("tried, cheapest first", "peak", "verdict", "full step"), rows)]
-        if not any(one.fits for _, one in tried):
+        header = ("tried, cheapest first", "peak", "verdict", "full step")
+        lines += ["", *cell_table(header, prediction.remedies.items())]
+        if not any(one.fits for one in prediction.remedies.values()):
             lines += ["none of these makes it fit; take a smaller model or a larger card"]
     return lines
 
@@ -82,27 +98,16 @@ def step_lines(prediction: StepPrediction) -> list[str]:
 def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
     """Peak and time under each checkpoint, the smallest peak and the fastest that fits."""
     least = min(step.time.seconds for step in choice.steps)
-    rows = [
-        (
-            _checkpoint_option(step),
-            gb(step.peak_bytes),
-            step.peak_part,
-            step.verdict,
-            *_time_cells(step)[:3],
-            f"{step.time.seconds / least:.2f} x",
-        )
-        for step in choice.steps
-    ]
-    header = ("recomputed", "peak", "reached in", "verdict", "full step", "range", "bound by", "of the fastest")
     smallest, fastest = choice.smallest, choice.fastest_that_fits
-    lines = [
-        f"{step_name(choice.steps[0])} on {choice.machine.name}", room_line(choice.machine), "",
-        *table(header, rows, left=("bound by",)), *rate_lines(choice.steps, choice.machine),
-        *assumption_lines(choice.steps, choice.machine), "",
-        f"smallest peak: {_checkpoint_option(smallest)}, {gb(smallest.peak_bytes)}",
-    ]  # fmt: skip
+    header = ("recomputed", "peak", "reached in", "verdict", "full step", "range", "bound by", "of the fastest")
+    of_fastest = {"of the fastest": lambda step: f"{step.time.seconds / least:.2f} x"}
     said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
-    return [*lines, f"fastest that fits: {said}"]
+    return [
+        f"{step_name(choice.steps[0])} on {choice.machine.name}", room_line(choice.machine), "",
+        *cell_table(header, [(_checkpoint_option(step), step) for step in choice.steps], ("bound by",), of_fastest),
+        *rate_lines(choice.steps, choice.machine), *assumption_lines(choice.steps, choice.machine), "",
+        f"smallest peak: {_checkpoint_option(smallest)}, {gb(smallest.peak_bytes)}", f"fastest that fits: {said}",
+    ]  # fmt: skip
 
 
 def _checkpoint_option(step: PredictedCase) -> str:
@@ -132,22 +137,18 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
     elif PRECISIONS[given].autocast_dtype:
         given = f"float32 tensors under {rate_name(given)} autocast"
     about = f"Attention alone, batch {first['batch_size']}, {given}, on {prediction.machine.name}"
-    lines = [about, room_line(prediction.machine), ""]
-    lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
-    lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
-    timed = [(name, cell.by_do_bench) for name, cell in cells if cell.by_do_bench and first["attention"] == "naive"]
+    lines = [
+        about, room_line(prediction.machine), "", *cell_table(("case", "peak", "verdict"), cells), "",
+        *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine),
+    ]  # fmt: skip
+    timed = [(name, replace(cell, time=cell.by_do_bench, is_range_known=True)) for name, cell in cells
+             if cell.by_do_bench and first["attention"] == "naive"]  # fmt: skip
     if timed and prediction.machine.has_published_times:
-        header = ("by do_bench", "predicted", "range", "bound by")
-        times = [
-            (name, duration(one.seconds), duration_range(one.low_seconds, one.high_seconds), one.bound)
-            for name, one in timed
-        ]
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in IN_RANGE[BY_DO_BENCH].items())
-        lines += ["", *table(header, times, left=("bound by",))]
         lines += [
+            "", *cell_table(("by do_bench", "predicted", "range", "bound by"), timed, left=("bound by",)),
             "do_bench times without the host where launches run ahead, while the device clears its cache; in range:",
-            f"  {BY_DO_BENCH}: {held}",
-        ]
+            _times_in_range(limits.BY_DO_BENCH),
+        ]  # fmt: skip
     smallest = prediction.smallest_that_does_not_fit
     if smallest is None:
         return lines
@@ -195,33 +196,28 @@ def _peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
 
 
 def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
-    """Predicted times; launching overlaps with kernels, so the shares need not add up to 100 %."""
     header = ("time", "predicted", "range", "bound by", "launching", "arithmetic", "memory traffic")
     named = list(phases)
-    rows = [(name, *_time_cells(cell)) for name, cell in named]
-    return [*table(header, rows, left=("bound by",)), *rate_lines((cell for _, cell in named), machine)]
+    return [*cell_table(header, named, left=("bound by",)), *rate_lines((cell for _, cell in named), machine)]
 
 
 def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
-    """Say where rates come from, and ranges where they are known."""
-    lines = [f"rates and launches: {machine.ceilings.source}"]
-    classes = dict.fromkeys(_class_of(cell) for cell in cells if cell.is_range_known)
+    """Say where rates come from, and ranges where they are known, by the class of published times that they hold of."""
+    lines, classes = [f"rates and launches: {machine.ceilings.source}"], dict[str, None]()
+    for row in (cell.case.row for cell in cells if cell.is_range_known):
+        of_model = limits.UPDATES if row.main_parts == ("optimizer",) else limits.WHOLE_MODELS
+        classes[limits.ALONE if row.family == ATTENTION_ALONE else of_model] = None
     if classes:
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
-        kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
+        kernels = "kernels x {:g} to {:g}".format(*limits.DEVICE_RANGE)
         lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range:"]
-    for name in classes:
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in IN_RANGE[name].items())
-        lines += [f"  {name}: {held}"]
-    return lines
+    return [*lines, *map(_times_in_range, classes)]
 
 
-def _class_of(cell: PredictedCase) -> str:
-    """Return the class of published times that the cell's range was checked on."""
-    row = cell.case.row
-    if row.family == ATTENTION_ALONE:
-        return ALONE
-    return UPDATES if row.main_parts == ("optimizer",) else WHOLE_MODELS
+def _times_in_range(name: str) -> str:
+    return f"  {name}: " + "; ".join(
+        f"{count} of {of} bound by {bound}" for bound, (count, of) in limits.IN_RANGE[name].items()
+    )
 
 
 def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
@@ -241,13 +237,6 @@ def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> 
             "launches: elementwise kernels and reductions above 2 GiB a tensor are split, all others assumed to be one"
         ]
     return lines
-
-
-def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
-    shares = (f"{cell.time.shares[name]:.0%}" for name in (LAUNCH, COMPUTE, MEMORY))
-    time = cell.time
-    between = duration_range(time.low_seconds, time.high_seconds) if cell.is_range_known else "not known"
-    return duration(time.seconds) if time.seconds else "0 s", between, time.bound, *shares
 
 
 def _attention_name(cell: PredictedCase) -> str:
@@ -321,12 +310,9 @@ def choice_lines(
     variants: Mapping[str, PredictedCase], conditions: Sequence[Condition], step: PredictedCase
 ) -> list[str]:
     """The step under each implementation of AdamW, what it is assumed to do, and what decides whether it fits."""
-    rows = [
-        (f"--optimizer {name}", gb(one.peak_bytes), one.peak_part, one.verdict, duration(one.time.seconds))
-        for name, one in variants.items()
-    ]
     header = ("AdamW's variants", "peak", "reached in", "verdict", "full step")
-    lines = ["", *table(header, rows, left=("reached in",))] if rows else []
+    named = [(f"--optimizer {name}", one) for name, one in variants.items()]
+    lines = ["", *cell_table(header, named, left=("reached in",))] if named else []
     return [*lines, "", assumption(step), *condition_lines(conditions, step)]
 
 
@@ -355,32 +341,24 @@ def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> lis
 
 def context_lines(prediction: ContextPrediction) -> list[str]:
     """A row for each context and batch; a dash where the step does not fit, with its peak and its conditions below."""
-    first, identities = prediction.steps[0], [step.case.identity() for step in prediction.steps]
+    first, identities = prediction.rows[0][0], [step.case.identity() for step, _, _ in prediction.rows]
     columns = {"context": "context_length", "batch": "batch_size"}
     varied = [name for name, field in columns.items() if len({identity[field] for identity in identities}) > 1]
-    rows = [
-        (
-            *(str(identity[columns[name]]) for name in varied),
-            gb(forward.peak_bytes),
-            gb(step.peak_bytes) if step.fits else DASH,
-            step.peak_part if step.fits else DASH,
-            step.verdict,
-            duration(step.time.seconds),
-        )
-        for identity, step, forward in zip(identities, prediction.steps, prediction.forwards, strict=True)
-    ]
-    header = (*varied, "forward pass", "full step", "reached in", "verdict", "time of a step")
-    lines = [
-        f"{step_name(first, without=varied)} on {prediction.machine.name}", room_line(prediction.machine), "",
-        *table(header, rows, left=("reached in",)), "", assumption(first),
-    ]  # fmt: skip
-    for identity, step, conditions in zip(identities, prediction.steps, prediction.conditions, strict=True):
-        place = ", ".join(f"{name} {identity[columns[name]]}" for name in varied)
+    rows, below = [], []
+    for identity, (step, forward, conditions) in zip(identities, prediction.rows, strict=True):
+        values = {name: str(identity[columns[name]]) for name in varied}
+        reached = (gb(step.peak_bytes), step.peak_part) if step.fits else (DASH, DASH)
+        rows.append((*values.values(), gb(forward.peak_bytes), *reached, step.verdict, duration(step.time.seconds)))
+        place = ", ".join(f"{name} {value}" for name, value in values.items())
         if not step.fits:
             needed = _in_blocks(step, prediction.machine.room)
-            lines += [f"{place} {step.verdict}: its peak is {gb(step.peak_bytes)}{needed}"]
-        lines += [f"{place} {line}" for line in condition_lines(conditions, step)]
-    return lines
+            below += [f"{place} {step.verdict}: its peak is {gb(step.peak_bytes)}{needed}"]
+        below += [f"{place} {line}" for line in condition_lines(conditions, step)]
+    header = (*varied, "forward pass", "full step", "reached in", "verdict", "time of a step")
+    return [
+        f"{step_name(first, without=varied)} on {prediction.machine.name}", room_line(prediction.machine), "",
+        *table(header, rows, left=("reached in",)), "", assumption(first), *below,
+    ]  # fmt: skip
 
 
 def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Condition]) -> Json:
@@ -394,8 +372,56 @@ def context_json(prediction: ContextPrediction) -> Json:
     return {
         "contexts": [
             {"step": case_json(step), "forward": case_json(forward), **choice_json({}, conditions)}
-            for step, forward, conditions in zip(
-                prediction.steps, prediction.forwards, prediction.conditions, strict=True
-            )
-        ],
+            for step, forward, conditions in prediction.rows
+        ]
+    }
+
+
+# One rank of many.
+
+
+def rank_lines(prediction: RankPrediction) -> list[str]:
+    """Verdict, memory, messages and times of one rank."""
+    sharing, machine = prediction.sharing, prediction.machine
+    held = sorted(prediction.bytes_by_category.items(), key=lambda item: -item[1])
+    fewest = prediction.smallest_world
+    counts = Counter(message.kind for message in prediction.messages)
+    messages = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+    times = ["no time: give what a rank can send with --interconnect 450GB/s"]
+    if prediction.exposed_seconds is not None and prediction.seconds is not None:
+        ranges = {
+            "step on one device": (prediction.alone.time.low_seconds, prediction.alone.time.high_seconds),
+            "exposed communication": prediction.exposed_seconds,
+            "step": prediction.seconds,
+        }
+        rows = [(name, duration_range(low, high) if high else DASH) for name, (low, high) in ranges.items()]
+        of_link = "{1:g} of the interconnect's rate, to none of it at {0:g}".format(*limits.LINK_EFFICIENCY)
+        times = ["", *table(("time", "range"), rows), f"exposed: with all overlap that the variant has at {of_link}"]
+    return [
+        f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.parallel}",
+        f"{prediction.verdict} on {machine.name}: a rank's peak is {gb(prediction.peak_bytes)}",
+        room_line(machine), "",
+        *table(("a rank's peak", "GB"), [(name, f"{size / 1e9:.2f}") for name, size in held if size >= 1e6]), "",
+        f"a rank sends {gb(prediction.sent_bytes)} a step: {messages}",
+        *times, "",
+        f"fewest ranks that fit: {fewest}" if fewest else "no number of ranks makes it fit",
+        f"assumes {gb(prediction.alone.peak_bytes)} for the step on one device; not confirmed on several GPUs",
+    ]  # fmt: skip
+
+
+def rank_json(prediction: RankPrediction) -> Json:
+    sharing = prediction.sharing
+    told = ("verdict", "peak_bytes", "peak_part", "bytes_by_category", "sent_bytes")
+    return {
+        "parallel": sharing.parallel,
+        "world": sharing.world,
+        "bucket_mb": sharing.bucket_mb,
+        "reshard": not sharing.keeps_gathered,
+        "interconnect_bytes_per_second": prediction.bytes_per_second,
+        **{name: getattr(prediction, name) for name in told},
+        "messages": [vars(message) for message in prediction.messages],
+        "exposed_seconds": prediction.exposed_seconds,
+        "range_seconds": prediction.seconds,
+        "smallest_world_that_fits": prediction.smallest_world,
+        "alone": case_json(prediction.alone),
     }

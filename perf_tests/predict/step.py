@@ -1,5 +1,6 @@
 """Whether a training step or attention alone fits on a machine, how long it takes, and which checkpoint suits it."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,19 +9,9 @@ from typing import Any
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, CudaLibraries, Room
-from perf_tests.hardware.limits import (
-    BACKWARD,
-    BARE,
-    DO_BENCH_BYTES,
-    FLOAT32_BYTES,
-    FORWARD,
-    Ceilings,
-    KernelGroup,
-    Part,
-    PredictedTime,
-    predicted_time,
-)
+from perf_tests.hardware.limits import Ceilings, KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
 from perf_tests.predict.allocator import AllocatorPeaks, DeviceFullError
 from perf_tests.predict.counters import Allocation, Counters, allocator_peaks, counters_of
@@ -29,6 +20,12 @@ from perf_tests.predict.counting import OPTIMIZER_STATE
 CONTEXT_STEP = 64
 """Suggested contexts are multiples of this."""
 
+
+SINGLE_REMEDIES = (
+    ("optimizer", "fused", ("foreach",)), ("attention", "sdpa", ("naive",)),
+    ("checkpoint", "attention", ("none",)), ("checkpoint", "block", ("none", "attention")),
+)  # fmt: skip
+"""What is tried where the step does not fit: a field of its case, the value, and those that it takes the place of."""
 
 MOST_SEQUENCES = 4096
 """No larger batch is looked for."""
@@ -159,7 +156,7 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
     first_step = predict_case(replace(case, phase=FIRST_STEP), machine)
-    weights, gradients = (FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
+    weights, gradients = (limits.FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
     # AdamW keeps two moments in float32; the state of the user's optimizer is counted.
     counted_state = phases["full_step"].bytes_by_category.get(OPTIMIZER_STATE, 0)
     state = 2 * gradients if case.user_optimizer is None else counted_state
@@ -235,18 +232,17 @@ def verdict_on(case: Case, machine: TargetMachine) -> str:
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     counters = counters_of(case, libraries=machine.libraries)
     highest = counters.highest_part
-    time = predicted_time(parts_of(case, counters), machine.ceilings)
+    parts, ceilings = parts_of(case, counters), machine.ceilings
     by_do_bench = None
-    if case.row.family == ATTENTION_ALONE and machine.ceilings.launches_overlap:
-        ahead_seconds = DO_BENCH_BYTES / machine.ceilings.bytes_per_second
-        by_do_bench = predicted_time(parts_of(case, counters), machine.ceilings, ahead_seconds)
+    if case.row.family == ATTENTION_ALONE and ceilings.launches_overlap:
+        by_do_bench = predicted_time(parts, ceilings, limits.DO_BENCH_BYTES / ceilings.bytes_per_second)
     return PredictedCase(
         case=case,
         peak_bytes=counters.peak_bytes,
         peak_part=highest.part,
         bytes_by_category=highest.bytes_by_category,
         verdict=verdict_on(case, machine),
-        time=time,
+        time=predicted_time(parts, ceilings),
         # Published times are of unfused attention, in whole models and alone, and of AdamW, alone as a loop; of tensors
         # in 16 bits by do_bench alone.
         is_range_known=machine.has_published_times
@@ -264,7 +260,7 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if len(case.row.main_parts) < 2:
         return [_part(counters.kernels, kind_of_launches(case))]
-    kinds = {"forward": FORWARD, "backward": BACKWARD, "optimizer": BARE}
+    kinds = {"forward": limits.FORWARD, "backward": limits.BACKWARD, "optimizer": limits.BARE}
     parts, loss = [], counted(counters.kernels)  # what remains of the step
     for name, kind in kinds.items():
         is_run = name in case.row.timed and (name != "optimizer" or case.updates)
@@ -278,8 +274,9 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
 def kind_of_launches(case: Case) -> str:
     """Return the kind of launches of a phase with one main part."""
     if case.row.is_backward:
-        return BACKWARD
-    return BARE if case.row.family == ATTENTION_ALONE or case.row.main_parts == ("optimizer",) else FORWARD
+        return limits.BACKWARD
+    is_bare = case.row.family == ATTENTION_ALONE or case.row.main_parts == ("optimizer",)
+    return limits.BARE if is_bare else limits.FORWARD
 
 
 def _part(kernels: Iterable[KernelGroup], kind: str) -> Part:
@@ -297,54 +294,36 @@ def counted(kernels: Iterable[KernelGroup]) -> Counter[KernelGroup]:
 
 def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
     """Changes that cost nothing first, then those that cost time, then those that change the training."""
-    changes = [
-        ("--optimizer fused", replace(case, optimizer="fused"), case.optimizer == "foreach"),
-        ("--attention sdpa", replace(case, attention="sdpa"), case.attention == "naive"),
-        ("--checkpoint attention", replace(case, checkpoint="attention"), case.checkpoint == "none"),
-        ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
-    ]
-    if case.user_model is not None:  # its attention and checkpoints are its own
-        changes = changes[:1]
-    tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
-    is_enough = any(step.fits for step in tried.values())
-    smaller: dict[str, tuple[Sequence[int], Callable[[int], LanguageModelCase]]] = {
-        "--batch-size": (range(1, case.batch_size), lambda size: replace(case, batch_size=size)),
-        "--context": (
-            range(CONTEXT_STEP, case.context_length, CONTEXT_STEP),
-            lambda context: replace(case, config=case.config.at_context(context), context_length=context),
-        ),
+
+    def changed(**fields: Any) -> PredictedCase:
+        return predict_case(replace(case, **fields), machine)
+
+    is_ours = case.user_model is None  # one of the user's has its own attention and checkpoints
+    tried = {
+        f"--{field} {value}": changed(**{field: value})
+        for field, value, instead_of in SINGLE_REMEDIES
+        if getattr(case, field) in instead_of and (is_ours or field == "optimizer")
     }
-    for option, (values, changed_to) in smaller.items():
-        best = largest_that_fits(values, lambda value, changed_to=changed_to: predict_case(changed_to(value), machine))  # type: ignore[misc]
-        if best is not None:
-            tried[f"{option} {best[0]}"] = best[1]
-    if case.user_model is not None:
-        return tried
-    fused = {"optimizer": "fused"} if case.user_optimizer is None else {}
-    leanest: dict[str, Any] = {**fused, "attention": "sdpa", "checkpoint": "block"}
-    if not is_enough:
-        step = predict_case(replace(case, **leanest), machine)
+    is_enough = any(step.fits for step in tried.values())
+
+    def try_largest(option: str, values: Sequence[int], step_at: Callable[[int], PredictedCase]) -> None:
+        """Try the last of ascending values at which the step fits, if any."""
+        if fitting := bisect_left(values, True, key=lambda value: not step_at(value).fits):
+            best = values[fitting - 1]
+            tried[f"{option} {best}"] = step_at(best)
+
+    contexts = range(CONTEXT_STEP, case.context_length, CONTEXT_STEP)
+    try_largest("--batch-size", range(1, case.batch_size), lambda size: changed(batch_size=size))
+    try_largest("--context", contexts, lambda one: changed(config=case.config.at_context(one), context_length=one))
+    if is_ours and not is_enough:
+        fused = {"optimizer": "fused"} if case.user_optimizer is None else {}
+        leanest = {**fused, "attention": "sdpa", "checkpoint": "block"}
+        step = changed(**leanest)
         if step.case != case:
-            tried[" ".join(f"--{option} {value}" for option, value in leanest.items())] = step
+            tried[" ".join(f"--{field} {value}" for field, value in leanest.items())] = step
         if case.batch_size > 1 and not step.fits:
-            tried["... and --batch-size 1"] = predict_case(replace(case, **leanest, batch_size=1), machine)
+            tried["... and --batch-size 1"] = changed(**leanest, batch_size=1)
     return tried
-
-
-def largest_that_fits(
-    values: Sequence[int], predicted: Callable[[int], PredictedCase]
-) -> tuple[int, PredictedCase] | None:
-    """The last of ascending `values` whose prediction fits, by bisection; None if none does."""
-    best = None
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        found = predicted(values[middle])
-        if found.fits:
-            best, low = (values[middle], found), middle + 1
-        else:
-            high = middle
-    return best
 
 
 # What a training loop chooses beside its model: how AdamW runs, when gradients are cleared, what it still holds.
@@ -371,14 +350,12 @@ class ContextPrediction:
     """One training step at several context lengths, in the order asked for."""
 
     machine: TargetMachine
-    steps: tuple[PredictedCase, ...]
-    forwards: tuple[PredictedCase, ...]
-    """The forward pass of each, as training pays it."""
-    conditions: tuple[tuple[Condition, ...], ...]
+    rows: tuple[tuple[PredictedCase, PredictedCase, tuple[Condition, ...]], ...]
+    """Each step, its forward pass as training pays it, and what decides whether the step fits."""
 
     @property
     def fits(self) -> bool:
-        return all(step.fits for step in self.steps)
+        return all(step.fits for step, _, _ in self.rows)
 
 
 def optimizer_variants(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
@@ -405,6 +382,5 @@ def conditions_of(step: PredictedCase, machine: TargetMachine) -> tuple[Conditio
 
 def predict_contexts(cases: list[LanguageModelCase], machine: TargetMachine) -> ContextPrediction:
     """The full step of each of `cases`; raises as `predict_step` does."""
-    steps = tuple(predict_case(replace(case, phase="full_step"), machine) for case in cases)
-    forwards = tuple(predict_case(replace(case, phase="forward"), machine) for case in cases)
-    return ContextPrediction(machine, steps, forwards, tuple(conditions_of(step, machine) for step in steps))
+    pairs = [[predict_case(replace(case, phase=of), machine) for of in ("full_step", "forward")] for case in cases]
+    return ContextPrediction(machine, tuple((step, forward, conditions_of(step, machine)) for step, forward in pairs))

@@ -1,7 +1,6 @@
 """How long cases take, and how a run ends in time: no case hangs it, none is begun too late, none kills it twice."""
 
 import faulthandler
-import json
 import math
 import os
 import sys
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -29,11 +27,10 @@ from perf_tests.hardware.limits import Ceilings, ceilings_of
 from perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests.passes.extra_pass import pass_named
 from perf_tests.phases import FORWARD_PASSES
-from perf_tests.predict.counters import update_flops
+from perf_tests.predict.counters import keep, kept, update_flops
 from perf_tests.predict.machine import kept_ceilings, machine_identity
 from perf_tests.records.columns import case_name
-from perf_tests.records.record import cache_folder, how_many
-from perf_tests.records.store import write_whole
+from perf_tests.records.record import how_many
 from perf_tests.user_code.guard import alarm_after
 
 # Quarantine: cases in which the process died twice, or that did not return in time, are not tried again.
@@ -326,11 +323,11 @@ def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[s
 
     Measures nothing. A case that the device does not support takes none.
     """
-    kept, device = kept_ceilings(workbench.device), workbench.device.torch_device
+    ceilings, device = kept_ceilings(workbench.device), workbench.device.torch_device
     return {
         item.nodeid: 0.0
         if noted(item).case.why_unsupported(device)
-        else predicted_seconds(item, workbench.settings, kept)
+        else predicted_seconds(item, workbench.settings, ceilings)
         for item in items
         if is_benchmark(item)
     }
@@ -349,30 +346,21 @@ def kept_ratio(device: Device) -> float | None:
     """Return how many times longer than predicted the last run took; None where no run of this machine and build has
     left that.
     """
-    try:
-        data = json.loads(_path(device).read_bytes())
-        ratio = float(data["pace"])
-        is_ours = data["identity"] == json.loads(json.dumps(machine_identity(device.torch_device)))
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None
-    return ratio if is_ours and _is_ratio(ratio) else None
+    ratio = kept(_file(device), machine_identity(device.torch_device), "pace", float)
+    return ratio if ratio is not None and _is_ratio(ratio) else None
 
 
 def keep_ratio(device: Device, measured_seconds: float, predicted: float) -> None:
     if measured_seconds < FEWEST_SECONDS or not predicted > 0 or not _is_ratio(measured_seconds / predicted):
         return
-    content = {"identity": machine_identity(device.torch_device), "pace": measured_seconds / predicted}
-    with suppress(OSError):  # or the next run says that it does not know
-        path = _path(device)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(content, allow_nan=False, indent=1).encode())
+    keep(_file(device), machine_identity(device.torch_device), "pace", measured_seconds / predicted)
 
 
 def _is_ratio(ratio: float) -> bool:
     return math.isfinite(ratio) and 1 / MOST < ratio < MOST
 
 
-def _path(device: Device) -> Path:
+def _file(device: Device) -> str:
     """Ranks that share a machine have a pace of their own: an exchange takes what no prediction of a case knows."""
     ranks = (launched() or Launched()).world
-    return cache_folder() / f"pace-{device.torch_device.type}{f'-{ranks}-ranks' if ranks > 1 else ''}.json"
+    return f"pace-{device.torch_device.type}{f'-{ranks}-ranks' if ranks > 1 else ''}.json"

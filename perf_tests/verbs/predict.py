@@ -85,7 +85,7 @@ def _since(arguments: argparse.Namespace, answer: "Answer") -> "Answer":
     """The answer with what the working tree changes of each case. Raises UsageError."""
     from perf_tests.predict.difference import difference_json, difference_lines
 
-    if not answer.cases or answer.machine is None:
+    if not answer.cases:
         raise UsageError(f"--against {arguments.against} compares steps on one device; leave --parallel out.")
     with UsageError.instead_of(ValueError):
         repository = repository_of({name: getattr(arguments, name[2:]) for name in UNDER_TEST}, Path.cwd())

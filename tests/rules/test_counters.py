@@ -164,9 +164,7 @@ def test_saved_bytes_grow_by_the_tensors_of_a_block() -> None:
 def literal_step(case: LanguageModelCase) -> dict[str, int]:
     """Peak bytes of each part of a step that is run in one piece; after another one, unless it is the first."""
     with fake_run.fake_run(case.device, case.precision) as counting:
-        training = fake_run.fake_training(
-            case.config, case.attention, case.checkpoint, case.precision, str(case.optimizer), case.device
-        )
+        training = fake_run.fake_training(case, str(case.optimizer))
         tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
         training.zero_grad = case.zero_grad
         if case.phase != FIRST_STEP:
@@ -438,8 +436,8 @@ def test_a_broken_file_is_counted_and_written_again(counted: Mock, tmp_path: Pat
     good = json.loads(path.read_text())
     kept = good["counters"]
     broken = [{**good, "counters": {name: kept[name] for name in kept.keys() - {"kernels"}}},
-              {**good, "counters": {**kept, "unknown": 1}}, {**good, "case": "another"}]  # fmt: skip
-    for content in ("", "{", "[]", "null", '{"case": "another", "counters": {}}', *map(json.dumps, broken)):
+               {**good, "counters": {**kept, "unknown": 1}}, {**good, "identity": "another"}]  # fmt: skip
+    for content in ("", "{", "[]", "null", '{"identity": "another", "counters": {}}', *map(json.dumps, broken)):
         done = counted.call_count
         path.write_text(content)
         assert module.kept_counters_or_reason(CASE) == module.kept_counters_or_reason(CASE) == whole
