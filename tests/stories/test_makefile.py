@@ -70,6 +70,21 @@ def test_a_driver_without_its_file_is_found_by_its_tool(tmp_path: Path, exit_cod
     assert any("cuda" in command for command in pytests(path=f"{tmp_path}:{os.environ['PATH']}")) is is_found
 
 
+def test_make_nsys_captures_only_the_measured_rounds_and_without_nsys_says_what_to_do() -> None:
+    installed = ("-o", ".venv/.installed", "nsys")  # taken for made
+    (command,) = (line for line in make(*installed, "--dry-run").splitlines() if line.startswith("nsys profile"))
+    options = {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--sample=none", "--cpuctxsw=none"}
+    assert {*options, "--export=sqlite"} <= set(command.split())
+    assert not any(costly in command for costly in ("backtrace", "autograd"))
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        make(*installed, "NSYS=no-such-nsys")
+    assert ended.value.returncode == 2
+    assert (
+        "(nsys) is not on the PATH. Install it from https://developer.nvidia.com/nsight-systems" in ended.value.output
+    )
+    assert "make perf ARGS=--kernels" in ended.value.output
+
+
 def test_another_torch_is_installed_into_a_folder_of_its_own_and_pinned_by_nothing_else() -> None:
     planned = make("--dry-run", "--always-make", "test-suites", "TORCH=2.11.0")
     assert ".venv-2.11.0/bin/pytest perf_tests" in planned
