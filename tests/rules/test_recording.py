@@ -13,16 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.bench.options import SavingOptions
-from perf_tests.bench.recording import (
-    SECONDS_BETWEEN_LINES,
-    Line,
-    Log,
-    MeasuringSession,
-    Progress,
-    ResumeError,
-    line_or_log,
-    open_journal,
-)
+from perf_tests.bench.recording import Line, Log, MeasuringSession, Progress, ResumeError, line_or_log, open_journal
 from perf_tests.bench.session import Run
 from perf_tests.records.journal import Journal, JournalContents
 from perf_tests.records.record import Json
@@ -147,7 +138,7 @@ def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_fi
         "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
         "4 of 4 cases done; last: [3]  1 ms",
     ]
-    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=2)
+    lines = played(clock, 120.0, cases=2)
     assert lines[:2] == ["case 1 of 2  round 1 of 2  test_x[0]", "case 1 of 2  round 2 of 2  test_x[0]"]
     assert "case 2 of 2  about 4 min left  round 1 of 2  test_x[1]; last: [0]  1 ms" in lines, "two of its three rounds"
     assert played(clock, 1.0) == [], "a short run says nothing"

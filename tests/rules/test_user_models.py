@@ -18,17 +18,7 @@ from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict.counters import counters_of
 from perf_tests.user_code import model as user_models
 from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import (
-    SHAPE,
-    UserModel,
-    argument,
-    check_before_measuring,
-    check_configuration,
-    check_values_of,
-    configured_shape,
-    facts_of,
-    size_name,
-)
+from perf_tests.user_code.model import SHAPE, UserModel, check_before_measuring, configured_shape, facts_of, size_name
 from perf_tests.user_code.named import load
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 from tests.support.launch import MODELS
@@ -130,8 +120,8 @@ def test_a_file_that_imports_the_name_of_the_suites_package_is_told_so(tmp_path:
 
 def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
     with pytest.raises(UserCodeError, match="Dropping ignores its context"):
-        check_values_of("Dropping", planted("Dropping").build(TOY), TOY, CPU)
-    check_values_of("DroppingOfAll", planted("DroppingOfAll").build(TOY), TOY, CPU)
+        user_models.check_values_of("Dropping", planted("Dropping").build(TOY), TOY, CPU)
+    user_models.check_values_of("DroppingOfAll", planted("DroppingOfAll").build(TOY), TOY, CPU)
 
 
 def test_a_large_model_is_not_run_before_measuring_but_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +176,9 @@ def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None
 
 def test_values_of_arguments_are_numbers_truths_or_text() -> None:
     typed = ("a=3", "b=0.5", "c=true", "d=false", "e=eager", "f=1e-5", "g=")
-    assert [argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
+    assert [user_models.argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
     with pytest.raises(ValueError, match="write it as name=value"):
-        argument("width")
+        user_models.argument("width")
 
 
 CONFIGURATIONS = {
@@ -210,7 +200,7 @@ def test_a_configuration_that_is_none_or_names_code_is_refused(tmp_path: Path) -
     for (place, text), words in refused.items():
         path.write_text(text)
         with pytest.raises(ValueError, match=words):
-            check_configuration("--model", f"hf:{place}")
+            user_models.check_configuration("--model", f"hf:{place}")
 
 
 @pytest.fixture

@@ -15,17 +15,7 @@ from perf_tests.__main__ import main
 from perf_tests.records.record import Json, identity_of
 from perf_tests.verbs.run import of_pytest
 from tests.support.forked_python import forked_python
-from tests.support.launch import (
-    MODELS,
-    THREE_CASES,
-    Launch,
-    finish,
-    launch,
-    launched_once,
-    start_command,
-    suite,
-    wait_for,
-)
+from tests.support.launch import MODELS, THREE_CASES, Launch, finish, launch, launched_once, start_command, suite, until
 
 ALL_THREE = {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16, 24)}
 AT_8, AT_16 = (f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16))
@@ -88,7 +78,7 @@ def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Pat
     gate = tmp_path / "gate"
     first = start_command(suite(tmp_path, *WAITS_AT_16), PLANTED_GATE=str(gate))
     try:
-        wait_for(lambda: any(AT_8 in path.read_text() for path in tmp_path.glob("*/journal-*")))
+        until(lambda: any(AT_8 in path.read_text() for path in tmp_path.glob("*/journal-*")))
         (journal,) = tmp_path.glob("*/journal-*")
         second = launch(tmp_path, *WAITS_AT_16, "--resume", exits=4)
     finally:

@@ -24,7 +24,7 @@ from perf_tests.run.termination import TerminatedError, Termination
 from tests.stories.test_passes import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
-from tests.support.launch import ROOT, contents_of, inherited, wait_for
+from tests.support.launch import ROOT, contents_of, inherited, until
 from tests.support.orphans import VARIABLE, orphans
 from tests.support.synthetic import BACKWARD, FORWARD, timed
 
@@ -138,7 +138,7 @@ def test_a_worker_at_work_and_its_forks_end_at_once_when_the_run_is_killed(tmp_p
     (tmp_path / "busy.py").write_text(BUSY)
     marked = inherited(PYTHONPATH=str(ROOT), **{VARIABLE: "a test of this"})
     with subprocess.Popen([sys.executable, "-c", STARTER], cwd=tmp_path, env=marked, stdin=subprocess.PIPE) as starter:
-        wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2)
+        until(lambda: len(list(tmp_path.glob("worker-*"))) == 2)
         running = orphans("a test of this", patience_seconds=0)
         starter.kill()
     assert len(running) == 3

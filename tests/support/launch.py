@@ -138,7 +138,7 @@ def launch(storage: Path, *arguments: str, exits: int | None = None, **environme
     return finish(start(storage, *arguments, **environment), storage, exits)
 
 
-def wait_for(is_so: Callable[[], object]) -> None:
+def until(is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + 120  # beside others on a busy machine; a hang alone reaches it
     while not is_so():
         assert time.monotonic() < deadline
