@@ -12,8 +12,7 @@ from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CacheFlush, CpuDevice, last_level_cache_bytes
 from perf_tests.interleaved.on_demand import GatePlugin, OneRound, RoundsOnDemand
-from perf_tests.records.columns import cells_of
-from perf_tests.records.store import Status, compare
+from perf_tests.records import columns, store
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark
 from tests.support.items import benchmark
@@ -79,6 +78,6 @@ def test_timings_of_attention_alone_are_cold_and_no_others_and_never_compare_wit
     assert "flushed_bytes" not in infos[model]
     assert {row["identity"].get("cache") for row in cold.passes.values()} == {None}
     rows = [{**row, "extra_info": {**row["extra_info"], "cache": None}} for row in cold.record["benchmarks"]]
-    (attention,) = (row for row in compare({**cold.record, "benchmarks": rows}, cold.record) if "d16" in row.id)
-    assert (attention.status, attention.explanation) == (Status.INCOMPARABLE, "cache was None, is 'cold'")
-    assert "naive, cold cache" in {cell.implementation for cell in cells_of(cold.record)}
+    (attention,) = (row for row in store.compare({**cold.record, "benchmarks": rows}, cold.record) if "d16" in row.id)
+    assert (attention.status, attention.explanation) == (store.Status.INCOMPARABLE, "cache was None, is 'cold'")
+    assert "naive, cold cache" in {cell.implementation for cell in columns.cells_of(cold.record)}

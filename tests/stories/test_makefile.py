@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.selected import selectable_cases
+from perf_tests.cases import attention, selected
 from tests.rules.test_against import settings
 from tests.support.fake_cuda import FakeCuda
 from tests.support.launch import ROOT
@@ -56,8 +55,8 @@ def test_with_a_driver_the_suites_run_on_its_gpu_too(has_driver: bool, monkeypat
     FakeCuda(monkeypatch)
     typed = {name[2:]: value for name, value in pairwise(smoke.split()) if name.startswith("--") and value[0] != "-"}
     grids = [settings(device="cuda", **words) for words in (typed, {"size": "tiny", "phase": "all"})]
-    compiled = [sum(case[3] == "compiled" for case in AttentionCase.grid(grid)) for grid in grids]
-    assert ([selectable_cases(grid) for grid in grids], compiled) == ([36, 288], [4, 40])
+    compiled = [sum(case[3] == "compiled" for case in attention.AttentionCase.grid(grid)) for grid in grids]
+    assert ([selected.selectable_cases(grid) for grid in grids], compiled) == ([36, 288], [4, 40])
 
 
 @pytest.mark.skipif(DRIVER.exists(), reason="this machine shows its driver's file")

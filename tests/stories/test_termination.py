@@ -19,8 +19,7 @@ import pytest
 from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.workers import WorkerProcess, start_worker
 from perf_tests.records.journal import Journal
-from perf_tests.run.ends import TimedOutError, quarantine
-from perf_tests.run.termination import TerminatedError, Termination
+from perf_tests.run import ends, termination
 from tests.stories.test_passes import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
@@ -89,7 +88,7 @@ def test_sigterm_ends_the_wait_for_a_worker_once_and_not_the_worker(worker: Work
             worker.process.terminate()
             cleaned_up.append(worker)
 
-    with handling(signal.SIGTERM, Termination().note), pytest.raises(TerminatedError):
+    with handling(signal.SIGTERM, termination.Termination().note), pytest.raises(termination.TerminatedError):
         wait()
     assert cleaned_up
     with pytest.raises(subprocess.TimeoutExpired):
@@ -156,13 +155,13 @@ for task in end.makefile("rb"):
 
 def test_what_a_worker_answers_too_late_is_not_taken_for_the_next_answer(tmp_path: Path) -> None:
     def raise_error(number: int, frame: object) -> None:
-        raise TimedOutError
+        raise ends.TimedOutError
 
     write_worker(tmp_path, ECHO)
     with handling(signal.SIGALRM, raise_error), worker_in(tmp_path) as worker:
         assert worker.ask({"seconds": 0}) == {"seconds": 0}
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(TimedOutError):
+        with pytest.raises(ends.TimedOutError):
             worker.ask({"seconds": 1})
         assert worker.ask({"seconds": 0}) == {"seconds": 0}
 
@@ -185,7 +184,7 @@ def test_a_process_that_could_not_even_end_itself_tells_the_next_one(tmp_path: P
     (path,) = tmp_path.glob("journal-*")
     contents, journal = contents_of(path), cast(Journal, Journal.reopen(path))
     item = benchmark(language_model_case(), nodeid=FORWARD)
-    assert quarantine([item], MeasuringSession(journal, contents, Progress(None))) == []
+    assert ends.quarantine([item], MeasuringSession(journal, contents, Progress(None))) == []
     journal.close()
     again = contents_of(path)
     assert ([row["outcome"] for row in again.outcomes], again.benchmarks) == (["timed_out"], [timed(BACKWARD)])
