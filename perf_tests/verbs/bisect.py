@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked = _asked(arguments)
     try:
         repository = _repository(asked.options)
-        found = search(repository.root, asked, _tell, theirs=None if repository.holds_suite else repository)
+        found = search(repository.root, asked, _print_news, theirs=None if repository.holds_suite else repository)
     except (RevisionsError, TreeError) as error:
         raise UsageError(error) from error
     except (BesideAnotherError, SearchError, OSError) as error:
@@ -93,5 +93,5 @@ def exit_code(found: Found) -> int:
     return {"not slower": FINE, "absent": USAGE}.get(found.steps[0].state, UNREADABLE)
 
 
-def _tell(news: str | Judged) -> None:
+def _print_news(news: str | Judged) -> None:
     print(news if isinstance(news, str) else bisect.progress_line(news), file=sys.stderr, flush=True)

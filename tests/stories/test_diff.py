@@ -11,27 +11,27 @@ from claims.planted import REAL_SLOWDOWNS
 from perf_tests.__main__ import main
 from perf_tests.interleaved.sides import environment_without_the_suite
 from perf_tests.predict.difference import Lines, difference
-from perf_tests.predict.operations import Played, SideToPlay, play_in, sent_case
+from perf_tests.predict.operations import FakeRound, SideToRun, run_side, sent_case
 from tests.support.example_cases import language_model_case
 from tests.support.git_repository import commit
 
 STEP = language_model_case(phase="full_step", optimizer="fused")
 
 
-def play(tree: Path) -> Played:
+def play(tree: Path) -> FakeRound:
     where = {"root": str(tree), "folder": str(tree), "holds_suite": True, "named": []}
-    (found,) = play_in(SideToPlay(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
-    assert isinstance(found, Played), found
+    (found,) = run_side(SideToRun(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
+    assert isinstance(found, FakeRound), found
     return found
 
 
 @pytest.fixture(scope="module")
-def base(repository: Path) -> Played:
+def base(repository: Path) -> FakeRound:
     return play(repository)
 
 
 @pytest.mark.parametrize("name", REAL_SLOWDOWNS)
-def test_the_first_row_names_the_line_of_a_slowdown(name: str, base: Played, repository: Path, clone: Path) -> None:
+def test_the_first_row_names_the_line_of_a_slowdown(name: str, base: FakeRound, repository: Path, clone: Path) -> None:
     slowdown = REAL_SLOWDOWNS[name]
     slowdown.change(clone)
     before, after = ((tree / slowdown.file).read_text().splitlines() for tree in (repository, clone))
