@@ -151,7 +151,7 @@ def test_a_kernel_that_is_wrong_in_its_timed_rounds_is_a_row_without_a_time(tmp_
     assert wrong["reason"] in ended.output
     info = right["extra_info"]
     assert (info["values_seed"], info["seed"]) == (7, 7)
-    assert len(info["checked"]["rounds"]) == 2
+    assert len(info["checked"]["rounds"]) == 4
     assert (info["checked"]["what"], info["checked"]["unchecked"]) == ("the output at 64 rows", None)
 
 
