@@ -9,7 +9,7 @@ LATE_SECONDS, SLOW_SECONDS = 0.3, 0.05
 
 
 def on_ranks(function: str, world: int, *arguments: object) -> list[Any]:
-    return POOL.run(Task(str(ROOT), "tests.support.clocks_on_ranks", function, world, arguments))
+    return POOL.run(Task(str(ROOT), "tests.support.on_ranks", function, world, arguments))
 
 
 def test_every_rank_reads_the_slowest_ones_seconds_bit_for_bit() -> None:

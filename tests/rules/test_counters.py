@@ -47,7 +47,7 @@ CHECKPOINTS = {"none": 0, "attention": 2, "block": 2, "2": 1}
 """Checkpoints of two layers, and how many checkpoints a pass has."""
 RANDOM_STATE_BYTES = 5056
 """Each checkpoint keeps the generator's state, which a GPU has on the host: counters leave it out."""
-PARTS, OPTIMIZERS_OF = "tests.support.planted_parts", "tests.support.planted_optimizers"
+PARTS, OPTIMIZERS_OF = MODELS, "tests.support.planted_optimizers"
 MUON = f"{ROOT}/examples/muon.py:build"
 OPTIMIZERS = ["loop", "foreach", "fused", MUON, f"{OPTIMIZERS_OF}:Nested", "torch.optim:Adagrad", "torch.optim:SGD"]
 OURS = [{"attention": name, "checkpoint": blocks} for name, blocks in product(("naive", "sdpa"), CHECKPOINTS)]

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,9 +15,7 @@ import pytest
 import torch
 
 from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
-from perf_tests.bench import workbench as workbench_module
-from perf_tests.bench.loop import Row, TimedMeasure
-from perf_tests.bench.workbench import set_up
+from perf_tests.bench import loop, workbench
 from perf_tests.hardware import machine
 from perf_tests.hardware.bound import time as clocks
 from perf_tests.hardware.clock import Clock
@@ -162,27 +160,23 @@ class FakeNvml(ModuleType):
         self.bits, self.millijoules, self.mode = IDLE, 5_000, 3
         clocks = {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 2619}
         self.asked: list[str] = []
-        self.answers: dict[str, Callable[..., object]] = {
-            "Init": lambda: None,
-            "DeviceGetHandleByUUID": self.find,
-            "DeviceGetHandleByPciBusId": self.find,
-            "DeviceGetPowerUsage": lambda handle: 71_500,
-            "DeviceGetClockInfo": lambda handle, kind: clocks[kind],
-            "DeviceGetTemperature": lambda handle, sensor: 41,
-            "DeviceGetCurrentClocksEventReasons": lambda handle: self.bits,
+        self.answers: dict[str, object] = {
+            "Init": None, "DeviceGetHandleByUUID": self.find, "DeviceGetHandleByPciBusId": self.find,
+            "DeviceGetPowerUsage": 71_500, "DeviceGetClockInfo": lambda handle, kind: clocks[kind],
+            "DeviceGetTemperature": 41, "DeviceGetCurrentClocksEventReasons": lambda handle: self.bits,
             "DeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
-            "DeviceGetPowerManagementLimit": lambda handle: 700_000,
-            "DeviceGetMaxClockInfo": lambda handle, kind: clocks[kind],
-            "DeviceGetComputeMode": lambda handle: self.mode,
-            "SystemGetDriverVersion": lambda: "580.65.06",
-            "DeviceGetMigMode": lambda handle: [0, 1],
-        }
+            "DeviceGetPowerManagementLimit": 700_000, "DeviceGetMaxClockInfo": lambda handle, kind: clocks[kind],
+            "DeviceGetComputeMode": lambda handle: self.mode, "SystemGetDriverVersion": "580.65.06",
+            "DeviceGetMigMode": [0, 1],
+        }  # fmt: skip
 
-    def __getattr__(self, name: str) -> Callable[..., object]:
+    def __getattr__(self, name: str) -> Any:
         name = name.removeprefix("nvml")
         if name not in self.answers:
             raise AttributeError(name)
-        return Mock(side_effect=self.NVMLError(self.lacking[name])) if name in self.lacking else self.answers[name]
+        if name in self.lacking:
+            return Mock(side_effect=self.NVMLError(self.lacking[name]))
+        return answer if callable(answer := self.answers[name]) else Mock(return_value=answer)
 
     def find(self, uuid_or_bus: str) -> str:
         self.asked.append(uuid_or_bus)
@@ -276,8 +270,8 @@ def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monke
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(CpuDevice, "limit_memory", lambda device, budget_bytes: None)
     for where, note in ((CPU, "^None$"), (GPU, "nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`")):
-        monkeypatch.setattr(workbench_module, "open_device", lambda _, where=where: CpuDevice(where))
-        bench = set_up(SETTINGS)
+        monkeypatch.setattr(workbench, "open_device", lambda _, where=where: CpuDevice(where))
+        bench = workbench.set_up(SETTINGS)
         assert bench.health is None
         assert re.search(note, str(bench.why_no_health))
     assert machine.drifting_facts(GPU)["sm_clock_mhz"] is None
@@ -308,9 +302,9 @@ def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagge
             ran.append(1)
             nvml.bits = bits if len(ran) in throttled else IDLE
 
-        device, benchmark = CpuDevice(CPU), LoopBenchmark()
-        TimedMeasure(benchmark, Clock(device), device, 3, 2, Row(language_model_case()), health=health)(target)
-        return benchmark.extra_info
+        device, fixture = CpuDevice(CPU), LoopBenchmark()
+        loop.TimedMeasure(fixture, Clock(device), device, 3, 2, loop.Row(language_model_case()), health=health)(target)
+        return fixture.extra_info
 
     heat, power = machine.REASONS[HEAT], machine.REASONS[POWER_CAP]
     for throttled, bits, numbers, reasons, is_flagged in (

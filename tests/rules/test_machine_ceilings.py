@@ -139,8 +139,7 @@ def test_a_kept_rate_is_confirmed_by_a_product_or_measured_again_or_doubted(benc
     ):
         workbench, done = bench(rate)
         assert [workbench.ceiling(precision) for _ in range(3)] == [ceiling] * 3
-        ceilings = workbench.ceilings_for(precision)
-        assert ceilings is not None
+        ceilings: Any = workbench.ceilings_for(precision)
         assert (ceilings.bytes_per_second, done, len(workbench.doubts)) == (bytes_per_second, measured, doubts)
         assert all("reach 50% of the rate kept" in doubt and "remove that file" in doubt for doubt in workbench.doubts)
 

@@ -59,12 +59,6 @@ def test_saved_bytes_are_by_block_and_innermost_part() -> None:
     ]  # fmt: skip
 
 
-def test_the_residual_is_one_tensor_in_float32_and_unknown_of_somebody_elses_model() -> None:
-    assert language_model_case().residual_tensor_bytes == 2 * 8 * 16 * 4
-    assert attention_case(head_dim=16, sequence_length=256).residual_tensor_bytes == 8 * 256 * 16 * 4
-    assert language_model_case(model="theirs:build").residual_tensor_bytes is None
-
-
 VALUES: Json = {"peak_allocated_bytes": 1020, "flags": [], "parts": [{"phase": "forward"}]}
 
 

@@ -7,6 +7,7 @@ import pickletools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -117,43 +118,33 @@ def test_live_tensors_are_counted_by_storage_and_with_their_gradients() -> None:
     assert [count - held[0] for count in held] == [0, 4 * MIB, 8 * MIB, 0]
 
 
-class FakeStatistics:
-    """torch.cuda's statistics of an allocator that hands out of segments of 10 bytes."""
+def test_each_part_of_a_gpu_round_has_its_own_peak_without_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an allocator that hands out of segments of 10 bytes."""
+    cuda = SimpleNamespace(allocated=0, peak=0, retries=5)
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.allocated = self.peak = 0
-        self.retries = 5
-        monkeypatch.setattr(torch.cuda, "memory_stats", self._statistics)
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
-
-    def hold(self, up: int, down: int) -> None:
-        self.peak = max(self.peak, self.allocated + up)
-        self.allocated += up - down
-
-    def _reset(self, device: torch.device) -> None:
-        self.peak = self.allocated
-
-    def _statistics(self, device: torch.device) -> dict[str, int]:
+    def statistics(device: torch.device) -> dict[str, int]:
+        segments = {"current": cuda.allocated, "peak": cuda.peak}
         return {
-            "allocated_bytes.all.current": self.allocated, "allocated_bytes.all.peak": self.peak,
-            "reserved_bytes.all.current": 10 * -(-self.allocated // 10),
-            "reserved_bytes.all.peak": 10 * -(-self.peak // 10),
-            "inactive_split_bytes.all.peak": 3, "num_alloc_retries": self.retries,
-            "requested_bytes.all.peak": self.peak - 1,
+            **{f"allocated_bytes.all.{which}": count for which, count in segments.items()},
+            **{f"reserved_bytes.all.{which}": 10 * -(-count // 10) for which, count in segments.items()},
+            "inactive_split_bytes.all.peak": 3, "num_alloc_retries": cuda.retries,
+            "requested_bytes.all.peak": cuda.peak - 1,
         }  # fmt: skip
 
-
-def test_each_part_of_a_gpu_round_has_its_own_peak_without_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeStatistics(monkeypatch)
+    def hold(up: int, down: int) -> None:
+        cuda.peak = max(cuda.peak, cuda.allocated + up)
+        cuda.allocated += up - down
 
     def play(part: memory_watch.OpenPart) -> None:
         cuda.retries += 1
-        cuda.hold(13, 13)  # in no part, and the highest
+        hold(13, 13)  # in no part, and the highest
         with part("forward"):
-            cuda.hold(8, 2)
+            hold(8, 2)
         with part("backward"):
-            cuda.hold(5, 11)
+            hold(5, 11)
 
+    monkeypatch.setattr(torch.cuda, "memory_stats", statistics)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: setattr(cuda, "peak", cuda.allocated))
     found = memory_watch.memory_of_round(play, torch.device("cuda", 0))
     assert cuda.retries == 5 + 2
     assert (found.peak_requested_bytes, found.peak_allocated_bytes, found.peak_reserved_bytes) == (12, 13, 20)

@@ -110,7 +110,7 @@ def test_a_model_is_checked_again_when_it_is_lent(cache: ModelCache) -> None:
 
 
 def test_what_a_round_must_leave_is_asked_of_trainable_parameters_alone(cache: ModelCache) -> None:
-    parts = "tests.support.planted_parts:FrozenEmbedding"
+    parts = f"{MODELS}:FrozenEmbedding"
     case = language_model_case(phase="full_step", model=parts, attention="own", optimizer="loop")
     training = cache.get(case, "loop")
     with pytest.raises(AssertionError, match=r"head\.weight has no optimizer state"):

@@ -193,18 +193,17 @@ def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("{}:build", "is a folder, not a file; name the file as path/file.py:build"),
-        ("nowhere.py:build", "there is no file nowhere.py"),
-        ("nowhere:build", "there is no module 'nowhere' on the path; add its folder to PYTHONPATH"),
-        ("no.where:build", "'no.where:build'"),
-        ("torch", "names nothing to load"),
-        ("torch:", "names nothing to load"),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        named.check_name("--model", text.format(tmp_path))
+NOWHERE = {
+    "{}:build": "is a folder, not a file; name the file as path/file.py:build",
+    "nowhere.py:build": "there is no file nowhere.py",
+    "nowhere:build": "there is no module 'nowhere' on the path; add its folder to PYTHONPATH",
+    "no.where:build": "'no.where:build'",
+    **dict.fromkeys(("torch", "torch:"), "names nothing to load"),
+}
+
+
+def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for text, words in NOWHERE.items():
+        with pytest.raises(ValueError, match=words):
+            named.check_name("--model", text.format(tmp_path))
     named.check_name("--model", "torch.nn:Linear")

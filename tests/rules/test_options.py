@@ -77,55 +77,48 @@ def test_what_is_no_value_is_refused_as_typed() -> None:
 NATIVE = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(CPU) is None)
 
 
-@pytest.mark.parametrize(
-    "typed, wanted",
-    [
-        ({}, {"sizes": ("small",), "attentions": ("naive",), "head_dims": (16, 64), "passes": (), "precisions": NATIVE,
-              "attention_alone_precisions": ("fp32",), "parallels": (None,), "collectives": (), "threads": 1}),
-        ({"against": "HEAD"}, {"sizes": ("small-2layers",)}),
-        ({"memory_snapshot": True, "kernels": True}, {"passes": ("kernels", "memory"), "memory_snapshot": True}),
-        ({"nvtx": None, "cold_cache": True}, {"nvtx": False, "cold_cache": True}),
-        ({"precision": "all"}, {"precisions": ("fp32", "tf32", "bf16", "fp16", "fp16-unscaled"),
-                                "attention_alone_precisions": tuple(PRECISIONS)}),
-        ({"precision": "bf16-tensors"}, {"precisions": ("bf16-tensors",)}),
-        ({"model": f"{MODELS}:Healthy"}, {"attentions": ("own",), "head_dims": (), "sequence_lengths": ()}),
-        ({"model": f"{MODELS}:Healthy", "head_dim": "32", "attention": "sdpa"},
-         {"attentions": ("own",), "head_dims": (32,), "attention_alone_implementations": ("sdpa",)}),
-        ({"parallel": "ddp", "world": "2", "bucket_mb": "1"},
-         {"parallels": ("ddp-world2-bucket1MiB",), "worlds": (2,), "head_dims": (), "sequence_lengths": ()}),
-        ({"message_size": "1KB"}, {"collectives": ("all_reduce", "all_gather", "reduce_scatter"), "parallels": (),
-                                   "message_sizes": (1000,)}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_settings_follow_what_is_typed(
-    typed: dict[str, Any], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+SETTINGS_OF: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"sizes": ("small",), "attentions": ("naive",), "head_dims": (16, 64), "passes": (), "precisions": NATIVE,
+          "attention_alone_precisions": ("fp32",), "parallels": (None,), "collectives": (), "threads": 1}),
+    ({"against": "HEAD"}, {"sizes": ("small-2layers",)}),
+    ({"memory_snapshot": True, "kernels": True}, {"passes": ("kernels", "memory"), "memory_snapshot": True}),
+    ({"nvtx": None, "cold_cache": True}, {"nvtx": False, "cold_cache": True}),
+    ({"precision": "all"}, {"precisions": ("fp32", "tf32", "bf16", "fp16", "fp16-unscaled"),
+                            "attention_alone_precisions": tuple(PRECISIONS)}),
+    ({"precision": "bf16-tensors"}, {"precisions": ("bf16-tensors",)}),
+    ({"model": f"{MODELS}:Healthy"}, {"attentions": ("own",), "head_dims": (), "sequence_lengths": ()}),
+    ({"model": f"{MODELS}:Healthy", "head_dim": "32", "attention": "sdpa"},
+     {"attentions": ("own",), "head_dims": (32,), "attention_alone_implementations": ("sdpa",)}),
+    ({"parallel": "ddp", "world": "2", "bucket_mb": "1"},
+     {"parallels": ("ddp-world2-bucket1MiB",), "worlds": (2,), "head_dims": (), "sequence_lengths": ()}),
+    ({"message_size": "1KB"}, {"collectives": ("all_reduce", "all_gather", "reduce_scatter"), "parallels": (),
+                               "message_sizes": (1000,)}),
+]  # fmt: skip
+
+
+def test_settings_follow_what_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perf_tests.cases.settings.physical_cores", lambda: 1)
-    found = settings(**typed)
-    assert {name: getattr(found, name) for name in wanted} == wanted
+    for typed, wanted in SETTINGS_OF:
+        found = settings(**typed)
+        assert {name: getattr(found, name) for name in wanted} == wanted, typed
 
 
-@pytest.mark.parametrize(
-    "typed, words",
-    [
-        (
-            {"model": f"{MODELS}:Healthy", "attention": "sdpa"},
-            "--attention does not apply: the model of --model brings",
-        ),
-        ({"checkpoint": "13"}, "--checkpoint 13 is more blocks than a model has; give at most 12"),
-        ({"nvtx": True, "memory": True}, "cannot be combined with --memory"),
-        ({"parallel": "fsdp2", "bucket_mb": "1"}, "--bucket-mb changes ddp and zero1 alone; choose one of them"),
-        ({"parallel": "none,ddp", "reshard": "no"}, "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of"),
-        ({"collective": "all", "reshard": "no"}, "with --parallel, or drop the option"),
-        ({"rounds": "0"}, "--rounds is 0"),
-    ],
-    ids=str,
-)
-def test_options_that_contradict_each_other_are_refused_in_one_sentence(typed: dict[str, Any], words: str) -> None:
-    with pytest.raises(pytest.UsageError, match=words) as refusal:
-        settings(**typed)
-    assert ". " not in str(refusal.value)
+CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
+    ({"model": f"{MODELS}:Healthy", "attention": "sdpa"}, "--attention does not apply: the model of --model brings"),
+    ({"checkpoint": "13"}, "--checkpoint 13 is more blocks than a model has; give at most 12"),
+    ({"nvtx": True, "memory": True}, "cannot be combined with --memory"),
+    ({"parallel": "fsdp2", "bucket_mb": "1"}, "--bucket-mb changes ddp and zero1 alone; choose one of them"),
+    ({"parallel": "none,ddp", "reshard": "no"}, "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of"),
+    ({"collective": "all", "reshard": "no"}, "with --parallel, or drop the option"),
+    ({"rounds": "0"}, "--rounds is 0"),
+]
+
+
+def test_options_that_contradict_each_other_are_refused_in_one_sentence() -> None:
+    for typed, words in CONTRADICTORY:
+        with pytest.raises(pytest.UsageError, match=words) as refusal:
+            settings(**typed)
+        assert ". " not in str(refusal.value)
     options.check_checkpoints(("12",), 12)
 
 
@@ -186,7 +179,7 @@ def test_a_case_says_what_it_holds_at_least_and_roughly() -> None:
     one = attention_case(phase="attention_forward")
     tensor, square = 4 * 8 * 256 * 16, 4 * 8 * 256 * 256
     assert (one.least_bytes, one.in_phase("attention_backward").least_bytes) == (4 * tensor, 8 * tensor)
-    assert one.resident_bytes == 8 * tensor + 2 * square
+    assert (one.resident_bytes, one.residual_tensor_bytes) == (8 * tensor + 2 * square, tensor)
     compiled = one.in_phase("attention_backward").is_compiled, attention_case(attention="compiled").is_compiled
     assert compiled == (False, True)
     assert (step.forward_flops, step.residual_tensor_bytes) == (step.config.forward_flops(2, 8), 4 * 2 * 8 * 16)

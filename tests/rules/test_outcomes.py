@@ -81,9 +81,8 @@ def test_only_a_case_that_is_larger_in_every_dimension_is_not_tried_after_one_th
     case, failed = {**LARGER, **NOT_LARGER}[name]
     for outcome in OUTCOMES:
         row = Outcome(outcome, "planted").as_row("perf_tests/test_forward.py::test_forward[failed]", failed, [])
-        refusal = why_too_large(case, 10**18, [row])
+        refusal: Any = why_too_large(case, 10**18, [row])
         if name in LARGER and outcome in ("out_of_memory", "would_not_fit"):
-            assert refusal is not None
             assert (refusal.outcome, "test_forward[failed]" in refusal.reason) == ("would_not_fit", True)
             del row["precision"]  # as in a row from before an axis existed
             assert why_too_large(case, 10**18, [row]) is None
@@ -96,8 +95,7 @@ def test_what_needs_more_than_the_budget_would_not_fit_and_names_both_amounts() 
     needed = needed_bytes(case)
     assert why_too_large(case, needed, []) is None
     assert why_too_large(case, needed - 1, []) is not None
-    refusal = why_too_large(case, budget, [])
-    assert refusal is not None
+    refusal: Any = why_too_large(case, budget, [])
     assert (refusal.needed_bytes, refusal.available_bytes) == (needed, budget)
     assert f"needs at least {amount(needed)}, and 3.0 GiB may be used" in refusal.reason
 
@@ -123,8 +121,7 @@ def test_an_error_of_the_device_is_an_outcome_with_one_line_that_says_what_is_fr
         (RuntimeError("can't allocate memory\nin a long trace"), CpuDevice, "out_of_memory", "can't allocate memory"),
         (MemoryError(), CpuDevice, "out_of_memory", "MemoryError"),
     ):
-        found = outcome_of_error(error, case, device(CPU), 5)
-        assert found is not None
+        found: Any = outcome_of_error(error, case, device(CPU), 5)
         assert (found.outcome, found.reason.count("\n"), reason in found.reason) == (outcome, 0, True)
         assert found.reason.count("free") == reason.count("free")
         if outcome == "out_of_memory":

@@ -10,17 +10,7 @@ from perf_tests.audit.tables import audit_file
 from perf_tests.records.published import FLAT_COLUMNS, flat_figures, published_rows
 from perf_tests.records.record import Json
 from perf_tests.verbs.tables import exported
-from tests.support.synthetic import (
-    BACKWARD,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    traced,
-    untimed,
-    warmed,
-    with_passes,
-)
+from tests.support.synthetic import record, remembered, timed, timed_attention, traced, untimed, warmed, with_passes
 
 PUBLISHED = {
     "timing": "source,device,device_basis,edition,size,d_model,d_ff,n_layers,n_heads,vocab,batch,context,context_basis,"
@@ -62,9 +52,9 @@ ROWS: dict[str, tuple[str, Json, list[Json]]] = {
     "mixed precision": ("timing", record([timed(precision="bf16")]), [{"precision": "bf16_amp"}]),
     "out of memory": ("timing", record([], [untimed(reason="=SUM(1)")]), [{**RAN_OUT, "mean_ms": ""}]),
     "and its memory": ("memory", record([], [untimed(reason="=SUM(1)")]), [{**RAN_OUT, "value": ""}]),
-    "another outcome": ("timing", record([], [untimed(BACKWARD, "would_not_fit", "6 GiB, asked\nof 5")]), [
+    "another outcome": ("timing", record([], [untimed("lost", "would_not_fit", "6 GiB, asked\nof 5")]), [
         {"status": "would_not_fit", "mean_ms": "", "note": "6 GiB, asked\nof 5"}]),
-    "another outcome's memory": ("memory", record([], [untimed(BACKWARD, "would_not_fit")]), []),
+    "another outcome's memory": ("memory", record([], [untimed("lost", "would_not_fit")]), []),
     "attention": ("attention", record([timed_attention(), timed()]), [
         {"d_model": 16, "seq_len": 256, "causal_mask": "yes", "phase": "forward", "mean_ms": 1045}]),
     "attention is no timing of a model": ("timing", record([timed_attention()]), []),

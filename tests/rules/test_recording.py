@@ -13,21 +13,13 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.bench.options import SavingOptions
-from perf_tests.bench.recording import (
-    SECONDS_BETWEEN_LINES,
-    Line,
-    Log,
-    MeasuringSession,
-    Progress,
-    ResumeError,
-    line_or_log,
-    open_journal,
-)
+from perf_tests.bench.recording import Line, Log, MeasuringSession, Progress, ResumeError, line_or_log, open_journal
 from perf_tests.bench.session import Run
-from perf_tests.records.journal import Journal, JournalContents, read_journal
+from perf_tests.records.journal import Journal, JournalContents
 from perf_tests.records.record import Json
 from perf_tests.records.store import machine_folder, rows_by_id, save_record
 from perf_tests.run.before import choose_baseline
+from tests.support.launch import contents_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, passed, record, timed
 
 
@@ -59,9 +51,7 @@ def test_another_driver_is_named_and_resumed_only_on_request(tmp_path: Path) -> 
     journal, contents, _ = resumed(tmp_path, on_gpu("560.28"), any_driver=True)
     assert journal.path == path
     assert contents.finished_ids == {FORWARD, FULL_STEP}, "what a pass found counts as well"
-    again = read_journal(path)
-    assert again is not None
-    record_now = MeasuringSession(journal, again, Progress(None)).record()
+    record_now = MeasuringSession(journal, contents_of(path), Progress(None)).record()
     assert record_now["suite"]["other_drivers"] == ["560.28"], "which rows of two drivers stand in one record is told"
     assert [row["id"] for row in record_now["passes"]] == [FULL_STEP]
 
@@ -148,7 +138,7 @@ def test_a_log_gets_a_line_a_minute_with_the_cases_the_time_left_and_the_last_fi
         "3 of 4 cases done  about 60 s left; last: [2]  1 ms",
         "4 of 4 cases done; last: [3]  1 ms",
     ]
-    lines = played(clock, 2 * SECONDS_BETWEEN_LINES, cases=2)
+    lines = played(clock, 120.0, cases=2)
     assert lines[:2] == ["case 1 of 2  round 1 of 2  test_x[0]", "case 1 of 2  round 2 of 2  test_x[0]"]
     assert "case 2 of 2  about 4 min left  round 1 of 2  test_x[1]; last: [0]  1 ms" in lines, "two of its three rounds"
     assert played(clock, 1.0) == [], "a short run says nothing"
@@ -178,9 +168,8 @@ def test_a_line_is_rewritten_only_at_a_terminal_that_a_person_watches(monkeypatc
     for is_terminal, ci, kind in ((False, "", Log), (True, "true", Log), (True, "", Line)):
         monkeypatch.setattr(standard, "isatty", lambda is_terminal=is_terminal: is_terminal)
         monkeypatch.setenv("CI", ci)
-        output = line_or_log(config)
+        output: Any = line_or_log(config)
         assert type(output) is kind
-    assert isinstance(output, Line)
     output.rewrite("x" * 99)
     reporter.rewrite.assert_called_once_with("x" * 19)  # a wrapped line cannot be overwritten
     plugins.clear()

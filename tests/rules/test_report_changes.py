@@ -7,22 +7,9 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.records.record import OUTCOMES, Json
+from tests.support import launches_over_commits as commits
 from tests.support.git_repository import git
-from tests.support.launches_over_commits import (
-    COUNT,
-    COUNTED,
-    FULL,
-    GONE,
-    LOST,
-    NOISE,
-    SLOWED,
-    SLOWER,
-    START,
-    eight_commits,
-    launch,
-    name_of,
-    with_step,
-)
+from tests.support.launches_over_commits import SLOWED, SLOWER, START, launch, name_of
 from tests.support.recorded_launches import dated, launches
 from tests.support.report_pages import Page, of_commit, page_over
 from tests.support.synthetic import BACKWARD, machine, record, timed, traced, untimed, with_passes
@@ -111,16 +98,16 @@ def test_launches_of_passes_alone_have_no_times_and_hide_none(tmp_path: Path) ->
 
 
 def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: Path) -> None:
-    records = with_step(0.2)
+    records = commits.with_step(0.2)
     for data, date in zip(records, reversed([data["datetime"] for data in records]), strict=True):
         data["datetime"] = date  # a clock that went backwards moves no commit: git orders them, or their own dates
     page = page_over(tmp_path, *records)
-    assert f"{name_of(COUNT - 1)[:12]} (2030-01-01) against {name_of(0)[:12]}" in page.texts["answer"]
+    assert f"{name_of(commits.COUNT - 1)[:12]} (2030-01-01) against {name_of(0)[:12]}" in page.texts["answer"]
     assert "1 slower of 1 case" in page.texts["answer"]
     ((case, verdict, change, start, _, why),) = page.tables["worst"][1:]
     assert (case, verdict, start) == (TINY, "step up", name_of(START)[:12])
     assert float(change.strip("%")) == pytest.approx(20, abs=6)
-    assert f"since {name_of(START)[:12]} (2030-01-01), {COUNT - START} launches against {START}" in why
+    assert f"since {name_of(START)[:12]} (2030-01-01), {commits.COUNT - START} launches against {START}" in why
     assert [page.tables[f"since1-{name}"][1][0] for name in ("steps", "cases")] == [TINY, TINY]
     assert "since1-counters" not in page.tables
     assert f"1 of 1 case is slower: {TINY}, {change}, since {name_of(START)[:12]}." in page.texts["answer"]
@@ -131,7 +118,7 @@ def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory, no_plotly: None) -> tuple[list[str], Page]:
     folder = tmp_path_factory.mktemp("eight")
-    made = [commit[:12] for commit in eight_commits(folder)]
+    made = [commit[:12] for commit in commits.eight_commits(folder)]
     assert main(["report", f"--storage={folder}/.benchmarks", f"--output={folder}/page.html"]) == 0
     return made, Page((folder / "page.html").read_text())
 
@@ -143,12 +130,16 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
     assert said[1] == f"2 of 30 cases are slower: {SLOWER[0]}, +12.5%, {since}; 2 of 30 cases gone or failed."
     assert said[2].endswith("no change was found in any of 29 cases.")
     assert said[3] == (
-        f"Still open: 1 gone since {made[COUNTED]} (2 commits ago), "
-        f"1 out of memory since {made[LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
+        f"Still open: 1 gone since {made[commits.COUNTED]} (2 commits ago), "
+        f"1 out of memory since {made[commits.LOST]} (1 commit ago), 2 slower since {made[SLOWED]} (3 commits ago)."
     )
     assert page.counts == ["2", "0", "2", "0"]
     worst = zip(page.column("worst", "Case"), page.column("worst", "since"), strict=True)
-    first = {GONE: made[COUNTED], FULL: made[LOST], **dict.fromkeys(SLOWER, made[SLOWED])}
+    first = {
+        commits.GONE: made[commits.COUNTED],
+        commits.FULL: made[commits.LOST],
+        **dict.fromkeys(SLOWER, made[SLOWED]),
+    }
     assert list(worst) == list(first.items()), "what did not move has one line"
     assert "26 unchanged (a slowdown of 5% is excluded)" in page.texts["answer"]
     pair = f"{made[SLOWED - 1]} {made[SLOWED]}"
@@ -181,7 +172,7 @@ def test_the_first_screen_has_ten_cases_lost_ones_first_then_the_slowest(tmp_pat
     records = []
     for number, place in enumerate([*range(12), 12, 12, 12]):
         rows = [
-            timed(f"test_forward[{name}]", [(level if place == 12 else 1.0) * NOISE[number]] * 5, size=name,
+            timed(f"test_forward[{name}]", [(level if place == 12 else 1.0) * commits.NOISE[number]] * 5, size=name,
                   **({"kernel_launches": 560 + (place > 5)} if name == "steady" else {}))
             for name, level in reversed(LEVELS.items()) if (name, place) != ("lost", 12)
         ]  # fmt: skip

@@ -7,20 +7,9 @@ from unittest.mock import ANY
 import pytest
 
 from perf_tests.records.record import Json
+from tests.support import synthetic
 from tests.support.report_pages import Page, page_over, page_with
-from tests.support.synthetic import (
-    BACKWARD,
-    FORWARD,
-    attention_identity,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    traced,
-    untimed,
-    warmed,
-    with_passes,
-)
+from tests.support.synthetic import BACKWARD, record, remembered, timed, timed_attention, with_passes
 
 pytestmark = pytest.mark.usefixtures("no_plotly")
 
@@ -31,7 +20,8 @@ FIRST_STEP = "perf_tests/test_memory.py::test_memory_of_first_step[tiny-ctx8-fp3
 def attention_pass(length: int, way: str = "backward") -> Json:
     row = remembered(f"{way}[{length}]", length * MIB)
     values = row["values"] | {"memory_before_backward_bytes": length * MIB // 2}
-    return {**row, "identity": attention_identity(phase=f"attention_{way}", sequence_length=length), "values": values}
+    identity = synthetic.attention_identity(phase=f"attention_{way}", sequence_length=length)
+    return {**row, "identity": identity, "values": values}
 
 
 # Two TFLOP/s over 100 GB/s are a ridge at 20 FLOP a byte; the cases lie at 1 and 1000.
@@ -49,7 +39,8 @@ ROWS = [
     timed_attention([1.0] * 10), timed_attention([2.5] * 10, phase="attention_backward"),
 ]  # fmt: skip
 STUDIES = [
-    traced(), remembered(FORWARD, 10 * MIB), remembered(BACKWARD, 20 * MIB, phase="backward"), warmed(seconds=0.01),
+    synthetic.traced(), remembered(peak_bytes=10 * MIB), synthetic.warmed(seconds=0.01),
+    remembered(BACKWARD, 20 * MIB, phase="backward"),
 ]  # fmt: skip
 PARTS = [f"{part}, {way}" for way in ("forward", "backward") for part in ("scores", "softmax")]
 DRAWN: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {
@@ -130,7 +121,8 @@ def test_without_a_bandwidth_a_roof_is_level_and_rates_and_ratios_have_intervals
 
 
 def test_attention_that_ran_out_of_memory_is_a_cross_above_all_figures(tmp_path: Path) -> None:
-    lost = {**attention_identity(sequence_length=512), "id": "lost", "outcome": "out_of_memory", "reason": "6 GiB"}
+    lost = {"id": "lost", "outcome": "out_of_memory", "reason": "6 GiB"}
+    lost |= synthetic.attention_identity(sequence_length=512)
     line, cross = page_over(tmp_path, record([timed_attention()], [lost])).figures["run1-attention-time-forward"]
     assert (cross["marker"]["symbol"], cross["x"]) == ("x", [512])
     assert cross["y"][0] == 2 * max(line["y"])
@@ -170,7 +162,7 @@ def test_a_timeline_is_of_the_first_step_and_of_a_configurations_last_phase_with
     first, step = remembered(FIRST_STEP, phase="first_step"), remembered(BACKWARD, 10 * MIB, 100, phase="full_step")
     begins = {"forward": 0, "loss": 50, "backward": 52, "optimizer": 60}
     step["values"]["timeline"]["parts"] = [{"name": name, "first": begins[name], "last": 99} for name in begins]
-    page = page_with(tmp_path, remembered(FORWARD), step, first)
+    page = page_with(tmp_path, remembered(), step, first)
     groups = [trace["group"] for trace in page.figures["run1-timeline"] if trace["name"] == "parameters"]
     assert groups == ["tiny 8 full_step fp32 naive", "tiny 8 first_step fp32 naive"]
     found = {one["name"]: one for one in page.figures["run1-timeline"] if one["group"] == groups[0]}
@@ -201,7 +193,8 @@ def test_memory_before_the_backward_pass_is_of_backward_passes_where_there_is_on
 
 @pytest.mark.parametrize("name", ["kernels", "memory", "warmup"])
 def test_a_case_that_a_pass_lost_is_in_its_table_and_no_row_among_the_timings(name: str, tmp_path: Path) -> None:
-    page = page_over(tmp_path, record([timed()], [{**untimed(BACKWARD, reason="needs 3 GiB"), "pass": name}]))
+    lost = {**synthetic.untimed(BACKWARD, reason="needs 3 GiB"), "pass": name}
+    page = page_over(tmp_path, record([timed()], [lost]))
     assert "OOM" in [cell for table in page.tables.values() for row in table for cell in row]
     assert "out of memory: needs 3 GiB" in page.texts[f"run1-{name}"]
     assert all("needs 3 GiB" not in page.texts[other] for other in ("answer", "run1-timings", "runs"))

@@ -19,20 +19,21 @@ def row(name: str, rate: float, world: int = 1, parallel: str | None = "ddp", **
 ONE, TWO, DEVICE = row("one", 10.0), row("two", 16.0, 2), row("device", 12.0, parallel=None)
 
 
-@pytest.mark.parametrize(
-    "rows, base, efficiency",
-    [
-        ([ONE, TWO, DEVICE, row("four", 24.0, 4)], "one", 0.6),
-        ([TWO, DEVICE, row("four", 24.0, 4)], "device", 0.5),
-        ([TWO, row("three", 21.0, 3), row("four", 24.0, 4)], "two", 0.75),
-        ([row("other", 8.0, parallel="fsdp2"), DEVICE, row("four", 24.0, 4)], "device", 0.5),
-        ([row("large", 8.0, size="large"), row("four", 24.0, 4)], None, 0.0),
-        ([row("weak", 8.0, 2, scaling="weak"), row("four", 24.0, 4)], None, 0.0),
-        ([row("eight", 8.0, 8), row("none", 0.0), row("four", 24.0, 4)], None, 0.0),
-    ],
-    ids=["one rank", "a device", "fewest ranks", "another way", "another size", "another scaling", "more or no rate"],
-)
-def test_a_row_is_relative_to_its_way_on_fewest_ranks(rows: list[Json], base: str | None, efficiency: float) -> None:
+FOUR = row("four", 24.0, 4)
+RELATIVE: dict[str, tuple[list[Json], str | None, float]] = {
+    "one rank": ([ONE, TWO, DEVICE, FOUR], "one", 0.6),
+    "a device": ([TWO, DEVICE, FOUR], "device", 0.5),
+    "fewest ranks": ([TWO, row("three", 21.0, 3), FOUR], "two", 0.75),
+    "another way": ([row("other", 8.0, parallel="fsdp2"), DEVICE, FOUR], "device", 0.5),
+    "another size": ([row("large", 8.0, size="large"), FOUR], None, 0.0),
+    "another scaling": ([row("weak", 8.0, 2, scaling="weak"), FOUR], None, 0.0),
+    "more or no rate": ([row("eight", 8.0, 8), row("none", 0.0), FOUR], None, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_a_row_is_relative_to_its_way_on_fewest_ranks(name: str) -> None:
+    rows, base, efficiency = RELATIVE[name]
     found: list[Any] = [scaling for of, *scaling in scalings(rows) if of["fullname"] == "four"]
     assert found == ([] if base is None else [[pytest.approx(efficiency), base]])
 

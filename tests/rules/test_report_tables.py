@@ -7,17 +7,7 @@ import pytest
 from perf_tests.records.format import Table, latex, markdown, typst
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.tables import Fit, attention_fits, tables_of
-from tests.support.synthetic import (
-    attention_identity,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    traced,
-    untimed,
-    warmed,
-    with_passes,
-)
+from tests.support import synthetic
 
 SMALL: Json = {"size": "small", "context_length": 128}
 
@@ -25,7 +15,7 @@ SMALL: Json = {"size": "small", "context_length": 128}
 def case(phase: str = "forward", seconds: Sequence[float] = (0.010, 0.012), **changes: object) -> Json:
     """A timed row whose id tells it from every other."""
     changes = SMALL | changes
-    return timed(f"test_{phase}[{'-'.join(map(str, changes.values()))}]", seconds, phase=phase, **changes)
+    return synthetic.timed(f"test_{phase}[{'-'.join(map(str, changes.values()))}]", seconds, phase=phase, **changes)
 
 
 def tables(data: Json) -> dict[str, Table]:
@@ -33,17 +23,17 @@ def tables(data: Json) -> dict[str, Table]:
 
 
 HUNDRED = [place / 1000 for place in range(1, 101)]
-ALONE = [timed_attention((0.010, 0.012), phase=f"attention_{way}", attention=name)
+ALONE = [synthetic.timed_attention((0.010, 0.012), phase=f"attention_{way}", attention=name)
          for name in ("naive", "sdpa") for way in ("forward", "backward")]  # fmt: skip
-GRID = record(
+GRID = synthetic.record(
     [case("backward", size="large", d_model=2048), case(size="large", d_model=2048), case("backward", [0.03] * 3),
      case(seconds=[0.02] * 3, peak_allocated_bytes=2**26, predicted_peak_bytes=2**25),
      case(context_length=16, peak_allocated_bytes=2**36), case(seconds=(0.5,), context_length=16, d_model=64),
      case(seconds=[0.01] * 3, precision="bf16"), case(seconds=[0.04] * 3, precision="fp16"),
      case(seconds=(0.004, 0.006), size="large", precision="bf16", d_model=2048),
-     *ALONE, timed_attention(HUNDRED, sequence_length=64), timed_attention(HUNDRED[1:], sequence_length=32)],
-    [untimed("lost", phase="backward", precision="bf16", **SMALL),
-     {"id": "l", "outcome": "out_of_memory", "reason": "6 GiB", **attention_identity(sequence_length=512)}],
+     *ALONE, *(synthetic.timed_attention(HUNDRED[64 // tokens - 1 :], sequence_length=tokens) for tokens in (64, 32))],
+    [synthetic.untimed("lost", phase="backward", precision="bf16", **SMALL),
+     {"id": "l", "outcome": "out_of_memory", "reason": "6 GiB", **synthetic.attention_identity(sequence_length=512)}],
 )  # fmt: skip
 TIMED = {
     "timing": [
@@ -87,12 +77,12 @@ def test_a_table_has_sizes_by_parameters_numbers_by_value_phases_in_order_and_wh
 
 
 def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
-    unpredicted, short = remembered(), warmed()
+    unpredicted, short = synthetic.remembered(), synthetic.warmed()
     unpredicted["values"] |= {"predicted_peak_bytes": None, "prediction_reason": "it is fused."}
     short["values"] |= {"flags": ["short_warmup"], "recommendation": "Set --warmup-rounds 7."}
-    lost = [untimed(outcome, outcome, "of this", phase="backward", **SMALL) for outcome in OUTCOMES]
+    lost = [synthetic.untimed(outcome, outcome, "of this", phase="backward", **SMALL) for outcome in OUTCOMES]
     row = case(warmup_rounds=5, warmup_rounds_run=312)
-    found = tables(with_passes(record([row], lost), unpredicted, short))
+    found = tables(synthetic.with_passes(synthetic.record([row], lost), unpredicted, short))
     for name, facts in {
         "timing": ("Some CPU, 8 cores", "2.13.0+cpu", "4 threads", "batch 4", "2 measured rounds",
                    "at least 5 warm-up rounds", "machine/0001_run", "0123456789ab",
@@ -103,7 +93,7 @@ def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
     }.items():  # fmt: skip
         assert [fact for fact in facts if fact not in "; ".join(found[name].notes)] == []
     assert found["timing"].title.endswith(": naive, fp32, batch 4"), "what all cases share"
-    large = tables(record([case("full_step", peak_allocated_bytes=2**36)]))["memory"]
+    large = tables(synthetic.record([case("full_step", peak_allocated_bytes=2**36)]))["memory"]
     assert shown(large) == ["Size | Context | full_step (GiB)", "small | 128 | 64.00"]
 
 
@@ -111,9 +101,9 @@ def test_notes_say_under_what_conditions_and_why_a_figure_is_missing() -> None:
 def test_without_fp32_a_peak_and_a_sound_pass_there_are_timings_alone_of_any_identity(peak: object) -> None:
     row = case(precision="bf16", size=["a"], context_length=None, d_model="wide")
     row["extra_info"]["peak_allocated_bytes"] = peak
-    damaged: list[object] = [None, {}, [None], [{"pass": "kernels"}], [{**traced(), "pass": "other"}]]
+    damaged: list[object] = [None, {}, [None], [{"pass": "kernels"}], [{**synthetic.traced(), "pass": "other"}]]
     for passes in damaged:
-        assert list(tables({**record(), "benchmarks": [row], "passes": passes})) == ["timing"]
+        assert list(tables({**synthetic.record(), "benchmarks": [row], "passes": passes})) == ["timing"]
 
 
 @pytest.mark.parametrize("write", [markdown, latex, typst])
@@ -129,9 +119,9 @@ def test_rows_have_one_order_in_each_format_and_name_their_unit(write: Callable[
 def held(length: int, width: int, squares: int, tensors: float, mask: bool = False, way: str = "forward") -> Json:
     """A case that holds so many squares and tensors of float32 at every moment."""
     count = int((squares * length**2 + tensors * length * width) * 8 * 4) + mask * length**2
-    row = remembered(f"a[{length}-{width}]", count)
+    row = synthetic.remembered(f"a[{length}-{width}]", count)
     values = {"memory_before_backward_bytes": count, "saved_bytes_by_part": [{"saved_bytes": count}]}
-    identity = attention_identity(phase=f"attention_{way}", sequence_length=length, head_dim=width)
+    identity = synthetic.attention_identity(phase=f"attention_{way}", sequence_length=length, head_dim=width)
     return {**row, "identity": identity, "values": row["values"] | values}
 
 

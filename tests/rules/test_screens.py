@@ -10,18 +10,7 @@ from perf_tests.records.columns import case_name
 from perf_tests.records.format import MIB
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.screens import WIDTH, mebibytes, pass_lines, result_lines, tally_line, time_line
-from tests.support.synthetic import (
-    BACKWARD,
-    FORWARD,
-    FULL_STEP,
-    attention_identity,
-    record,
-    remembered,
-    timed,
-    untimed,
-    warmed,
-    with_passes,
-)
+from tests.support.synthetic import BACKWARD, FORWARD, record, remembered, timed, untimed, warmed, with_passes
 
 
 def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns() -> None:
@@ -32,14 +21,14 @@ def test_a_measured_case_is_one_line_with_its_figures_in_straight_columns() -> N
         (timed(FORWARD, (0.0125,), **unknown), "12.5 ms 400.0% - - -"),
         (timed(FORWARD, (0.0125,), bound="memory", roofline_fraction=0.82), "12.5 ms 400.0% 2,560 0.02 25% memory 82%"),
     ):
-        header, first, second, notes = result_lines(record([row, timed(FULL_STEP, (123.4,))]))
+        header, first, second, notes = result_lines(record([row, timed(BACKWARD, (123.4,))]))
         assert first.split()[2:] == cells.split()
         assert len(header) == len(first) == len(second)
         assert ("bound" in header, "roofline" in notes) == ("memory" in cells,) * 2
 
 
 def test_a_round_of_microseconds_shows_the_devices_own_time_beside_the_hosts() -> None:
-    short, long = timed(FORWARD, (9e-5,), device_busy_seconds=2e-5), timed(FULL_STEP, (0.1,), device_busy_seconds=0.09)
+    short, long = timed(FORWARD, (9e-5,), device_busy_seconds=2e-5), timed(BACKWARD, (0.1,), device_busy_seconds=0.09)
     header, *rows, notes = result_lines(record([short, long]))
     end = header.index("busy") + len("busy")
     assert [row[:end].split()[-1] for row in rows] == ["us", "-"]
@@ -99,7 +88,7 @@ def test_a_busy_machine_is_told_above_the_results_with_what_others_used() -> Non
 
 def test_a_case_without_a_bound_says_why_once_for_each_reason() -> None:
     rows = [timed(case, counters_reason="compiled") for case in (FORWARD, BACKWARD)]
-    said = [line for line in result_lines(record([*rows, timed(FULL_STEP)])) if "no bound" in line]
+    said = [line for line in result_lines(record([*rows, timed("other")])) if "no bound" in line]
     assert said == [f"{case_name(FORWARD)}, {case_name(BACKWARD)}: no bound and roofline: compiled"]
 
 
@@ -150,32 +139,33 @@ def grown(length: int) -> Json:
     count = (2 * length**2 + 3 * length * 16) * 8 * 4
     saved = [{"block": None, "part": "softmax", "saved_bytes": count}]
     row = examined(peak_allocated_bytes=count, memory_before_backward_bytes=count, saved_bytes_by_part=saved)
-    return {**row, "identity": attention_identity(sequence_length=length)}
+    shape = {"head_dim": 16, "sequence_length": length, "batch_size": 8, "precision": "fp32", "attention": "naive"}
+    return {**row, "identity": {"phase": "attention_forward", "device": "cpu", **shape}}
 
 
-@pytest.mark.parametrize(
-    "rows, line",
-    [
-        ([examined()], f"{NAME} 60 - 60 +0.000% 50 55 45"),
-        ([examined(peak_requested_bytes=58 * MIB, peak_reserved_bytes=64 * MIB)],
-         f"{NAME} 60 58 64 60 +0.000% 50 55 45"),
-        ([examined(memory_before_backward_bytes=7 * MIB)], f"{NAME} 60 - 60 +0.000% 7 55 45"),
-        # One block stands for all, the largest part first, once for cases that save the same.
-        ([examined(), examined()],
-         "saved for the backward pass by a block of tiny-ctx8-fp32-naive: 4 MiB: softmax 3, norm 1"),
-        ([SMALL, examined()], f"largest allocations of a round of {NAME}, not all at once: "
-         "2 x 5 MiB at model/transformer.py:88 (activations); 1 x 4 MiB at no line of the model (gradients)"),
-        ([SMALL, examined()], f"held at the peak of {NAME}: activations 40 MiB, parameters 20 MiB"),
-        ([examined(**UNPREDICTED)] * 2, "2 without a prediction: it is fused."),
-        ([examined(flags=["peak_off"]), SMALL], f"{FLAGS['peak_off'].sentence}: {NAME}"),
-        ([examined(snapshot="files-1/it.pickle")], "snapshots for pytorch.org/memory_viz: files-1, beside the record"),
-        ([examined(snapshot_reason="there is no room.")], f"{NAME}: there is no room."),
-        ([grown(256), grown(512)], "naive fp32, saved 2 3.00 0.0% 2"),
-    ],
-)  # fmt: skip
-def test_a_memory_pass_is_told_in_its_parts(rows: list[Json], line: str) -> None:
-    lines = [" ".join(one.split()) for one in pass_lines(with_passes(record(), *rows))["memory"]]
-    assert lines.count(line) == 1
+EXAMINED: list[tuple[list[Json], str]] = [
+    ([examined()], f"{NAME} 60 - 60 +0.000% 50 55 45"),
+    ([examined(peak_requested_bytes=58 * MIB, peak_reserved_bytes=64 * MIB)],
+     f"{NAME} 60 58 64 60 +0.000% 50 55 45"),
+    ([examined(memory_before_backward_bytes=7 * MIB)], f"{NAME} 60 - 60 +0.000% 7 55 45"),
+    # One block stands for all, the largest part first, once for cases that save the same.
+    ([examined(), examined()],
+     "saved for the backward pass by a block of tiny-ctx8-fp32-naive: 4 MiB: softmax 3, norm 1"),
+    ([SMALL, examined()], f"largest allocations of a round of {NAME}, not all at once: "
+     "2 x 5 MiB at model/transformer.py:88 (activations); 1 x 4 MiB at no line of the model (gradients)"),
+    ([SMALL, examined()], f"held at the peak of {NAME}: activations 40 MiB, parameters 20 MiB"),
+    ([examined(**UNPREDICTED)] * 2, "2 without a prediction: it is fused."),
+    ([examined(flags=["peak_off"]), SMALL], f"{FLAGS['peak_off'].sentence}: {NAME}"),
+    ([examined(snapshot="files-1/it.pickle")], "snapshots for pytorch.org/memory_viz: files-1, beside the record"),
+    ([examined(snapshot_reason="there is no room.")], f"{NAME}: there is no room."),
+    ([grown(256), grown(512)], "naive fp32, saved 2 3.00 0.0% 2"),
+]  # fmt: skip
+
+
+def test_a_memory_pass_is_told_in_its_parts() -> None:
+    for rows, line in EXAMINED:
+        lines = [" ".join(one.split()) for one in pass_lines(with_passes(record(), *rows))["memory"]]
+        assert lines.count(line) == 1, line
 
 
 def test_amounts_are_in_mebibytes_as_in_tables() -> None:

@@ -18,22 +18,11 @@ from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict.counters import counters_of
 from perf_tests.user_code import model as user_models
 from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import (
-    SHAPE,
-    UserModel,
-    argument,
-    check_before_measuring,
-    check_configuration,
-    check_values_of,
-    configured_shape,
-    facts_of,
-    size_name,
-)
+from perf_tests.user_code.model import SHAPE, UserModel, check_before_measuring, configured_shape, facts_of, size_name
 from perf_tests.user_code.named import load
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 from tests.support.launch import MODELS
 
-PARTS = "tests.support.planted_parts"
 REFUSED = {
     "no_such_factory": "has no 'no_such_factory'; it has ",
     "raises": "builds no model: KeyError: 'hidden_size'",
@@ -103,8 +92,7 @@ def test_stand_ins_for_public_repositories_are_measured_and_predicted(
     assert (facts.why_not_counted, facts.parameters) == (None, parameters)
     case = language_model_case(TOY, phase="full_step", model=model.name, attention="own", optimizer="loop")
     for device in ("cpu", "cuda"):
-        counters = counters_of(replace(case, device=device))
-        assert counters.model_flops is not None
+        counters: Any = counters_of(replace(case, device=device))
         assert counters.model_flops >= 3 * 2 * TOY.vocab_size * TOY.d_model * case.tokens
         assert counters.peak_bytes > 16 * parameters
     assert capsys.readouterr().out == ""
@@ -132,8 +120,8 @@ def test_a_file_that_imports_the_name_of_the_suites_package_is_told_so(tmp_path:
 
 def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
     with pytest.raises(UserCodeError, match="Dropping ignores its context"):
-        check_values_of("Dropping", UserModel(f"{PARTS}:Dropping").build(TOY), TOY, CPU)
-    check_values_of("DroppingOfAll", UserModel(f"{PARTS}:DroppingOfAll").build(TOY), TOY, CPU)
+        user_models.check_values_of("Dropping", planted("Dropping").build(TOY), TOY, CPU)
+    user_models.check_values_of("DroppingOfAll", planted("DroppingOfAll").build(TOY), TOY, CPU)
 
 
 def test_a_large_model_is_not_run_before_measuring_but_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +139,10 @@ def test_a_large_model_is_not_run_before_measuring_but_is_counted(monkeypatch: p
 
 def test_parameters_are_counted_once_trainable_ones_apart_and_not_where_memory_ran_out() -> None:
     check_before_measuring(planted("runs_out_of_memory"), [TOY], CPU)
-    frozen = UserModel(f"{PARTS}:FrozenEmbedding")
     head = 32 * TOY.vocab_size + TOY.vocab_size
-    found = [facts_of(model, TOY) for model in (planted("runs_out_of_memory"), planted("Tied"), frozen)]
+    found = [
+        facts_of(model, TOY) for model in (planted("runs_out_of_memory"), planted("Tied"), planted("FrozenEmbedding"))
+    ]
     assert [(facts.parameters, facts.trainable_parameters) for facts in found] == [
         (None, None), (TOY.vocab_size * 4, TOY.vocab_size * 4), (32 * TOY.vocab_size + head, head),
     ]  # fmt: skip
@@ -187,9 +176,9 @@ def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None
 
 def test_values_of_arguments_are_numbers_truths_or_text() -> None:
     typed = ("a=3", "b=0.5", "c=true", "d=false", "e=eager", "f=1e-5", "g=")
-    assert [argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
+    assert [user_models.argument(text)[1] for text in typed] == [3, 0.5, True, False, "eager", 1e-5, ""]
     with pytest.raises(ValueError, match="write it as name=value"):
-        argument("width")
+        user_models.argument("width")
 
 
 CONFIGURATIONS = {
@@ -211,7 +200,7 @@ def test_a_configuration_that_is_none_or_names_code_is_refused(tmp_path: Path) -
     for (place, text), words in refused.items():
         path.write_text(text)
         with pytest.raises(ValueError, match=words):
-            check_configuration("--model", f"hf:{place}")
+            user_models.check_configuration("--model", f"hf:{place}")
 
 
 @pytest.fixture

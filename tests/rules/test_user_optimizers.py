@@ -1,7 +1,6 @@
 """An optimizer of the user's is known by its file, tried on what it trains, and refused where it does not train."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from perf_tests.user_code.optimizer import UserOptimizer
 from tests.support.example_cases import CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
-PLANTED, PARTS = "tests.support.planted_optimizers", "tests.support.planted_parts"
+PLANTED = "tests.support.planted_optimizers"
 MUON = f"{ROOT}/examples/muon.py:build"
 
 REFUSED = {
@@ -67,9 +66,9 @@ def test_one_that_trains_is_not_refused() -> None:
 
 def test_what_is_frozen_may_be_left_out_and_gets_no_gradient() -> None:
     """As an adapter's optimizer leaves out the model below it."""
-    frozen = UserModel(f"{PARTS}:FrozenEmbedding")
-    for optimizer in (f"{PLANTED}:of_what_trains", f"{PARTS}:RefusesFrozen"):
-        check_optimizer_before_measuring(UserOptimizer(optimizer), frozen, TOY, CPU)
+    frozen = UserModel(f"{MODELS}:FrozenEmbedding")
+    for optimizer in ("of_what_trains", "refuses_frozen"):
+        check_optimizer_before_measuring(planted(optimizer), frozen, TOY, CPU)
 
 
 def test_before_measuring_a_large_model_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,12 +148,3 @@ def test_muon_leaves_embedding_head_and_vectors_to_adamw() -> None:
     optimizer = UserOptimizer(MUON).build(build())
     hidden, rest = (len(group["params"]) for group in optimizer.param_groups)
     assert (hidden, rest) == (7 * TOY.num_layers, 2 + 2 * TOY.num_layers + 1)
-
-
-def test_the_identity_names_the_file_as_its_repository_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = tmp_path / "theirs"
-    (repository / ".git").mkdir(parents=True)
-    for folder, name in ((repository, "train/fast.py:build"), (tmp_path, f"{repository}/train/fast.py:build")):
-        monkeypatch.chdir(folder)
-        assert of(name).identity()["optimizer"] == "train/fast.py:build"
-    assert of("torch.optim:SGD").identity()["optimizer"] == "torch.optim:SGD"

@@ -4,6 +4,7 @@ import json
 import mmap
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,28 +88,24 @@ def test_settings_survive_their_way_to_a_worker_without_passes_of_its_own() -> N
 ROUND = ["set-up", "timed"]
 
 
-@pytest.mark.parametrize(
-    "study, expected, rooms",
-    [
-        (Study(0, 2), ROUND * 2, 0),  # without a warm-up nothing is known of what a round needs
-        (Study(2, 1), [*ROUND * 2, "room", *ROUND], 1),
-        (Study(2, 2, leaves_out_timed_phase=True), ["set-up", "set-up", "room", *ROUND * 2], 1),
-        (Study(0, 1, traces_first_round=True), ROUND * (2 + ROUNDS_BETWEEN), 0),
-    ],
-)
-def test_a_process_runs_whole_rounds_or_their_set_up_and_makes_room_after_a_warm_up(
-    study: Study, expected: list[str], rooms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device, ran = CpuDevice(CPU), list[str]()
-    monkeypatch.setattr(device, "make_room", lambda: ran.append("room"))
-    measure = WarmupStudyMeasure(study, Clock(device), device)
-    measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
-    assert ran == expected
-    if study.traces_first_round:
-        assert measure.values["first_round"]["seconds_per_page_fault"] > 0
-    else:
-        counts = [len(measure.values[name]) for name in ("warmup_seconds", "seconds")]
-        assert counts == [study.warmup_rounds, study.rounds]
+def test_a_process_runs_whole_rounds_or_their_set_up_and_makes_room_after_a_warm_up() -> None:
+    """Without a warm-up nothing is known of what a round needs."""
+    for study, expected in (
+        (Study(0, 2), ROUND * 2),
+        (Study(2, 1), [*ROUND * 2, "room", *ROUND]),
+        (Study(2, 2, leaves_out_timed_phase=True), ["set-up", "set-up", "room", *ROUND * 2]),
+        (Study(0, 1, traces_first_round=True), ROUND * (2 + ROUNDS_BETWEEN)),
+    ):
+        device, ran = CpuDevice(CPU), list[str]()
+        vars(device)["make_room"] = partial(ran.append, "room")
+        measure = WarmupStudyMeasure(study, Clock(device), device)
+        measure(partial(ran.append, "timed"), setup=partial(ran.append, "set-up"))
+        assert ran == expected
+        if study.traces_first_round:
+            assert measure.values["first_round"]["seconds_per_page_fault"] > 0
+        else:
+            counts = [len(measure.values[name]) for name in ("warmup_seconds", "seconds")]
+            assert counts == [study.warmup_rounds, study.rounds]
 
 
 def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from perf_tests.verbs.bisect import exit_code
 from tests.support import fake_gate
 from tests.support.fake_sides import snapshot, workers_in
 from tests.support.git_repository import git
-from tests.support.launch import ROOT
+from tests.support.launch import ROOT, until
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
 CASE = "perf_tests/test_attention.py::test_attention_forward[d16-seq64-fp32-naive]"
@@ -230,18 +228,11 @@ def test_a_killed_search_ends_with_its_gate_and_the_next_one_removes_what_it_lef
         f"search(Path({str(repository)!r}), Asked('good', 'main', {CASE!r}, (), 1), print, fake_gate.COMMAND)"
     )
     killed = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    wait_until(lambda: (repository.parent / "asked.jsonl").exists())
+    until(lambda: (repository.parent / "asked.jsonl").exists())
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    wait_until(lambda: not workers_in(temporary))
+    until(lambda: not workers_in(temporary))
     assert len(list(temporary.glob(f"{FOLDERS}*"))) == 1
     with pytest.raises(RevisionsError):
         found_in(repository, "main", "good")
     assert list(temporary.glob(f"{FOLDERS}*")) == []
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120  # beside others on a busy machine; a hang alone reaches it
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -3,9 +3,7 @@ played."""
 
 import json
 import re
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,36 +13,30 @@ from perf_tests.interleaved.sides import environment_without_the_suite
 from perf_tests.predict.difference import Lines, difference
 from perf_tests.predict.operations import FakeRound, SideToRun, run_side, sent_case
 from tests.support.example_cases import language_model_case
-from tests.support.git_repository import commit, copy_suite
+from tests.support.git_repository import commit
 
 STEP = language_model_case(phase="full_step", optimizer="fused")
 
 
-def play(tree: Path) -> Any:
+def play(tree: Path) -> FakeRound:
     where = {"root": str(tree), "folder": str(tree), "holds_suite": True, "named": []}
     (found,) = run_side(SideToRun(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
+    assert isinstance(found, FakeRound), found
     return found
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeRound]:
-    tree = tmp_path_factory.mktemp("base")
-    copy_suite(tree)
-    found = play(tree)
-    assert isinstance(found, FakeRound), found
-    return tree, found
+def base(repository: Path) -> FakeRound:
+    return play(repository)
 
 
 @pytest.mark.parametrize("name", REAL_SLOWDOWNS)
-def test_the_first_row_names_the_line_of_a_slowdown(name: str, base: tuple[Path, FakeRound], tmp_path: Path) -> None:
-    slowdown, head = REAL_SLOWDOWNS[name], tmp_path / "head"
-    shutil.copytree(base[0], head, ignore=shutil.ignore_patterns("__pycache__"))
-    slowdown.change(head)
-    before, after = ((tree / slowdown.file).read_text().splitlines() for tree in (base[0], head))
+def test_the_first_row_names_the_line_of_a_slowdown(name: str, base: FakeRound, repository: Path, clone: Path) -> None:
+    slowdown = REAL_SLOWDOWNS[name]
+    slowdown.change(clone)
+    before, after = ((tree / slowdown.file).read_text().splitlines() for tree in (repository, clone))
     changed = [number for number, line in enumerate(after, 1) if line not in before]
-    found = play(head)
-    assert isinstance(found, FakeRound), found
-    first = difference(base[1], found, Lines(base[0], head)).rows[0]
+    first = difference(base, play(clone), Lines(repository, clone)).rows[0]
     assert first.file == slowdown.file
     assert first.line in changed
 

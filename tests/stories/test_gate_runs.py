@@ -13,8 +13,7 @@ import pytest
 
 from perf_tests.gate.samples import ExactFinding, GateSamples, Uncounted, read_samples
 from perf_tests.gate.verdicts import OF_TWO_BUILDS
-from perf_tests.interleaved.run import build_here
-from perf_tests.interleaved.sides import TREES
+from perf_tests.interleaved import run, sides
 from tests.support.fake_sides import workers_in
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git, make_repository
@@ -60,7 +59,7 @@ def samples_of(clone: Path) -> GateSamples:
 
 def leftovers(clone: Path) -> list[object]:
     """Trees and workers that are still there."""
-    return [*(clone.parent / "tmp").glob(f"{TREES}*"), *workers_in(clone.parent / "tmp")]
+    return [*(clone.parent / "tmp").glob(f"{sides.TREES}*"), *workers_in(clone.parent / "tmp")]
 
 
 def test_a_planted_slowdown_is_found_counted_and_offered_and_fails_the_run(clone: Path) -> None:
@@ -86,7 +85,7 @@ def test_base_under_another_interpreter_is_named_with_its_build_and_counts_witho
     said = gate(
         clone, "--attention=naive", "--against=HEAD", f"--against-python={forked_python()}", "--gate-minutes=0.01"
     )
-    assert said.count(f"under {build_here()}") == 2
+    assert said.count(f"under {run.build_here()}") == 2
     assert "8 exact counters are the same on both sides" in said
     assert OF_TWO_BUILDS in said
 

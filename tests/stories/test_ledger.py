@@ -4,44 +4,35 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.support.forked_python import forked_python
-from tests.support.git_repository import make_repository
 
 COUNTERS_FOLDER = "perf_tests/predict/exact_counters"
 ONE_CASE = ("perf_tests/test_counters.py", "-k", "d16-seq256-fp32-naive", "-q", "-p", "no:cacheprovider")
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("checkout"))
+def run(clone: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = [forked_python(), "-m", "pytest", *ONE_CASE, *more]
+    return subprocess.run(words, cwd=clone, capture_output=True, text=True)
 
 
-def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([forked_python(), "-m", "pytest", *arguments], cwd=checkout, capture_output=True, text=True)
-
-
-def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:
-    source, (ledger,) = checkout / "model/attention.py", (checkout / COUNTERS_FOLDER).glob("torch-*.csv")
-    assert run(checkout, *ONE_CASE).returncode == 0
+def test_a_planted_copy_fails_until_it_is_accepted(clone: Path) -> None:
+    source, (ledger,) = clone / "model/attention.py", (clone / COUNTERS_FOLDER).glob("torch-*.csv")
+    assert run(clone).returncode == 0
     source.write_text(source.read_text().replace("q_BHTK @ k_BHTK", "q_BHTK.clone() @ k_BHTK"))
-    failed, updated, accepted = (run(checkout, *ONE_CASE, *more) for more in ((), ("--update-counters",), ()))
+    failed, updated, accepted = (run(clone, *more) for more in ((), ("--update-counters",), ()))
     assert [ended.returncode for ended in (failed, updated, accepted)] == [1, 0, 0]
     assert "attention_forward d16-seq256-fp32-naive: kernel_launches 12 -> 13 (+1)" in failed.stdout
     assert re.search(rf"accept it with .*--update-counters` and commit {ledger.name}\.", failed.stdout)
     assert "kernel_launches 12 -> 13 (+1)" in updated.stdout
 
 
-def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown(checkout: Path) -> None:
-    (path,) = (checkout / COUNTERS_FOLDER).glob("torch-*.csv")
-    good = path.read_text()
+def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown(clone: Path) -> None:
+    (path,) = (clone / COUNTERS_FOLDER).glob("torch-*.csv")
     path.write_text("phase,id\n")
-    broken = run(checkout, *ONE_CASE)
+    broken = run(clone)
     path.unlink()
-    without = run(checkout, *ONE_CASE)
-    assert list((checkout / COUNTERS_FOLDER).glob("torch-*.csv")) == []
-    path.write_text(good)
+    without = run(clone)
+    assert list((clone / COUNTERS_FOLDER).glob("torch-*.csv")) == []
     assert broken.returncode == 4
     assert "is not a ledger" in broken.stdout + broken.stderr
     for words in ("1 skipped", "kernel_launches 1", "has no ledger", "record one with"):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.selected import selectable_cases
+from perf_tests.cases import attention, selected
 from tests.rules.test_against import settings
 from tests.support.fake_cuda import FakeCuda
 from tests.support.launch import ROOT
@@ -56,8 +55,8 @@ def test_with_a_driver_the_suites_run_on_its_gpu_too(has_driver: bool, monkeypat
     FakeCuda(monkeypatch)
     typed = {name[2:]: value for name, value in pairwise(smoke.split()) if name.startswith("--") and value[0] != "-"}
     grids = [settings(device="cuda", **words) for words in (typed, {"size": "tiny", "phase": "all"})]
-    compiled = [sum(case[3] == "compiled" for case in AttentionCase.grid(grid)) for grid in grids]
-    assert ([selectable_cases(grid) for grid in grids], compiled) == ([36, 288], [4, 40])
+    compiled = [sum(case[3] == "compiled" for case in attention.AttentionCase.grid(grid)) for grid in grids]
+    assert ([selected.selectable_cases(grid) for grid in grids], compiled) == ([36, 288], [4, 40])
 
 
 @pytest.mark.skipif(DRIVER.exists(), reason="this machine shows its driver's file")
@@ -68,6 +67,21 @@ def test_a_driver_without_its_file_is_found_by_its_tool(tmp_path: Path, exit_cod
     tool.write_text(f"#!/bin/sh\nexit {exit_code}\n")
     tool.chmod(0o755)
     assert any("cuda" in command for command in pytests(path=f"{tmp_path}:{os.environ['PATH']}")) is is_found
+
+
+def test_make_nsys_captures_only_the_measured_rounds_and_without_nsys_says_what_to_do() -> None:
+    installed = ("-o", ".venv/.installed", "nsys")  # taken for made
+    (command,) = (line for line in make(*installed, "--dry-run").splitlines() if line.startswith("nsys profile"))
+    options = {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--sample=none", "--cpuctxsw=none"}
+    assert {*options, "--export=sqlite"} <= set(command.split())
+    assert not any(costly in command for costly in ("backtrace", "autograd"))
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        make(*installed, "NSYS=no-such-nsys")
+    assert ended.value.returncode == 2
+    assert (
+        "(nsys) is not on the PATH. Install it from https://developer.nvidia.com/nsight-systems" in ended.value.output
+    )
+    assert "make perf ARGS=--kernels" in ended.value.output
 
 
 def test_another_torch_is_installed_into_a_folder_of_its_own_and_pinned_by_nothing_else() -> None:

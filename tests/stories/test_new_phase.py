@@ -13,7 +13,7 @@ import pytest
 from perf_tests.records.record import identity_of
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import copy_suite
-from tests.support.launch import ROOT, SMALL, Launch, finish, record_files, start_command
+from tests.support.launch import ROOT, SMALL, Launch, finish, start_command
 
 LAST_ROW = '        Phase("attention_forward",'
 NEW_ROW = '        Phase("loss", LANGUAGE_MODEL, ("forward",), ("loss",)),\n'
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
 def test_a_new_phase_is_measured_and_counted_before_what_trains(run: Launch) -> None:
     """A forward pass and the loss after it are held; launched and computed is the loss alone, without a product."""
-    assert [path.stem for path in record_files(run.storage)] == ["0001_unversioned"]
+    assert [path.stem for path in run.paths] == ["0001_unversioned"]
     assert "test_memory_of_forward[tiny-ctx8-fp32-naive]" in run.passes, "by a worker that keeps plugins out too"
     rows = run.record["benchmarks"]
     assert [identity_of(row)["phase"] for row in rows] == ["forward", "loss", "full_step"]

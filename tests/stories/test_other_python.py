@@ -31,18 +31,14 @@ def test_what_an_interpreter_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         other_python(forked_python(), "cpu")
 
 
-@pytest.mark.parametrize(
-    "script, words",
-    [
+def test_what_cannot_run_the_suite_is_refused(tmp_path: Path) -> None:
+    for script, words in (
         (None, "is not a program that can be run"),
         ("exit 0", "it is not a Python; make an environment"),
         (f'exec {sys.executable} -IS "$@"', "No module named 'torch'; make an environment of another build"),
-    ],
-)
-def test_what_cannot_run_the_suite_is_refused(script: str | None, words: str, tmp_path: Path) -> None:
-    typed = str(tmp_path) if script is None else program(tmp_path, script)
-    with pytest.raises(OtherPythonError, match=words):
-        other_python(typed, "cpu")
+    ):
+        with pytest.raises(OtherPythonError, match=words):
+            other_python(str(tmp_path) if script is None else program(tmp_path, script), "cpu")
 
 
 def test_a_link_to_an_interpreter_is_kept_because_it_names_the_environment(tmp_path: Path) -> None:

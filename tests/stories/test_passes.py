@@ -3,7 +3,6 @@
 Ten processes; one runs every pass, over attentions of the user's own too, and one holds five short runs.
 """
 
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,20 +12,16 @@ import pytest
 
 from model.sizes import SIZES
 from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
-from perf_tests.cases.attention import AttentionCase
+from perf_tests.cases import attention, language_model, options
 from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import PASSES
-from perf_tests.passes.extra_pass import pass_named
-from perf_tests.passes.memory import MemoryWorker
-from perf_tests.passes.warmup import Study, in_fresh_process
+from perf_tests.passes import extra_pass, memory, warmup
 from perf_tests.predict.counters import counters_of
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import compare, latest_baseline, list_records, rows_by_id, save_record
 from perf_tests.report.screens import PASS_LINES
 from tests.rules.test_memory_watch import assert_opens
 from tests.support.example_cases import SETTINGS
-from tests.support.launch import MODELS, ROOT, SMALL, Launch, launch, launch_all, launched_once
+from tests.support.launch import MODELS, ROOT, SMALL, Launch, launch, launch_all
 from tests.support.synthetic import BACKWARD, FORWARD, passed, record, timed, untimed, with_passes
 from tests.support.wrong_attention import EXAMPLE, FAULTS
 
@@ -67,8 +62,8 @@ TIMED = {"inference", "forward", "backward", "full_step"} | ALONE
 def test_each_case_is_a_row_of_each_pass_with_the_identity_of_its_timing_and_after_every_timing(ran: Launch) -> None:
     naive = {case: row for case, row in ran.measured.items() if "naive" in case}
     assert {case.partition("[")[0] for case in naive} == {f"test_{phase}" for phase in TIMED}
-    for name in PASSES:
-        assert pass_named(name).rounds_of("forward", 10) > 0
+    for name in options.PASSES:
+        assert extra_pass.pass_named(name).rounds_of("forward", 10) > 0
         rows = of_pass(ran, name)
         assert rows.keys() == (TIMED | {"first_step"} if name == "memory" else TIMED)
         for phase in TIMED:
@@ -76,7 +71,7 @@ def test_each_case_is_a_row_of_each_pass_with_the_identity_of_its_timing_and_aft
             assert rows[phase]["identity"] == identity_of(timing)
     is_pass = ["_of_" in case_id for case_id in ran.record["suite"]["selection"]]
     assert is_pass == sorted(is_pass)
-    assert list(PASSES) == list(PASS_LINES)
+    assert list(options.PASSES) == list(PASS_LINES)
 
 
 def test_a_wrong_kernel_is_never_timed_nor_examined_and_fails_the_run(ran: Launch) -> None:
@@ -129,10 +124,10 @@ def test_the_screen_has_a_row_for_each_pass_and_says_where_its_files_are_and_wha
 def case_of(row: Json) -> Case:
     identity = row["identity"]
     if "head_dim" in identity:
-        return AttentionCase(**identity)
-    names = [name for name in identity if name in LanguageModelCase.__dataclass_fields__]
+        return attention.AttentionCase(**identity)
+    names = [name for name in identity if name in language_model.LanguageModelCase.__dataclass_fields__]
     config = SIZES[identity["size"]].at_context(identity["context_length"])
-    return LanguageModelCase(config=config, **{name: identity[name] for name in names})
+    return language_model.LanguageModelCase(config=config, **{name: identity[name] for name in names})
 
 
 def test_on_a_cpu_peaks_parts_categories_and_what_waits_for_the_backward_pass_are_predicted(ran: Launch) -> None:
@@ -183,13 +178,9 @@ def test_only_a_phase_with_a_set_up_can_leave_its_timed_part_out_of_a_warm_up(ra
         assert leaves_out == [False] * 5 + [True] * (phase in ("backward", "attention_backward"))
 
 
-disabled = launched_once(
-    "--phase=forward", "-k=ctx8", "--kernels", "--memory", "--warmup-study", "--benchmark-disable",
-    "-p", "tests.support.quick_warmup_study", exits=0,
-)  # fmt: skip
-
-
-def test_disabled_benchmarks_run_each_pass_once_and_keep_nothing(disabled: Launch) -> None:
+def test_disabled_benchmarks_run_each_pass_once_and_keep_nothing(tmp_path: Path) -> None:
+    passes = ("--kernels", "--memory", "--warmup-study", "-p", "tests.support.quick_warmup_study")
+    disabled = launch(tmp_path, "--phase=forward", "-k=ctx8", *passes, "--benchmark-disable", exits=0)
     assert "4 passed" in disabled.output
     assert [path for path in disabled.storage.rglob("*") if path.is_file()] == []
 
@@ -217,22 +208,6 @@ def test_under_nsight_systems_ranges_run_and_no_other_profiler(tmp_path: Path, m
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def made(*words: str) -> subprocess.CompletedProcess[str]:
-    # The installation is taken for made.
-    return subprocess.run(["make", "-o", ".venv/.installed", *words], cwd=ROOT, capture_output=True, text=True)
-
-
-def test_make_nsys_captures_only_the_measured_rounds_and_without_nsys_says_what_to_do() -> None:
-    (command,) = (line for line in made("nsys", "--dry-run").stdout.splitlines() if line.startswith("nsys profile"))
-    options = {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--sample=none", "--cpuctxsw=none"}
-    assert {*options, "--export=sqlite"} <= set(command.split())
-    assert not any(costly in command for costly in ("backtrace", "autograd"))
-    ended = made("nsys", "NSYS=no-such-nsys")
-    assert ended.returncode == 2
-    assert "(nsys) is not on the PATH. Install it from https://developer.nvidia.com/nsight-systems" in ended.stdout
-    assert "make perf ARGS=--kernels" in ended.stdout
-
-
 def test_a_new_way_of_looking_is_one_file(tmp_path: Path) -> None:
     """`counted_rounds.py` gives every benchmark another measure, and nothing is timed or saved."""
     counted = launch(tmp_path / "storage", "-p", "tests.support.counted_rounds", "-s", "--benchmark-disable", exits=0)
@@ -258,8 +233,8 @@ def test_a_process_that_dies_or_would_not_fit_is_a_row_of_its_pass_and_the_next_
 
 
 @contextmanager
-def worker_in(folder: Path) -> Iterator[MemoryWorker]:
-    worker = MemoryWorker(folder)
+def worker_in(folder: Path) -> Iterator[memory.MemoryWorker]:
+    worker = memory.MemoryWorker(folder)
     try:
         yield worker
     finally:
@@ -285,17 +260,17 @@ BENCHMARK = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
 
 def test_a_fresh_process_traces_its_first_round() -> None:
     """Started and not forked, as a study's are."""
-    answer = in_fresh_process(SETTINGS, BENCHMARK, Study(0, 1, traces_first_round=True), ROOT)["values"]
+    answer = warmup.in_fresh_process(SETTINGS, BENCHMARK, warmup.Study(0, 1, traces_first_round=True), ROOT)["values"]
     assert answer["first_round_parts"]["steady_round_seconds"] > 0
     assert answer["first_round"]["page_faults"] > answer["first_round"]["steady_page_faults"]
 
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_fresh_process_times_every_round_of_its_benchmark_and_without_one_says_so() -> None:
-    answer = in_fresh_process(SETTINGS, BENCHMARK, Study(2, 3), ROOT)["values"]
+    answer = warmup.in_fresh_process(SETTINGS, BENCHMARK, warmup.Study(2, 3), ROOT)["values"]
     assert (len(answer["warmup_seconds"]), len(answer["seconds"])) == (2, 3)
     assert min(answer["warmup_seconds"] + answer["seconds"]) > 0
-    outcome = in_fresh_process(SETTINGS, BENCHMARK.replace("ctx8", "ctx9"), Study(3, 1), ROOT)["outcome"]
+    outcome = warmup.in_fresh_process(SETTINGS, BENCHMARK.replace("ctx8", "ctx9"), warmup.Study(3, 1), ROOT)["outcome"]
     assert (outcome["outcome"], "not found" in outcome["reason"]) == ("error", True)
 
 
@@ -308,4 +283,4 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
 
     monkeypatch.setattr("perf_tests.passes.warmup.start_worker", killed_at_once)
     with pytest.raises(WorkerEndedError, match=r"was killed by SIGKILL\."):
-        in_fresh_process(SETTINGS, BENCHMARK, Study(0, 1), ROOT)
+        warmup.in_fresh_process(SETTINGS, BENCHMARK, warmup.Study(0, 1), ROOT)

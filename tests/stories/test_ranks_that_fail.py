@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launch import MODELS, ROOT, Launch, finish, start_command, suite
-from tests.support.ranks import OF_MODELS, launch_ranks
+from tests.support.launch import MODELS, OF_MODELS, ROOT, Launch, finish, launch_ranks, start_command, suite
 
 CASES = ("--context=8,16,24", "--phase=forward_backward", f"--model={MODELS}:OfRankOne", "--parallel=ddp")
 AT_16 = "test_forward_backward[tiny-ctx16-fp32-own-ddp-world2]"

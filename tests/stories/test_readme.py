@@ -57,26 +57,14 @@ from perf_tests.user_code import guard
 from perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
 from perf_tests.user_code.named import Repository
 from perf_tests.verbs.run import of_pytest
-from tests.support.documents import (
-    EVIDENCE,
-    OMITTED,
-    PAGES,
-    README,
-    ROOT,
-    block,
-    commands,
-    indented,
-    is_shortened,
-    named,
-    output,
-    page,
-)
+from tests.support import documents
+from tests.support.documents import README, ROOT, block, commands, indented, is_shortened, named, output, page
 from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
 from tests.support.launches_over_commits import eight_commits
 from tests.support.wrong_attention import FAULTS
 
-TEXTS = [EVIDENCE, *(path.read_text() for path in PAGES)]
+TEXTS = [documents.EVIDENCE, *(path.read_text() for path in documents.PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
 RUN, MAKE, VERB, CLAIM = "perf-tests run", "make ", "perf-tests ", "python -m claims "
 ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own"))}
@@ -261,7 +249,7 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     assert len(shown) > 5
     assert [line for line in shown if line not in said] == []
     shown = output(block(README, "gate"))
-    assert shown[0] == OMITTED
+    assert shown[0] == documents.OMITTED
     assert is_shortened([line for line in shown if "model/" not in line], said)
 
 
@@ -351,7 +339,7 @@ def test_the_rules_of_other_tools_are_those_of_the_gates_evidence() -> None:
     said = {
         name.replace(", two launches", "").replace("`", ""): (alarms, found)
         for name, alarms, found in re.findall(
-            r"^ +(\S.*?)  +(\d+ of 147), .*?\)  +\d+ of \d+  +(\d+ of 136)", block(EVIDENCE, "worth"), re.MULTILINE
+            r"(?m)^ +(\S.*?)  +(\d+ of 147), .*?\)  +\d+ of \d+  +(\d+ of 136)", block(documents.EVIDENCE, "worth")
         )
         if "stage 1" not in name
     }
@@ -391,12 +379,12 @@ def test_the_picture_is_of_sections_that_the_page_of_its_history_has(tmp_path: P
 
 
 def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
-    links = {path: re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()) for path in PAGES}
+    links = {path: re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()) for path in documents.PAGES}
     assert [link for path in links for link in links[path] if not (path.parent / link).exists()] == []
     assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(links[ROOT / "README.md"]) == set()
 
 
 def test_each_source_file_that_a_page_quotes_exists() -> None:
     quoted = re.compile(r"`((?:model|perf_tests|numerics_tests|docs|published)/[\w./-]*)`")
-    paths = [path for page in PAGES for path in quoted.findall(page.read_text())]
+    paths = [path for page in documents.PAGES for path in quoted.findall(page.read_text())]
     assert [path for path in paths if not (ROOT / path).exists()] == []

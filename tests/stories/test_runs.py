@@ -10,34 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.git_repository import git, make_repository
-from tests.support.launch import (
-    MODELS,
-    ROOT,
-    SMALL,
-    Launch,
-    copied,
-    finish,
-    inherited,
-    launch_all,
-    record_files,
-    short,
-    start_command,
-    suite,
-)
+from tests.support.git_repository import git
+from tests.support.launch import MODELS, ROOT, SMALL, Launch, finish, inherited, launch_all, short, start_command, suite
 
 
-def test_a_record_of_the_commit_goes_to_the_repository_root_from_a_folder_below(tmp_path: Path) -> None:
+def test_a_record_of_the_commit_goes_to_the_repository_root_from_a_folder_below(clone: Path) -> None:
     """With no storage named and every cache as it comes."""
     command = (sys.executable, "-m", "pytest", "..", "-p", "tests.support.quick_ceiling", *SMALL, "--phase=forward")
-    checkout = make_repository(tmp_path / "checkout")
-    process = start_command((*command, "-k=not attention"), cwd=checkout / "perf_tests" / "records", root=checkout)
-    ended = finish(process, checkout / ".benchmarks", exits=0)
+    process = start_command((*command, "-k=not attention"), cwd=clone / "perf_tests" / "records", root=clone)
+    ended = finish(process, clone / ".benchmarks", exits=0)
     assert ended.measured.keys() == {"test_forward[tiny-ctx8-fp32-naive]"}
-    commit = git(checkout, "rev-parse", "HEAD")
+    commit = git(clone, "rev-parse", "HEAD")
     assert (ended.record["commit_info"]["id"], ended.record["commit_info"]["dirty"]) == (commit, False)
-    assert [path.name for path in record_files(ended.storage)] == [f"0001_{commit[:12]}.json"]
-    assert git(checkout, "status", "--porcelain") == "", "the checkout stays clean"
+    assert [path.name for path in ended.paths] == [f"0001_{commit[:12]}.json"]
+    assert git(clone, "status", "--porcelain") == "", "the checkout stays clean"
 
 
 def test_a_package_named_in_another_folder_is_refused_with_what_to_type(tmp_path: Path) -> None:
@@ -118,7 +104,7 @@ def stopped(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Launch:
 def test_a_case_that_stepwise_passes_over_is_not_gone(stopped: Launch, cache: Path, tmp_path: Path) -> None:
     assert "Incomplete: 2 of 3 cases are kept" in stopped.output
     options = ("--stepwise", "--benchmark-compare=0001")
-    rest = launch_with_cache(copied(stopped, tmp_path), cache, HEALTHY, *options, exits=0)
+    rest = launch_with_cache(stopped.copied(tmp_path), cache, HEALTHY, *options, exits=0)
     assert "1 deselected" in rest.output
     assert "1 case of these axes not selected, so not reported as missing." in rest.output
 
@@ -127,7 +113,7 @@ def test_a_resumed_run_has_the_cases_of_its_beginning(stopped: Launch, cache: Pa
     """Which --last-failed and --stepwise would now choose others than."""
     (command,) = (line for line in stopped.output.splitlines() if "resume with `" in line)
     assert "--stepwise --resume`" in command
-    resumed = launch_with_cache(copied(stopped, tmp_path), cache, FAILS_AT_16, "--stepwise", "--lf", "--resume")
+    resumed = launch_with_cache(stopped.copied(tmp_path), cache, FAILS_AT_16, "--stepwise", "--lf", "--resume")
     assert ": 2 of 3 cases were done." in resumed.output
     assert resumed.journals == []
     assert sum(len(resumed.records[1][rows]) for rows in ("benchmarks", "outcomes")) == 3

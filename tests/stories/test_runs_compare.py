@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.records.record import Json
-from tests.support.launch import MODELS, Launch, launch, launched_once, record_files, short
+from tests.support.launch import MODELS, Launch, launch, launched_once, short
 
 CASES = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward,backward", "--rounds=7")
 FORWARD = "test_forward[tiny-ctx8-fp32-own]"
@@ -19,15 +19,12 @@ Change = Callable[[Json], object]
 
 baseline = launched_once(*CASES, exits=0)
 
-too_fast = launched_once("--phase=forward,backward", "-k=ctx8", PLANTED_FLOPS_PER_SECOND="1", exits=1)
-"""A machine whose best product does one operation a second."""
-
 
 def launch_after(
     baseline: Launch, storage: Path, changes: Iterable[Change], *arguments: str, exits: int, **environment: str
 ) -> Launch:
     """Compare a new run with as many records as there are changes, each the baseline after one."""
-    (path,) = record_files(baseline.storage)
+    (path,) = baseline.paths
     folder = storage / path.parent.name
     folder.mkdir()
     for number, change in enumerate(changes):
@@ -155,7 +152,9 @@ def test_a_measured_case_carries_its_counters_and_what_follows_from_them(baselin
     assert "counting and ceilings" in baseline.output
 
 
-def test_a_case_faster_than_its_machine_fails_and_is_a_row_with_its_rounds(too_fast: Launch) -> None:
+def test_a_case_faster_than_its_machine_fails_and_is_a_row_with_its_rounds(tmp_path: Path) -> None:
+    """On a machine whose best product does one operation a second."""
+    too_fast = launch(tmp_path, "--phase=forward,backward", "-k=ctx8", PLANTED_FLOPS_PER_SECOND="1", exits=1)
     row = too_fast.outcomes["test_forward[tiny-ctx8-fp32-naive]"]
     assert (too_fast.measured, row["outcome"], len(row["rounds"])) == ({}, "impossible", 2)
     assert "Most likely" in row["reason"]

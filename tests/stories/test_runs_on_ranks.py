@@ -4,31 +4,32 @@ Two launches of two ranks.
 """
 
 import re
+from pathlib import Path
 from statistics import median
 
 import pytest
 
 from perf_tests.hardware.limits import COLLECTIVES
 from perf_tests.records.record import Json
-from tests.support.launch import Launch
-from tests.support.ranks import ranks_launched_once
+from tests.support.launch import Launch, launch_ranks
 
 PLAIN = "test_full_step[tiny-ctx8-fp32-naive]"
 ALONE, DDP, DDP_OF_THREE = (f"test_full_step[tiny-ctx8-fp32-naive-ddp-world{world}]" for world in (1, 2, 3))
 FSDP2, FSDP2_BF16 = (f"test_full_step[tiny-ctx8-fp32-naive-{way}-world2]" for way in ("fsdp2", "fsdp2-bf16"))
 SIZES = ("10B", "4KB", "40KB", "4MB")
-
-both = ranks_launched_once(
-    "--parallel=none,ddp,fsdp2,fsdp2-bf16", "--world=1,2,3", "--phase=full_step", "--rounds=3",
-    "--collective=all", f"--message-size={','.join(SIZES)}",
-)  # fmt: skip
-
-WAYS = ("zero1-world2", "fsdp2-world2", "fsdp2-world2-no-reshard")
 PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer")
+SENDING = {
+    "zero1-world2": ("backward", "forward_backward", "optimizer"), "fsdp2-world2": PHASES,
+    "fsdp2-world2-no-reshard": PHASES,
+}  # fmt: skip
+"""Phases with gathers or reductions of their own, by way."""
 
-of_phases = ranks_launched_once(
-    "--parallel=zero1,fsdp2", "--reshard=yes,no", f"--phase={','.join(PHASES)}",
-)  # fmt: skip
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[Launch]:
+    shares = ("--parallel=none,ddp,fsdp2,fsdp2-bf16", "--world=1,2,3", "--phase=full_step", "--rounds=3")
+    alone = ("--collective=all", f"--message-size={','.join(SIZES)}")
+    return launch_ranks(tmp_path_factory.mktemp("both"), *shares, *alone)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +45,10 @@ def info_of(lead: Launch, name: str) -> Json:
 def test_rank_0_prints_and_saves_and_the_other_is_silent(both: list[Launch]) -> None:
     lead, other = both
     assert (lead.exit_code, other.exit_code) == (0, 0), lead.output + other.errors
-    assert "Saved" in lead.output
-    assert "warnings" not in lead.output
-    assert other.output == other.errors == ""
+    assert [words for words in ("Saved", "- ranks -", "- collectives -") if words not in lead.output] == []
+    assert ("warnings" in lead.output, other.output, other.errors) == (False, "", "")
     assert (len(lead.records), lead.journals) == (1, [])
     assert lead.record["machine_info"]["torch"]["ranks"] == {"ranks_per_node": 2, "nccl": None, "peer_access": None}
-    assert "- ranks -" in lead.output
-    assert "- collectives -" in lead.output
     assert int(re.findall(r"(\d+)% in rounds that show what communication costs", lead.output)[0]) > 0
 
 
@@ -89,49 +87,43 @@ def test_the_ceiling_and_the_efficiency_are_held_against_one_rank(lead: Launch) 
     assert two["scaling_efficiency"] == pytest.approx(two[rate] / 2 / one[rate])
 
 
-@pytest.mark.parametrize("name", [DDP, FSDP2, FSDP2_BF16])
-def test_exposed_communication_is_the_median_difference_to_the_step_without_it(name: str, lead: Launch) -> None:
-    info = info_of(lead, name)
-    pairs = list(zip(info["seconds_with_communication"], info["seconds_without_communication"], strict=True))
-    assert len(pairs) == 3
-    assert info["exposed_communication_seconds"] == median(with_it - without for with_it, without in pairs)
+def test_exposed_communication_is_the_median_difference_to_the_step_without_it(lead: Launch) -> None:
+    for info in (info_of(lead, name) for name in (DDP, FSDP2, FSDP2_BF16)):
+        pairs = list(zip(info["seconds_with_communication"], info["seconds_without_communication"], strict=True))
+        assert len(pairs) == 3
+        assert info["exposed_communication_seconds"] == median(with_it - without for with_it, without in pairs)
 
 
-def sent_by_part(info: Json, whose: str) -> Json:
-    return {part: sent for part, sent in info[f"{whose}sent_by_part"].items() if sent["sent_bytes"]}
+def test_each_part_of_each_phase_sends_what_the_closed_form_says(lead: Launch, tmp_path: Path) -> None:
+    of_phases, _ = launch_ranks(tmp_path, "--parallel=zero1,fsdp2", "--reshard=yes,no", f"--phase={','.join(PHASES)}")
+    cases = [(info_of(lead, name), True) for name in (DDP, FSDP2)]
+    cases += [
+        (info_of(of_phases, f"test_{phase}[tiny-ctx8-fp32-naive-{way}]"), phase in sending)
+        for way, sending in SENDING.items()
+        for phase in PHASES
+    ]
+    for info, sends in cases:
+        sent, predicted = (
+            {part: of_part for part, of_part in info[of].items() if of_part["sent_bytes"]}
+            for of in ("sent_by_part", "predicted_sent_by_part")
+        )
+        assert (sent, info["sent_bytes"]) == (predicted, info["predicted_sent_bytes"])
+        assert (info["sent_bytes"] > 0) is sends
+    for info, _ in cases[:2]:
+        assert sum(of_part["sent_bytes"] for of_part in info["sent_by_part"].values()) == info["sent_bytes"]
 
 
-@pytest.mark.parametrize("name", [DDP, FSDP2])
-def test_each_part_of_a_step_sends_the_predicted_messages(name: str, lead: Launch) -> None:
-    info = info_of(lead, name)
-    assert sent_by_part(info, "") == sent_by_part(info, "predicted_")
-    assert info["sent_bytes"] == info["predicted_sent_bytes"] > 0
-    assert sum(part["sent_bytes"] for part in info["sent_by_part"].values()) == info["sent_bytes"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("phase", PHASES)
-def test_each_phase_sends_what_the_closed_form_says_of_its_parts(phase: str, way: str, of_phases: list[Launch]) -> None:
-    info = info_of(of_phases[0], f"test_{phase}[tiny-ctx8-fp32-naive-{way}]")
-    assert sent_by_part(info, "") == sent_by_part(info, "predicted_")
-    assert info["sent_bytes"] == info["predicted_sent_bytes"]
-    # A pass with gathers or reductions of its own sends something.
-    sends = phase in {"zero1-world2": ("backward", "forward_backward", "optimizer")}.get(way, PHASES)
-    assert (info["sent_bytes"] > 0) is sends
-
-
-@pytest.mark.parametrize("collective, times_bus", [("all_reduce", 1.0), ("all_gather", 0.5), ("reduce_scatter", 0.5)])
-def test_a_collective_has_the_bandwidths_of_nccl_tests(collective: str, times_bus: float, lead: Launch) -> None:
-    name = f"test_collective[{collective}-40KB-world2]"
-    info, seconds = info_of(lead, name), lead.measured[name]["stats"]["median"]
-    assert info["algorithm_bytes_per_second"] == pytest.approx(40_000 / seconds)
-    assert info["bus_bytes_per_second"] == pytest.approx(times_bus * info["algorithm_bytes_per_second"])
-    assert len(info["rank_seconds"]) == 2
-    assert (info["collective"], info["message_bytes"], info["backend"]) == (collective, 40_000, "gloo")
-    cut = "all_gather-10B-world2"
-    assert info_of(lead, f"test_collective[{cut}]")["exchanged_bytes"] == 8, "what ranks cannot divide is cut"
-    (link,) = (link for link in lead.record["links"] if (link["collective"], link["world"]) == (collective, 2))
-    assert link["sizes"] == len(SIZES)
-    assert link["latency_seconds"] >= 0
+def test_a_collective_has_the_bandwidths_of_nccl_tests(lead: Launch) -> None:
     names = {f"test_collective[{each}-{size}-world{world}]" for each in COLLECTIVES for size in SIZES for world in "12"}
     assert names <= lead.measured.keys()
+    for collective, times_bus in (("all_reduce", 1.0), ("all_gather", 0.5), ("reduce_scatter", 0.5)):
+        row = lead.measured[f"test_collective[{collective}-40KB-world2]"]
+        info = row["extra_info"]
+        assert info["algorithm_bytes_per_second"] == pytest.approx(40_000 / row["stats"]["median"])
+        assert info["bus_bytes_per_second"] == pytest.approx(times_bus * info["algorithm_bytes_per_second"])
+        assert len(info["rank_seconds"]) == 2
+        assert (info["collective"], info["message_bytes"], info["backend"]) == (collective, 40_000, "gloo")
+        (link,) = (link for link in lead.record["links"] if (link["collective"], link["world"]) == (collective, 2))
+        assert (link["sizes"], link["latency_seconds"] >= 0) == (len(SIZES), True)
+    cut = "test_collective[all_gather-10B-world2]"
+    assert info_of(lead, cut)["exchanged_bytes"] == 8, "what ranks cannot divide is cut"

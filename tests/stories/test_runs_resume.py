@@ -1,13 +1,12 @@
 """Runs that end before their time, in real launches: nothing finished is lost, and what goes on ends in one record.
 
-Seventeen launches: signals, a case that hangs, two runs at once, and a grid in slices of time and in shares.
+Sixteen launches: signals, two runs at once, and a grid in slices of time and in shares.
 """
 
 import json
 import re
 import shlex
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,23 +15,9 @@ from perf_tests.__main__ import main
 from perf_tests.records.record import Json, identity_of
 from perf_tests.verbs.run import of_pytest
 from tests.support.forked_python import forked_python
-from tests.support.launch import (
-    ALL_THREE,
-    MODELS,
-    THREE_CASES,
-    Launch,
-    copied,
-    finish,
-    finished,
-    journal_of,
-    launch,
-    launched_once,
-    record_files,
-    start,
-    start_command,
-    suite,
-)
+from tests.support.launch import MODELS, THREE_CASES, Launch, finish, launch, launched_once, start_command, suite, until
 
+ALL_THREE = {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16, 24)}
 AT_8, AT_16 = (f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16))
 DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
 WAITS_AT_16 = (f"--model={MODELS}:WaitsAt16", *THREE_CASES)
@@ -53,13 +38,13 @@ def test_a_signal_ends_a_run_by_its_exit_code_and_loses_only_the_case_in_flight(
     sent: str, exit_code: int, began: int, ended: dict[str, Launch]
 ) -> None:
     assert ended[sent].exit_code == exit_code, ended[sent].output + ended[sent].errors
-    assert (ended[sent].records, finished(ended[sent])) == ([], {AT_8})
-    in_flight = sum(count for case, count in journal_of(ended[sent]).starts.items() if case.endswith(AT_16))
+    assert (ended[sent].records, ended[sent].finished) == ([], {AT_8})
+    in_flight = sum(count for case, count in ended[sent].journal.starts.items() if case.endswith(AT_16))
     assert in_flight == began, "only a kill may have been the fault of its case"
 
 
 def test_the_command_that_an_interrupted_run_prints_completes_it(ended: dict[str, Launch]) -> None:
-    interrupted, before = ended["SIGINT"], journal_of(ended["SIGINT"]).benchmarks
+    interrupted, before = ended["SIGINT"], ended["SIGINT"].journal.benchmarks
     pytest_name, *arguments = shlex.split(interrupted.output.partition("resume with `")[2].partition("`")[0])
     completed = finish(start_command((forked_python(), "-m", pytest_name, *arguments)), interrupted.storage, exits=0)
     assert "1 of 3 cases were done" in completed.output
@@ -70,7 +55,7 @@ def test_the_command_that_an_interrupted_run_prints_completes_it(ended: dict[str
 
 
 def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, Launch], tmp_path: Path) -> None:
-    storage = copied(ended["SIGKILL"], tmp_path)
+    storage = ended["SIGKILL"].copied(tmp_path)
     again, last = (launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGSEGV") for _ in range(2))
     assert (again.exit_code, last.exit_code) == (-signal.SIGSEGV, 1)
     assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
@@ -79,7 +64,7 @@ def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, La
 
 
 def test_a_case_killed_twice_is_the_users_to_decide(ended: dict[str, Launch], tmp_path: Path) -> None:
-    storage = copied(ended["SIGKILL"], tmp_path)
+    storage = ended["SIGKILL"].copied(tmp_path)
     launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
     third = launch(storage, *DIES_AT_16, "--resume", exits=1)
     assert third.records == []
@@ -88,22 +73,12 @@ def test_a_case_killed_twice_is_the_users_to_decide(ended: dict[str, Launch], tm
     assert (saved.journals, saved.outcomes[AT_16]["outcome"]) == ([], "process_died")
 
 
-def test_a_run_goes_on_after_a_case_that_hangs(tmp_path: Path) -> None:
-    never = str(tmp_path / "never")
-    hung = launch(tmp_path, *WAITS_AT_16, "-p", "tests.support.impatient_at_16", PLANTED_GATE=never)
-    assert (hung.exit_code, hung.journals, {*hung.measured}) == (1, [], ALL_THREE - {AT_16})
-    assert {name: row["outcome"] for name, row in hung.outcomes.items()} == {AT_16: "timed_out"}
-
-
 def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Path) -> None:
     """They would slow each other; resuming would be to take the first one's journal away."""
     gate = tmp_path / "gate"
-    first = start(tmp_path, *WAITS_AT_16, PLANTED_GATE=str(gate))
+    first = start_command(suite(tmp_path, *WAITS_AT_16), PLANTED_GATE=str(gate))
     try:
-        deadline = time.monotonic() + 120
-        while not any(AT_8 in path.read_text() for path in tmp_path.glob("*/journal-*")):
-            assert time.monotonic() < deadline, "the first run never finished a case"
-            time.sleep(0.05)
+        until(lambda: any(AT_8 in path.read_text() for path in tmp_path.glob("*/journal-*")))
         (journal,) = tmp_path.glob("*/journal-*")
         second = launch(tmp_path, *WAITS_AT_16, "--resume", exits=4)
     finally:
@@ -136,22 +111,22 @@ def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_p
     opening = first.output.partition("No interrupted run of this machine to resume; this is a new run.")
     assert "test_forward.py" not in opening[0].partition("collected")[2]
     assert "test_forward.py" in opening[2], "it is said before the first case"
-    assert len(finished(first)) == 4
-    second = launch(copied(first, tmp_path), *slow, "--time-limit=2.6", exits=0)
+    assert len(first.finished) == 4
+    second = launch(first.copied(tmp_path), *slow, "--time-limit=2.6", exits=0)
     assert (cases(second.record), second.journals) == (cases(whole.record), [])
     assert len(cases(whole.record)["passes"]) == 2
 
 
 def test_shards_make_the_record_of_one_go(whole: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    storage = copied(whole, tmp_path)
+    storage = whole.copied(tmp_path)
     for share in (1, 2):
         shard = launch(storage, *GRID, f"--shard={share}/2", "--benchmark-compare", "--resume", exits=0)
         assert "4 cases of these axes not selected, so not reported as missing." in shard.output
-    paths = record_files(storage)[1:]
+    paths = shard.paths[1:]
     before = [path.read_bytes() for path in paths]
     assert main(["merge", *map(str, paths), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["cases"] == 8
-    assert record_files(storage)[3:] == [Path(said["record"])]
+    assert shard.paths[3:] == [Path(said["record"])]
     assert cases(json.loads(Path(said["record"]).read_bytes())) == cases(whole.record)
     assert [path.read_bytes() for path in paths] == before

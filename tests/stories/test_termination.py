@@ -8,23 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import pytest
 
 from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.workers import WorkerProcess, start_worker
-from perf_tests.records.journal import Journal, read_journal
-from perf_tests.run.ends import TimedOutError, quarantine
-from perf_tests.run.termination import TerminatedError, Termination
+from perf_tests.records.journal import Journal
+from perf_tests.run import ends, termination
 from tests.stories.test_passes import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
-from tests.support.launch import ROOT, inherited
+from tests.support.launch import ROOT, contents_of, inherited, until
 from tests.support.orphans import VARIABLE, orphans
 from tests.support.synthetic import BACKWARD, FORWARD, timed
 
@@ -89,7 +88,7 @@ def test_sigterm_ends_the_wait_for_a_worker_once_and_not_the_worker(worker: Work
             worker.process.terminate()
             cleaned_up.append(worker)
 
-    with handling(signal.SIGTERM, Termination().note), pytest.raises(TerminatedError):
+    with handling(signal.SIGTERM, termination.Termination().note), pytest.raises(termination.TerminatedError):
         wait()
     assert cleaned_up
     with pytest.raises(subprocess.TimeoutExpired):
@@ -138,9 +137,7 @@ def test_a_worker_at_work_and_its_forks_end_at_once_when_the_run_is_killed(tmp_p
     (tmp_path / "busy.py").write_text(BUSY)
     marked = inherited(PYTHONPATH=str(ROOT), **{VARIABLE: "a test of this"})
     with subprocess.Popen([sys.executable, "-c", STARTER], cwd=tmp_path, env=marked, stdin=subprocess.PIPE) as starter:
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("worker-*"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: len(list(tmp_path.glob("worker-*"))) == 2)
         running = orphans("a test of this", patience_seconds=0)
         starter.kill()
     assert len(running) == 3
@@ -158,13 +155,13 @@ for task in end.makefile("rb"):
 
 def test_what_a_worker_answers_too_late_is_not_taken_for_the_next_answer(tmp_path: Path) -> None:
     def raise_error(number: int, frame: object) -> None:
-        raise TimedOutError
+        raise ends.TimedOutError
 
     write_worker(tmp_path, ECHO)
     with handling(signal.SIGALRM, raise_error), worker_in(tmp_path) as worker:
         assert worker.ask({"seconds": 0}) == {"seconds": 0}
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(TimedOutError):
+        with pytest.raises(ends.TimedOutError):
             worker.ask({"seconds": 1})
         assert worker.ask({"seconds": 0}) == {"seconds": 0}
 
@@ -185,12 +182,9 @@ re.match("(a*)*b", "a" * 99)  # keeps the interpreter to itself
 def test_a_process_that_could_not_even_end_itself_tells_the_next_one(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", HOLDS_PYTHON, str(tmp_path)], timeout=60).returncode == 1
     (path,) = tmp_path.glob("journal-*")
-    contents, journal = read_journal(path), Journal.reopen(path)
-    assert contents is not None
-    assert journal is not None
+    contents, journal = contents_of(path), cast(Journal, Journal.reopen(path))
     item = benchmark(language_model_case(), nodeid=FORWARD)
-    assert quarantine([item], MeasuringSession(journal, contents, Progress(None))) == []
+    assert ends.quarantine([item], MeasuringSession(journal, contents, Progress(None))) == []
     journal.close()
-    again = read_journal(path)
-    assert again is not None
+    again = contents_of(path)
     assert ([row["outcome"] for row in again.outcomes], again.benchmarks) == (["timed_out"], [timed(BACKWARD)])

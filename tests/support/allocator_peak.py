@@ -16,6 +16,7 @@ from perf_tests.passes.memory_watch import allocator_trace
 from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.predict.counters import Counters, counters_of
 from perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
+from tests.support import traced_rounds
 
 PEAK_LIMIT = 0.001
 """Share by which a predicted peak may be off: tensors of a few bytes are not counted."""
@@ -36,27 +37,12 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
 
 def rounds(training: Training, tokens_BT: torch.Tensor) -> dict[str, Callable[[], object]]:
     """A round of each phase, its set-up included."""
+    phases = traced_rounds.rounds(training, tokens_BT)
 
-    def inference() -> None:
-        with torch.no_grad():
-            training.forward(tokens_BT)
+    def whole(target: Callable[..., object], setup: Callable[[], tuple[object, ...] | None]) -> Callable[[], object]:
+        return lambda: target(*(setup() or ()))
 
-    def backward() -> None:
-        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
-
-    def forward_backward() -> None:
-        logits_BTV = training.forward(tokens_BT)
-        training.backward(training.loss(logits_BTV, tokens_BT))
-
-    plays: tuple[Callable[[], object], ...] = (
-        inference,
-        lambda: training.forward(tokens_BT),
-        backward,
-        forward_backward,
-        lambda: training.step(tokens_BT, tokens_BT),
-        lambda: training.step(tokens_BT, tokens_BT),
-    )
-    return dict(zip(PHASES, plays, strict=True))
+    return {phase: whole(*phases[FULL_STEP if phase == FIRST_STEP else phase]) for phase in PHASES}
 
 
 def above_standing(counters: Counters) -> int:

@@ -28,14 +28,16 @@ def chromium() -> str | None:
 
 def opened(page: Path, home: Path, address: str = "", scheme: int = LIGHT, driver: str = "") -> tuple[str, list[str]]:
     """(what the page is once its programs have run, what it said on the console); `driver` runs at its end."""
+    words = (f"--blink-settings=preferredColorScheme={scheme}", WAITING)
+    ended = _ended(driven(page, driver) if driver else page, home, *words, address=address)
+    return ended.stdout, [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+
+
+def _ended(page: Path, profile: Path, *words: str, address: str = "") -> subprocess.CompletedProcess[str]:
     browser = chromium()
     assert browser is not None
-    page = driven(page, driver) if driver else page
-    words = [f"--user-data-dir={home}", f"--blink-settings=preferredColorScheme={scheme}", WAITING]
-    ended = subprocess.run(
-        [browser, *OPTIONS, *words, f"{page.as_uri()}{address}"], capture_output=True, text=True, timeout=MOST_SECONDS
-    )
-    return ended.stdout, [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+    typed = [browser, *OPTIONS, f"--user-data-dir={profile}", *words, f"{page.as_uri()}{address}"]
+    return subprocess.run(typed, capture_output=True, text=True, timeout=MOST_SECONDS)
 
 
 def driven(page: Path, driver: str) -> Path:
@@ -58,8 +60,4 @@ PAINTED = """addEventListener("load", () => setTimeout(() => {
 
 def first_paint_seconds(page: Path, profile: Path) -> float:
     """Seconds from the start of loading to the first picture, in real time."""
-    browser = chromium()
-    assert browser is not None
-    words = [browser, *OPTIONS, f"--user-data-dir={profile}", driven(page, PAINTED).as_uri()]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=MOST_SECONDS)
-    return float(title(ended.stdout)) / 1e3
+    return float(title(_ended(driven(page, PAINTED), profile).stdout)) / 1e3

@@ -4,19 +4,8 @@ from pathlib import Path
 
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_sources import LEDGER, ROOT, Counted, Figure, PeakBeside, Sources
-from tests.support.synthetic import (
-    BACKWARD,
-    FORWARD,
-    FULL_STEP,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    timed_collective,
-    traced,
-    warmed,
-    write_record,
-)
+from tests.support import synthetic
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, traced
 
 TIMES = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 COUNTED = Counted(
@@ -43,7 +32,7 @@ def checkout(root: Path) -> Path:
 
 def with_record(root: Path, data: Json, machine: str = "some-machine", number: int = 1) -> Sources:
     """Lay a record beside the tables, and beside others with another number."""
-    write_record(root / ".benchmarks" / machine / f"{number:04}_run.json", data)
+    synthetic.write_record(root / ".benchmarks" / machine / f"{number:04}_run.json", data)
     return Sources(root, COUNTED)
 
 
@@ -62,8 +51,10 @@ def everything() -> Json:
     ]  # fmt: skip
     rows += [timed("forward-256", TIMES, **{**course, "context_length": 256})]
     rows += [
-        timed_attention([seconds * factor * length for seconds in TIMES], phase=f"attention_{phase}", attention=name,
-                        head_dim=16, sequence_length=length, first_round_seconds=9.0)
+        synthetic.timed_attention(
+            [seconds * factor * length for seconds in TIMES], phase=f"attention_{phase}", attention=name, head_dim=16,
+            sequence_length=length, first_round_seconds=9.0,
+        )
         for phase, factor in (("forward", 1.0), ("backward", 2.0))
         for name in ("naive", "compiled", "sdpa")
         for length in (256, 1024)
@@ -74,7 +65,7 @@ def everything() -> Json:
         for way in ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2")
     ]  # fmt: skip
     rows += [timed("optimizer", TIMES, phase="optimizer", **course)]
-    rows += [timed_collective(1_000_000, collective="all_reduce")]
+    rows += [synthetic.timed_collective(1_000_000, collective="all_reduce")]
     of_step = traced(FULL_STEP, phase="full_step", **course)
     region = {"launches": 4, "share_of_kernel_time": 0.5, "seconds": 2.0, "is_backward": True}
     of_step["values"]["regions"] = [
@@ -83,7 +74,7 @@ def everything() -> Json:
     ]
     of_forward = traced(FORWARD, **course)
     of_forward["values"]["idle_gaps"] = {"median_seconds": 3e-6}
-    passes = [of_forward, traced(BACKWARD, phase="backward", **course), of_step, warmed(**course)]
-    passes += [remembered(name, phase=phase, **course)
-               for name, phase in ((FORWARD, "forward"), (BACKWARD, "backward"), (FULL_STEP, "full_step"))]  # fmt: skip
+    passes = [of_forward, traced(BACKWARD, phase="backward", **course), of_step, synthetic.warmed(**course)]
+    of = {"forward": FORWARD, "backward": BACKWARD, "full_step": FULL_STEP}
+    passes += [synthetic.remembered(name, phase=phase, **course) for phase, name in of.items()]
     return {**record(rows), "passes": passes}

@@ -1,11 +1,9 @@
 """Every reader of files: a valid file as its verb gets it, and a call of that verb in this process."""
 
 import gzip
-import io
 import json
 import lzma
 import os
-import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -31,8 +29,7 @@ from perf_tests.records import store
 from perf_tests.records.published import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests.report.comparison import comparison_lines
-from perf_tests.run.after import hold_against_baseline
-from perf_tests.run.before import choose_baseline
+from perf_tests.run import after, before
 from tests.support import example_cases, simulated_launches, synthetic
 from tests.support.damage import CSV, JSON, LINES, PIPED, ROOT, SQLITE, TAR, TOML, Reader
 from tests.support.synthetic_nsys import one_layer
@@ -109,10 +106,6 @@ def shard(share: int, *places: int) -> bytes:
     return encoded({**data, "suite": {**data["suite"], **told}})
 
 
-def trace() -> bytes:
-    return forward_and_backward().text()
-
-
 def database() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return one_layer(Path(folder) / "x.sqlite").read_bytes()
@@ -181,8 +174,8 @@ def compared(words: list[str]) -> int:
     del record["benchmarks"][1:]
     run = Run(gone_counts=True, record=record)
     saving = SavingOptions(Path(words[0]), compare=True)
-    run.baseline = choose_baseline(run, saving, record["machine_info"], store.rows_by_id(record))
-    hold_against_baseline(run, record, saving, SETTINGS)
+    run.baseline = before.choose_baseline(run, saving, record["machine_info"], store.rows_by_id(record))
+    after.hold_against_baseline(run, record, saving, SETTINGS)
     print(*run.notes, *run.verdict_lines, *comparison_lines(run.rows, 120), sep="\n")
     return FINE
 
@@ -194,13 +187,7 @@ def state() -> bytes:
     files = {"findings/facts.json": encoded(ended), "findings/main.json": encoded({**ended, "last_line": "1 passed"}),
              "findings/smoke.json": encoded(ended), "storage/main/m/0001_a.json": launch(1),
              "storage/smoke/m/journal-1.jsonl": journal()}  # fmt: skip
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
+    return TAR.write([[name, "0", "", content.decode()] for name, content in files.items()])
 
 
 def cached_ceilings() -> bytes:
@@ -214,15 +201,9 @@ CEILINGS = Ceilings("this cpu", {"fp32": 1e11}, 1e10, 1e-5, 1e-5, 1e-5, False, "
 
 def predict(words: list[str]) -> int:
     """Predict as `predict --gpu here` does; measuring takes no time."""
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = words[0]
-    try:
-        with mock.patch.object(machine_ceilings, "measured_ceilings", return_value=CEILINGS):
-            return run_verb(["predict", "--gpu", "here", "--head-dim", "16", "--sequence-length", "64"])
-    finally:
-        os.environ.pop("XDG_CACHE_HOME")
-        if before is not None:
-            os.environ["XDG_CACHE_HOME"] = before
+    measured = mock.patch.object(machine_ceilings, "measured_ceilings", return_value=CEILINGS)
+    with measured, mock.patch.dict(os.environ, XDG_CACHE_HOME=words[0]):
+        return run_verb(["predict", "--gpu", "here", "--head-dim", "16", "--sequence-length", "64"])
 
 
 def ranked() -> bytes:
@@ -275,5 +256,5 @@ READERS: dict[str, Reader] = {
                          verb=lambda words: expedition.main(["page", "--out", *words]), writes="expedition.md"),
     "ceilings": Reader("{folder}", "transformer-perf-tests/ceilings-cpu.json", cached_ceilings, JSON,
                        verb=predict, writes="transformer-perf-tests/"),
-    "trace": Reader("kernels {file}", "t.trace.json.gz", trace, JSON, gzip.compress),
+    "trace": Reader("kernels {file}", "t.trace.json.gz", lambda: forward_and_backward().text(), JSON, gzip.compress),
 }  # fmt: skip

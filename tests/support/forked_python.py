@@ -95,7 +95,9 @@ class Server:
                 self._tell_end(ended)
             if self.listener in ready:
                 connection, _ = self.listener.accept()
-                request, descriptors = received(connection)
+                _, descriptors, _, _ = socket.recv_fds(connection, 1, MOST_DESCRIPTORS)
+                with connection.makefile() as requests:
+                    request = json.loads(requests.readline())
                 process = os.fork()
                 if process == 0:
                     return request, descriptors
@@ -113,12 +115,6 @@ class Server:
         os.close(descriptor)
 
 
-def received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    _, descriptors, _, _ = socket.recv_fds(connection, 1, MOST_DESCRIPTORS)
-    with connection.makefile() as requests:
-        return json.loads(requests.readline()), descriptors
-
-
 def run(request: dict[str, Any], descriptors: list[int]) -> None:
     """Run as the Python that was asked for: raises and exits as its program does."""
     os.setpgid(0, request["process_group"])
@@ -134,31 +130,26 @@ def run(request: dict[str, Any], descriptors: list[int]) -> None:
     first = [] if os.environ.get("PYTHONSAFEPATH") else [request["folder"] if option == "-m" else ""]
     sys.path[:0] = [*first, *filter(None, added)]
     sys.argv = [option, *arguments]
-    ending = Ending()
-    atexit.register(ending.leave)
+    exit_code: int | None = None
+
+    def leave() -> None:
+        """Leave, after what the program itself has registered, at once: taking torch apart takes half a second."""
+        if exit_code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(exit_code)
+
+    atexit.register(leave)
     try:
         if option == "-m":
             runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             exec(program, {"__name__": "__main__"})
-        ending.exit_code = 0
+        exit_code = 0
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
-            ending.exit_code = end.code or 0
+            exit_code = end.code or 0
         raise
-
-
-@dataclass
-class Ending:
-    """Leave, after what the program itself has registered, at once: taking torch apart takes half a second."""
-
-    exit_code: int | None = None
-
-    def leave(self) -> None:
-        if self.exit_code is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self.exit_code)
 
 
 def put_in_place(descriptors: list[int], places: list[int]) -> None:

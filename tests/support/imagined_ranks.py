@@ -15,9 +15,7 @@ from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.hardware.clock import CollectiveCounter
-from perf_tests.hardware.limits import BUCKETED, Message
-from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.hardware import clock, limits, torch_private
 from tests.support.example_cases import CPU
 
 ANSWERS_FAKE_TENSORS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
@@ -40,18 +38,18 @@ def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = T
 
 def counted_messages(
     variant: str, config: ModelConfig, world: int, bucket_mb: float | None = None, reshard: bool = True
-) -> list[Message]:
+) -> list[limits.Message]:
     """Every message of a step once DDP has found its buckets; the batch does not matter."""
     with imagined_ranks(world, bucket_mb, reshard) as ranks, ExitStack() as stack:
-        if ANSWERS_FAKE_TENSORS and variant not in BUCKETED:
-            stack.enter_context(FakeTensorMode())
+        if ANSWERS_FAKE_TENSORS and variant not in limits.BUCKETED:
+            stack.enter_context(torch_private.FakeTensorMode())
         model = TransformerLM(config.at_context(2), ATTENTION["naive"].build())
         training = PARALLEL[variant](model, ranks, lambda module: Training(module, PRECISIONS["fp32"], CPU))
         tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
         if isinstance(training.model, DistributedDataParallel):
             training.model.register_comm_hook(ranks.group, _all_reduced)
             training.step(tokens_BT, tokens_BT)
-        counter = stack.enter_context(CollectiveCounter())
+        counter = stack.enter_context(clock.CollectiveCounter())
         training.step(tokens_BT, tokens_BT)
         # DDP tells its buckets once, at the start of its second step.
         return [message for message, dtype in counter.seen if dtype.is_floating_point]

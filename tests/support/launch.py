@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
@@ -30,7 +33,6 @@ SMALL = (
 
 
 THREE_CASES = ("--context=8,16,24", "--phase=forward", "-k=not attention")
-ALL_THREE = {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16, 24)}
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,13 @@ class Launch:
     storage: Path
 
     @property
+    def paths(self) -> list[Path]:
+        """Its records, in the order of their numbers."""
+        return sorted(self.storage.glob("*/*.json"))
+
+    @property
     def records(self) -> list[Json]:
-        return [json.loads(path.read_bytes()) for path in record_files(self.storage)]
+        return [json.loads(path.read_bytes()) for path in self.paths]
 
     @property
     def record(self) -> Json:
@@ -54,6 +61,17 @@ class Launch:
     @property
     def journals(self) -> list[Path]:
         return sorted(self.storage.glob("*/journal-*"))
+
+    @property
+    def journal(self) -> JournalContents:
+        """What the only journal holds."""
+        (path,) = self.journals
+        return contents_of(path)
+
+    @property
+    def finished(self) -> set[str]:
+        """The cases that the only journal holds, by short name."""
+        return {short(case_id) for case_id in self.journal.finished_ids}
 
     @property
     def outcomes(self) -> dict[str, Json]:
@@ -68,27 +86,15 @@ class Launch:
     def measured(self) -> dict[str, Json]:
         return {short(row["fullname"]): row for row in self.record["benchmarks"]}
 
+    def copied(self, folder: Path) -> Path:
+        """What it left, to go on from without touching it."""
+        return Path(shutil.copytree(self.storage, folder / "storage"))
 
-def journal_of(launched: Launch) -> JournalContents:
-    """What the only journal holds."""
-    (journal,) = launched.journals
+
+def contents_of(journal: Path) -> JournalContents:
     contents = read_journal(journal)
     assert contents is not None
     return contents
-
-
-def finished(launched: Launch) -> set[str]:
-    """The cases that the only journal holds, by short name."""
-    return {short(case_id) for case_id in journal_of(launched).finished_ids}
-
-
-def copied(launched: Launch, folder: Path) -> Path:
-    """What the launch left, to go on from without touching it."""
-    return Path(shutil.copytree(launched.storage, folder / "storage"))
-
-
-def record_files(storage: Path) -> list[Path]:
-    return sorted(storage.glob("*/*.json"))
 
 
 def short(case_id: str) -> str:
@@ -132,10 +138,29 @@ def launch(storage: Path, *arguments: str, exits: int | None = None, **environme
     return finish(start(storage, *arguments, **environment), storage, exits)
 
 
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120  # beside others on a busy machine; a hang alone reaches it
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+MANY = """
+import contextlib, io, json, pytest, sys
+ends = []
+for words in json.load(sys.stdin):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        exit_code = pytest.main(words)
+    ends.append([int(exit_code), output.getvalue(), errors.getvalue()])
+json.dump(ends, sys.stdout)
+"""
+
+
 def launch_all(launches: Iterable[Sequence[str]], cwd: Path = ROOT) -> list[tuple[int, str, str]]:
     """The exit code, output and errors of each, started one after another in one process, which imports torch once."""
     process = subprocess.run(
-        [forked_python(), "-m", "tests.support.many_launches"],
+        [forked_python(), "-c", MANY],
         cwd=cwd, env=inherited(PYTHONPATH=str(ROOT)), input=json.dumps(list(launches)), capture_output=True, text=True,
         timeout=300, check=True,
     )  # fmt: skip
@@ -152,3 +177,26 @@ def launched_once(
         return launch(tmp_path_factory.mktemp("launched"), *arguments, exits=exits, **environment)
 
     return launched
+
+
+# The suite on several ranks, started side by side as torchrun starts them, without its agent.
+
+OF_MODELS = "-k=not attention"
+
+
+def launch_ranks(
+    storage: Path, *arguments: str, world: int = 2, of_rank: Sequence[Sequence[str]] = ((), ()), **environment: str
+) -> list[Launch]:
+    """How each rank ended; `of_rank` are further arguments of one rank.
+
+    Without the line that gloo writes of each connection before torch 2.11, past Python.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
+    processes = [
+        start(storage, OF_MODELS, *arguments, *of_rank[rank], RANK=str(rank), **address, **environment)
+        for rank in range(world)
+    ]
+    ended = [finish(process, storage) for process in processes]
+    return [replace(rank, output=re.sub(r"^\[Gloo\] .*\n", "", rank.output, flags=re.MULTILINE)) for rank in ended]

@@ -1,6 +1,9 @@
 """What each rank of a test runs, in a process of its own."""
 
+import time
 from collections.abc import Sequence
+from typing import Any
+from unittest.mock import Mock
 
 import torch
 import torch.distributed as dist
@@ -10,10 +13,12 @@ from torch.distributed.tensor import DTensor
 from model.attention import naive_attention
 from model.parallel import PARALLEL, Ranks, share
 from model.precision import PRECISIONS
+from model.regions import region
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import RMSNorm, TransformerLM
 from numerics_tests.harness import tiny
+from perf_tests.bench.ranks import RankClock, messages_by_region, values_by_part
 from perf_tests.hardware.clock import CollectiveCounter
 from perf_tests.hardware.limits import Message
 
@@ -97,3 +102,42 @@ def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """Each storage once."""
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}.values())
+
+
+# What the clock of several ranks reads.
+
+
+def clock_of(group: dist.ProcessGroup) -> RankClock:
+    clock = RankClock(Mock(**{"record_event.return_value": None}))
+    clock.group = group
+    return clock
+
+
+def readings(group: dist.ProcessGroup, late_seconds: float, slow_seconds: float) -> dict[str, list[float]]:
+    """Readings of three rounds with an exchange each; rank 1 arrives late, and works slowly after the exchange."""
+    clock, is_last = clock_of(group), dist.get_rank(group) == 1
+    starts = []
+    for _ in range(3):
+        time.sleep(late_seconds * is_last)
+        clock.begin_round()
+        starts.append(clock())
+        dist.all_reduce(torch.zeros(1), group=group)
+        time.sleep(slow_seconds * is_last)
+        clock.wall_seconds.append(clock() - starts[-1])
+    return {"starts": starts, "seen": clock.wall_seconds, "own": clock.rank_seconds, "now": [clock.now()]}
+
+
+def gathered(group: dist.ProcessGroup) -> list[list[float]]:
+    return clock_of(group).from_all([float(dist.get_rank(group)), 7.0])
+
+
+def sent_outside_and_inside(group: dist.ProcessGroup) -> dict[str, Any]:
+    """Two messages in the backward pass, one of whole numbers, and one outside of any part."""
+
+    def send() -> None:
+        dist.all_reduce(torch.zeros(3), group=group)
+        with region("backward"):
+            dist.all_reduce(torch.zeros(5), group=group)
+            dist.all_reduce(torch.zeros(5, dtype=torch.int64), group=group)
+
+    return values_by_part(messages_by_region(send), dist.get_world_size(group))

@@ -412,3 +412,58 @@ class OfRankOne(Healthy):
                 time.sleep(600)
             case "death":
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+# Models with one unusual part each, which a figure or a check must not overlook.
+
+
+class FrozenEmbedding(Averaging):
+    """Trains its head alone."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, width=32)
+        self.embedding.requires_grad_(False)
+
+
+class BufferedEmbedding(FrozenEmbedding):
+    """The same model, where the frozen matrix is not a parameter."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        weight = self.embedding.weight.detach()
+        del self.embedding.weight
+        self.embedding.register_buffer("weight", weight)
+
+
+class Convolving(Averaging):
+    """Its tokens are mixed by a convolution in groups, which may be a transposed one."""
+
+    def __init__(self, config: ModelConfig, groups: int = 1, kind: str = "Conv1d") -> None:
+        super().__init__(config, width=8)
+        self.mixing = getattr(nn, kind)(8, 8, 3, groups=groups, bias=False)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        mixed = self.mixing(nn.functional.pad(self.embedding(tokens_BT).mT, (2, 0)))[..., : tokens_BT.shape[1]]
+        return self.head(mixed.mT)
+
+
+class ConvolvingFrozen(Convolving):
+    """Its convolution's input needs no gradient."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding.requires_grad_(False)
+
+
+class Dropping(Averaging):
+    """Drops out a half of each token, which it predicts the next from alone."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(self.embedding(tokens_BT), training=self.training))
+
+
+class DroppingOfAll(Averaging):
+    """Drops out a half of the mean of all tokens so far."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(tokens_BT), training=self.training)

@@ -6,13 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import ASGD, LBFGS, SGD, Optimizer
 
 Named = list[tuple[str, nn.Parameter]]
 
 
-def healthy(named_parameters: Named) -> Optimizer:
-    return SGD([parameter for _, parameter in named_parameters], lr=0.1, momentum=0.9, foreach=False)
+def of(kind: Callable[..., Optimizer], **options: Any) -> Callable[[Named], Optimizer]:
+    """A factory of this kind."""
+    return lambda named_parameters: kind([parameter for _, parameter in named_parameters], **options)
+
+
+healthy = of(SGD, lr=0.1, momentum=0.9, foreach=False)
+averaged_descent = of(ASGD, lr=0.1, foreach=False)
+"""The rate of a step comes from the step before."""
+needs_a_closure = of(LBFGS)
 
 
 def raises(named_parameters: Named) -> Optimizer:
@@ -53,28 +60,31 @@ def one_group_without_a_learning_rate(named_parameters: Named) -> Optimizer:
     return optimizer
 
 
-def averaged_descent(named_parameters: Named) -> Optimizer:
-    """The rate of a step comes from the step before."""
-    return torch.optim.ASGD([parameter for _, parameter in named_parameters], lr=0.1, foreach=False)
-
-
 class WithoutWords(SGD):
     def step(self, closure: Any = None) -> Any:
         assert closure is not None
 
 
-def fails_without_words(named_parameters: Named) -> Optimizer:
-    return WithoutWords([parameter for _, parameter in named_parameters], lr=0.1)
-
-
-def needs_a_closure(named_parameters: Named) -> Optimizer:
-    return torch.optim.LBFGS([parameter for _, parameter in named_parameters])
+fails_without_words = of(WithoutWords, lr=0.1)
 
 
 def by_name(named_parameters: Named) -> Optimizer:
     """Refuses names that only a compiled module gives its parameters."""
     assert all(not name.startswith("_orig_mod") for name, _ in named_parameters)
     return healthy(named_parameters)
+
+
+class NeverExpectsFrozen(SGD):
+    """Descent that never expects the gradient of a frozen parameter."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        if any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters):
+            raise ValueError("a frozen parameter has a gradient")
+        super().step()
+
+
+refuses_frozen = of(NeverExpectsFrozen, lr=0.1, foreach=False)
 
 
 class Descent(Optimizer):

@@ -15,7 +15,7 @@ from typing import NoReturn
 def main() -> NoReturn:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(Path(sys.argv[0]).with_name("socket")))
-    descriptors = inherited_descriptors()
+    descriptors = list(filter(is_inherited, map(int, os.listdir("/proc/self/fd"))))
     request = {
         "arguments": sys.argv[1:],
         "descriptors": descriptors,
@@ -40,16 +40,12 @@ def main() -> NoReturn:
     os._exit(exit_code)
 
 
-def inherited_descriptors() -> list[int]:
+def is_inherited(descriptor: int) -> bool:
     """Python opens its own so that no other program inherits them."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.get_inheritable(int(name)):
-                found.append(int(name))
-        except OSError:  # the folder that was listed
-            continue
-    return found
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # the folder that was listed
+        return False
 
 
 if __name__ == "__main__":

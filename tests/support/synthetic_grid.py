@@ -5,16 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from perf_tests.records.record import Json, identity_of
-from tests.support.synthetic import (
-    attention_identity,
-    record,
-    remembered,
-    timed,
-    timed_attention,
-    traced,
-    untimed,
-    warmed,
-)
+from tests.support import synthetic
 
 SHAPES = {
     "small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
@@ -53,7 +44,7 @@ def grid_record(
             "optimizer": "foreach" if phase == "full_step" else None,
         }  # fmt: skip
         if peak > CARD_BYTES:
-            return untimed(case_id, reason=f"{peak / 2**30:.1f} GiB asked, 79.2 GiB left", **identity)
+            return synthetic.untimed(case_id, reason=f"{peak / 2**30:.1f} GiB asked, 79.2 GiB left", **identity)
         floor, least = LAUNCHES_PER_LAYER * layers * LAUNCH_SECONDS * PHASES[phase], flops / RATES[precision]
         seconds = rounds(max(floor, 1.4 * least))
         facts: Json = {
@@ -63,24 +54,24 @@ def grid_record(
             "kernel_launches": LAUNCHES_PER_LAYER * layers, "bytes_touched": int(peak), "warmup_rounds": 5,
             "float32_matmul_precision": "highest", "cpu_seconds": seconds, "device_seconds": seconds,
         }  # fmt: skip
-        return timed(case_id, seconds, **identity, **facts)
+        return synthetic.timed(case_id, seconds, **identity, **facts)
 
     def of_attention(width: int, length: int, name: str, way: str) -> Json:
         squares, labels = 8 * length**2 * 4, {"phase": f"attention_{way}", "head_dim": width, "sequence_length": length}
         if name == "naive" and length == 16384 and way == "backward":
             told = {"id": f"lost[{width}]", "outcome": "out_of_memory", "reason": "8.0 GiB asked, 3.1 GiB left"}
-            return {**attention_identity(**labels, attention=name, device="cuda"), **told}
+            return {**synthetic.attention_identity(**labels, attention=name, device="cuda"), **told}
         slower = (2.4 if way == "backward" else 1.0) / SPEEDS[name]
         seconds = rounds(max(4e-5, squares * (2 + width / 32) / 1.5e12) * slower)
         peak = squares * (2 if name == "naive" else 1) if name != "sdpa" else 8 * length * width * 16
         facts = {"peak_allocated_bytes": peak, "warmup_rounds": 5, "cpu_seconds": seconds, "device_seconds": seconds}
-        return timed_attention(seconds, **labels, attention=name, device="cuda", **facts)
+        return synthetic.timed_attention(seconds, **labels, attention=name, device="cuda", **facts)
 
     cases = [of_model(*one) for one in product(sizes, contexts, RATES, PHASES)]
     cases += [of_attention(*one) for one in product(widths, lengths, SPEEDS, ("forward", "backward"))]
     measured, others = ([case for case in cases if ("stats" in case) == is_timed] for is_timed in (True, False))
     written = f"2030-{1 + number // 28 % 12:02}-{1 + number % 28:02}T{number // 336:02}:00:00+00:00"
-    return record(measured, others, written, gpu={"name": "Invented GPU", "driver": "1.2"}, device="cuda")
+    return synthetic.record(measured, others, written, gpu={"name": "Invented GPU", "driver": "1.2"}, device="cuda")
 
 
 def with_every_pass(data: Json, moments: int = 1000) -> Json:
@@ -88,6 +79,10 @@ def with_every_pass(data: Json, moments: int = 1000) -> Json:
     passes = []
     for row in data["benchmarks"]:
         name, peak = row["fullname"], row["extra_info"].get("peak_allocated_bytes") or 2**30
-        found = traced(name), remembered(name, peak, moments), warmed(name, row["stats"]["median"])
+        found = (
+            synthetic.traced(name),
+            synthetic.remembered(name, peak, moments),
+            synthetic.warmed(name, row["stats"]["median"]),
+        )
         passes += [{**one, "identity": identity_of(row)} for one in found]
     return {**data, "passes": passes}
