@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from pathlib import Path
-from typing import cast
 
 from perf_tests.phases import FINE, RefusalError, UsageError
 from perf_tests.records import store
@@ -106,15 +105,17 @@ def merged(records: Sequence[store.StoredRecord]) -> Json:
         "merged_from": [shard.record.name for shard in shards],
         "merged_runs": [run_of(shard.record.data) for shard in shards],
     }
-    record: Json = {
-        **first.record.data,
-        "benchmarks": rows("benchmarks", "fullname"),
-        "outcomes": rows("outcomes", "id"),
-        "passes": rows("passes", "id"),
-        "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
-        "suite": suite,
-    }
-    return cast(Json, without_nan(record))
+    record: Json = without_nan(
+        {
+            **first.record.data,
+            "benchmarks": rows("benchmarks", "fullname"),
+            "outcomes": rows("outcomes", "id"),
+            "passes": rows("passes", "id"),
+            "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
+            "suite": suite,
+        }
+    )
+    return record
 
 
 def _shard(record: store.StoredRecord) -> Shard:
