@@ -27,19 +27,8 @@ from typing import Literal
 
 from perf_tests.bench.workers import end_with_starter, last_words
 from perf_tests.gate.verdicts import SAME_PROGRAM, RunVerdict, Verdict, judge
-from perf_tests.interleaved.sides import (
-    LEFT_OUT,
-    MEASURING_CODE,
-    BesideAnotherError,
-    Commit,
-    TreeError,
-    alone,
-    copy_measuring_code,
-    environment_of_git,
-    environment_without_the_suite,
-    find_commit,
-    run_git,
-)
+from perf_tests.interleaved import sides
+from perf_tests.interleaved.sides import Commit, alone, copy_measuring_code, find_commit, run_git
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE, InterruptedByUserError, RefusalError, UsageError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, printable, table
@@ -224,7 +213,7 @@ class Judge:
         clone, options, is_ours = self.clone, self.asked.options, self.theirs is None
         subject = git(clone, "log", "-1", "--format=%s", commit)
         is_read = any(word.startswith("--model") for word in options)
-        left_out = (*MEASURING_CODE, *(() if is_read else LEFT_OUT)) if is_ours else ()
+        left_out = (*sides.MEASURING_CODE, *(() if is_read else sides.LEFT_OUT)) if is_ours else ()
         passed_over = [f":(exclude){name}" for name in left_out]
         for known in (Judged(self.good, "", "not slower"), *self.steps):
             # A commit that differs in nothing that a benchmark runs has the verdict of the other.
@@ -285,7 +274,7 @@ class Judge:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "perf_tests.bisect", *command],
             cwd=start if start.is_dir() else self.clone,
-            env={**environment_of_git(), "PYTHONPATH": path},
+            env={**sides.environment_of_git(), "PYTHONPATH": path},
             stdin=subprocess.PIPE,  # until it closes, with this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -391,9 +380,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         repository = _repository(asked.options)
         found = search(repository.root, asked, _tell, theirs=None if repository.holds_suite else repository)
-    except TreeError as error:
+    except sides.TreeError as error:
         raise UsageError(error) from error
-    except (BesideAnotherError, OSError) as error:
+    except (sides.BesideAnotherError, OSError) as error:
         raise RefusalError(error) from error
     except KeyboardInterrupt as error:
         raise InterruptedByUserError("Interrupted; the repository is as it was.") from error
@@ -455,4 +444,4 @@ def _tell(news: str | Judged) -> None:
 
 if __name__ == "__main__":
     end_with_starter(outlives_exec=True)
-    os.execvpe(sys.argv[1], sys.argv[1:], environment_without_the_suite())
+    os.execvpe(sys.argv[1], sys.argv[1:], sides.environment_without_the_suite())
