@@ -20,21 +20,20 @@ from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records import record as recorded
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
-from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Value, collected, identity_of, misshapen
+from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
 from perf_tests.records.store import read_record
 from perf_tests.report.comparison import width
 
 WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
-SENT: Json = {"collectives": Value(lambda value: isinstance(value, dict), "counts"), "sent_bytes": AMOUNT}
+SENT: Json = {"collectives": {}, "sent_bytes": AMOUNT}
 BYTES_BY_PART = Value(
     lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
     "what each part sends",
 )
-POSITIVE = Value(lambda value: not misshapen(value, AMOUNT, "") and value > 0, "a number above 0")
-ROUNDS = Value(lambda value: value != [] and not misshapen(value, [POSITIVE], ""), "seconds of rounds")
+POSITIVE = Value(lambda value: AMOUNT.is_right(value) and value > 0, "a number above 0")
 SHARED = {
     "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
-    "rank_seconds?": OrNull([ROUNDS]),
+    "rank_seconds?": OrNull([Some(POSITIVE)]),
     "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull([NUMBER]),
     "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
     "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
