@@ -47,7 +47,7 @@ pictures: $(INSTALLED)  ## draw the README's picture, the page over an invented 
 	rm -rf .picture && mkdir .picture
 	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import eight_commits; \
 	    eight_commits(Path('.picture'), with_losses=False)"
-	$(BIN)/python -m perf_tests report --storage .picture/.benchmarks -o .picture.html
+	PATH="$(CURDIR)/$(BIN):$$PATH" perf-tests report --storage .picture/.benchmarks -o .picture.html
 	sed -i 's|</head>|<style>$(LEFT_OUT) { display: none !important; }</style></head>|' .picture.html
 	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1160 \
 	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \

@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None, claims: dict[str, Claim] = CLAIMS, 
         print(f"{name}: {claim.sentence} ({where})", flush=True)
         found = claim.measured()
         verdicts.append(verdict_on(claim.limits, found))
-        shown = in_words(claim.limits, found)
+        shown = limits_text(claim.limits, found)
         print(f"{shown}\nclaim {name}: {verdicts[-1]}\n", flush=True)
         keep(evidence, f"| {name} | {shown} | {verdicts[-1]} | {date.today()}, {where} |", list(claims))
     return EXIT_CODES[max(verdicts, key=list(EXIT_CODES).index, default=HOLDS)]
@@ -73,13 +73,13 @@ def listed(claims: dict[str, Claim]) -> str:
 
 
 def verdict_on(limits: dict[str, Limit], found: Figures) -> str:
-    """One figure beyond its limit refutes; a figure that is not there leaves the claim untried."""
+    """Judge figures: one beyond its limit refutes; a figure that is not there leaves the claim untried."""
     if any(not limit.allows(found[figure]) for figure, limit in limits.items() if figure in found):
         return FAILS
     return HOLDS if limits.keys() <= found.keys() else NOT_TRIED
 
 
-def in_words(limits: dict[str, Limit], found: Figures) -> str:
+def limits_text(limits: dict[str, Limit], found: Figures) -> str:
     return "; ".join(
         f"{figure} {f'{found[figure]:.4g}' if figure in found else 'not measured'} ({limit})"
         for figure, limit in limits.items()

@@ -367,7 +367,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _write(path: Path, lines: Sequence[Json]) -> None:
-    """All at once, so that a run which is stopped damages nothing."""
+    """Write all at once, so that a run which is stopped damages nothing."""
     ordered = sorted(lines, key=lambda line: str(line["name"]))
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in ordered)
     write_whole(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
@@ -477,7 +477,7 @@ def worth_with_all_cores() -> dict[str, float]:
 
 
 def of_present_engine(trials: TrialsByProof) -> TrialsByProof:
-    """Its runs, without those that the gate refused; every unchanged run shows what it cost."""
+    """Runs of the present engine, without those that the gate refused; every unchanged run shows what it cost."""
     runs = {**trials, "cost": [*trials["false-alarms"], *trials["cost"]]}
     return {
         proof: [trial for trial in found if trial.engine == PRESENT_ENGINE and trial.says_something]
@@ -737,11 +737,11 @@ def screening_seconds(trial: Trial) -> float:
 
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK in screening."""
-    course = replay_stages(trial.samples, rules_from_settings(trial.samples.header["settings"]))
-    still = course.looks[0].undecided if course.looks else course.screening.candidates
-    measured = course.screening.screened.estimate.count >= FEWEST_PAIRS
-    is_open = np.asarray([case in still for case in course.screening.cases])
-    return int(np.sum(measured & ~is_open & ~course.confirmed.slower))
+    history = replay_stages(trial.samples, rules_from_settings(trial.samples.header["settings"]))
+    still = history.interim[0].undecided if history.interim else history.screening.candidates
+    measured = history.screening.screened.estimate.count >= FEWEST_PAIRS
+    is_open = np.asarray([case in still for case in history.screening.cases])
+    return int(np.sum(measured & ~is_open & ~history.confirmed.slower))
 
 
 def rules_table(trials: TrialsByProof) -> list[str]:

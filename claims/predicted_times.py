@@ -30,7 +30,7 @@ from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.phases import label_of
 from perf_tests.predict.counters import Counters as CaseCounters
 from perf_tests.predict.counters import counters_of
-from perf_tests.predict.difference import HELD_CHANGES, predicted_change
+from perf_tests.predict.difference import CHANGES_IN_RANGE, predicted_change
 from perf_tests.predict.step import kind_of_launches, parts_of
 from perf_tests.records.format import table
 from perf_tests.records.published import published_rows
@@ -121,7 +121,7 @@ class Compared:
         return self.predicted.seconds / self.cell.seconds - 1
 
     @property
-    def is_held(self) -> bool:
+    def is_in_range(self) -> bool:
         """Whether what was measured may lie in the range, as far as the digits printed say."""
         low, high = self.predicted.low_seconds, self.predicted.high_seconds
         return low - self.cell.rounding_seconds <= self.cell.seconds <= high + self.cell.rounding_seconds
@@ -342,11 +342,11 @@ LAUNCH_KINDS = {"forward": limits.FORWARD, "backward": limits.BACKWARD, "attenti
 """The kind of launches by phase. A pass there and back has launches of two kinds and decides neither, and the device
 bounds most of a loop over the parameters."""
 
-HELD_OF_THE_REFERENCE = {
+REFERENCE_IN_RANGE = {
     limits.LAUNCH: (74, 75), limits.LAUNCH_ON_A_TYPICAL_HOST: (142, 147),
     limits.COMPUTE: (101, 101), limits.MEMORY: (22, 22),
 }  # fmt: skip
-"""`HELD` of sources whose models are not known to launch other kernels than the reference."""
+"""`IN_RANGE` of sources whose models are not known to launch other kernels than the reference."""
 
 CLEARLY = 1.35
 """A host decides the time of a case that takes this many times as long as its kernels."""
@@ -396,7 +396,7 @@ def known_hosts() -> dict[str, float]:
     return {
         "mean error of the table of 48": mean(abs(one.error) for found in of_48 for one in found),
         "median error of the others": median_error(validated),
-        "others in their range": mean(one.is_held for one in validated),
+        "others in their range": mean(one.is_in_range for one in validated),
     }
 
 
@@ -429,8 +429,8 @@ def left_out() -> dict[str, float]:
         limits.BY_DO_BENCH: print_by_bound(on_one_sequence), limits.UPDATES: print_by_bound(updates),
     }  # fmt: skip
     stated = [
-        *((by_class[name], counts) for name, counts in limits.HELD.items()),
-        (of_the_reference_held, HELD_OF_THE_REFERENCE),
+        *((by_class[name], counts) for name, counts in limits.IN_RANGE.items()),
+        (of_the_reference_held, REFERENCE_IN_RANGE),
     ]
     device = [one for one in found if one.predicted.bound in (limits.COMPUTE, limits.MEMORY)]
     host = [one for one in found if one.predicted.bound in (limits.LAUNCH, limits.LAUNCH_ON_A_TYPICAL_HOST)]
@@ -441,11 +441,11 @@ def left_out() -> dict[str, float]:
             f"bound by {words}, median error": median_error(one for one in device if one.predicted.bound == bound)
             for words, bound in (("arithmetic", limits.COMPUTE), ("bandwidth", limits.MEMORY))
         },
-        "bound by the device, in range": mean(one.is_held for one in device),
-        "bound by launches, in range": mean(one.is_held for one in host),
-        "attention alone, in range": mean(one.is_held for one in attention),
-        "attention alone by do_bench, in range": mean(one.is_held for one in on_one_sequence),
-        "updates by a loop, in range": mean(one.is_held for one in updates),
+        "bound by the device, in range": mean(one.is_in_range for one in device),
+        "bound by launches, in range": mean(one.is_in_range for one in host),
+        "attention alone, in range": mean(one.is_in_range for one in attention),
+        "attention alone by do_bench, in range": mean(one.is_in_range for one in on_one_sequence),
+        "updates by a loop, in range": mean(one.is_in_range for one in updates),
         "widest range": max(one.predicted.high_seconds / one.predicted.low_seconds for one in host),
         "updates by a loop, median error": median_error(updates),
         **{
@@ -474,14 +474,14 @@ def changes() -> dict[str, float]:
                 change = predicted_change(of_base, of_head, fits[base.author].ceilings_of(base.gpu))
                 ratio = head.seconds / base.seconds
                 digits = sum(cell.rounding_seconds / cell.seconds for cell in (base, head))
-                is_held = change.low * (1 - digits) <= ratio <= change.high * (1 + digits)
-                held[base.author, head.case.precision].append(is_held)
+                is_in_range = change.low * (1 - digits) <= ratio <= change.high * (1 + digits)
+                held[base.author, head.case.precision].append(is_in_range)
     found = [(*names, f"{sum(group)} of {len(group)}") for names, group in sorted(held.items())]
     print("\n".join(table(("left out", "fp32 against", "in range"), found, left=("fp32 against",))))
     every = [one for group in held.values() for one in group]
     return {
         "changes in range": mean(every),
-        "counts in range other than stated": (sum(every), len(every)) != HELD_CHANGES,
+        "counts in range other than stated": (sum(every), len(every)) != CHANGES_IN_RANGE,
     }
 
 
@@ -579,9 +579,9 @@ def print_by_bound(found: Sequence[Compared]) -> dict[str, tuple[int, int]]:
     print(
         "\n".join(table(("bound by", "cells", "median error", "in range"), [(b, *_row(g)) for b, g in groups.items()]))
     )
-    return {bound: (sum(one.is_held for one in group), len(group)) for bound, group in groups.items()}
+    return {bound: (sum(one.is_in_range for one in group), len(group)) for bound, group in groups.items()}
 
 
 def _row(group: Sequence[Compared]) -> tuple[str, str, str]:
-    held = sum(one.is_held for one in group)
+    held = sum(one.is_in_range for one in group)
     return str(len(group)), f"{median(abs(one.error) for one in group):.0%}", f"{held} of {len(group)}"

@@ -143,9 +143,13 @@ CLAIMS = {
         cheats.kill_matrix, 70, needs_quiet_clock=False,
     ),
     "fresh": Claim(
-        "new values in each round change no figure",
-        {"fresh over fixed, lower end": at_least(0.98), "fresh over fixed, upper end": at_most(1.02)},
-        fresh_values.fresh_over_fixed, 60,
+        "new values in each round change no figure by 2 %, but the shortest rounds, which miss a cache",
+        {
+            "fresh over fixed, lower end": at_least(0.98),
+            "fresh over fixed, upper end": at_most(1.02),
+            "compiled forward of 256 tokens, upper end": at_most(1.03),
+        },
+        fresh_values.fresh_over_fixed, 40,
     ),
     "checks": Claim(
         "and with the checks of timed rounds they take a tenth of a case at most, or 0.2 s",

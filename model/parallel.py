@@ -49,7 +49,7 @@ class Ranks:
 
     @property
     def number(self) -> int:
-        """This rank's own, counted from 0 within the group."""
+        """This rank's number, counted from 0 within the group."""
         return dist.get_rank(self.group)
 
     @cached_property

@@ -27,7 +27,7 @@ TOKENS = tiny.tokens().cpu()
 
 @pytest.fixture(autouse=True)
 def on_the_cpu() -> Iterator[None]:
-    """Whatever --device says: nothing here is a number of a device."""
+    """Compute on the CPU, whatever --device says: nothing here is a number of a device."""
     of_the_run = environment.device()
     environment.compute_on(CPU)
     yield

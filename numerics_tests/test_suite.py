@@ -77,7 +77,7 @@ def start(*options: str) -> int:
 
 @pytest.fixture
 def profile_is_kept(pytestconfig: pytest.Config) -> Iterator[None]:
-    """A run inside of this one loads a profile of its own."""
+    """Keep the profile: a run inside of this one loads one of its own."""
     yield
     load_profile(pytestconfig.getoption("hypothesis_profile") or DEFAULT_PROFILE)
 

@@ -105,11 +105,11 @@ class _Output:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with _told():
+        with _raising_output_errors():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        with _told():
+        with _raising_output_errors():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -117,7 +117,7 @@ class _Output:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _raising_output_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from perf_tests.bench.workers import end_with_starter, last_words
+from perf_tests.bench.workers import end_with_starter, last_error_line
 from perf_tests.gate.verdicts import SAME_PROGRAM, RunVerdict, Verdict, judge
 from perf_tests.interleaved import sides
 from perf_tests.interleaved.sides import Commit, alone, copy_measuring_code, find_commit, run_git
@@ -119,7 +119,7 @@ class Found:
 
 
 def search(
-    root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate: Sequence[str] = PYTEST,
+    root: Path, asked: Asked, report: Callable[[str | Judged], None], gate: Sequence[str] = PYTEST,
     theirs: Repository | None = None,
 ) -> Found:  # fmt: skip
     """Find the first commit after GOOD that is slower than GOOD, in the suite's folder or another repository, `theirs`.
@@ -135,7 +135,7 @@ def search(
         _check_order(clone, good, bad)
         suspects = git(clone, "rev-list", f"{good.full_hash}..{bad.full_hash}").splitlines()
         most = len(suspects).bit_length()
-        tell(f"{len(suspects)} commits after {good.typed}: {bad.typed} first, then at most {most}.")
+        report(f"{len(suspects)} commits after {good.typed}: {bad.typed} first, then at most {most}.")
         judging = Judge(Path(folder), root, clone, good.full_hash, asked, gate, theirs)
 
         def judged(commit: str) -> Judged:
@@ -144,7 +144,7 @@ def search(
             except (OSError, SearchError, ValueError) as error:
                 found = Judged(commit, "", "stopped", str(error).rstrip("."))
             judging.steps.append(found)
-            tell(found)
+            report(found)
             if found.state == "stopped":
                 raise SearchError(f"The search stopped at {commit[:12]}: {found.reason}.")
             return found
@@ -156,7 +156,7 @@ def search(
             git(clone, "bisect", "start", "--no-checkout", bad.full_hash, good.full_hash)
         while not {*suspects} <= (known := {step.commit for step in judging.steps}):
             if (commit := git(clone, "rev-parse", "BISECT_HEAD")) in known:
-                raise SearchError(f"git bisect ended before its last commit: {last_words(said)}.")
+                raise SearchError(f"git bisect ended before its last commit: {last_error_line(said)}.")
             word = {"slower": "bad", "not slower": "good"}.get(judged(commit).state, "skip")
             said = run_git(clone, "bisect", word, errors="replace").stderr
             suspects = git(clone, "rev-list", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*").splitlines()
@@ -258,7 +258,7 @@ class Judge:
             return replace(found, effect=row.effect.effect, low=row.effect.low, high=row.effect.high, clock=row.clock)
         # No verdict: because of the commit, which is skipped, or of the machine, where no other would fare better.
         code, collected = self._pytest(f"--against={self.good}", "--collect-only", "--quiet")
-        reason = last_words(collected if code else printed).removeprefix("ERROR: ").removeprefix("E   ")
+        reason = last_error_line(collected if code else printed).removeprefix("ERROR: ").removeprefix("E   ")
         return Judged(commit, "", "absent" if code else "stopped", reason or f"pytest ended with {ended}")
 
     def _pytest(self, *more: str) -> tuple[int, str]:
@@ -379,7 +379,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked = _asked(arguments)
     try:
         repository = _repository(asked.options)
-        found = search(repository.root, asked, _tell, theirs=None if repository.holds_suite else repository)
+        found = search(repository.root, asked, _print_news, theirs=None if repository.holds_suite else repository)
     except sides.TreeError as error:
         raise UsageError(error) from error
     except (sides.BesideAnotherError, OSError) as error:
@@ -438,7 +438,7 @@ def exit_code(found: Found) -> int:
     return {"not slower": FINE, "absent": USAGE}.get(found.steps[0].state, UNREADABLE)
 
 
-def _tell(news: str | Judged) -> None:
+def _print_news(news: str | Judged) -> None:
     print(news if isinstance(news, str) else progress_line(news), file=sys.stderr, flush=True)
 
 

@@ -83,7 +83,7 @@ def training(
 @pytest.fixture
 def batch(case: LanguageModelCase, workbench: Workbench) -> Batch:
     def draw(generator: torch.Generator) -> Tensor:
-        """All ranks draw the same, of which each takes its part."""
+        """Draw the same on all ranks, of which each takes its part."""
         shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
         tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
         if case.sharing is not None and workbench.groups is not None:
@@ -193,7 +193,7 @@ def _row(case: Case, workbench: Workbench) -> Row:
 
 
 @pytest.fixture
-def look(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
+def pass_of_test(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
     """The extra pass of this test, which it calls with the timing that it repeats."""
     extra_pass = noted(request.node).extra_pass
     assert extra_pass is not None

@@ -35,7 +35,7 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """Its name in `--phase` and in tables, the same for both families."""
+        """The name in `--phase` and in tables, the same for both families."""
         return self.name.removeprefix("attention_")
 
     @property
@@ -124,7 +124,7 @@ PHASES_OF_OTHERS = {
 
 
 def phases_of(family: str) -> tuple[Phase, ...]:
-    """Those that are timed."""
+    """Phases that are timed."""
     return tuple(phase for phase in PHASES.values() if phase.family == family)
 
 
@@ -247,7 +247,7 @@ OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")
 """Fields that may differ between the phases of one configuration."""
 
 
-def optimizer_in_words(optimizer: str) -> str:
+def optimizer_label(optimizer: str) -> str:
     return f"optimizer {optimizer}" if ":" in optimizer else f"AdamW {optimizer}"
 
 

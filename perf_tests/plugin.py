@@ -27,7 +27,7 @@ from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
-from perf_tests.user_code.named import UNDER_TEST, measures_the_suites_own, names_code, repository_of
+from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of, suite_model_notice
 
 LEDGER_TEST = Path(__file__).with_name("test_counters.py")
 
@@ -103,7 +103,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     settings = session_of(config).settings
     reason = why_gpu_is_passed_over(settings.device)
     typed = {name: config.getoption(name) for name in UNDER_TEST}
-    whose = measures_the_suites_own(typed, config.invocation_params.dir)
+    whose = suite_model_notice(typed, config.invocation_params.dir)
     device = f"device: {settings.device}, threads: {settings.threads}"
     lines = [line for line in (whose, device, reason) if line]
     if settings.nvtx:
@@ -118,7 +118,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The ledger is checked only on request, because counting its grid would delay a measurement."""
+    """Ignore the ledger but on request, because counting its grid would delay a measurement."""
     if _is_late(config):
         return True
     asked = config.getoption("--update-counters") or any(LEDGER_TEST.name in argument for argument in config.args)
@@ -167,7 +167,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Last, and by the order of the collection: a plugin that shuffles tests, as pytest-randomly does, is undone.
+    """Keep the order of the collection: a plugin that shuffles tests, as pytest-randomly does, is undone.
 
     Runs that are resumed, shared out or compared need one order.
     """
@@ -251,8 +251,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         if refusal is not None:
             noted(item).outcome = refusal
             if refusal.outcome in FAILURES:
-                pytest.fail(refusal.in_words, pytrace=False)
-            pytest.skip(refusal.in_words)
+                pytest.fail(refusal.sentence, pytrace=False)
+            pytest.skip(refusal.sentence)
         if workbench.session is not None:
             after.note_start(item, workbench)
     yield from _device_limits_skip(item)
@@ -288,7 +288,7 @@ def _device_limits_skip(item: pytest.Item) -> Generator[None, None, None]:
             raise
     # Here the error is gone, and with it the frames that kept the tensors of the failed round alive.
     noted(item).outcome = outcome
-    pytest.skip(outcome.in_words)
+    pytest.skip(outcome.sentence)
 
 
 @pytest.hookimpl(wrapper=True)

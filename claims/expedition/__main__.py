@@ -124,7 +124,7 @@ def finding_path(step: Step, state: Path) -> Path:
 
 def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
     """How the step's process ended; what it printed is added to its log. Without a process the exit code is None."""
-    filled = step.words.format(device=device, storage=state / "storage" / step.name, minutes=f"{seconds / 60:.3f}")
+    filled = step.command.format(device=device, storage=state / "storage" / step.name, minutes=f"{seconds / 60:.3f}")
     words = shlex.split(f"{filled} {step.on_cpu}" if device == "cpu" else filled)
     log = state / "logs" / f"{step.name}.txt"
     log.parent.mkdir(exist_ok=True)

@@ -163,7 +163,7 @@ TOO_LARGE = ("out_of_memory", "would_not_fit")
 
 
 def ends_only_in(step: str, *allowed: str, least: int = 0) -> Judge:
-    """Every case of the step is measured or ends in one of these outcomes, at least so many of them."""
+    """Judge whether every case is measured or ends in one of these outcomes, at least so many of them."""
 
     def judge(found: Found) -> tuple[str, bool]:
         run = found.run(step)
@@ -197,7 +197,7 @@ def furthest_from_1(ratios: Mapping[str, float]) -> str:
 
 
 def flagged(step: str, flag: str, is_planted: bool = False) -> Judge:
-    """No row of the step carries the flag, or each does where its cause is planted."""
+    """Judge whether no row of the step carries the flag, or each does where its cause is planted."""
 
     def judge(found: Found) -> tuple[str, bool]:
         rows = found.timed(step)
@@ -208,7 +208,7 @@ def flagged(step: str, flag: str, is_planted: bool = False) -> Judge:
 
 
 def passes(step: str) -> Judge:
-    """The step's process exited with 0; 4 says that it could not run."""
+    """Judge whether the step's process exited with 0; 4 says that it could not run."""
 
     def judge(found: Found) -> tuple[str, bool]:
         finding = found.finding(step)
@@ -220,7 +220,7 @@ def passes(step: str) -> Judge:
 
 
 def reaches(place: int, rate_of: Callable[[Found], float]) -> Judge:
-    """This machine's rate is that of the same card elsewhere, within 10 %."""
+    """Judge whether this machine's rate is that of the same card elsewhere, within 10 %."""
 
     def judge(found: Found) -> tuple[str, bool]:
         name = found.gpu_name()

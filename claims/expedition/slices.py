@@ -13,11 +13,11 @@ SMALLEST = (
 
 @dataclass(frozen=True)
 class Step:
-    """`words` follow `python -m`; `{device}`, `{storage}` and the slice's `{minutes}` left are filled in."""
+    """`command` follows `python -m`; `{device}`, `{storage}` and the slice's `{minutes}` left are filled in."""
 
     name: str
     question: str
-    words: str
+    command: str
     on_cpu: str = ""
     """Options that make it small there."""
     records: bool = False

@@ -115,7 +115,7 @@ atexit.register(POOL.stop)
 
 
 def serve(connection: Connection, rank: int, store: str) -> None:
-    """One rank: call what comes in until the other end is gone."""
+    """Serve as one rank: call what comes in until the other end is gone."""
     torch.set_num_threads(1)
     timeout = timedelta(seconds=SECONDS)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timeout)

@@ -52,7 +52,7 @@ class Recipe:
         return values.abs() if self.positive else values
 
     def tensor(self) -> Tensor:
-        """Rounded once to the dtype, clamped to its finite range, on the run's device."""
+        """Values rounded once to the dtype, clamped to its finite range, on the run's device."""
         largest = torch.finfo(self.dtype).max
         return self.exact().clamp(-largest, largest).to(self.dtype).to(device())
 

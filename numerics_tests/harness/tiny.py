@@ -140,5 +140,5 @@ def by_the_formula(
 
 
 def in_float64(of: nn.Module) -> dict[str, Tensor]:
-    """Its parameters as float64 leaves, for the oracles."""
+    """Parameters as float64 leaves, for the oracles."""
     return {name: parameter.detach().double().requires_grad_() for name, parameter in of.named_parameters()}

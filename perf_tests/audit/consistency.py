@@ -136,7 +136,7 @@ def _time(timing: Timing) -> float:
 
 
 def _milliseconds(timings: Sequence[Timing]) -> str:
-    """Their times in words; of many, the first and the last three."""
+    """Times as text; of many, the first and the last three."""
     shown = [f"{_time(timing) * 1e3:.4g}" for timing in timings]
     if len(timings) <= 6:
         return f"{', '.join(shown)} ms"
@@ -235,7 +235,7 @@ _INSIDE = {
 
 
 def backward_over_forward(table: Table) -> Iterator[Finding]:
-    """A backward pass does twice the arithmetic, and takes twice the time where arithmetic bounds it."""
+    """Check that a backward pass takes twice the time where arithmetic bounds it: it does twice as much."""
     low, high = MODEL_BACKWARD_OVER_FORWARD
     for phases in table.configurations:
         forwards, backwards = phases.get("forward"), phases.get("backward", phases.get("forward_backward"))
@@ -264,7 +264,7 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
 
 
 def optimizer_and_precision(table: Table) -> Iterator[Finding]:
-    """AdamW updates fp32 weights under every precision, so its time is the same."""
+    """Check that an update takes the same time under every precision: AdamW's weights are fp32."""
     updates = [timing for timing in table.timings if timing.is_update]
     for group in grouped(updates, lambda t: (t.series, t.gpu, id(t.work), t.optimizer)).values():
         ordered, ratio = _fastest_first(group)
@@ -296,7 +296,7 @@ _ANY_LENGTH = attrgetter("series", "gpu", "precision_label", "implementation", "
 
 
 def attention_backward_over_forward(table: Table) -> Iterator[Finding]:
-    """A backward pass has twice the products: less is a pass without gradients, a spike is generated code."""
+    """Check the ratio to twice the products: less is a pass without gradients, a spike is generated code."""
     low, high = BACKWARD_OVER_FORWARD
     ends = ("attention_forward", "attention_backward")
     pairs = [[phases[end][0] for end in ends] for phases in table.configurations if all(end in phases for end in ends)]

@@ -479,7 +479,7 @@ def _copied_cells(profile: Sequence[Kernel], implied: Implied) -> Iterator[Findi
 
 
 def _shares_of_one_time(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
-    """Each row's total over its share is the profile's GPU time; rows that imply another time are wrong."""
+    """Find rows that imply another GPU time of the profile, by their total over their share, than the others."""
     large = [kernel for kernel in profile if (kernel.percent or 0) >= 1 and kernel.place in implied]
     usual = median(implied[kernel.place] for kernel in large) if large else 0.0  # of a single one, its own
     for kernel in large:
@@ -503,7 +503,7 @@ def _shares_add_up(profile: Sequence[Kernel], implied: Implied) -> Iterator[Find
 
 
 def _missing_products(profile: Sequence[Kernel], implied: Implied) -> Iterator[Finding]:
-    """A forward pass multiplies by seven matrices per layer and the head: those not listed need time of their own.
+    """Find profiles without time for products that are not listed: seven a layer, and the head's.
 
     A list of the largest kernels leaves out others. What it leaves out must fit into the share of the time that it
     leaves out, at the card's peak and if only the smallest products, those of attention, are missing.

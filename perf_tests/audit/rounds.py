@@ -81,7 +81,7 @@ class RowFacts:
     over_roofline: float | None = None
     """Time of the kernels over the median, without traffic that caches may serve."""
     same_again: bool | None = None
-    """Whether two more rounds on equal inputs gave equal results, bit for bit."""
+    """Whether a round that was run again on equal inputs gave equal results, bit for bit."""
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:
@@ -104,10 +104,14 @@ def has_trend(rounds: Sequence[float]) -> bool:
     return abs(score) - 1 > TREND_DEVIATIONS * deviation and abs(change) >= TREND_LEAST_CHANGE
 
 
+HOST_WAIT = 1.05
+"""Multiple of the busy time from which a round waits: both clocks carry noise."""
+
+
 def _waits_for_host(facts: RowFacts) -> bool:
     """Whether wall time exceeds the device's own although the device has enough work to be the slower."""
     busy, empty = facts.device_busy_seconds, facts.empty_round_seconds or 0.0
-    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > 1.05 * busy
+    return busy is not None and facts.bound != "launch" and median(facts.rounds_seconds) - empty > HOST_WAIT * busy
 
 
 def _parts_do_not_add_up(facts: RowFacts) -> bool:
@@ -248,7 +252,7 @@ FLAGS = {
         "heat or a fault of the power supply held the GPU's clocks down at the end of measured rounds "
         "(throttle_reasons)"),
     "nondeterministic": Flag(lambda facts: facts.same_again is False,
-        "two more rounds on equal inputs differed in some bits of their results"),
+        "a round that was run again on equal inputs differed in some bits of its result"),
     "beside_a_run": Flag(lambda facts: facts.is_beside_a_run,
         "another run of the suite measured on this device at the same time, so its times may be too long"),
     "processors_changed": Flag(_has_changed("usable_processors", "processor_quota"),

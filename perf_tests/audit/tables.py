@@ -555,9 +555,9 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[s
     missing = lacking(header)
     nearest = min(missing, key=lambda name: len(missing[name]) / len(KINDS[name].needed.split()))
     measured = [name for name, columns in missing.items() if KINDS[name].measured not in columns]
-    in_words = {"mean": "mean_ms or another time", "value": "peak_mib or another amount"}
+    labels = {"mean": "mean_ms or another time", "value": "peak_mib or another amount"}
     named = [
-        f"{', '.join(in_words.get(column, column) for column in missing[name])}, read as a table of {name}"
+        f"{', '.join(labels.get(column, column) for column in missing[name])}, read as a table of {name}"
         for name in measured or [nearest]
     ]
     raise ValueError(f"{path} lacks the columns {'; or '.join(named)}.")

@@ -1,9 +1,9 @@
-"""New values in each round, and two timed rounds of a case held to what they must have computed.
+"""New values in each round, and some timed rounds of a case held to what they must have computed.
 
 A kernel that replays a result, or is right only while it is checked, looks fast in every round. So each round gets
-values that nothing could know before, and of two measured rounds, an even and an odd one drawn when they begin, slices
-are kept. They are looked at once all is timed: attention against float64, a model against itself on the same tokens, a
-step against its formula.
+values that nothing could know before, and of a few measured rounds, as many even as odd ones, drawn when they begin,
+slices are kept. They are looked at once all is timed: attention against float64, a model against itself on the same
+tokens, a step against its formula.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import isqrt
+from math import ceil, isqrt
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ class Kept:
     after: Slices = field(default_factory=dict)
 
     @property
-    def words(self) -> str:
+    def name(self) -> str:
         return f"measured round {self.number}"
 
 
@@ -125,8 +125,10 @@ class Kept:
 class Check(ABC):
     """The check of one case; drawn places differ from case to case."""
 
-    repeats: bool = True
-    """Whether a round can be run again on equal inputs."""
+    kept_rounds: int = 2
+    """How many are checked, an even number: half of them are even ones."""
+    reruns: int = 2
+    """How many of these are run again on equal inputs; 0 where a round cannot be."""
     about: str
     """What is checked, in words."""
     unchecked: str | None = None
@@ -168,6 +170,10 @@ def _rows(whole: Tensor, places_BR: Tensor) -> Tensor:
 
 class AttentionCheck(Check):
     """Output or gradients of causal attention against float64; `inputs` are q, k, v and the output's gradient."""
+
+    # Rows alone are cheap. What is kept by address is wrong in some rounds only, and two may miss them.
+    kept_rounds = 4
+    reruns = 1
 
     def __init__(self, inputs: Sequence[Tensor], precision: Precision, *, has_backward: bool) -> None:
         self.inputs, self.has_backward = inputs, has_backward
@@ -211,7 +217,7 @@ class AttentionCheck(Check):
     def check(self, kept: Kept) -> None:
         for name, rows in self._inputs().items():
             if not kept.after[name].equal(rows):
-                raise IncorrectError(f"it changes {name.removeprefix('input ')} in place, in {kept.words}.")
+                raise IncorrectError(f"it changes {name.removeprefix('input ')} in place, in {kept.name}.")
         q, k, v, do = (x.detach().to(self.dtype) for x in self.inputs)
         row_name, rows_BRK = next(iter(kept.after.items()))
         for sequence, places_R in enumerate(self.places_BR):
@@ -247,7 +253,7 @@ class AttentionCheck(Check):
             self._within(kept, name, kept.after[name], exact[which], allowed[which], lambda place: (b, *place))
 
     def _within(self, kept: Kept, name: str, got: Tensor, exact: Tensor, allowed: Tensor, place_of: Any) -> None:
-        words = f"inputs of shape {tuple(self.inputs[0].shape)} in {kept.words}"
+        words = f"inputs of shape {tuple(self.inputs[0].shape)} in {kept.name}"
         check_within(got, exact.cpu(), allowed.cpu(), name, words, place_of)
 
 
@@ -270,7 +276,7 @@ def _are_alike(some: Tensor, others: Tensor) -> Tensor:
     return ((some - others).abs() <= KEPT_SHARE * some.abs().amax(-1, keepdim=True)).all(-1)
 
 
-def _tells_apart(logits_RV: Tensor, tokens_R: Tensor) -> bool:
+def _distinguishes(logits_RV: Tensor, tokens_R: Tensor) -> bool:
     """Whether logits of neighbours with different tokens differ, for at least half of them."""
     differ = tokens_R[1:] != tokens_R[:-1]
     return 2 * int((_are_alike(logits_RV[1:], logits_RV[:-1]) & differ).sum()) <= int(differ.sum())
@@ -299,18 +305,18 @@ class LogitsCheck(Check):
     def check_again(self, kept: Kept, again: Slices) -> None:
         wanted = again["logits"].double()
         bound = _bound(self.share, wanted.abs().amax(-1, keepdim=True), float(wanted.abs().max())).expand_as(wanted)
-        check_within(kept.after["logits"], wanted, bound, "the logits", kept.words, self._place_of, "run once more")
+        check_within(kept.after["logits"], wanted, bound, "the logits", kept.name, self._place_of, "run once more")
 
     def check_pair(self, kept: Sequence[Kept]) -> None:
         one, other = kept
         are_other = one.before["tokens"] != other.before["tokens"]
         logits = one.after["logits"]
-        if not _tells_apart(logits.flatten(0, 1), one.before["tokens"].flatten()):
+        if not _distinguishes(logits.flatten(0, 1), one.before["tokens"].flatten()):
             # Through many layers that are not trained, logits of any tokens become the same; of one sequence
             # alone they do so too. Where not, the timed rounds left out what tells tokens apart.
             with torch.no_grad():
                 alone_TV = self.forward(self.tokens_BT[:1])[0].cpu()
-            if not _tells_apart(alone_TV, self.tokens_BT[0].cpu()):
+            if not _distinguishes(alone_TV, self.tokens_BT[0].cpu()):
                 return
         same = _are_alike(logits, other.after["logits"]) & are_other
         of_sequences = zip(same.sum(-1).tolist(), are_other.sum(-1).tolist(), strict=True)
@@ -321,8 +327,8 @@ class LogitsCheck(Check):
         if is_kept and int(same.sum()) >= BY_CHANCE:
             place = tuple(int(number) for number in same.nonzero()[0])
             raise IncorrectError(
-                f"the logits of {int(same.sum())} tokens in {one.words}, the first at {self._place_of(place)}, are "
-                f"those of {other.words}, which had other tokens: it returns what it has kept."
+                f"the logits of {int(same.sum())} tokens in {one.name}, the first at {self._place_of(place)}, are "
+                f"those of {other.name}, which had other tokens: it returns what it has kept."
             )
 
     def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -358,7 +364,7 @@ class _ParameterCheck(Check):
             return
         if bool(((one - other).abs() <= KEPT_SHARE * one.abs().max()).all()):
             raise IncorrectError(
-                f"{self.size} gradients of {self.name} in {kept[0].words} are those of {kept[1].words}, which had "
+                f"{self.size} gradients of {self.name} in {kept[0].name} are those of {kept[1].name}, which had "
                 "other tokens: it returns what it has kept."
             )
 
@@ -386,13 +392,13 @@ class GradientCheck(_ParameterCheck):
         highest = max(float(torch.linalg.vector_norm(gradient, torch.inf)) for gradient in gradients)
         bound = _bound(self.share, wanted.abs().max(), highest).expand_as(wanted)
         name = f"the gradient of {self.name}"
-        check_within(kept.after["gradient"], wanted, bound, name, kept.words, self._place_of, "run once more")
+        check_within(kept.after["gradient"], wanted, bound, name, kept.name, self._place_of, "run once more")
 
 
 class StepCheck(_ParameterCheck):
     """What a step makes of weights and state: AdamW's formula; of another optimizer, that it moves them."""
 
-    repeats = False
+    reruns = 0
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -439,11 +445,11 @@ class StepCheck(_ParameterCheck):
         gradient = after.get("gradient")
         if "scale" in after and bool(after["scale"] < before["scale"]):
             return  # its gradients overflowed, and the step was skipped
-        where = f"{self.size} weights of {self.name} in {kept.words}"
+        where = f"{self.size} weights of {self.name} in {kept.name}"
         if self.is_known and gradient is not None:
             for name, (exact, bound) in self._stepped(before, after).items():
                 self_name = f"{name} of {self.name}"
-                check_within(after[name], exact, bound, self_name, kept.words, self._place_of, "AdamW in float64")
+                check_within(after[name], exact, bound, self_name, kept.name, self._place_of, "AdamW in float64")
         for name, one, _ in self.probes:
             weights, found = before[f"probe {name}"], after.get(f"gradient {name}")
             is_moved = not weights.equal(after[f"probe {name}"])
@@ -451,7 +457,7 @@ class StepCheck(_ParameterCheck):
             rate = self.rates.get(id(one), 0.0)
             due = 0 if found is None else int((rate * found.abs() > PROBE_ROUNDINGS * weights.abs()).sum())
             if due >= BY_CHANCE and not is_moved:
-                raise IncorrectError(f"the step leaves {len(weights)} weights of {name} as they were, in {kept.words}.")
+                raise IncorrectError(f"the step leaves {len(weights)} weights of {name} as they were, in {kept.name}.")
         state = [name for name in before if name.startswith("state ") and not self.first[name].equal(before[name])]
         is_due = gradient is not None and int(gradient.count_nonzero()) >= BY_CHANCE
         if state and is_due and all(before[name].equal(after[name]) for name in state):
@@ -507,22 +513,23 @@ class CheckedRounds:
     _seen: int = 0
     _now: Kept | None = None
     _kept: dict[int, Kept] = field(default_factory=dict)
-    """The kept rounds by parity: code that is wrong in every other call is wrong in one of them."""
+    """The kept rounds by number modulo how many: code that is wrong in every other call is wrong in half of them."""
 
     def __post_init__(self) -> None:
         # Not before: what it draws and copies would count as memory of the case in a pass that looks at that.
         self._check = None if self.rounds.check is None else self.rounds.check()
 
     def begin(self, position: int, *, is_measured: bool) -> None:
-        """Write new values. A measured round is kept by chance, 1 over those of its parity so far: each as likely."""
+        """Write new values. A measured round is kept by chance, 1 over those of its residue so far: each as likely."""
         self._now = None
         if self.draws is None:
             return
         if self.rounds.renew is not None:
             self.rounds.renew(self.draws.generator(position))
         self._seen += is_measured
-        if is_measured and self._check is not None and _chance.randrange((self._seen + 1) // 2) == 0:
-            self._now = Kept(self._seen, position, self._check.before(), self._random_state())
+        check = self._check
+        if is_measured and check is not None and _chance.randrange(ceil(self._seen / check.kept_rounds)) == 0:
+            self._now = Kept(self._seen, position, check.before(), self._random_state())
 
     @property
     def keeps_this(self) -> bool:
@@ -531,7 +538,7 @@ class CheckedRounds:
     def end(self) -> None:
         if self._now is not None and self._check is not None:
             self._now.after = self._check.after(self.rounds.result)
-            self._kept[self._now.number % 2] = self._now
+            self._kept[self._now.number % self._check.kept_rounds] = self._now
         self._now = None
 
     def finish(self, round_seconds: float) -> Json | None:
@@ -547,20 +554,20 @@ class CheckedRounds:
         if len(kept) == 2:
             check.check_pair(kept)
         _chance.shuffle(kept)
-        for one in kept:
-            is_last = one is kept[-1]
-            if self.rounds.renew is not None and self.draws is not None and check.repeats:
+        reruns = min(check.reruns, 1 if round_seconds >= LONG_ROUND_SECONDS else len(kept))
+        for left, one in zip(reversed(range(len(kept))), kept, strict=True):
+            if self.rounds.renew is not None and self.draws is not None and check.reruns:
                 self.rounds.renew(self.draws.generator(one.position))
             try:
                 check.check(one)
-                if is_last and isinstance(check, AttentionCheck) and check.is_exact:
+                if left == 0 and isinstance(check, AttentionCheck) and check.is_exact:
                     check.check_columns(one)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 unchecked = "memory ran out while it was checked"
             # The last one is, so that the result is of the inputs as they are then.
-            if check.repeats and (is_last or round_seconds < LONG_ROUND_SECONDS):
+            if left < reruns:
                 is_same, reason = self._run_again(check, one)
                 same, unchecked = is_same and same is not False, reason or unchecked
         return {
@@ -571,30 +578,25 @@ class CheckedRounds:
         }
 
     def _run_again(self, check: Check, kept: Kept) -> tuple[bool, str | None]:
-        """Return whether rounds on equal inputs are equal, bit for bit, and what could not be checked for it.
+        """Return whether the round and another on equal inputs are equal, bit for bit, and what could not be checked.
 
-        Where the round is another than the timed one, more of them tell which of the two is the odd one.
+        Where they differ by more than roundings, more rounds tell which of the two is the odd one.
         """
-        again = [self._slices_again(check, kept)]
-        if _equal(again[0], kept.after):
-            return True, None
-        refusal: IncorrectError | None = None
+        again = self._slices_again(check, kept)
+        try:
+            check.check_again(kept, again)
+            return _equal(again, kept.after), None
+        except IncorrectError:
+            pass
         for _ in range(MOST_AGAIN):
-            again.append(self._slices_again(check, kept))
+            before, again = again, self._slices_again(check, kept)
             try:
-                check.check_again(replace(kept, after=again[-1]), again[-2])
+                check.check_again(replace(kept, after=again), before)
             except IncorrectError:
                 continue  # every round may be random, or every other one wrong
-            try:
-                check.check_again(kept, again[-1])
-            except IncorrectError as error:
-                refusal = error
-            break
-        else:
-            return False, f"{check.about}: rounds on equal inputs differ, as state that is kept makes them"
-        if refusal is not None:
-            raise refusal
-        return all(_equal(again[0], other) for other in again), None
+            check.check_again(kept, again)
+            return False, None
+        return False, f"{check.about}: rounds on equal inputs differ, as state that is kept makes them"
 
     def _random_state(self, state: Sequence[Tensor] = ()) -> Sequence[Tensor]:
         """Set the state where there is one; returns what it is."""

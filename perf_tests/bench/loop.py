@@ -78,7 +78,7 @@ class Rounds:
     def run(self) -> None:
         self.result = self.target(*self._arguments)
 
-    def play(self, around_setup: Around = nullcontext, around_target: Around = nullcontext) -> None:
+    def run_round(self, around_setup: Around = nullcontext, around_target: Around = nullcontext) -> None:
         """Run one round; only its result outlives it."""
         self.forget()
         with around_setup():
@@ -165,7 +165,7 @@ class TimedMeasure(Measure):
         if self.row is None:
             # --benchmark-disable: the benchmark runs as a test, and nothing is read off its one round.
             for _ in range(self.warmup_rounds):
-                rounds.play()
+                rounds.run_round()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
         if self.row.case.ranks:  # each has its share of the values alone

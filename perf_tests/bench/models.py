@@ -20,7 +20,7 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.hardware import device as heap
 from perf_tests.hardware.bound import put_back
-from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
+from perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory, needs_gpu
 from perf_tests.phases import LANGUAGE_MODEL
 from perf_tests.user_code.attention import (
     IncorrectError,
@@ -209,7 +209,7 @@ def load_attentions(cases: Iterable[Case]) -> dict[str, list[str]]:
 
     Return what each file or module replaced of clocks, judges and the suite, which is put back: it blames no other.
 
-    Called before anything runs on tensors without content, of which a module imported meanwhile would keep some.
+    Called before anything runs on fake tensors, of which a module imported meanwhile would keep some.
     """
     replaced: dict[str, list[str]] = defaultdict(list)
     for name in {case.user_attention for case in cases}:
@@ -244,7 +244,7 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            found[name, use] = Outcome("out_of_memory", words_of(error))
+            found[name, use] = Outcome("out_of_memory", error_text(error))
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from perf_tests.cases.case import Case
-from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, words_of
+from perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory
 from perf_tests.phases import DIMENSIONS
 from perf_tests.predict.counters import needed_bytes
 from perf_tests.records.record import OUTCOMES, Json, identity_of
@@ -31,7 +31,7 @@ class Outcome:
         return self.outcome in ("unsupported", "suspicious")
 
     @property
-    def in_words(self) -> str:
+    def sentence(self) -> str:
         return f"{OUTCOMES[self.outcome]}: {self.reason}"
 
     def as_row(self, case_id: str, case: Case, rounds: Sequence[float]) -> Json:
@@ -83,13 +83,13 @@ def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json], of_wha
 
 def outcome_of_error(error: BaseException, case: Case, device: Device, available_bytes: int) -> Outcome | None:
     """Read from an error what it says of the device; None where the case itself has failed."""
-    words = words_of(error)
+    words = error_text(error)
     if is_beyond_device(error):
         return Outcome("unsupported", words)
     if not is_out_of_memory(error):
         return None
     # PyTorch's own allocator tells what is free.
-    memory = "" if "is free" in words else device.memory_in_words()
+    memory = "" if "is free" in words else device.memory_state()
     return Outcome("out_of_memory", f"{words} ({memory})" if memory else words, needed_bytes(case), available_bytes)
 
 

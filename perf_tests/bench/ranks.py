@@ -30,7 +30,7 @@ from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Launched, Sharing
 from perf_tests.hardware.clock import Clock, CollectiveCounter
-from perf_tests.hardware.device import words_of
+from perf_tests.hardware.device import error_text
 from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
 from perf_tests.predict.counters import needed_bytes
 from perf_tests.records.record import Json, Times
@@ -86,13 +86,13 @@ class Peers:
         try:
             self.store.set(f"{topic}/{self.launched.rank}", json.dumps(value))
         except RuntimeError as error:
-            raise SilentRankError(f"The store of rank 0 is gone: {words_of(error).rstrip('.')}.") from error
+            raise SilentRankError(f"The store of rank 0 is gone: {error_text(error).rstrip('.')}.") from error
 
     def has_sent(self, topic: str, rank: int) -> bool:
         try:
             return bool(self.store.check([f"{topic}/{rank}"]))
         except RuntimeError as error:
-            raise SilentRankError(f"The store of rank 0 is gone: {words_of(error).rstrip('.')}.") from error
+            raise SilentRankError(f"The store of rank 0 is gone: {error_text(error).rstrip('.')}.") from error
 
     def recv(self, topic: str, rank: int, seconds: float) -> Any:
         """Wait for what a rank sends on the topic. Raises SilentRankError."""
@@ -145,7 +145,7 @@ def join(launched: Launched) -> Peers:
                 "with --standalone."
             ) from error
         raise RendezvousError(
-            f"Rank {launched.rank} cannot reach {address}:{port}: {words_of(error).rstrip('.')}."
+            f"Rank {launched.rank} cannot reach {address}:{port}: {error_text(error).rstrip('.')}."
         ) from error
     # A restart finds the keys of the ranks that died.
     return Peers(launched, PrefixStore(f"perf_tests/{launched.restarts}", store), store)
@@ -225,7 +225,7 @@ class RankClock(Clock):
 
     def forget(self) -> None:
         super().forget()
-        self.own_seconds: list[float] = []
+        self.rank_seconds: list[float] = []
         """Seconds of this rank's rounds."""
         self.slowest_seconds: list[float] = []
 
@@ -241,8 +241,8 @@ class RankClock(Clock):
             dist.barrier(group=self.group)
             super().__call__()
             return 0.0
-        self.own_seconds.append(super().__call__() - self._wall_start)
-        slowest = torch.tensor(self.own_seconds[-1], dtype=torch.float64)
+        self.rank_seconds.append(super().__call__() - self._wall_start)
+        slowest = torch.tensor(self.rank_seconds[-1], dtype=torch.float64)
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.group)
         self.slowest_seconds.append(float(slowest))
         return self.slowest_seconds[-1]
@@ -284,7 +284,7 @@ class Exchange:
         }[collective]
 
     def fill(self) -> None:
-        """Each rank gives its number, counted from 1."""
+        """Fill the message with the rank's number, counted from 1."""
         self.taken.zero_()
         self.given.fill_(self.rank + 1)
 
@@ -333,7 +333,7 @@ class MultiRankMeasure(TimedMeasure):
             return
         clock = self.clock
         assert isinstance(clock, RankClock)
-        seconds = clock.from_all(clock.own_seconds[-self.rounds :])
+        seconds = clock.from_all(clock.rank_seconds[-self.rounds :])
         peak_bytes = self.device.peaks()[0]
         peaks = None if peak_bytes is None else [int(peak) for (peak,) in clock.from_all([float(peak_bytes)])]
         slowest = [max(range(len(seconds)), key=lambda rank: seconds[rank][number]) for number in range(self.rounds)]
@@ -421,14 +421,14 @@ class SharedStepMeasure(MultiRankMeasure):
             """Return where a part of a round sends its messages."""
             return "forward" if part == "inference" else part
 
-        def told(messages: Mapping[str, Sequence[Message]]) -> Json:
+        def sent(messages: Mapping[str, Sequence[Message]]) -> Json:
             timed = chain.from_iterable(messages.get(region(part), ()) for part in row.timed)
             return {
                 "sent_bytes": _plain(sent_bytes(timed, way.world)),
                 "sent_by_part": values_by_part(messages, way.world),
             }
 
-        counted = told(messages_by_region(rounds.play))
+        counted = sent(messages_by_region(rounds.run_round))
         predicted: Json = dict.fromkeys(counted)
         if self.case.user_model is None:
             # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
@@ -436,7 +436,7 @@ class SharedStepMeasure(MultiRankMeasure):
 
             shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
             step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
-            predicted = told({part: messages for part, messages in step.items() if part in map(region, row.parts)})
+            predicted = sent({part: messages for part, messages in step.items() if part in map(region, row.parts)})
         return counted | {f"predicted_{name}": value for name, value in predicted.items()}
 
 

@@ -23,7 +23,7 @@ from perf_tests.records.journal import (
     unfinished_journals,
 )
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
-from perf_tests.records.store import is_locked, own_folder, remove_unfinished, save_record, saved_as
+from perf_tests.records.store import is_locked, machine_folder, remove_unfinished, save_record, saved_as
 
 
 class ResumeError(Exception):
@@ -113,7 +113,7 @@ class MeasuringSession:
 
     def save(self, record: Json, storage: Path, name: str) -> Path:
         """Write the run's record, then delete the journal; raises OSError, and then the journal stays."""
-        path = self.saved or save_record(record, own_folder(storage), name)
+        path = self.saved or save_record(record, machine_folder(storage), name)
         self.journal.discard()
         return path
 
@@ -134,8 +134,8 @@ def open_journal(
     run differs from this one or another run measures here, OSError when the journal cannot be written.
     """
     _refuse_a_second_run(storage, header)
-    remove_unfinished(own_folder(storage))
-    remove_headless(own_folder(storage))
+    remove_unfinished(machine_folder(storage))
+    remove_headless(machine_folder(storage))
     passed_over: list[str] = []
     for path, contents in _interrupted_runs(storage, header) if resume else ():
         differences = machine_differences(header["machine_info"], contents.header["machine_info"])
@@ -166,7 +166,7 @@ def open_journal(
             journal.write("driver", driver)
             contents.add("driver", driver)
         return journal, contents, []
-    return Journal.create(own_folder(storage), header), JournalContents(header), passed_over
+    return Journal.create(machine_folder(storage), header), JournalContents(header), passed_over
 
 
 def newest_selection(storage: Path) -> set[str]:
@@ -334,7 +334,7 @@ class Progress:
             self._log(line)
 
     def end(self, case_id: str, result: str) -> None:
-        """The case is done, with a timing or without; `result` replaces its rounds on the line."""
+        """End a case, with a timing or without; `result` replaces its rounds on the line."""
         if case_id != self._case_id:  # it never began, so it took no time
             self._done[case_id] = self.predicted_seconds[case_id] = 0.0
             return
@@ -359,10 +359,10 @@ class Progress:
         done = self.done_predicted_seconds
         if not done or len(self._done) == len(self.predicted_seconds):
             return ""
-        pace, to_come = self.measured_seconds / done, sum(self.predicted_seconds.values()) - done
+        factor, to_come = self.measured_seconds / done, sum(self.predicted_seconds.values()) - done
         now = self.predicted_seconds.get(self._case_id, 0.0) if self._case_id else 0.0
         spent = time.monotonic() - self._case_start if self._case_id else 0.0
-        if now and spent > now * pace:
-            pace = (self.measured_seconds + spent) / (done + now)
-        left = max(1.0, (to_come - now) * pace + max(0.0, now * pace - spent))
+        if now and spent > now * factor:
+            factor = (self.measured_seconds + spent) / (done + now)
+        left = max(1.0, (to_come - now) * factor + max(0.0, now * factor - spent))
         return f"  about {left / 60:.0f} min left" if left >= 90 else f"  about {left:.0f} s left"

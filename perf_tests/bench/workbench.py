@@ -24,7 +24,7 @@ from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.bound import put_back, time
 from perf_tests.hardware.clock import Clock, sentinel_bytes
 from perf_tests.hardware.datasheets import CudaLibraries, gpu_named, rate_name
-from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
+from perf_tests.hardware.device import CacheFlush, Device, error_text, is_out_of_memory, open_device
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, RunsBeside, open_gpu_health
 from perf_tests.predict import machine as machine_ceilings
@@ -249,7 +249,7 @@ class Workbench:
         if self.session is not None:
             self.session.progress.round(number)
         if self.beside is not None:
-            self.beside.look_now_and_then()
+            self.beside.scan_if_due()
 
 
 def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
@@ -265,10 +265,10 @@ def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
             available_bytes //= peers.launched.local_world
         budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
         device.limit_memory(budget_bytes)
-        memory = device.memory_in_words()
+        memory = device.memory_state()
     except RuntimeError as error:
         raise pytest.UsageError(
-            f"{settings.device} cannot be used: {words_of(error).rstrip('.')}; see what nvidia-smi says of it, "
+            f"{settings.device} cannot be used: {error_text(error).rstrip('.')}; see what nvidia-smi says of it, "
             "or measure with --device cpu."
         ) from error
     workbench = Workbench(settings, device, Clock(device), budget_bytes, f" ({memory})" if memory else "")

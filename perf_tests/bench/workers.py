@@ -118,7 +118,7 @@ class WorkerProcess:
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         self.log.seek(0)
-        words = last_words(self.log.read().decode(errors="replace"))
+        words = last_error_line(self.log.read().decode(errors="replace"))
         return f"its process exited with {code}" + (f": {words}" if words else "")
 
     def end(self) -> None:
@@ -132,7 +132,7 @@ class WorkerProcess:
         self.log.close()
 
 
-def last_words(printed: str) -> str:
+def last_error_line(printed: str) -> str:
     """Return pytest's last error line, or else the last line printed, without a full stop."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]

@@ -62,7 +62,7 @@ class AttentionCase(AttentionIdentity, Case):
         return (8 if self.row.has_backward else 4) * self.residual_tensor_bytes
 
     @property
-    def held_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         return 8 * self.residual_tensor_bytes + 2 * self.element_bytes * self.batch_size * self.sequence_length**2
 
     @property

@@ -117,7 +117,7 @@ class Case(ABC):
 
     @property
     def known_attention(self) -> Attention | None:
-        """Its row in the table; None for what a model of the user's has inside, and without attention."""
+        """The attention's row in the table; None for what a model of the user's has inside, and without attention."""
         return attention_named(self.attention) if self.attention is not None and is_known(self.attention) else None
 
     @property
@@ -161,7 +161,7 @@ class Case(ABC):
 
     @property
     def model_flops(self) -> int | None:
-        """Those of one round; None for a phase without matrix products. Raises as `forward_flops`."""
+        """Model FLOPs of one round; None for a phase without matrix products. Raises as `forward_flops`."""
         multiple = self.row.forward_multiple
         return None if multiple is None else multiple * self.forward_flops
 
@@ -171,7 +171,7 @@ class Case(ABC):
         return None
 
     @property
-    def held_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """What a round holds, roughly: a closed form, where counting would take too long."""
         return 0
 

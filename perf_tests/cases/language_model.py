@@ -133,7 +133,7 @@ class LanguageModelCase(Case):
 
     @property
     def updates(self) -> bool:
-        """A step that has just cleared its gradients updates nothing."""
+        """Whether a step updates: one that has just cleared its gradients does not."""
         return self.row.trains and not ("zero_grad" in self.row.timed and self.zero_grad == "before-step")
 
     @property
@@ -204,7 +204,7 @@ class LanguageModelCase(Case):
         return int(FLOAT32_BYTES * (weights + moments + logits))
 
     @property
-    def held_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """Parameters, gradients, moments and what the backward pass of ours needs."""
         per_parameter = 1 + self.row.has_backward + 2 * self.row.trains
         saved = saved_bytes(self.config, self.batch_size, self.context_length) if self.user_model is None else 0
@@ -292,7 +292,7 @@ def check_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> None:
 
 
 def check_gradients(training: Training) -> None:
-    """Every trainable parameter has a gradient, finite unless the loss is scaled: a scaled one may overflow."""
+    """Check that each trainable parameter has a gradient, finite unless the loss is scaled, which may overflow."""
     for name, parameter in training.model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -303,7 +303,7 @@ def check_gradients(training: Training) -> None:
 
 
 def check_update(training: Training) -> None:
-    """All parameters are finite, and AdamW has state for each trainable one; another optimizer may need none."""
+    """Check that parameters are finite, and AdamW has state for each trainable one; others may need none."""
     for name, parameter in training.model.named_parameters():
         needs_state = parameter.requires_grad and isinstance(training.optimizer, AdamW)
         require(training.optimizer.state.get(parameter) or not needs_state, f"{name} has no optimizer state")
@@ -311,7 +311,7 @@ def check_update(training: Training) -> None:
 
 
 def check_attention_output(output_BTK: Tensor, v_BTK: Tensor) -> None:
-    """The shape is kept, and the first token, which sees only itself, has its value as output."""
+    """Check the shape, and that the first token, which sees only itself, has its value as output."""
     require(output_BTK.shape == v_BTK.shape, f"the output has the shape {tuple(output_BTK.shape)}, not {v_BTK.shape}")
     check_finite(output_BTK, "outputs")
     first, wanted = output_BTK[:, 0], v_BTK[:, 0].to(output_BTK.dtype)

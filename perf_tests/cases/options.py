@@ -356,7 +356,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
 OPTIONS = tuple(chain.from_iterable(GROUPS.values()))
 
 
-def words_of(option: Option) -> dict[str, Any]:
+def argparse_keywords(option: Option) -> dict[str, Any]:
     """Return what argparse and pytest are told of an option beside its name."""
     if option.parse is None:
         return {"action": "store_true", "help": option.text}
@@ -372,7 +372,7 @@ def add_options(parser: pytest.Parser) -> None:
     for title, options in GROUPS.items():
         group = parser.getgroup(f"transformer performance: {title}")
         for option in options:
-            group.addoption(option.name, **words_of(option))
+            group.addoption(option.name, **argparse_keywords(option))
 
 
 _PARSE = {option.name: option.parse for option in OPTIONS}

@@ -86,7 +86,7 @@ def read_settings(config: pytest.Config) -> Settings:  # one story: what was typ
     """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
     device = typed_or(config, "--device", None)
     if device.type == "cuda" and is_on_ranks(config):
-        device = sharing.own_gpu()
+        device = sharing.rank_gpu()
 
     def given(name: str, on_cpu: Any, on_gpu: Any = None) -> Any:
         return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)

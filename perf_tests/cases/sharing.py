@@ -41,7 +41,7 @@ class Launched:
 
 
 def launched() -> Launched | None:
-    """None where this process was started alone."""
+    """What torchrun says of this process; None where it was started alone."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return None
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -126,7 +126,7 @@ class Sharing:
 
     @property
     def mesh(self) -> str:
-        """Its dimensions with their sizes; every variant has one."""
+        """Dimensions with their sizes; every variant has one."""
         return f"data={self.world}"
 
     @property
@@ -203,7 +203,7 @@ def labels(
 
 
 def facts_of_ranks(launched: Launched, device: torch.device) -> dict[str, Any]:
-    """None for what a machine without GPUs does not have."""
+    """Facts for the record, None for what a machine without GPUs does not have."""
     if device.type != "cuda":
         return {"ranks_per_node": launched.local_world, "nccl": None, "peer_access": None}
     pairs = permutations(range(torch.cuda.device_count()), 2)
@@ -215,12 +215,12 @@ def facts_of_ranks(launched: Launched, device: torch.device) -> dict[str, Any]:
     }
 
 
-def own_gpu() -> torch.device:
+def rank_gpu() -> torch.device:
     """Return the GPU of this rank's number among those it sees, or, as under Slurm, the only one."""
     return torch.device("cuda", (launched() or Launched()).local_rank % torch.cuda.device_count())
 
 
-def device_in_words(device: torch.device) -> str:
+def device_label(device: torch.device) -> str:
     """What all ranks must share."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 

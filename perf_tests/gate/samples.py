@@ -154,17 +154,17 @@ class Rules:
         return math.log1p(self.matters)
 
     @property
-    def has_first_look(self) -> bool:
+    def has_first_analysis(self) -> bool:
         return self.first_look is not None and self.first_look < self.screen_pairs
 
     @property
     def stage_two_alpha(self) -> float:
         """What the looks of stage 2 share."""
-        early = self.second_share + (self.first_share if self.has_first_look else 0.0)
+        early = self.second_share + (self.first_share if self.has_first_analysis else 0.0)
         return self.alpha * (1 - self.suite_share - early)
 
     @property
-    def look_clearing_level(self) -> float:
+    def interim_clearing_level(self) -> float:
         return self.clearing_level / 2 / len(self.confirm_looks)
 
 
@@ -369,7 +369,7 @@ def _measurement(line: Json) -> Measurement:
 
 
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
-    """None for a CPU clock that was not read, or is too coarse to have seen the work."""
+    """Seconds by quadruple; None for a CPU clock that was not read, or is too coarse to have seen the work."""
     value = line.get(name)
     if "_cpu_" in name:
         turns = value if isinstance(value, list) else []

@@ -116,7 +116,7 @@ class Screening:
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimState:
     """The state after an interim analysis of stage 2; `undecided` are the candidates to measure further."""
 
     number: int
@@ -139,7 +139,7 @@ class StageHistory:
     """The priors from stage 1."""
     pairs_used: NDArray[np.int_]
     """Launch pairs of stage 2 up to a case's verdict, (cases,)."""
-    looks: tuple[Look, ...]
+    interim: tuple[InterimState, ...]
 
 
 def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
@@ -150,14 +150,14 @@ def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
     state = confirmed_so_far(screened, screening.slower_early)
     nothing = np.zeros(len(screening.cases), dtype=bool)
     slower, slower_by_wall = nothing, nothing
-    used, taken = np.full(len(screening.cases), len(pairs)), list[Look]()
+    used, taken = np.full(len(screening.cases), len(pairs)), list[InterimState]()
 
     def rejected(values: Floats, prior: Prior, level: float) -> Flags:
         """The open cases that are SLOWER by these values alone."""
         found, open_cases = moderated(estimate(values), prior), screened.candidates & ~state.decided
         return rejected_values(values, found, screened.candidates, state.slower, open_cases, level, rules)
 
-    due = looks_due(samples, rules)
+    due = due_analyses(samples, rules)
     for number, (count, share) in enumerate(due, start=1):
         values, wall = by_clock[screening.clock.clock][:, :count], by_clock["wall"][:, :count]
         level, before = rules.stage_two_alpha * share, state
@@ -172,13 +172,13 @@ def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
         after = confirm_values(values, screened, before, level, rules, is_last)
         if guard is not None:
             # A case that wall time suspects is neither OK nor FASTER before wall time excludes a slowdown too.
-            upper = moderated(estimate(wall), guard.prior).upper_limits(rules.look_clearing_level)
+            upper = moderated(estimate(wall), guard.prior).upper_limits(rules.interim_clearing_level)
             free = ~(guard.slower_suspects & ~(upper < rules.log_matters)) | before.decided
             after = Confirmed(after.slower, after.faster & free, after.cleared & free)
         slower = slower | (after.slower & ~before.slower)
         used = np.where(after.decided & ~state.decided, count, used)
         state = after
-        taken.append(Look(number, count, level, screening.names(screened.candidates & ~state.decided)))
+        taken.append(InterimState(number, count, level, screening.names(screened.candidates & ~state.decided)))
     slower_by: dict[Clock, Flags] = {screening.clock.clock: slower}
     if guard is not None:
         slower_by["wall"] = slower_by_wall
@@ -188,18 +188,18 @@ def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
     return StageHistory(screening, state, slower_by, by_clock, priors, used, tuple(taken))
 
 
-def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
+def due_analyses(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
     """Launch pairs and share of alpha of every look of stage 2 that can be taken.
 
     When the time is up between two looks, a last one spends the rest of alpha, because the stop did not depend on the
     figures. After Ctrl-C there is none, because the user may have read the figures.
     """
     measured = len(samples.pairs(2))
-    due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
+    due = [analysis for analysis in zip(rules.confirm_looks, rules.look_shares, strict=True) if analysis[0] <= measured]
     left = 1 - sum(share for _, share in due)
-    looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
+    analysed = due[-1][0] if due else FEWEST_PAIRS - 1
     # Without a pair since the last look another one would spend level on figures that were judged.
-    if samples.ran_out_of_time and measured > looked_at and left > 0:
+    if samples.ran_out_of_time and measured > analysed and left > 0:
         due.append((measured, left))
     return due
 
@@ -215,16 +215,16 @@ def screening_of(samples: GateSamples, rules: Rules) -> Screening:
         guard = screen_values(by_clock["wall"], replace(rules, screen_level=rules.faster_screen_level))
         screened = replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects)
     slower_early_by: dict[Clock, Flags] = {}
-    for look in interim_analyses(rules):
-        if len(pairs) < look.pairs:
+    for analysis in interim_analyses(rules):
+        if len(pairs) < analysis.pairs:
             break
-        taken = pairs[: look.pairs]
+        taken = pairs[: analysis.pairs]
         then = decide_clock(samples, rules, taken)
         counting: list[Clock] = [then.clock, "wall"] if then.guards else [then.clock]
         # The clocks share a look's level, because either may have been chosen.
-        level = look.level / (1 if then.cpu_spread is None else 2)
+        level = analysis.level / (1 if then.cpu_spread is None else 2)
         for by in counting:
-            called = look.calls(pair_values(samples, 1, taken, by), rules, level)
+            called = analysis.calls(pair_values(samples, 1, taken, by), rules, level)
             slower_early_by[by] = called | slower_early_by.get(by, np.zeros_like(called))
     left_out = {row.case for row in samples.of(LeftOut)}
     screened = screened.without(np.asarray([case in left_out for case in samples.cases], dtype=bool))
@@ -265,14 +265,14 @@ class InterimAnalysis:
 
 def interim_analyses(rules: Rules) -> list[InterimAnalysis]:
     """The looks of stage 1 that a run of these rules takes, in order."""
-    looks = []
-    if rules.has_first_look and rules.first_look is not None:
+    analyses = []
+    if rules.has_first_analysis and rules.first_look is not None:
         level, far = rules.alpha * rules.first_share, math.log1p(rules.far)
-        looks.append(InterimAnalysis(rules.first_look, level, far, rules.far_spreads))
+        analyses.append(InterimAnalysis(rules.first_look, level, far, rules.far_spreads))
     if rules.second_share:
         level = rules.alpha * rules.second_share
-        looks.append(InterimAnalysis(rules.screen_pairs, level, rules.log_matters, SECOND_SPREADS))
-    return looks
+        analyses.append(InterimAnalysis(rules.screen_pairs, level, rules.log_matters, SECOND_SPREADS))
+    return analyses
 
 
 # The decisions on arrays of pair values.
@@ -286,14 +286,14 @@ def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) ->
     plain = estimate(values)
     prior = fit_prior(plain)
     found = moderated(plain, prior)
-    slower = looks_slower(found, rules)
+    slower = seems_slower(found, rules)
     faster = found.faster_p_values(0.0) < rules.faster_screen_level
     unclear = ~(found.upper_limits(rules.clearing_level / 2) < rules.log_matters) & (found.count > 0)
     screened = Screened(found, prior, slower, faster, unclear & ~slower)
     return screened if decided is None else screened.without(decided)
 
 
-def looks_slower(found: Estimate, rules: Rules) -> Flags:
+def seems_slower(found: Estimate, rules: Rules) -> Flags:
     """Whether it is enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
     return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > math.log1p(rules.screen_above))
 
@@ -307,7 +307,7 @@ def confirmed_so_far(screened: Screened, slower: Flags | None = None) -> Confirm
 def confirm_values(
     values: Floats, screened: Screened, before: Confirmed, level: float, rules: Rules, is_last: bool
 ) -> Confirmed:
-    """One look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
+    """Take one look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
 
     Before the last look no case is cleared that still looks slower, to detect slowdowns below `matters` too.
     """
@@ -316,9 +316,9 @@ def confirm_values(
     slower = before.slower | rejected_values(values, found, screened.candidates, before.slower, undecided, level, rules)
     mirrored = replace(found, mean=-found.mean)
     faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
-    no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
-    no_speedup = mirrored.upper_limits(rules.look_clearing_level) < rules.log_matters
-    is_calm = is_last | ~looks_slower(found, rules)
+    no_slowdown = found.upper_limits(rules.interim_clearing_level) < rules.log_matters
+    no_speedup = mirrored.upper_limits(rules.interim_clearing_level) < rules.log_matters
+    is_calm = is_last | ~seems_slower(found, rules)
     clear = undecided & ~slower & ~faster & is_calm & no_slowdown & (no_speedup | ~screened.faster_suspects)
     return Confirmed(slower, before.faster | faster, before.cleared | clear)
 
@@ -436,7 +436,7 @@ def detectable_in(samples: GateSamples, history: StageHistory, rules: Rules) -> 
         return detectable_slowdown(spread, len(known), rules, dof)
     early = detectable_early(spread, len(known), len(samples.pairs(1)), rules, dof)
     smallest = [] if early is None else [math.expm1(early)]
-    due = looks_due(samples, rules)
+    due = due_analyses(samples, rules)
     if due and 0.5 ** due[-1][0] <= SIGN_FLIP_ALLOWANCE * rules.alpha * due[-1][1]:
         smallest.append(detectable_slowdown(spread, len(known), rules, dof, due[-1]))
     return min(smallest) if smallest else None
@@ -448,31 +448,31 @@ def detectable_early(pair_spread: float, cases: int, pairs: int, rules: Rules, d
     None where none was due.
     """
     detected = []
-    for look in interim_analyses(rules):
-        if look.pairs <= pairs:
-            wider, above_all = (float(np.interp(look.pairs, [*of], [*of.values()])) for of in (WIDER, ABOVE_ALL))
-            errors = float(scipy.stats.t.isf(look.level / cases, dof)) * wider + ABOVE_ONE
+    for analysis in interim_analyses(rules):
+        if analysis.pairs <= pairs:
+            wider, above_all = (float(np.interp(analysis.pairs, [*of], [*of.values()])) for of in (WIDER, ABOVE_ALL))
+            errors = float(scipy.stats.t.isf(analysis.level / cases, dof)) * wider + ABOVE_ONE
             detected.append(
                 max(
-                    look.above + above_all * pair_spread,
-                    look.spreads * wider * pair_spread,
-                    rules.log_margin + errors * pair_spread / math.sqrt(look.pairs),
+                    analysis.above + above_all * pair_spread,
+                    analysis.spreads * wider * pair_spread,
+                    rules.log_margin + errors * pair_spread / math.sqrt(analysis.pairs),
                 )
             )
     return min(detected, default=None)
 
 
 def detectable_slowdown(
-    pair_spread: float, cases: int, rules: Rules, dof: float = math.inf, last_look: tuple[int, float] | None = None
+    pair_spread: float, cases: int, rules: Rules, dof: float = math.inf, last_analysis: tuple[int, float] | None = None
 ) -> float:
     """The slowdown, as a share, that a run detects with 80 % power in a case of this spread.
 
-    `last_look` is its launch pairs and its share of alpha, by default those of a full run.
+    `last_analysis` is its launch pairs and its share of alpha, by default those of a full run.
 
     It must pass stage 1, whose variance has `dof` degrees of freedom, and be significant in stage 2 beside those of
     the other `cases` that pass by chance. Earlier looks are left out, because they add little to the last.
     """
-    pairs, share = last_look or (rules.confirm_looks[-1], rules.look_shares[-1])
+    pairs, share = last_analysis or (rules.confirm_looks[-1], rules.look_shares[-1])
 
     def passes(log_ratio: float) -> float:
         """The probability that stage 1 suspects a case, or finds it too noisy to clear."""

@@ -255,7 +255,7 @@ def next_step(samples: GateSamples, rules: Rules) -> Step | None:
         return None
     else:
         history = replay_stages(samples, rules)
-        stage, asked = 2, history.looks[-1].undecided if history.looks else history.screening.candidates
+        stage, asked = 2, history.interim[-1].undecided if history.interim else history.screening.candidates
     without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}
     without |= {row.case for row in samples.of(Same)}
     cases = tuple(case for case in asked if case not in without)
@@ -406,7 +406,7 @@ def _timed(samples: GateSamples, history: StageHistory, rules: Rules, place: int
         verdict == Verdict.UNDECIDED
         and guard is not None
         and guard.slower_suspects[place]
-        and estimates(used)[0].upper_limits(rules.look_clearing_level)[0] < rules.log_matters
+        and estimates(used)[0].upper_limits(rules.interim_clearing_level)[0] < rules.log_matters
     )
     clock: Clock = next(iter(slower_by), "wall" if waits_for_wall else used)
     found, everything = estimates(clock)
@@ -416,7 +416,7 @@ def _timed(samples: GateSamples, history: StageHistory, rules: Rules, place: int
     if verdict == Verdict.UNDECIDED:
         level = rules.stage_two_alpha * rules.look_shares[-1] / max(1, len(screening.candidates))
         mean, variance = float(found.mean[0]), float(found.variance[0])
-        needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
+        needed = launches_needed(mean, variance, level, rules.interim_clearing_level, rules, FEWEST_PAIRS)
     return CaseResult(
         case,
         verdict,

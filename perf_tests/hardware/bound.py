@@ -37,7 +37,7 @@ class ProcessClock:
         self._clocks: list[int] = []
 
     def __call__(self) -> float:
-        """Some microseconds; as coarse as `time.process_time` where there is no /proc."""
+        """CPU seconds of all threads, read in microseconds; as coarse as `time.process_time` without /proc."""
         with suppress(OSError):
             # The folder of threads has a link for each. One that took an ended one's place has another number.
             if (links := self._stat("/proc/self/task").st_nlink) != self._links or not self._bring_up_to_date():
@@ -169,7 +169,7 @@ def bind() -> None:
 
 
 def bind_again() -> None:
-    """Do so once more where it was done."""
+    """Bind once more where it was done."""
     if _bound:
         bind()
 

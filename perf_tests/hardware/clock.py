@@ -56,7 +56,7 @@ class Clock:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """A round that pytest-benchmark does not time; its time is appended to `wall_seconds`."""
+        """Time a round that pytest-benchmark does not time; its time is appended to `wall_seconds`."""
         self.begin_round()
         with no_collections():
             start = self()
@@ -68,7 +68,7 @@ class Clock:
         return time.perf_counter()
 
     def mark(self, part: str) -> None:
-        """The work of `part` has been issued. Neither waits nor reads the device."""
+        """Note that the work of `part` has been issued. Neither waits nor reads the device."""
         self._marks.append((part, self._device.record_event(), time.perf_counter()))
 
     def __call__(self) -> float:

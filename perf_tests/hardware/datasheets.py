@@ -243,8 +243,8 @@ CONTEXT_BYTES = 500_000_000
 """CUDA context with PyTorch's kernels; 0.4 to 0.6 GB on the cards of the published tables."""
 
 FRAGMENTATION_SHARE = 0.05
-"""The share of the peak that is lost, because the allocator cannot fill every block, where its rules are not played: a
-published step that needs 80.5 GB ran out of memory on a card with room for 84.1 GB
+"""The share of the peak that is lost, because the allocator cannot fill every block, where its rules are not replayed:
+a published step that needs 80.5 GB ran out of memory on a card with room for 84.1 GB
 (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
 
 FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"

@@ -70,7 +70,7 @@ def needs_gpu(error: BaseException) -> bool:
     return _telling_line(error, _NEEDS_GPU) is not None
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The line that says what happened: errors of a compiler begin with others."""
     lines = str(error).splitlines()
     return _telling_line(error, (*_OUT_OF_MEMORY, *_BEYOND_DEVICE)) or (lines[0] if lines else type(error).__name__)
@@ -286,7 +286,7 @@ class Device(ABC):
     def available_bytes(self) -> int:
         """Memory that this process could still take."""
 
-    def memory_in_words(self) -> str:
+    def memory_state(self) -> str:
         """What is free and used now; empty where error messages and the system tell it."""
         return ""
 
@@ -387,7 +387,7 @@ class CudaDevice(Device):
         free_bytes, _ = torch.cuda.mem_get_info(self.torch_device)
         return max(0, free_bytes - self.kept_free_bytes)
 
-    def memory_in_words(self) -> str:
+    def memory_state(self) -> str:
         free, total = (count / 2**30 for count in torch.cuda.mem_get_info(self.torch_device))
         name = torch.cuda.get_device_name(self.torch_device)
         return f"{name} has {total:.1f} GiB: {free:.1f} GiB free, {total - free:.1f} GiB used"

@@ -160,7 +160,7 @@ class RunsBeside:
         self.seen: dict[int, str] = {}
         """What those found so far write to, by process."""
         self._device, self._file = device, None
-        self._last_look = self._last_seen = -math.inf
+        self._last_scan = self._last_seen = -math.inf
         with suppress(OSError):
             self._file = file = tempfile.NamedTemporaryFile("w", prefix=self.PREFIX)  # noqa: SIM115  # until the end
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,12 +171,12 @@ class RunsBeside:
 
     def seen_since(self, moment: float) -> bool:
         """Return whether another run measured on this device at or after a moment of `bound.time.monotonic`."""
-        self.look()
+        self.scan()
         return self._last_seen >= moment
 
-    def look(self) -> bool:
+    def scan(self) -> bool:
         """Return whether another run measures on this device now; it is added to `seen`."""
-        found, self._last_look = False, bound.time.monotonic()
+        found, self._last_scan = False, bound.time.monotonic()
         for path in Path(tempfile.gettempdir()).glob(f"{self.PREFIX}*"):
             with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
                 content = file.read(4096)
@@ -186,16 +186,16 @@ class RunsBeside:
                     run = json.loads(content)
                     if int(run["process"]) != os.getpid() and run["device"] == self._device:
                         self.seen[int(run["process"])], found = str(run["where"])[:200], True
-                        self._last_seen = self._last_look
+                        self._last_seen = self._last_scan
                     continue
                 if content:  # else it is about to be locked
                     path.unlink()
         return found
 
-    def look_now_and_then(self) -> None:
-        """Look once a second at most, between rounds: a short run would come and go within a long case."""
-        if bound.time.monotonic() - self._last_look >= 1.0:
-            self.look()
+    def scan_if_due(self) -> None:
+        """Scan once a second at most, between rounds: a short run would come and go within a long case."""
+        if bound.time.monotonic() - self._last_scan >= 1.0:
+            self.scan()
 
     def close(self) -> None:
         """Measure no longer."""
@@ -352,7 +352,7 @@ class RoundHealth:
     _start: float = 0.0
 
     def begin(self) -> None:
-        """The next round is the first measured one."""
+        """Note that the next round is the first measured one."""
         self.throttled_rounds, self.throttle_reasons, self._sm_clocks_mhz, self._rounds = [], Counter(), [], 0
         self._start_joules = None if self.health is None else self.health.energy_joules()
         self._start = bound.time.perf_counter()

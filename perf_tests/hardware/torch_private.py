@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Tensors without content: `torch.empty(device="meta")` is public, but forgets the device that it represents.
+# Fake tensors: `torch.empty(device="meta")` is public, but forgets the device that it represents.
 
 # What sees each operation as the dispatcher runs it, the backward pass included; torch.overrides.TorchFunctionMode,
 # the public one, sees Python's calls alone.
@@ -42,11 +42,11 @@ def bound_fake_shapes() -> None:
 
 
 def let_models_be_built_of_fakes() -> None:
-    """Let `nn.init.trunc_normal_` and conversions of a module work on tensors without content, for good.
+    """Let `nn.init.trunc_normal_` and conversions of a module work on fake tensors, for good.
 
     Since torch 2.13 the former draws until no value lies outside of its bounds, and reads that off the tensor, which
     has none. Modules import the public function by name, so that only the private one below it can be replaced.
-    `module.to(dtype)` swaps tensors without content, which fails for any that is referred to weakly, as parameters are;
+    `module.to(dtype)` swaps fake tensors, which fails for any that is referred to weakly, as parameters are;
     their data are replaced here, as in a real tensor of the same device.
     """
     draw, convert = torch.nn.init._no_grad_trunc_normal_, vars(torch.nn.Module)["_apply"]

@@ -142,7 +142,7 @@ def ratios_of(first: Floats, second: Floats) -> Callable[..., tuple[Ratio, Ratio
     return of_case
 
 
-def together(ratios: Sequence[Ratio]) -> tuple[Ratio, bool]:
+def pooled(ratios: Sequence[Ratio]) -> tuple[Ratio, bool]:
     """The mean of several runs of two commits, and whether they differ by more than their launches explain.
 
     Then their own scatter counts. A run that shows the same program settles it.
@@ -231,7 +231,7 @@ def relative_of(runs: Iterable[GateRun | str], line: Sequence[str], log: Log, si
     for (case, identity), pairs in by_case.items():
         links = []
         for (base, head), found in pairs.items():
-            (first, differs), (both, _) = (together([ratios[stage] for ratios in found]) for stage in (0, 1))
+            (first, differs), (both, _) = (pooled([ratios[stage] for ratios in found]) for stage in (0, 1))
             links.append(Link(base, head, first, both))
             differing += differs
         chains = chains_of(_with_neighbours(links))

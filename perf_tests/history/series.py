@@ -135,7 +135,7 @@ def eras_of(machine: Machine, log: Log) -> list[Era]:
 
 
 def new_slowdowns(era: Era, log: Log) -> list[tuple[Series, Step]]:
-    """Those that the launches of the newest code show, and all launches before them did not."""
+    """Slowdowns that the launches of the newest code show, and all launches before them did not."""
     slower = [(one, step) for one in era.series for step in one.steps if step.effect > 0]
     launches = [launch for code in era.codes[:-1] for launch in code.launches]
     if not slower or not launches:
@@ -267,7 +267,7 @@ def _figure_variance(launched: Launched) -> float:
 
 
 def _counter_changes(rows: Rows) -> Iterator[CounterChange]:
-    """A counter that two launches of one code disagree on is no property of the code, and left out there."""
+    """Changes of counters, without those that two launches of one code disagree on: no property of the code."""
     known: dict[str, int] = {}
     for code, figures in rows:
         for name in figures[0].counters:

@@ -244,7 +244,7 @@ class Measuring:
     trees: Trees
     tasks: Mapping[Side, Json]
     """Settings and test files for each side's worker."""
-    own_ids: Mapping[Side, Mapping[str, str]]
+    ids_on_side: Mapping[Side, Mapping[str, str]]
     """Each side's node id of a case: they differ where two values of one axis are compared."""
     identities: Mapping[str, Json]
     seed: int
@@ -336,7 +336,7 @@ class Measuring:
         for place, case in enumerate(cases):
             try:
                 for side, worker in self._workers.items():
-                    worker.send({"count": self.own_ids[side][case]})
+                    worker.send({"count": self.ids_on_side[side][case]})
                 answers = {side: worker.receive(self.start_seconds) for side, worker in self._workers.items()}
             except WorkerEndedError as error:
                 reason = f"counting {case_name(case)} failed: {error}"
@@ -375,7 +375,7 @@ class Measuring:
             there: Json = answer["ready"]
             for case in [*self._left]:
                 reason = "it does not know a value of this case"
-                if (identity := there.get(self.own_ids[side][case])) is not None:
+                if (identity := there.get(self.ids_on_side[side][case])) is not None:
                     difference = identity_difference(
                         {**identity, **on_purpose}, {**self.identities[case], **on_purpose}
                     )
@@ -384,11 +384,11 @@ class Measuring:
                     self._note_outcome(case, side, ABSENT, reason)
                     self._left.remove(case)
         for side, worker in self._workers.items():
-            own_ids = {case: self.own_ids[side][case] for case in self._left}
-            measured = [own_id for case, own_id in own_ids.items() if case in self.case_seconds]
+            ids_on_side = {case: self.ids_on_side[side][case] for case in self._left}
+            measured = [own_id for case, own_id in ids_on_side.items() if case in self.case_seconds]
             # The seed of both sides' inputs comes here, after their code was imported.
             draws = {"seed": self.seed, "pair": self._pair}
-            worker.send({"order": list(own_ids.values()), "measured": measured, **draws})
+            worker.send({"order": list(ids_on_side.values()), "measured": measured, **draws})
 
     def _measure_case(self, case: str) -> float:
         """The seconds that it took for what only the first launches do."""
@@ -416,7 +416,7 @@ class Measuring:
 
     @contextmanager
     def _on_the_same_cores(self, case: str) -> Iterator[list[int] | None]:
-        """Both workers on cores drawn for this case.
+        """Keep both workers on cores drawn for this case.
 
         The scheduler would keep each process on its own core, and load on one core would look like a difference of
         the code. Only once a case is warm: then its threads exist, and both sides have built it in parallel.
@@ -505,7 +505,7 @@ def _signals_wait() -> Iterator[None]:
 def launched(
     trees: Trees, tasks: Mapping[Side, Json], draw: Draw, python_of_base: str | None = None
 ) -> Iterator[dict[Side, WorkerProcess]]:
-    """Both workers, started together and told what to collect; both are ended on every exit."""
+    """Start both workers and send them what to collect; both are ended on every exit."""
     workers: dict[Side, WorkerProcess] = {}
     try:
         for side in SIDES[::-1] if draw.head_starts_first else SIDES:

@@ -48,7 +48,7 @@ FEWEST_ROUNDS = 2
 def serve(channel: Channel, task: Json, observer: Observer | None = None) -> str | None:
     """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve.
 
-    With an `observer` they are not measured but played on tensors without content.
+    With an `observer` they are not measured but run on fake tensors.
     """
     plugin = GatePlugin(settings=received(task["settings"]), channel=channel, observer=observer)
     plugin.run(task["files"])
@@ -97,7 +97,7 @@ class RoundsOnDemand(Measure):
             position = next(positions)
             rounds.forget()
             checked.begin(position, is_measured=position >= 0)
-            rounds.play(around_target=timed)
+            rounds.run_round(around_target=timed)
             # The clocks count nanoseconds; further digits are the float's own. A thread that spins until the device is
             # idle burns CPU time that is no work.
             return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
@@ -183,11 +183,11 @@ class GatePlugin(WorkerPlugin):
         task = self.channel.receive()
         if self.observer is not None:
             items.clear()
-            played = digests_of_operations({case_id: self._cases[case_id] for case_id in task["order"]})
+            digests = digests_of_operations({case_id: self._cases[case_id] for case_id in task["order"]})
             if (file := stray()) is not None:
                 self.channel.send({"cannot": f"it imports {file} of the working tree"})
             else:
-                self.channel.send({"played": played, **self.observer.finished()})
+                self.channel.send({"digests": digests, **self.observer.finished()})
             return
         items[:] = [by_id[case_id] for case_id in task["order"]]
         self._draws = {
@@ -266,7 +266,7 @@ class GatePlugin(WorkerPlugin):
                 answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}
 
 
-# Whether base and head run the same program: what is issued when the cases are played on tensors without content.
+# Whether base and head run the same program: what is issued when the cases run on fake tensors.
 
 
 class Operations(TorchDispatchMode):
@@ -307,10 +307,10 @@ def before_compiling(case: Case) -> Case:
 
 
 def digests_of_operations(cases: Mapping[str, Case]) -> dict[str, Json]:
-    """Play each case; a `digest` of the operations of all up to its end, or null and the `reason`.
+    """Run each case on fake tensors; a `digest` of the operations of all up to its end, or null and the `reason`.
 
-    Cases share passes, each played once, and a pass may leave something behind for the next. Of a compiled case what
-    is to be compiled is played.
+    Cases share passes, each run once, and a pass may leave something behind for the next. Of a compiled case what
+    is to be compiled is run.
     """
     for known in (passes, updates, attention_passes):
         known.cache_clear()

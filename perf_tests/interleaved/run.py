@@ -20,7 +20,7 @@ import torch
 
 from perf_tests.bench.options import Against
 from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import WorkerEndedError, last_words
+from perf_tests.bench.workers import WorkerEndedError, last_error_line
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import (
@@ -74,7 +74,7 @@ from perf_tests.interleaved.sides import (
     state_of_head,
 )
 from perf_tests.predict.difference import Difference, compare_sides, row_sentence
-from perf_tests.predict.operations import SideToPlay, sent_case
+from perf_tests.predict.operations import SideToRun, sent_case
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many, some_of
 from perf_tests.records.store import identity_difference
@@ -158,7 +158,7 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
     if why is None and not differing(trees.base, trees.head):
         run.why_measured = dict.fromkeys(plan.cases, "")
     elif why is None:
-        run.why_measured = _played(plan, trees)
+        run.why_measured = _programs_differ(plan, trees)
     else:
         run.why_measured = dict.fromkeys(plan.cases, why)
     if same := sum(not why for why in run.why_measured.values()):
@@ -183,9 +183,9 @@ def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool])
     return None
 
 
-def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
-    """Why each case is measured, from what both workers say once they have played them; empty for the same program."""
-    tasks: dict[Side, Json] = {side: {**task, "plays": True} for side, task in _tasks(plan).items()}
+def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
+    """Return why each case is measured, by the operations that both workers count; empty for the same program."""
+    tasks: dict[Side, Json] = {side: {**task, "fakes": True} for side, task in _tasks(plan).items()}
     why: dict[str, str] = {}
     try:
         with launched(trees, tasks, draw_pair(0, 0)) as workers:
@@ -207,9 +207,9 @@ def _played(plan: GatePlan, trees: Trees) -> dict[str, str]:
     for case in order:
         code = codes[plan.cases[case].is_compiled]
         digests = [side.seen.digests.get(case) for side in (base, head)]
-        unplayed = [side.seen.unplayed[case] for side in (head, base) if case in side.seen.unplayed]
+        uncounted = [side.seen.uncounted[case] for side in (head, base) if case in side.seen.uncounted]
         otherwise = "" if digests[0] == digests[1] is not None else "it issues other operations"
-        why[case] = code or next(iter(unplayed), otherwise)
+        why[case] = code or next(iter(uncounted), otherwise)
     return {case: why[case] for case in plan.cases}
 
 
@@ -228,7 +228,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     measuring = Measuring(
         trees=trees,
         tasks=_tasks(plan),
-        own_ids={"base": plan.ids_at_base, "head": {case: case for case in plan.cases}},
+        ids_on_side={"base": plan.ids_at_base, "head": {case: case for case in plan.cases}},
         identities={case_id: case.identity() for case_id, case in plan.cases.items()},
         seed=seed,
         samples_file=samples_file,
@@ -364,7 +364,7 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
     names = {case_id.partition("::")[0] for case_id in plan.cases}
     files = sorted(name if repository.holds_suite else str(SUITE / name) for name in names)
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
-    return {side: {"settings": sent(sides[side]), "files": files, "repository": repository.told} for side in SIDES}
+    return {side: {"settings": sent(sides[side]), "files": files, "repository": repository.as_json} for side in SIDES}
 
 
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
@@ -429,16 +429,16 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
     lines = []
     for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
-        lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _told(found))]
+        lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _difference_lines(found))]
     left = names[MOST_CASES:]
     more = [f"{how_many(len(left), 'case')} more: perf-tests diff shows each."] if left else []
     return lines + more
 
 
-def side_in(tree: Path, repository: Repository) -> SideToPlay:
-    """The side whose code lies in `tree`, played in the folder and environment of a gate's worker."""
+def side_in(tree: Path, repository: Repository) -> SideToRun:
+    """The side whose code lies in `tree`, run in the folder and environment of a gate's worker."""
     folder = tree if repository.holds_suite else repository.folder_in(tree)
-    return SideToPlay(tree, folder, environment_of_side(repository, tree), repository.told)
+    return SideToRun(tree, folder, environment_of_side(repository, tree), repository.as_json)
 
 
 def _at_base(case: Case, other: Mapping[str, str]) -> Case:
@@ -447,7 +447,7 @@ def _at_base(case: Case, other: Mapping[str, str]) -> Case:
     return replace(case, **values)  # type: ignore[type-var]  # each family is a dataclass
 
 
-def _told(found: Difference | str) -> list[str]:
+def _difference_lines(found: Difference | str) -> list[str]:
     if isinstance(found, str):
         return [found]
     if not found.rows:
@@ -518,7 +518,7 @@ def other_python(typed: str, device_type: str) -> OtherPython:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OtherPythonError(f"--against-python {typed} cannot be run: {error}.") from error
     if asked.returncode or not asked.stdout.startswith("["):
-        why = last_words(asked.stderr) or "it is not a Python"
+        why = last_error_line(asked.stderr) or "it is not a Python"
         raise OtherPythonError(
             f"--against-python {typed} cannot run the suite: {why}; make an environment of another build with "
             "`make .venv-2.11.0/.installed TORCH=2.11.0`, and give its bin/python."

@@ -2,8 +2,8 @@
 
 Two processes of equal code, input and environment do the same, so only files that differ between the trees count. Each
 must be shown to change nothing: a module by an equal syntax tree, any other file by never being read. What is not shown
-is measured, with the reason. Both workers import, build and play the cases on tensors without content; they say which
-files they used, and a digest of every operation.
+is measured, with the reason. Both workers import, build and run the cases on fake tensors; they say which files they
+used, and a digest of every operation.
 
 The decision on code holds for a whole run: one process serves all cases, and each may change what the next one does.
 """
@@ -154,7 +154,7 @@ def _may_run(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the worker of one side said of itself once it had played the cases."""
+    """What the worker of one side said of itself once it had run the cases on fake tensors."""
 
     ran: tuple[str, ...]
     """Files of its tree that ran, in order."""
@@ -162,15 +162,15 @@ class Seen:
     beyond: tuple[str, ...]
     """Lines that did what cannot be followed."""
     digests: Mapping[str, str]
-    """A digest of the operations of each case that was played, and of all before it, in the order of the run."""
-    unplayed: Mapping[str, str]
+    """A digest of the operations of each case that was counted, and of all before it, in the order of the run."""
+    uncounted: Mapping[str, str]
     """Why a case was not."""
 
     @classmethod
     def of(cls, message: Json) -> "Seen":
-        digests = {case: said["digest"] for case, said in message["played"].items() if said["digest"]}
-        unplayed = {case: said["reason"] for case, said in message["played"].items() if not said["digest"]}
-        return cls(tuple(message["ran"]), frozenset(message["opened"]), tuple(message["beyond"]), digests, unplayed)
+        digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
+        uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
+        return cls(tuple(message["ran"]), frozenset(message["opened"]), tuple(message["beyond"]), digests, uncounted)
 
 
 @dataclass

@@ -293,7 +293,7 @@ OF_GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMO
 
 
 def environment_of_git() -> dict[str, str]:
-    """This process's, without `OF_GIT`."""
+    """This process's environment without `OF_GIT`."""
     return {name: value for name, value in os.environ.items() if name not in OF_GIT}
 
 
@@ -315,7 +315,7 @@ def run_git(
 
 
 def environment_without_the_suite() -> dict[str, str]:
-    """This process's, without pytest's variables and the repository on the path: its model/ would replace one that a
+    """Variables of this process, without pytest's and the repository on the path: its model/ would replace one that a
     tree lacks.
     """
     return inherited_environment(without=lambda entry: entry == SUITE)

@@ -20,7 +20,7 @@ def main() -> int:
     try:
         task = channel.receive()
         tree, where = Path(task["tree"]), task["repository"]
-        observer = Observer(tree, [tree / "perf_tests"] if where["holds_suite"] else ()) if task.get("plays") else None
+        observer = Observer(tree, [tree / "perf_tests"] if where["holds_suite"] else ()) if task.get("fakes") else None
         reason = _why_not_this_tree(task)
         if reason is None:
             try:

@@ -30,8 +30,8 @@ Timing = Callable[..., None]
 def repeated(timing: Timing, extra_pass: str) -> Timing:
     """Return the test that runs `timing` under the pass of this name."""
 
-    def test(case: Case, look: ExtraPass) -> None:
-        look(timing)
+    def test(case: Case, pass_of_test: ExtraPass) -> None:
+        pass_of_test(timing)
 
     test.__doc__ = timing.__doc__
     (phase,) = (mark for mark in timing.pytestmark if mark.name == "phase")  # type: ignore[attr-defined]
@@ -107,5 +107,5 @@ class ExtraPass(ABC):
         """End the test: an error fails it, any other outcome skips it."""
         noted(self.request.node).outcome = outcome
         if outcome.outcome == "error":
-            pytest.fail(outcome.in_words, pytrace=False)
-        pytest.skip(outcome.in_words)
+            pytest.fail(outcome.sentence, pytrace=False)
+        pytest.skip(outcome.sentence)

@@ -75,8 +75,8 @@ class ProfiledMeasure(Measure):
         device, clock = self.workbench.device, self.workbench.clock
         for _ in warm_up(device, self.case.fewest_warmup_rounds, now=clock.now):
             with clock.round():
-                rounds.play()
-        traced = trace_rounds(rounds.play, device)
+                rounds.run_round()
+        traced = trace_rounds(rounds.run_round, device)
         clock.forget()
         trace = read_chrome_trace(traced.trace)
         if device.torch_device.type == "cuda" and not trace.is_on_gpu:
@@ -98,7 +98,7 @@ class TracedRounds:
     trace: bytes
 
 
-def trace_rounds(play: Callable[[Around, Around], None], device: Device) -> TracedRounds:
+def trace_rounds(run_round: Callable[[Around, Around], None], device: Device) -> TracedRounds:
     """Run a few rounds, set-up and target inside a context each, and trace the last. Raises ProfilerBusyError."""
     check_no_profiler()
     annotate: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -129,7 +129,7 @@ def trace_rounds(play: Callable[[Around, Around], None], device: Device) -> Trac
             if number == PLAIN_ROUNDS:
                 plain_seconds, annotate = seconds[ROUND], record_function
             with nullcontext() if number < PLAIN_ROUNDS else regions_opened_by(open_region):
-                play(lambda: half(SET_UP), lambda: half(ROUND))
+                run_round(lambda: half(SET_UP), lambda: half(ROUND))
             profiler.step()
     return TracedRounds(plain_seconds, traces[0])
 
@@ -181,17 +181,17 @@ class NvtxMeasure(Measure):
         ranges, device = NvtxRanges(), self.workbench.device
 
         @contextmanager
-        def ranged(name: str) -> Iterator[None]:
+        def nvtx_range(name: str) -> Iterator[None]:
             with ranges(name):
                 yield
                 device.synchronize()
 
-        def play(numbers: Iterable[int], name: str) -> None:
+        def run_numbered(numbers: Iterable[int], name: str) -> None:
             for _ in numbers:
                 self.workbench.clock.forget()
-                rounds.play(lambda: ranged(SET_UP), lambda: ranged(name))
+                rounds.run_round(lambda: nvtx_range(SET_UP), lambda: nvtx_range(name))
 
         with regions_opened_by(ranges):
-            play(warm_up(device, self.workbench.warmup_rounds(self.case)), "warm-up")
+            run_numbered(warm_up(device, self.workbench.warmup_rounds(self.case)), "warm-up")
             with capture(device.torch_device):
-                play(range(self.workbench.rounds(self.case)), ROUND)
+                run_numbered(range(self.workbench.rounds(self.case)), ROUND)

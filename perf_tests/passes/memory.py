@@ -43,8 +43,8 @@ from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_s
 from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
 from perf_tests.passes.memory_watch import (
     MOST_ENTRIES,
-    Held,
     HolderWatch,
+    LiveTensors,
     Mark,
     OpenPart,
     Regions,
@@ -154,18 +154,18 @@ class MemoryMeasure(Measure):
     snapshot: Path | None
 
     def run_rounds(self, rounds: Rounds) -> Json:
-        def play(open_part: OpenPart) -> None:
+        def run_round(open_part: OpenPart) -> None:
             with regions_opened_by(lambda name: open_part(name) if name in PARTS else nullcontext()):
-                self._play(rounds, open_part)
+                self._run_round(rounds, open_part)
 
         sees_operations = not self.case.is_compiled  # compiled code runs in one piece, of which Python sees nothing
         after_init = allocated_bytes(self.device)
-        exact = memory_of_round(play, self.device, rounds.forget)
+        exact = memory_of_round(run_round, self.device, rounds.forget)
         # Stacks of blocks end at this file, which calls the benchmark's functions.
         watch = HolderWatch(self.device.type, MODEL_SOURCE, __file__, sees_operations, PARTS)
         self._register_standing(watch)
         with watch.round():
-            self._play(rounds, watch.part)
+            self._run_round(rounds, watch.part)
         self._register_standing(watch)
         held = watch.finished()
         values = memory_values(self.case, after_init, exact, held, sees_operations)
@@ -174,7 +174,7 @@ class MemoryMeasure(Measure):
         if self.device.type == "cuda":
             rounds.forget()
             with cuda_memory_history(MOST_ENTRIES):
-                self._play(rounds, lambda name: nullcontext())
+                self._run_round(rounds, lambda name: nullcontext())
                 snapshot = cuda_memory_snapshot()
         else:
             # Compiled code has no lines of Python, so that its blocks are known by the allocator alone.
@@ -187,16 +187,16 @@ class MemoryMeasure(Measure):
         for category, tensors in self.standing():
             watch.register(tensors, category)
 
-    def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
+    def _run_round(self, rounds: Rounds, open_part: OpenPart) -> None:
         """Run one round. Attention alone opens no regions, so its passes are made parts here."""
 
         def part(name: str) -> AbstractContextManager[object]:
             return open_part(name) if self.case.row.family == ATTENTION_ALONE else nullcontext()
 
         if rounds.setup is None:
-            rounds.play(around_target=lambda: part("forward"))
+            rounds.run_round(around_target=lambda: part("forward"))
         else:
-            rounds.play(lambda: part("forward"), lambda: part("backward"))
+            rounds.run_round(lambda: part("forward"), lambda: part("backward"))
 
 
 # The values of a row: plain, and without what is predicted.
@@ -212,7 +212,7 @@ NOT_ATTRIBUTED = "not attributed"
 
 
 def memory_values(
-    case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: Held, sees_operations: bool
+    case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: LiveTensors, sees_operations: bool
 ) -> Json:
     """Return the row of what was measured; `after_init` are allocated and reserved bytes before the first round.
 
@@ -220,7 +220,7 @@ def memory_values(
     """
     marks = [Mark("after init", *after_init), *(mark for mark in exact.marks if mark.name in MARKS)]
     if sees_operations:
-        at_peak, moments = dict(sorted(held.held_at_peak().items())), timeline(held)
+        at_peak, moments = dict(sorted(held.live_at_peak().items())), timeline(held)
         made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
     else:
         totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
@@ -264,7 +264,7 @@ def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:
     return [{"block": block, "part": part, "saved_bytes": count} for (block, part), count in rows.items()]
 
 
-def timeline(held: Held) -> Json:
+def timeline(held: LiveTensors) -> Json:
     """Return the bytes of each category after every change of the round, or after MOST_MOMENTS of them."""
     totals = list(accumulate((change.bytes for change in held.changes), initial=0))[held.first_of_round :]
     parts = [(part.name, part.first - held.first_of_round, part.end - held.first_of_round) for part in held.parts]

@@ -42,8 +42,8 @@ from perf_tests.predict.counting import (
     Change,
     StorageBlock,
     StorageTracker,
-    held_after,
-    held_at_peak,
+    live_after,
+    live_at_peak,
     place_among,
     saved_for_backward,
     take_in,
@@ -58,7 +58,7 @@ PART = "memory of part "
 OpenPart = Callable[[str], AbstractContextManager[object]]
 """A function from a part's name to the context that it runs in."""
 
-Play = Callable[[OpenPart], object]
+RunRound = Callable[[OpenPart], object]
 """One round, each part inside its `OpenPart`."""
 
 Forget = Callable[[], object]
@@ -93,18 +93,18 @@ class RoundMemory:
     """The peak without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are exact."""
 
 
-def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
+def memory_of_round(run_round: RunRound, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
     """Measure the second of two rounds: the first makes what later ones find. `forget` is called after each."""
     if device.type == "cuda":
-        return _on_cuda(play, device, forget)
+        return _on_cuda(run_round, device, forget)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
         for name in (f"{ROUND}, the first", ROUND):
             with record_function(name):
-                play(lambda part: record_function(f"{PART}{part}"))
+                run_round(lambda part: record_function(f"{PART}{part}"))
             forget()
-        held_at_end_bytes = live_tensor_bytes("cpu")
-    return read_round(allocator_trace(profiler), held_at_end_bytes)
+        live_at_end_bytes = live_tensor_bytes("cpu")
+    return read_round(allocator_trace(profiler), live_at_end_bytes)
 
 
 def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
@@ -136,9 +136,9 @@ def resident_set_peak_bytes() -> int | None:
     return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
-def read_round(trace: "AllocatorTrace", held_at_end_bytes: int) -> RoundMemory:
-    """Read the last round of a trace at whose end `held_at_end_bytes` are held in all."""
-    before = held_at_end_bytes - trace.allocated_at(math.inf)
+def read_round(trace: "AllocatorTrace", live_at_end_bytes: int) -> RoundMemory:
+    """Read the last round of a trace at whose end `live_at_end_bytes` are held in all."""
+    before = live_at_end_bytes - trace.allocated_at(math.inf)
     whole = trace.stretch(ROUND)
     marks, parts = [], []
     for stretch in trace.stretches:
@@ -162,9 +162,9 @@ def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[s
     return {"phase": name, "peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes}
 
 
-def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
+def _on_cuda(run_round: RunRound, device: torch.device, forget: Forget) -> RoundMemory:
     """Peaks count from the last reset; the start and end of each part read and reset them."""
-    play(lambda part: nullcontext())
+    run_round(lambda part: nullcontext())
     forget()
     retries_before = torch.cuda.memory_stats(device)["num_alloc_retries"]
     torch.cuda.reset_peak_memory_stats(device)
@@ -189,7 +189,7 @@ def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
         statistics = read(f"after {name}")
         parts.append(_part(name, *(statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))))
 
-    play(part)
+    run_round(part)
     retries = read()["num_alloc_retries"] - retries_before
     forget()
     fragmentation = {
@@ -299,7 +299,7 @@ class PartChanges:
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveTensors:
     """One round, block by block; earlier blocks come first in `changes`."""
 
     changes: tuple[Change, ...]
@@ -310,11 +310,11 @@ class Held:
     frames: dict[int, tuple[Frame, ...]]
     """Stacks by the `id` of the block that they made."""
 
-    def held_at_peak(self) -> Counter[str]:
+    def live_at_peak(self) -> Counter[str]:
         """Return the bytes by category at the peak."""
         changes = [(change.block.category, change.bytes) for change in self.changes]
         before, during = changes[: self.first_of_round], changes[self.first_of_round :]
-        return held_at_peak(during, held_after(before, Counter()))
+        return live_at_peak(during, live_after(before, Counter()))
 
     def happenings(self) -> tuple[list["Happening"], list["Happening"]]:
         """Return what came and went before the round, and in it, for a snapshot."""
@@ -361,7 +361,7 @@ class HolderWatch:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """The round runs inside, and must free what it holds there too."""
+        """Watch the round that runs inside, and must free what it holds there too."""
 
         def region(name: str) -> AbstractContextManager[object]:
             # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
@@ -384,11 +384,11 @@ class HolderWatch:
             yield
         self._parts.append(PartChanges(name, first, self.tracker.settle()))
 
-    def finished(self) -> Held:
+    def finished(self) -> LiveTensors:
         """Return what was seen; call it once, when all categories are known."""
         changes = tuple(self.tracker.changes)
         self.tracker.forget_all()
-        return Held(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
+        return LiveTensors(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
 
     @contextmanager
     def _open(self, name: str) -> Iterator[None]:

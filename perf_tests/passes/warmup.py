@@ -50,18 +50,18 @@ class WarmupPass(ExtraPass):
         benchmark, rounds = self.benchmark_id(timing), self.workbench.rounds(self.case)
         settings = self.workbench.settings
 
-        def studied(study: Study) -> Json:
+        def run_study(study: Study) -> Json:
             return self.answered_by(lambda: in_fresh_process(settings, benchmark, study, ROOT))
 
         if self.workbench.disabled:
-            studied(Study(0, 1))
+            run_study(Study(0, 1))
             return None
         studies = [Study(count, rounds) for count in STUDIED_WARMUP_ROUNDS]
         if self.case.row.setup_computes:
             studies.append(Study(LEAVING_OUT_ROUNDS, rounds, leaves_out_timed_phase=True))
         named = ("warmup_rounds", "leaves_out_timed_phase")
-        series = [{**{name: getattr(study, name) for name in named}, **studied(study)} for study in studies]
-        first_round = studied(Study(0, 1, traces_first_round=True))
+        series = [{**{name: getattr(study, name) for name in named}, **run_study(study)} for study in studies]
+        first_round = run_study(Study(0, 1, traces_first_round=True))
         return warmup_values(series, first_round, self.workbench.warmup_rounds(self.case))
 
 
@@ -98,7 +98,7 @@ class WarmupStudyMeasure(Measure):
                 with self.clock.round():
                     rounds.prepare()
             else:
-                rounds.play(around_target=self.clock.round)
+                rounds.run_round(around_target=self.clock.round)
         seconds = self.clock.wall_seconds
         return {
             "warmup_seconds": seconds[: study.warmup_rounds],
@@ -114,7 +114,7 @@ class WarmupStudyMeasure(Measure):
 
         first = traced_round()
         for _ in range(ROUNDS_BETWEEN):
-            rounds.play()
+            rounds.run_round()
         steady = traced_round()
         # Memory of a GPU comes from its driver, whose calls are in the trace.
         on_cpu = self.device.torch_device.type == "cpu"

@@ -1,4 +1,4 @@
-"""The rules of PyTorch's caching allocator for CUDA, played on sizes alone: what blocks take, and the device must give.
+"""The rules of PyTorch's caching allocator for CUDA, replayed on sizes: what blocks take, and the device must give.
 
 Blocks come from segments, which the device gives and the allocator keeps until memory runs out. The rules are those of
 c10/cuda/CUDACachingAllocator.cpp with its default settings, for one stream and without expandable segments. Segments
@@ -19,7 +19,7 @@ SMALL_BYTES = MIB
 more than this is left, and else keeps the rest."""
 
 SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES, ROUNDED_BYTES = 2 * MIB, 20 * MIB, 2 * MIB
-LEAST_OWN_BYTES = 10 * MIB
+LEAST_SEGMENT_BYTES = 10 * MIB
 """A block from this on gets a segment of its size, rounded up to ROUNDED_BYTES; a smaller one LARGE_SEGMENT_BYTES."""
 
 Log = tuple[tuple[str, int, int], ...]
@@ -113,7 +113,7 @@ class CachingAllocator:
     def _segment(self, size: int, pool: list[tuple[int, int, Block]]) -> Block:
         if size <= SMALL_BYTES:
             size = SMALL_SEGMENT_BYTES
-        elif size < LEAST_OWN_BYTES:
+        elif size < LEAST_SEGMENT_BYTES:
             size = LARGE_SEGMENT_BYTES
         else:
             size = -(-size // ROUNDED_BYTES) * ROUNDED_BYTES
@@ -131,14 +131,14 @@ class CachingAllocator:
         return self._room_bytes is not None and self._reserved + size > self._room_bytes
 
 
-class Player:
-    """Plays logs on an allocator, and knows the blocks that live by category and size, the youngest last."""
+class AllocatorReplay:
+    """Replays logs on an allocator, and knows the blocks that live by category and size, the youngest last."""
 
     def __init__(self, room_bytes: int | None) -> None:
         self.allocator = CachingAllocator(room_bytes)
         self._living: defaultdict[tuple[str, int], list[Block]] = defaultdict(list)
 
-    def play(self, log: Log, keeps_freed: bool = False) -> list[Block]:
+    def run(self, log: Log, keeps_freed: bool = False) -> list[Block]:
         """Return the blocks that the log frees and that stay, for a caller `keeps_freed`. Raises DeviceFullError."""
         kept = []
         for category, size, younger in log:
@@ -153,7 +153,7 @@ class Player:
         return kept
 
     def take(self, categories: Collection[str], others: bool = False) -> list[Block]:
-        """Take the living blocks of these categories, or of all others, out of the player's hands."""
+        """Take the living blocks of these categories, or of all others, out of the replay."""
         kinds = [kind for kind in self._living if (kind[0] in categories) is not others]
         return [block for kind in kinds for block in self._living.pop(kind)]
 

@@ -250,7 +250,7 @@ def _last_byte(sizes: Sequence[int], strides: Strides) -> int:
 
 
 def coalesced(sizes: list[int], strides: list[Strides]) -> tuple[list[int], list[Strides]]:
-    """Neighbouring dimensions that every operand walks as one are one."""
+    """Join neighbouring dimensions that every operand walks as one."""
     for dim in reversed(range(len(sizes) - 1)):
         if all(own[dim] == sizes[dim + 1] * own[dim + 1] for own in strides):
             sizes[dim : dim + 2] = [sizes[dim] * sizes[dim + 1]]

@@ -2,7 +2,7 @@
 
 Counted on fake tensors by the rules of the case's device type; on a GPU that is known, cuBLAS's workspaces count too.
 Not counted: the device's context, oneDNN's workspaces, what the caching allocator loses in blocks that it does not
-split, and traffic beyond the minimum. `allocator_peaks` plays that allocator."""
+split, and traffic beyond the minimum. `allocator_peaks` replays that allocator."""
 
 import json
 import math
@@ -31,7 +31,7 @@ from perf_tests.hardware.datasheets import CudaLibraries
 from perf_tests.hardware.limits import KernelCost, KernelGroup
 from perf_tests.hardware.torch_private import DataDependentOutputException, operator
 from perf_tests.phases import FIRST_STEP, FORWARD_PASSES
-from perf_tests.predict.allocator import AllocatorPeaks, Block, Player
+from perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, Block
 from perf_tests.predict.costs import FUSED_ATTENTION, MATRIX_PRODUCTS
 from perf_tests.predict.counting import (
     FORMER_PASS,
@@ -151,17 +151,17 @@ STANDING = (PARAMETERS, INPUTS, OPTIMIZER_STATE, WORKSPACES, GRADIENTS)
 """What the end of a round leaves; a later one clears the gradients."""
 
 MOST_ROUNDS = 6
-"""The most that are played until the allocator's segments suit one."""
+"""The most that are replayed until the allocator's segments suit one."""
 
-PLAYED_SHARE = 0.001
-"""The share by which the peak of a round as played may miss the counted one; beyond, it is another round."""
+REPLAY_TOLERANCE = 0.001
+"""The share by which the peak of a replayed round may miss the counted one; beyond, it is another round."""
 
 
 @lru_cache(maxsize=256)
 def allocator_peaks(
     case: Case, libraries: CudaLibraries | None = None, room_bytes: int | None = None
 ) -> AllocatorPeaks | None:
-    """Play a round of `case` by the rules of CUDA's caching allocator, after rounds that make its segments suit it.
+    """Replay a round of `case` by the rules of CUDA's caching allocator, after rounds that make its segments suit it.
 
     None on a CPU and where the order of allocations is not known. Raises DeviceFullError where a device with
     `room_bytes` is too small for one of the rounds, and NotCountedError as `counters_of` does.
@@ -175,30 +175,30 @@ def allocator_peaks(
         rounds[0] = [*rounds[0][:-1], ("optimizer", (), _updates(case)["first_update"].log)]
     if not parts or any(None in entries for entries in (*rounds[0], *rounds[-1])):
         return None
-    player, former, peaks = Player(room_bytes), list[Block](), AllocatorPeaks(0, 0, 0)
-    player.play(parts[0].counters.log_before or ())
+    replay, former, peaks = AllocatorReplay(room_bytes), list[Block](), AllocatorPeaks(0, 0, 0)
+    replay.run(parts[0].counters.log_before or ())
     if libraries is not None:
         size = libraries.workspace_bytes
-        player.play(((WORKSPACES, size, 0),) * (counters.parts[0].bytes_by_category.get(WORKSPACES, 0) // size))
+        replay.run(((WORKSPACES, size, 0),) * (counters.parts[0].bytes_by_category.get(WORKSPACES, 0) // size))
     clears_late = isinstance(case, LanguageModelCase) and case.zero_grad == "after-forward"
     clears_before = "backward" if clears_late and "zero_grad" in case.row.timed else parts[0].name
-    for played in rounds:
-        player.allocator.forget_peaks()
+    for one_round in rounds:
+        replay.allocator.forget_peaks()
         left: list[Block] = []
-        for name, before, during in played:
+        for name, before, during in one_round:
             if name == clears_before:
-                player.free(player.take((GRADIENTS,)))
+                replay.free(replay.take((GRADIENTS,)))
             if name not in (parts[0].name, "optimizer"):
-                left += player.play(before or (), keeps_freed=case.row.holds_logits)
-            player.play(during or ())
+                left += replay.run(before or (), keeps_freed=case.row.holds_logits)
+            replay.run(during or ())
             if name == parts[0].name:
-                player.free(former)
-        left += player.take(STANDING, others=True)
+                replay.free(former)
+        left += replay.take(STANDING, others=True)
         former = left if isinstance(case, LanguageModelCase) and case.holds_former_pass else []
-        player.free([] if former else left)
-        if peaks == (peaks := player.allocator.peaks()):
+        replay.free([] if former else left)
+        if peaks == (peaks := replay.allocator.peaks()):
             break
-    is_round = abs(peaks.requested_bytes / counters.peak_bytes - 1) <= PLAYED_SHARE
+    is_round = abs(peaks.requested_bytes / counters.peak_bytes - 1) <= REPLAY_TOLERANCE
     return peaks if is_round else None
 
 
@@ -228,7 +228,7 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
     counted = passes(replace(same, phase=names[0], optimizer=None), all_layers)
     beside = {name: Counter[str]() for name in names}
     if case.row.holds_logits:
-        beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
+        beside["backward"] += counted["loss"].live_at_end - counted["backward"].live_at_start
     if case.holds_former_pass and not is_first_step:
         # Its logits, and where no backward pass freed it the graph behind them.
         logits_bytes = case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
@@ -236,16 +236,16 @@ def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Pa
         graph_bytes = counted["forward"].saved_bytes if has_graph else 0
         beside[names[0]] += Counter({FORMER_PASS: graph_bytes + logits_bytes})
     if "zero_grad" in timed and case.zero_grad == "after-forward" and not is_first_step:
-        old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
+        old_gradients = Counter({GRADIENTS: counted["backward"].live_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
     if case.updates:
         updating = _updates(case)["first_update" if is_first_step else "update"]
-        state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
+        state = (updating.live_at_start - counted["forward"].live_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})
-        inputs = Counter({INPUTS: counted["backward"].held_at_end[INPUTS]})
-        step = counted["backward"].held_at_end + beside["backward"] - updating.held_at_start
+        inputs = Counter({INPUTS: counted["backward"].live_at_end[INPUTS]})
+        step = counted["backward"].live_at_end + beside["backward"] - updating.live_at_start
         beside["optimizer"] = step if case.row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
@@ -265,7 +265,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
     workspaces = Counter({WORKSPACES: libraries.workspace_bytes * threads} if libraries else {})
     peaks = []
     for part in parts:
-        held = part.counters.held_at_peak + part.beside + workspaces
+        held = part.counters.live_at_peak + part.beside + workspaces
         peaks.append(PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items()))))
     made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
@@ -442,7 +442,7 @@ def _digest(text: str) -> str:
 
 
 def _read(path: Path, key: str) -> Counters | None:
-    """None if the file is missing, broken or of another case."""
+    """Counters in the file; None if it is missing, broken or of another case."""
     try:
         data = json.loads(path.read_bytes())
         if data["case"] != key:
@@ -455,7 +455,7 @@ def _read(path: Path, key: str) -> Counters | None:
 
 
 def _forget_the_oldest(folder: Path) -> None:
-    """Another run may be removing the same ones, or reading one, which then counts again."""
+    """Remove the oldest; another run may be removing the same, or reading one, which then counts again."""
     with suppress(OSError):
         by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
         for path in by_age[:-MOST_FOLDERS]:

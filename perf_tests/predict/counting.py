@@ -75,7 +75,7 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """Negative when freed."""
+        """Bytes taken, negative when freed."""
         return self.block.bytes if self.is_allocation else -self.block.bytes
 
 
@@ -185,9 +185,9 @@ class PartCounters:
     """Launches; those of one operation share its bytes evenly."""
     saved_bytes: int
     """Saved for the backward pass, each storage once in its first part, without named ones such as parameters."""
-    held_at_start: Counter[str]
-    held_at_peak: Counter[str]
-    held_at_end: Counter[str]
+    live_at_start: Counter[str]
+    live_at_peak: Counter[str]
+    live_at_end: Counter[str]
     changes: tuple[tuple[str, int], ...]
     """Category and bytes, negative when freed, in order."""
     allocations: Counter[tuple[int, str, str]]
@@ -195,13 +195,13 @@ class PartCounters:
     host_reads: int = 0
     """Values on the device that the host waits for, as `.item()` does."""
     log: Log | None = None
-    """`changes`, for an allocator to play; None where the layers do not repeat."""
+    """`changes`, for an allocator to replay; None where the layers do not repeat."""
     log_before: Log | None = None
     """The same since the part before, or since anything was there."""
 
     @property
     def peak_bytes(self) -> int:
-        return self.held_at_peak.total()
+        return self.live_at_peak.total()
 
 
 @dataclass
@@ -352,13 +352,13 @@ class Counting(TorchDispatchMode):
         during = self.tracker.changes[part.first_change : part.last_change]
         changes = tuple((change.block.category, change.bytes) for change in during)
         before = self.tracker.changes[: part.first_change]
-        at_start = held_after(((change.block.category, change.bytes) for change in before), Counter())
+        at_start = live_after(((change.block.category, change.bytes) for change in before), Counter())
         return PartCounters(
             kernels=+part.kernels,
             saved_bytes=part.saved_bytes,
-            held_at_start=at_start,
-            held_at_peak=held_at_peak(changes, at_start),
-            held_at_end=held_after(changes, at_start),
+            live_at_start=at_start,
+            live_at_peak=live_at_peak(changes, at_start),
+            live_at_end=live_after(changes, at_start),
             changes=changes,
             allocations=Counter(
                 (change.block.bytes, change.block.operator, change.block.place)
@@ -397,19 +397,19 @@ class _Logged:
         return tuple(log)
 
 
-def held_after(changes: Iterable[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:
+def live_after(changes: Iterable[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:
     """Bytes held by category after all changes, each a category and its bytes."""
     held = at_start.copy()
     for category, size in changes:
         held[category] += size
-    return +held
+    return +held  # without zeros, which a Counter keeps
 
 
-def held_at_peak(changes: Sequence[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:
+def live_at_peak(changes: Sequence[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:
     """Bytes held by category at the first moment of the peak, the start included."""
     sums = accumulate((size for _, size in changes), initial=0)
     number, _ = max(enumerate(sums), key=lambda item: item[1])
-    return held_after(changes[:number], at_start)
+    return live_after(changes[:number], at_start)
 
 
 def saved_for_backward(tracker: StorageTracker, tensor: Tensor) -> tuple[Tensor, int]:

@@ -25,7 +25,7 @@ from perf_tests.hardware.limits import (
     elapsed_seconds,
     predicted_time,
 )
-from perf_tests.predict.operations import Operation, Place, Played, SideToPlay, play_in
+from perf_tests.predict.operations import FakeRound, Operation, Place, SideToRun, run_side
 from perf_tests.predict.screens import gb
 from perf_tests.predict.step import counted
 from perf_tests.records.format import DASH, duration, table
@@ -124,14 +124,14 @@ class Difference:
 
 
 def compare_sides(
-    base: SideToPlay,
-    head: SideToPlay,
+    base: SideToRun,
+    head: SideToRun,
     cases: Sequence[tuple[Json, Json]],
     ceilings: Ceilings | None = None,
 ) -> list[Difference | str]:
     """The difference of each case, given as base's and head's, or one sentence why there is none."""
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(play_in, side, [pair[place] for pair in cases]) for place, side in enumerate((base, head))]
+        asked = [pool.submit(run_side, side, [pair[at] for pair in cases]) for at, side in enumerate((base, head))]
         both = zip(*(one.result() for one in asked), strict=True)
     lines = Lines(base.tree, head.tree)
     found: list[Difference | str] = []
@@ -193,7 +193,7 @@ class Lines:
         return changed
 
 
-def difference(base: Played, head: Played, lines: Lines, ceilings: Ceilings | None = None) -> Difference:
+def difference(base: FakeRound, head: FakeRound, lines: Lines, ceilings: Ceilings | None = None) -> Difference:
     """What head issues and base does not, and the reverse."""
     rows, (before, after) = _Rows(base.operations, head.operations, lines), (Amounts(), Amounts())
     consumers: tuple[dict[int, Row], dict[int, Row]] = ({}, {})
@@ -368,7 +368,7 @@ _KINDS = {"backward": BACKWARD, "attention_backward": BACKWARD, "attention_forwa
 
 
 def parts_of_program(operations: Iterable[Operation]) -> list[Part]:
-    """Its timed parts by what launches them, in order; the loss is launched as the forward pass is."""
+    """Timed parts by what launches them, in order; the loss is launched as the forward pass is."""
     by_kind: dict[str, list[Operation]] = {}
     for one in operations:
         if one.is_timed:
@@ -379,7 +379,7 @@ def parts_of_program(operations: Iterable[Operation]) -> list[Part]:
 OF_ITS_OWN = (0.85, 1.25)
 """Multiples of the predicted time of what only one side issues; what both issue is off by one factor on both."""
 
-HELD_CHANGES = (88, 99)
+CHANGES_IN_RANGE = (88, 99)
 """How many of how many published pairs, fp32 against 16 bits and TF32, lie in the range; `python -m claims
 changes-left-out` counts them."""
 
@@ -441,13 +441,13 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
             for row in rest:
                 for name, value in vars(row.amounts).items():
                     setattr(amounts, name, getattr(amounts, name) + value)
-            lines.append(f"and {how_many(len(rest), 'row')} more: {_in_words(amounts)}")
-        lines.append(f"in all {_in_words(_less(found.head, found.base))}{_read_note(found)}; {peak}")
+            lines.append(f"and {how_many(len(rest), 'row')} more: {_amounts_text(amounts)}")
+        lines.append(f"in all {_amounts_text(_less(found.head, found.base))}{_read_note(found)}; {peak}")
     return lines + ([] if found.change is None else [change_line(found.change)])
 
 
 def change_line(change: Change) -> str:
-    held, of = HELD_CHANGES
+    held, of = CHANGES_IN_RANGE
     return (
         f"predicted {duration(change.base_seconds)} at base, {duration(change.head_seconds)} at head: "
         f"{change.head_seconds / change.base_seconds:.2f} x, {change.low:.2f} to {change.high:.2f} x "
@@ -457,7 +457,7 @@ def change_line(change: Change) -> str:
 
 def row_sentence(row: Row) -> str:
     """`model/attention.py:41 `scores.double()` added 12 _to_copy: 12 launches, +151.00 MB moved`."""
-    return f"{_line(row)} `{_code(row)}` {_what(row)}: {_in_words(row.amounts)}"
+    return f"{_line(row)} `{_code(row)}` {_what(row)}: {_amounts_text(row.amounts)}"
 
 
 def _line(row: Row) -> str:
@@ -501,7 +501,7 @@ def _cells(amounts: Amounts) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _in_words(amounts: Amounts) -> str:
+def _amounts_text(amounts: Amounts) -> str:
     launches, moved, flops, saved = _cells(amounts)
     words = [f"{launches} {'launch' if abs(amounts.launches) == 1 else 'launches'}", f"{moved} moved"]
     words += [f"{flops}FLOP"] if amounts.flops else []

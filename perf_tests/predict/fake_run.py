@@ -30,9 +30,9 @@ from perf_tests.predict.counting import (
     PARAMETERS,
     Counting,
     PartCounters,
-    held_after,
+    live_after,
 )
-from perf_tests.user_code.attention import PLAYED, attention_named, is_user_function
+from perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import UserModel
 from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
@@ -152,7 +152,7 @@ def attention_passes(case: AttentionCase) -> Parts:
         gradient_BTK = torch.zeros(size, dtype=dtype)
         counting.claim(INPUTS)
         counting.guesses_values = not is_user_function(case.attention)
-        attention = attention_named(case.attention, PLAYED).build()
+        attention = attention_named(case.attention, FAKE_RUN).build()
         with counting.part("attention_forward"), PRECISIONS[case.precision].autocast(HOST):
             output_BTK = attention(*leaves)
         cast_gradient_BTK = gradient_BTK.to(output_BTK.dtype)
@@ -199,7 +199,7 @@ def fake_training(
     """A model in training on the host, to run by the rules of a device type; `own` in place of the suite's."""
     if own is not None:
         return Training(own.build(config), PRECISIONS[precision], HOST, optimizer)
-    model = TransformerLM(config, attention_named(attention, PLAYED).build(), checkpoint)
+    model = TransformerLM(config, attention_named(attention, FAKE_RUN).build(), checkpoint)
     if device == "cuda" and checkpoint != "none":
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
@@ -208,7 +208,7 @@ def fake_training(
 
 
 def make_loss_scale(training: Training) -> None:
-    """A scaler makes its scale at its first use."""
+    """Make the scale, which a scaler makes at its first use."""
     training.scaler.scale(torch.zeros(()))
 
 
@@ -242,15 +242,15 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
     from_start, from_end = _common_start(few_steps, more_steps), _common_start(few_steps[::-1], more_steps[::-1])
     if not _is_covered(more_steps, from_start, from_end):
         raise NotOfEqualLayersError("the logs of the two depths differ in the middle")
-    at_start = _line(few.held_at_start, more.held_at_start, further_layers)
-    at_end = _line(few.held_at_end, more.held_at_end, further_layers)
+    at_start = _line(few.live_at_start, more.live_at_start, further_layers)
+    at_end = _line(few.live_at_end, more.live_at_end, further_layers)
     before_last_frees = at_end + _line(few_freed_last, more_freed_last, further_layers)
     backwards = [[(category, -size) for category, size in step] for step in few_steps[::-1]]
     # Layers in between repeat each other, so the peak lies in the steps that both depths begin or end with.
     early = few_steps[: max(_heights(few_steps[:from_start]), key=lambda item: item[1])[0]]
     # Of steps backwards, the last of equal heights is the first that happened, which a full log would name.
     late = backwards[: max(_heights(backwards[:from_end]), key=lambda item: (item[1], item[0]))[0]]
-    peaks = (held_after(chain(*early), at_start), held_after(chain(*late), before_last_frees))
+    peaks = (live_after(chain(*early), at_start), live_after(chain(*late), before_last_frees))
     scalars = _line(
         Counter(saved=few.saved_bytes, reads=few.host_reads),
         Counter(saved=more.saved_bytes, reads=more.host_reads),
@@ -259,9 +259,9 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
     return PartCounters(
         kernels=_line(few.kernels, more.kernels, further_layers),
         saved_bytes=scalars["saved"],
-        held_at_start=at_start,
-        held_at_peak=max(peaks, key=Counter.total),
-        held_at_end=at_end,
+        live_at_start=at_start,
+        live_at_peak=max(peaks, key=Counter.total),
+        live_at_end=at_end,
         changes=(),
         allocations=_line(few.allocations, more.allocations, further_layers),
         host_reads=scalars["reads"],

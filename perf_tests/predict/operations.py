@@ -1,7 +1,7 @@
 """What a case issues, operation by operation: its cost, and the line of the repository that called it.
 
-`played` runs a case on tensors without content. As a process, `python -m perf_tests.predict.operations` in the tree of
-a side, it plays cases from standard input and prints their operations, because two sides cannot share a process.
+`fake_round` runs a case on fake tensors. As a process, `python -m perf_tests.predict.operations` in the tree of
+a side, it runs cases from standard input and prints their operations, because two sides cannot share a process.
 
 The line of an operation is the innermost one of the repository on the stack. A backward operation has that of the
 forward operation whose autograd node it runs; what a module or an optimizer of torch runs also has the line that built
@@ -53,7 +53,7 @@ from perf_tests.predict.counters import NotCountedError
 from perf_tests.predict.counting import INPUTS, PARAMETERS, Counting
 from perf_tests.predict.fake_run import HOST, fake_run, fake_training
 from perf_tests.records.record import Json
-from perf_tests.user_code.attention import PLAYED, attention_named
+from perf_tests.user_code.attention import FAKE_RUN, attention_named
 from perf_tests.user_code.guard import UserCodeError, guarded
 from perf_tests.user_code.named import SUITE, Tree, is_installed, take_files_from, why_not_there
 
@@ -101,7 +101,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Played:
+class FakeRound:
     """One measured round of a case, set-up included."""
 
     operations: tuple[Operation, ...]
@@ -114,10 +114,10 @@ class Played:
         return any(one.reads for one in self.operations)
 
 
-def played(case: Case, tree: Path = SUITE) -> Played:
+def fake_round(case: Case, tree: Path = SUITE) -> FakeRound:
     """The second round of a case, whose first has made what is made once; lines are of files in `tree` and the suite.
 
-    Raises NotCountedError with one sentence for a case that cannot be played.
+    Raises NotCountedError with one sentence for a case that cannot be run on fake tensors.
     """
     reason = case.why_not_counted
     if reason is not None:
@@ -147,7 +147,7 @@ def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[]
     leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
     gradient = torch.zeros(size, dtype=dtype)
     recording.claim(INPUTS)
-    attention = attention_named(case.attention, PLAYED).build()
+    attention = attention_named(case.attention, FAKE_RUN).build()
 
     def one_round() -> None:
         for leaf in leaves:
@@ -230,13 +230,13 @@ class Recording(Counting):
         """List what follows."""
         self._is_on = True
 
-    def ended(self) -> Played:
+    def ended(self) -> FakeRound:
         """What was listed."""
         operations = tuple(
             replace(one, saved_bytes=self._saved.get(place, 0)) for place, one in enumerate(self._operations)
         )
         peak = max((part.peak_bytes for part in self.finished().values()), default=0)
-        return Played(operations, peak)
+        return FakeRound(operations, peak)
 
     @contextmanager
     def timed(self, name: str, case: Case, is_timed: bool | None = None) -> Iterator[None]:
@@ -399,8 +399,8 @@ def _received(sent: Json) -> Case:
 
 
 @dataclass(frozen=True)
-class SideToPlay:
-    """The place of a side's code, the process that plays it, and what is measured, as a gate's worker is told it."""
+class SideToRun:
+    """The place of a side's code, the process that runs it, and what is measured, as sent to a gate's worker."""
 
     tree: Path
     folder: Path
@@ -408,10 +408,10 @@ class SideToPlay:
     repository: Json
 
 
-def play_in(side: SideToPlay, cases: Sequence[Json]) -> list[Any]:
-    """Play the cases, as `sent_case` gives them, in a process of the side's own.
+def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
+    """Run the cases on fake tensors, as `sent_case` gives them, in a process of the side's own.
 
-    Returns what was played of each, or the reason why it was not.
+    Returns the fake round of each, or the reason why it was not.
     """
     command = [sys.executable, "-m", "perf_tests.predict.operations"]
     task = {"tree": str(side.tree), "repository": side.repository, "cases": cases}
@@ -425,11 +425,11 @@ def play_in(side: SideToPlay, cases: Sequence[Json]) -> list[Any]:
         lines = [line for line in ended.stderr.splitlines() if line.strip()] or [f"it exited with {ended.returncode}"]
         reason = f"it cannot be imported, or run on fake tensors: {lines[-1].strip().rstrip('.')}"
         return [reason] * len(cases)
-    return [answer if isinstance(answer, str) else _played_of(answer) for answer in answers]
+    return [answer if isinstance(answer, str) else _fake_round_from(answer) for answer in answers]
 
 
-def _json_of(played: Played) -> Json:
-    """Each place and each list of tensors once: a step has thousands of operations."""
+def _json_of(one_round: FakeRound) -> Json:
+    """Plain JSON with each place and each list of tensors once: a step has thousands of operations."""
     tables: dict[str, dict[Any, int]] = {"places": {}, "tensors": {}, "stacks": {}, "costs": {}}
 
     def number(table: str, value: Any) -> int:
@@ -439,7 +439,7 @@ def _json_of(played: Played) -> Json:
         [one.part, one.is_timed, number("costs", one.cost), number("tensors", one.tensors),
          number("stacks", tuple(number("places", place) for place in one.stack)),
          one.launches, one.saved_bytes, one.sources]
-        for one in played.operations
+        for one in one_round.operations
     ]  # fmt: skip
     return {
         "places": [vars(place) for place in tables["places"]],
@@ -447,11 +447,11 @@ def _json_of(played: Played) -> Json:
         "tensors": [*tables["tensors"]],
         "stacks": [*tables["stacks"]],
         "operations": rows,
-        "peak_bytes": played.peak_bytes,
+        "peak_bytes": one_round.peak_bytes,
     }
 
 
-def _played_of(data: Json) -> Played:
+def _fake_round_from(data: Json) -> FakeRound:
     places = [Place(**{**place, "function": tuple(place["function"])}) for place in data["places"]]
     costs = [KernelCost(**cost) for cost in data["costs"]]
     stacks = [tuple(places[number] for number in stack) for stack in data["stacks"]]
@@ -459,7 +459,7 @@ def _played_of(data: Json) -> Played:
         Operation(part, timed, costs[cost], data["tensors"][tensors], stacks[stack], launches, saved, tuple(sources))
         for part, timed, cost, tensors, stack, launches, saved, sources in data["operations"]
     )
-    return Played(operations, data["peak_bytes"])
+    return FakeRound(operations, data["peak_bytes"])
 
 
 def main() -> int:
@@ -475,7 +475,7 @@ def main() -> int:
             answers.append("it has no model/")
             continue
         try:
-            answers.append(_json_of(played(_received(sent), tree)))
+            answers.append(_json_of(fake_round(_received(sent), tree)))
         except NotCountedError as error:
             answers.append(str(error).rstrip("."))
     with answer:

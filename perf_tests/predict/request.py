@@ -234,7 +234,7 @@ def _requested_size(arguments: argparse.Namespace, own: UserModel | None) -> str
 
 
 def _name_of_user_shape(own: UserModel, config: ModelConfig) -> str:
-    """Its file or module. Raises ValueError where the factory takes the shape that it is asked for."""
+    """The user's file or module. Raises ValueError where the factory takes the shape that it is asked for."""
     taken = [name for name, value in facts_of(own, config).shape.items() if value is not None]
     if taken:
         raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")

@@ -15,13 +15,13 @@ from perf_tests.hardware.limits import (
     BY_DO_BENCH,
     COMPUTE,
     DEVICE_RANGE,
-    HELD,
+    IN_RANGE,
     LAUNCH,
     MEMORY,
     UPDATES,
     WHOLE_MODELS,
 )
-from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_in_words
+from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_label
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
 from perf_tests.predict.step import (
@@ -118,7 +118,7 @@ def step_name(step: PredictedCase, without: Collection[str] = ()) -> str:
     of_batch = "" if "batch" in without else f"batch {case['batch_size']}, "
     return (
         f"A training step of {of_model}{at_context}, {of_batch}"
-        f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
+        f"{case['precision']}, {case['attention']} attention, {optimizer_label(case['optimizer'])}"
     )
 
 
@@ -142,7 +142,7 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
             (name, duration(one.seconds), duration_range(one.low_seconds, one.high_seconds), one.bound)
             for name, one in timed
         ]
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD[BY_DO_BENCH].items())
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in IN_RANGE[BY_DO_BENCH].items())
         lines += ["", *table(header, times, left=("bound by",))]
         lines += [
             "do_bench times without the host where launches run ahead, while the device clears its cache; in range:",
@@ -168,7 +168,7 @@ def _peak_with_held(cell: PredictedCase) -> str:
 
 
 def _in_blocks(cell: PredictedCase, room: Room) -> str:
-    """What the allocator needs beyond the peak; a constant share where its rules cannot be played."""
+    """What the allocator needs beyond the peak; a constant share where its rules cannot be replayed."""
     if cell.in_blocks is None:
         needed = f", {gb(room.bytes_for(cell.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
         return "" if cell.fits else needed
@@ -211,7 +211,7 @@ def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[s
         kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
         lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range:"]
     for name in classes:
-        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD[name].items())
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in IN_RANGE[name].items())
         lines += [f"  {name}: {held}"]
     return lines
 
@@ -257,7 +257,7 @@ def _attention_name(cell: PredictedCase) -> str:
 
 
 def gb(count: int) -> str:
-    """GB are 1e9 bytes, as in datasheets and published tables."""
+    """Format GB of 1e9 bytes, as in datasheets and published tables."""
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
@@ -338,7 +338,7 @@ def assumption(step: PredictedCase) -> str:
     held = "the outputs of the previous step are" if case.holds_former_pass else "no tensors of the previous step are"
     where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
     return (
-        f"assumes {optimizer_in_words(case.identity()['optimizer'])}, {state}; "
+        f"assumes {optimizer_label(case.identity()['optimizer'])}, {state}; "
         f"gradients set to None {where} (--zero-grad); "
         f"{held} kept (--hold); eager execution"
     )
@@ -348,7 +348,7 @@ def condition_lines(conditions: Sequence[Condition], step: PredictedCase) -> lis
     """`fits only if ...`, with the peak of the other order."""
     word = "otherwise" if step.fits else "then"
     return [
-        f"fits only if {one.words}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
+        f"fits only if {one.text}; {word} its peak is {gb(one.otherwise.peak_bytes)}: {one.otherwise.verdict}"
         for one in conditions
     ]
 
@@ -386,7 +386,7 @@ def context_lines(prediction: ContextPrediction) -> list[str]:
 def choice_json(variants: Mapping[str, PredictedCase], conditions: Sequence[Condition]) -> Json:
     return {
         "optimizers": {name: case_json(one) for name, one in variants.items()},
-        "fits_only_if": [{"condition": one.words, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
+        "fits_only_if": [{"condition": one.text, "otherwise_or_then": case_json(one.otherwise)} for one in conditions],
     }
 
 

@@ -217,9 +217,9 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
 
 
 def verdict_on(case: Case, machine: TargetMachine) -> str:
-    """Return whether it fits, by the allocator's rules where they can be played, else by a share for fragmentation.
+    """Return whether it fits, by the allocator's rules where they can be replayed, else by a share for fragmentation.
 
-    A device that could not give all that the allocator would keep is played again with its own room.
+    A device that could not give all that the allocator would keep is replayed with its own room.
     """
     peak_bytes, room = counters_of(case, libraries=machine.libraries).peak_bytes, machine.room
     if peak_bytes > room.bytes or (in_blocks := allocator_peaks(case, machine.libraries)) is None:
@@ -360,7 +360,7 @@ FREED_EARLY = "the loop frees the outputs of the former pass (no --hold former-p
 class Condition:
     """What the loop must do for the step to fit."""
 
-    words: str
+    text: str
     otherwise: PredictedCase
     """The step in the other order; it fits where the one asked for does not."""
 

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from perf_tests import phases
-from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_in_words
+from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_label
 from perf_tests.records.format import MIB, distinct, finite, order
 from perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
@@ -103,7 +103,7 @@ class Cell:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Its text under each of `LABELS`; of attention alone, width and length."""
+        """The case's text under each of `LABELS`; of attention alone, width and length."""
         of = ("head_dim", "sequence_length") if self.is_attention else ("size", "context_length")
         first, second = map(self.label, of)
         start = f"d {first}" if self.is_attention else first
@@ -297,7 +297,7 @@ def rounds_line(cells: list[Cell]) -> str:
         "batch {}": (cell.label("batch_size") for cell in cells),
         "{} measured rounds": (str(len(cell.rounds)) for cell in timed),
         "{} warm-up rounds": map(warmups, timed),
-        "{}": (optimizer_in_words(name) for cell in timed if (name := cell.label("optimizer"))),
+        "{}": (optimizer_label(name) for cell in timed if (name := cell.label("optimizer"))),
         "float32 products {}": (str(cell.info.get("float32_matmul_precision") or "") for cell in timed),
         "SDPA backend {}": (str(cell.info.get("sdpa_backend") or "") for cell in timed),
     }
@@ -335,7 +335,7 @@ class Column:
     """Whether a table for people has it where no columns are asked for; without those that are empty in every row."""
 
     def value(self, known: Known) -> Value:
-        """Null where a damaged or hostile record has another kind of value there."""
+        """The value, null where a damaged or hostile record has another kind there."""
         found = self.of(known)
         if self.kind is str:
             return None if found is None else str(found).encode("utf-8", "replace").decode() or None

@@ -163,7 +163,7 @@ def column_table(columns: Columns[T], rows: Iterable[T]) -> list[str]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as data: the first `label_columns` say what a row is, the others hold figures, or else `words`."""
+    """A table as data: the first `label_columns` say what a row is, the others figures, or text in `text_columns`."""
 
     name: str
     title: str
@@ -171,11 +171,11 @@ class Table:
     label_columns: int
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
-    words: frozenset[str] = frozenset()
+    text_columns: frozenset[str] = frozenset()
 
     def aligned(self, left: str, right: str) -> list[str]:
         """`left` for each label and each column of words, `right` for each figure."""
-        is_left = (place < self.label_columns or name in self.words for place, name in enumerate(self.header))
+        is_left = (place < self.label_columns or name in self.text_columns for place, name in enumerate(self.header))
         return [left if one else right for one in is_left]
 
 

@@ -34,7 +34,7 @@ WORD = Value(lambda row: isinstance(row, str | int), "a case, a process or a ver
 OF_PROCESS = re.compile(r"journal-\d{8}T\d{12}-(\d+)\.jsonl")
 """The name of a journal, with the process that created it."""
 
-LAST_WORDS = re.compile(rb"^(?:Fatal Python error: (.*)|Timeout \(.*\)!)$", re.MULTILINE)
+CRASH_LINE = re.compile(rb"^(?:Fatal Python error: (.*)|Timeout \(.*\)!)$", re.MULTILINE)
 """The first line of what faulthandler writes before a process ends: by a signal of its own, or because time is up."""
 
 SMALL_STACK_BYTES = 2**18
@@ -87,7 +87,7 @@ class Journal:
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
-        self._keeps_last_words = False
+        self._logs_crashes = False
 
     @classmethod
     def create(cls, folder: Path, header: Json) -> "Journal":
@@ -120,10 +120,10 @@ class Journal:
         journal.write("process", os.getpid())
         return journal
 
-    def keep_last_words(self) -> None:
+    def log_crashes(self) -> None:
         """Name a signal that this process brings upon itself here, no longer on standard error."""
         faulthandler.enable(file=self._file)
-        self._keeps_last_words = True
+        self._logs_crashes = True
 
     def end_process_after(self, seconds: float) -> None:
         """End it even where no Python code can run; `faulthandler.cancel_dump_traceback_later` calls it off."""
@@ -141,7 +141,7 @@ class Journal:
 
     def close(self) -> None:
         faulthandler.cancel_dump_traceback_later()
-        if self._keeps_last_words:
+        if self._logs_crashes:
             faulthandler.disable()  # it would write into whatever file has this number next
         # A line that a full disk refused stays in the buffer and is refused again, which was reported already.
         with suppress(OSError):
@@ -188,10 +188,10 @@ def read_journal(path: Path) -> JournalContents | None:
             if wrong := record.misshapen(row, ROWS.get(kind, WORD), kind):
                 raise ValueError(wrong)
             contents.add(kind, row)
-        last_words = LAST_WORDS.search(content)
-        if last_words is not None:
-            contents.out_of_time = last_words[1] is None
-            contents.fatal_error = (last_words[1] or b"").decode(errors="replace") or None
+        crash = CRASH_LINE.search(content)
+        if crash is not None:
+            contents.out_of_time = crash[1] is None
+            contents.fatal_error = (crash[1] or b"").decode(errors="replace") or None
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a journal of this suite, or is damaged: {error!r}.") from error
     return contents
@@ -214,6 +214,6 @@ def remove_headless(folder: Path) -> None:
 
 
 def _whole_lines(content: bytes) -> bytes:
-    last_words = LAST_WORDS.search(content)
-    content = content if last_words is None else content[: last_words.start()]
+    crash = CRASH_LINE.search(content)
+    content = content if crash is None else content[: crash.start()]
     return content[: content.rfind(b"\n") + 1]

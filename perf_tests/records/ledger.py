@@ -118,7 +118,7 @@ class LedgerBook:
 
     @property
     def why_not_compared(self) -> str | None:
-        """None with a ledger to compare with."""
+        """Why nothing is compared; None with a ledger to compare with."""
         if self.is_updating or self.ledger is not None:
             return None
         return (

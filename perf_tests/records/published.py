@@ -153,7 +153,7 @@ def _process(series: Json) -> Row:
 
 
 def _figures(row: Json, columns: Mapping[str, tuple[str, float | None]]) -> Row:
-    """Null for what is no number; whole numbers stay whole where their unit is kept."""
+    """Numbers of a row, null for what is none; whole numbers stay whole where their unit is kept."""
     found = {}
     for column, (name, factor) in columns.items():
         value = finite(row.get(name))

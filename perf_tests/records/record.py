@@ -179,7 +179,7 @@ Shape = Any
 @dataclass(frozen=True)
 class Value:
     is_right: Callable[[Any], bool]
-    words: str
+    description: str
     """What a message calls the right values."""
 
 
@@ -217,7 +217,7 @@ def misshapen(value: object, shape: Shape, place: str) -> str | None:
     if isinstance(shape, Some):
         return f"{place} is empty" if value == [] else misshapen(value, [shape.shape], place)
     if isinstance(shape, Value):
-        return None if shape.is_right(value) else f"{place} is {value!r:.40}, not {shape.words}"
+        return None if shape.is_right(value) else f"{place} is {value!r:.40}, not {shape.description}"
     kind, words = (list, "a list") if isinstance(shape, list) else (dict, "an object")
     if not isinstance(value, kind):
         return f"{place} is {value!r:.40}, not {words}"

@@ -128,7 +128,7 @@ def saved_as(folder: Path, run: str) -> Path | None:
     return next((record.path for record in records if run_of(record.data) == run), None)
 
 
-def own_folder(storage: Path) -> Path:
+def machine_folder(storage: Path) -> Path:
     """The folder of this interpreter's runs, with pytest-benchmark's name, so that its tools find them."""
     python = ".".join(platform.python_version_tuple()[:2])
     bits = platform.architecture()[0]
@@ -186,7 +186,7 @@ def announced(paths: Iterable[Path]) -> Iterator[Path]:
         yield path
 
 
-def tell_left_out(sentences: Iterable[str], words: Sequence[str]) -> None:
+def print_left_out(sentences: Iterable[str], words: Sequence[str]) -> None:
     """Say on standard error why files are left out; `words` are the files as they were typed."""
     for sentence in sentences:
         print(f"Left out: {printable(as_typed(sentence, words))}", file=sys.stderr)
@@ -484,7 +484,7 @@ def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRe
 
     Raises BaselineError where none or several match, or where it is broken or from another machine.
     """
-    own, pattern = own_folder(storage), asked if "/" in asked else f"*/{asked}"
+    own, pattern = machine_folder(storage), asked if "/" in asked else f"*/{asked}"
     found = [Path(asked)] if Path(asked).is_file() else []
     if not found:
         with suppress(ValueError, NotImplementedError):  # an absolute path, or a pattern that is none

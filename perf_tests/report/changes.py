@@ -85,7 +85,7 @@ class Pair:
     notes: list[str]
     is_judged: bool
     """Whether by the gate; else by the history's steps."""
-    can_tell: bool
+    has_evidence: bool
     """Whether there are launches enough for any verdict or step."""
 
 
@@ -131,7 +131,7 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
     result = conclude_recorded(before, now, RULES)
     notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
     if result.contaminated:
-        return replace(other, notes=[*notes, *other.notes], can_tell=False)
+        return replace(other, notes=[*notes, *other.notes], has_evidence=False)
     kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
     seconds = {(one.case, point.code.place): point.seconds for one in reversed(era.series) for point in one.points}
     changes = [
@@ -191,8 +191,8 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     if outside:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
-    can_tell = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
-    return Pair(base, head, sorted(kept, key=_order), notes, False, can_tell)
+    has_evidence = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
+    return Pair(base, head, sorted(kept, key=_order), notes, False, has_evidence)
 
 
 def _lost_words(outcome: str | None) -> tuple[str, str]:
@@ -292,7 +292,7 @@ def sentence(era: Era, pair: Pair) -> str:
     of = f"of {how_many(len(pair.changes), 'case')}"
     if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
         return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
-    if not pair.can_tell and not counts[Kind.LOST]:
+    if not pair.has_evidence and not counts[Kind.LOST]:
         return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are not a verdict."
     found = [f"{counts[kind]} {words}" for kind, words in COUNTED.items() if counts[kind]]
     said = f"{', '.join(found)} {of}" if found else f"no change was found in any {of}"
@@ -310,7 +310,7 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
 
     named, series = _case_links(era, number), era.by_case
     shown = [(row, era.codes[row.start].name) for row in found]
-    if not pair.can_tell and not found:
+    if not pair.has_evidence and not found:
         shown = [(row, "") for row in pair.changes]
     rows = [
         blocks.Row([
@@ -328,7 +328,7 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
     unchanged = f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)"
     words = {Verdict.OK: unchanged, "no step": f"without a step{least}"}
     said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []
-    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.can_tell else []
+    said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.has_evidence else []
     yield blocks.Said(", ".join(said), "note")
     # The slowest case, else the first that has times over the commits.
     timed = [row for row in found if row.case in series]

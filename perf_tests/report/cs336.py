@@ -24,7 +24,7 @@ from typing import Any
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
 from perf_tests.records.record import Json, grouped, without_path
-from perf_tests.records.store import check_folder, tell_left_out, write_named
+from perf_tests.records.store import check_folder, print_left_out, write_named
 from perf_tests.report.cs336_ours import HERE, OURS, counted_figures
 from perf_tests.report.cs336_sources import ROOT, SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         named = getattr(error, "filename", None)
         why = f"{named}: {without_path(error)}" if named else str(error).removesuffix(".")
         raise RefusalError(f"The files below {root} do not hold what the answers need: {why}.") from error
-    tell_left_out(sources.left_out + sources.passed_over, ())
+    print_left_out(sources.left_out + sources.passed_over, ())
     if output is None:
         print(text, end="")
     else:

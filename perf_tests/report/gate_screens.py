@@ -387,7 +387,7 @@ def _uncounted_sentences(result: Result) -> list[str]:
 
 
 def limits_to_accept(result: Result, revision: str) -> list[verdicts.Acceptance]:
-    """They accept every slowdown and counter that fails against `revision`; the user writes the reasons."""
+    """Entries that accept every slowdown and counter that fails against `revision`; the user writes the reasons."""
     shifts = [(row.id, by, shown) for row in result.cases if row.is_failure for by, shown in row.slower_by.items()]
     found: list[tuple[str, Clock, Effect | Shift]] = [*shifts]
     if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:

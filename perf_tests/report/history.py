@@ -25,7 +25,7 @@ from perf_tests.records import format as texts
 from perf_tests.records.columns import case_name, machine_line
 from perf_tests.records.format import DASH, STEPS, Columns, column_table, duration, has_colours, painted, printable
 from perf_tests.records.record import OUTCOMES, how_many
-from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
+from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, write_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.since is not None:
         raise UsageError(f"--since {arguments.since} is for gate runs; add --relative.")
     machines, left_out = chosen_machines(arguments)
-    tell_left_out(left_out, arguments.runs)
+    print_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
     eras = series.newest_first(machines, log)
     if not eras:
@@ -92,7 +92,7 @@ def _relative(arguments: argparse.Namespace) -> int:
             runs.append(read_run(path))
         except ValueError as error:
             left_out.append(str(error))
-    tell_left_out(left_out, arguments.runs)
+    print_left_out(left_out, arguments.runs)
     if not runs and left_out:
         return UNREADABLE
     if not runs:

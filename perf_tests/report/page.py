@@ -24,7 +24,7 @@ from perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests.records.columns import Cell, date_of, lost_lines, machine_line, machine_name, rounds_line
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
 from perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
-from perf_tests.records.store import announced, each_readable, tell_left_out, write_named
+from perf_tests.records.store import announced, each_readable, print_left_out, write_named
 from perf_tests.report import blocks, changes, plots, tables
 from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
 from perf_tests.report.history import chosen_machines, still_open_line
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = [launch for launch in launches if launch.path in newest]
     full = each_readable(announced(launch.path for launch in chosen), left_out)
     shown = [RecordedRun.of(record, numbers[record.path]) for record in full]
-    tell_left_out(left_out, arguments.runs)
+    print_left_out(left_out, arguments.runs)
     if not shown:
         return UNREADABLE
     eras = newest_first(machines, read_log(arguments.storage))
@@ -197,7 +197,7 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
             yield blocks.Said(line, "" if place else "answer")
         moved = Counter(one.kind for one in found)
         counts = [
-            (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.can_tell else DASH, words,
+            (str(moved[kind]) if moved[kind] or kind == Kind.LOST or pair.has_evidence else DASH, words,
              TILES[kind] if moved[kind] else "")
             for kind, words in COUNTED.items()
         ]  # fmt: skip

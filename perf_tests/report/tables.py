@@ -251,7 +251,7 @@ def _named_mebibytes(names: Iterable[str]) -> Columns[Json]:
     return {f"{name} (MiB)": _mebibytes(name) for name in distinct(names)}
 
 
-def _held_at_peaks(cell: Cell) -> list[Json]:
+def _live_at_peaks(cell: Cell) -> list[Json]:
     """What was measured, and what the counters predict, as far as there is any, by category."""
     kinds = {"measured": "peak_by_category_bytes", "predicted": "predicted_by_category_bytes"}
     return [{**held, "kind": kind} for kind, field in kinds.items() if (held := cell.inside(field))]
@@ -283,7 +283,7 @@ MEMORY_TABLES = (
     CaseTable("memory_categories", "What is held at the peak",
               lambda rows: {"Peak": lambda row: str(row["kind"]),
                             **_named_mebibytes(name for row in rows for name in row if name != "kind")},
-              _held_at_peaks, _memory_notes, words=1),
+              _live_at_peaks, _memory_notes, words=1),
     CaseTable("saved", "Saved for the backward pass by part", SAVED, _saved, _memory_notes, 1, is_of_last_phases=True),
     CaseTable("largest_blocks", "Largest blocks of memory", BLOCK,
               lambda cell: islice(cell.rows("largest_allocations"), LARGEST), _memory_notes, 2, is_of_last_phases=True),

@@ -30,7 +30,7 @@ from perf_tests.report.comparison import comparison_lines, width
 from perf_tests.report.gate_screens import offer_among, offer_entries
 from perf_tests.report.ranks import collective_lines, links_of, rank_lines, scalings
 from perf_tests.report.screens import pass_lines, result_lines, tally_line, time_line
-from perf_tests.run.ends import TimeLimit, keep_pace
+from perf_tests.run.ends import TimeLimit, keep_ratio
 from perf_tests.run.termination import termination_of
 
 MOST_PRINTED = 4000
@@ -105,7 +105,7 @@ def finish(session: pytest.Session) -> None:
         return
     measuring = suite.workbench.session
     assert measuring is not None
-    keep_pace(suite.workbench.device, measuring.progress.measured_seconds, measuring.progress.done_predicted_seconds)
+    keep_ratio(suite.workbench.device, measuring.progress.measured_seconds, measuring.progress.done_predicted_seconds)
     if not measuring.is_complete or measuring.killed_in:
         _finish_for_now(session, suite, run, measuring)
         return

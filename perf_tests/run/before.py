@@ -147,7 +147,7 @@ def _open_run(
             "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
     workbench.beside = machine.RunsBeside(settings.device, str(saving.storage))
-    workbench.beside.look()
+    workbench.beside.scan()
     workbench.session = session = MeasuringSession(journal, contents, Progress(line_or_log(config)))
     suite.run = run
     run.notes += notes

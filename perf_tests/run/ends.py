@@ -58,7 +58,7 @@ def quarantine(left: list[pytest.Item], session: MeasuringSession, killed: Outco
         else:
             session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
     if any(item.nodeid in contents.starts for item in spared):
-        session.journal.keep_last_words()
+        session.journal.log_crashes()
     return spared
 
 
@@ -112,7 +112,7 @@ def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings 
     launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
     passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
     updating = update_flops(case) / rates["fp32"]
-    moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
+    moving = USES_PER_BYTE * case.resident_bytes / ceilings.bytes_per_second
     return around + rounds * (passes * (flops / rate + launching) + updating + moving)
 
 
@@ -338,28 +338,28 @@ def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[s
 
 def eta(predicted: Mapping[str, float], device: Device) -> str:
     """Say `28 cases, about 3 min`, at the last run's pace."""
-    pace = kept_pace(device)
-    seconds = sum(predicted.values()) * (pace or 1.0)
+    ratio = kept_ratio(device)
+    seconds = sum(predicted.values()) * (ratio or 1.0)
     words = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
-    basis = "" if pace else " (rough: first run on this machine)"
+    basis = "" if ratio else " (rough: first run on this machine)"
     return f"{how_many(len(predicted), 'case')}, about {words}{basis}"
 
 
-def kept_pace(device: Device) -> float | None:
+def kept_ratio(device: Device) -> float | None:
     """Return how many times longer than predicted the last run took; None where no run of this machine and build has
     left that.
     """
     try:
         data = json.loads(_path(device).read_bytes())
-        pace = float(data["pace"])
+        ratio = float(data["pace"])
         is_ours = data["identity"] == json.loads(json.dumps(machine_identity(device.torch_device)))
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    return pace if is_ours and _is_pace(pace) else None
+    return ratio if is_ours and _is_ratio(ratio) else None
 
 
-def keep_pace(device: Device, measured_seconds: float, predicted: float) -> None:
-    if measured_seconds < FEWEST_SECONDS or not predicted > 0 or not _is_pace(measured_seconds / predicted):
+def keep_ratio(device: Device, measured_seconds: float, predicted: float) -> None:
+    if measured_seconds < FEWEST_SECONDS or not predicted > 0 or not _is_ratio(measured_seconds / predicted):
         return
     content = {"identity": machine_identity(device.torch_device), "pace": measured_seconds / predicted}
     with suppress(OSError):  # or the next run says that it does not know
@@ -368,8 +368,8 @@ def keep_pace(device: Device, measured_seconds: float, predicted: float) -> None
         write_whole(path, json.dumps(content, allow_nan=False, indent=1).encode())
 
 
-def _is_pace(pace: float) -> bool:
-    return math.isfinite(pace) and 1 / MOST < pace < MOST
+def _is_ratio(ratio: float) -> bool:
+    return math.isfinite(ratio) and 1 / MOST < ratio < MOST
 
 
 def _path(device: Device) -> Path:

@@ -34,7 +34,7 @@ from perf_tests.report.gate_screens import (
     verdict_table,
 )
 from perf_tests.run.before import accepted_slowdowns, machine_info_of
-from perf_tests.run.ends import kept_pace, predicted_seconds, read_time_limit
+from perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
 from perf_tests.user_code.named import program
 
 VERDICT = "gate verdict"
@@ -54,7 +54,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         if refusal is None or refusal.is_of_a_side:
             items.append(item)
         else:
-            unmeasured[item.nodeid] = refusal.in_words
+            unmeasured[item.nodeid] = refusal.sentence
     if not items:
         first, reason = next(iter(unmeasured.items()))
         raise pytest.UsageError(
@@ -95,7 +95,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         lambda: limit.seconds_left,
     )
     workbench.beside = RunsBeside(suite.settings.device, str(plan.storage))
-    workbench.beside.look()
+    workbench.beside.scan()
     opening = [*workbench.neighbours, gate_eta(items, plan.rules, against.minutes, workbench)]
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured, opening), "gate")
 
@@ -110,7 +110,7 @@ def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workben
         of_cases[item.nodeid] = 2 * settings.warmup_rounds * round_seconds + rounds
     # This process has started as a worker does: with torch, the suite and the collection.
     cost = PairCost(seconds_since_process_start(), of_cases)
-    needed = cost.needed_seconds(of_cases, rules) * (kept_pace(workbench.device) or 1.0) / 60
+    needed = cost.needed_seconds(of_cases, rules) * (kept_ratio(workbench.device) or 1.0) / 60
     cases, others, usable = how_many(len(items), "case"), workbench.others.cores(), len(os.sched_getaffinity(0))
     about = max(1, round(needed))
     line = f"The gate of {cases} takes about {about} min, at most {minutes:g} (--gate-minutes)."
@@ -169,7 +169,7 @@ class GatePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """The case has been measured; report its verdict."""
+        """Report the verdict of the case, which has been measured."""
         if not is_benchmark(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -34,7 +34,7 @@ from perf_tests.bench.ranks import (
 )
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
-from perf_tests.cases.sharing import Launched, device_in_words, gpu_of_this_rank, launched
+from perf_tests.cases.sharing import Launched, device_label, gpu_of_this_rank, launched
 from perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
 from perf_tests.run.termination import termination_of
 from perf_tests.user_code.named import as_typed_here
@@ -95,7 +95,7 @@ def rendezvous(config: pytest.Config) -> None:
 
 @contextmanager
 def agreed(peers: Peers, topic: str) -> Iterator[None]:
-    """A usage error inside on any rank ends all of them, and rank 0 says which rank met it."""
+    """Let a usage error inside on any rank end all of them; rank 0 says which rank met it."""
     error = None
     try:
         yield
@@ -112,16 +112,16 @@ def agreed(peers: Peers, topic: str) -> Iterator[None]:
         _let_rank_0_end_first()
         os._exit(pytest.ExitCode.USAGE_ERROR)  # pytest would print what rank 0 says
     # Rank 0's own sentence as it is, and what another rank alone has to say with its number.
-    heard = dict.fromkeys(
+    answers = dict.fromkeys(
         word if rank == 0 or word == words[0] else f"Rank {rank}: {word}" for rank, word in enumerate(words) if word
     )
-    raise pytest.UsageError("\n".join(heard))
+    raise pytest.UsageError("\n".join(answers))
 
 
 def _let_rank_0_end_first() -> None:
-    """torchrun ends all ranks of its machine when one has failed, and its report names that one.
+    """Wait until torchrun ends this process, once rank 0 has ended: its report names the first that failed.
 
-    So it ends this process when rank 0 has ended. The ranks of other machines end by themselves.
+    The ranks of other machines end by themselves.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # our own handler may wait for a file
@@ -242,8 +242,8 @@ class RankSync:
         self._failed = True
         noted(item).outcome = cause
         if cause.outcome in NOT_TRIED or cause.outcome == "out_of_memory":
-            pytest.skip(cause.in_words)
-        pytest.fail(cause.in_words, pytrace=False)
+            pytest.skip(cause.sentence)
+        pytest.fail(cause.sentence, pytrace=False)
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
@@ -286,7 +286,7 @@ class RankSync:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Rank 0 saves and says how the run ended; torchrun shows a failure of the others only where it is theirs."""
+        """Let rank 0 save and say how the run ended; torchrun shows a failure of the others only where it is theirs."""
         try:
             result = yield
         finally:  # also where this rank fails to save: the others wait for its word
@@ -321,7 +321,7 @@ def check_launches(config: pytest.Config, peers: Peers, source: str) -> None:
         "options": list(config.invocation_params.args),
         "code": source,
         "torch": torch.__version__,
-        "device": device_in_words(torch.device(settings.device)),
+        "device": device_label(torch.device(settings.device)),
         "settings": repr(sorted((name, value) for name, value in asdict(settings).items() if name != "device")),
     }
     all_facts = peers.all_gather("facts", {**facts, "gpu": gpu_of_this_rank(torch.device(settings.device))})

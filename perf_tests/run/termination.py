@@ -128,7 +128,7 @@ class Termination:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A signal that comes inside is raised at the end."""
+        """Raise a signal that comes inside at the end."""
         self._waits = True
         yield
         self._waits = False
@@ -142,7 +142,7 @@ class Termination:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self) -> None:
-        """A model may have caught what the signal raised."""
+        """Raise again what a model may have caught."""
         self.raise_if_ended()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -37,7 +37,7 @@ class Span:
 
 
 def total_us(spans: Iterable[Span]) -> float:
-    """Their sum, overlaps counted as often as they are."""
+    """Sum of the durations, overlaps counted as often as they are."""
     return sum(span.us for span in spans)
 
 

@@ -20,8 +20,8 @@ from perf_tests.hardware.clock import multiplied_dtype, tensor_dtype
 from perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
 from perf_tests.user_code.named import load
 
-PLAYED = "_played"
-"""Names the second copy of a file whose function gets tensors without content: what it keeps reaches no real call."""
+FAKE_RUN = "_fake_run"
+"""Names the second copy of a file whose function gets fake tensors: what it keeps reaches no real call."""
 
 
 def is_user_function(attention: str) -> bool:

@@ -131,7 +131,7 @@ def _defaults_kept(sentence: str, kind: type[UserCodeError]) -> Iterator[None]:
 
 
 def torch_defaults_kept() -> AbstractContextManager[None]:
-    """Whatever happens inside, later cases have the defaults of before.
+    """Put the defaults of before back, whatever happens inside.
 
     Raises ChangedDefaultsError where what runs inside succeeded and has changed one.
     """

@@ -98,7 +98,7 @@ def configuration(model: str, arguments: ConfigValues) -> Any:
 
 
 def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
-    """Null where the configuration does not name it, as GPT-2 does not name its feed-forward width."""
+    """Widths and counts, null where the configuration does not name one: GPT-2 has no feed-forward width."""
     names = {
         "d_model": "hidden_size", "d_ff": "intermediate_size", "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads", "vocab_size": "vocab_size", "longest": "max_position_embeddings",
@@ -110,7 +110,7 @@ def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
 
 
 def _transformers() -> Any:
-    """Imported late: it takes a second, and no other run needs it."""
+    """Import transformers late: it takes a second, and no other run needs it."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when it is imported
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
@@ -170,7 +170,7 @@ class UserModel:
 
     @property
     def in_identity(self) -> dict[str, str | None]:
-        """Its file, its arguments as text, and a digest of them and of a configuration's values, never of source."""
+        """The file, the arguments as text, and a digest of them and of a configuration's values, never of source."""
         text = ", ".join(sorted(self.arguments)) or None
         configured = _configuration_values(self.name) if is_configuration(self.name) else {}
         known = json.dumps([self.values, configured], sort_keys=True)
@@ -236,7 +236,7 @@ class Facts:
     shape: dict[str, int | None]
     """The fields asked of the factory, or named by the configuration; null where it read none."""
     why_not_counted: str | None
-    """None where it can be built on tensors without content."""
+    """None where it can be built on fake tensors."""
 
 
 def argument(text: str) -> tuple[str, int | float | bool | str]:
@@ -256,7 +256,7 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
 
 @lru_cache(maxsize=64)
 def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
-    """Built on tensors without content where that works, else for real. Raises UserCodeError."""
+    """Facts of the model, built on fake tensors where that works, else for real. Raises UserCodeError."""
     why_not, (watched, read), model = None, _watched(config), None
     with running_out_of_memory_allowed():
         try:
@@ -289,7 +289,7 @@ class ConfiguredShape(ModelConfig):
     """Vocabulary and longest context of a model whose widths stand in its own configuration, here 0."""
 
     def __post_init__(self) -> None:
-        """No width is checked: none is used, or all were checked already."""
+        """Check no width: none is used, or all were checked already."""
 
 
 def configured_shape(user_model: UserModel, context_length: int) -> ModelConfig:
@@ -396,7 +396,7 @@ def check_optimizer_before_measuring(
 
 @torch.no_grad()
 def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
-    """Check only what came out: to fail on tensors without content, on a value read for example, is no fault."""
+    """Check only what came out: to fail on fake tensors, on a value read for example, is no fault."""
     with FakeTensorMode():
         model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
@@ -418,7 +418,7 @@ def check_values_of(
     what = f"--model {name}"
 
     def logits_of(tokens_BT: Tensor, failing: str) -> Any:
-        """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
+        """Return logits; dropout draws the same in every call, so that two calls differ by their tokens alone."""
         with (
             guarded(f"{what} fails {failing}", seconds),
             torch.random.fork_rng([device] if device.type == "cuda" else []),

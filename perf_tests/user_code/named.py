@@ -282,7 +282,7 @@ class Repository:
     """Entries of Python's path below `root`."""
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """What another process is told of it, as JSON."""
         places = {"root": str(self.root), "folder": str(self.folder)}
         return {**places, "holds_suite": self.holds_suite, "named": self.named}
@@ -339,7 +339,7 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
     )
 
 
-def measures_the_suites_own(typed: Mapping[str, str | None], folder: Path) -> str | None:
+def suite_model_notice(typed: Mapping[str, str | None], folder: Path) -> str | None:
     """Say whose model is measured where a user in a repository of their own names nothing of it; else None."""
     mine = _top_of(folder.resolve() / "it")
     ours = None if is_installed(SUITE) else _top_of(SUITE / "it")

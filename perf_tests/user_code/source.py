@@ -478,7 +478,7 @@ def _name_locals(function: Function) -> None:
     kept = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     kept.update(_perhaps_unbound(function.body, set()))
 
-    def look_at(node: ast.AST) -> None:
+    def visit(node: ast.AST) -> None:
         if isinstance(node, Nested):
             kept.update(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
             kept.update(name for part in ast.walk(node) for name in _bound_here(part))
@@ -488,10 +488,10 @@ def _name_locals(function: Function) -> None:
         else:
             kept.update(_bound_here(node))
         for child in ast.iter_child_nodes(node):
-            look_at(child)
+            visit(child)
 
     for statement in function.body:
-        look_at(statement)
+        visit(statement)
     used = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
     if used & {"locals", "vars", "dir", "eval", "exec", "globals"}:
         return

@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", help="a git revision")
     parser.add_argument("head", nargs="?", help="another one (the working tree, with its uncommitted changes)")
-    _add_own(parser)
+    _add_options(parser)
     listed = "what is measured, as `perf-tests run --help` lists it: --size, --phase, --model, ..."
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTION ...", help=listed)
 
 
-def _add_own(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", metavar="NAME", help="this case alone, as the gate prints it")
     parser.add_argument("--gpu", help="a GPU's name, `here`, or its peaks: use its rules, and predict the change")
 
 
 def run(arguments: argparse.Namespace) -> int:
     # Imported late: the table of options loads torch, which --help need not wait for.
-    from perf_tests.cases.options import GROUPS, words_of
+    from perf_tests.cases.options import GROUPS, argparse_keywords
 
     parser = argparse.ArgumentParser("perf-tests diff")
-    _add_own(parser)
+    _add_options(parser)
     parser.add_argument("--json", action="store_true")
     for option in GROUPS["what is measured"]:
-        parser.add_argument(option.name, **words_of(option))
+        parser.add_argument(option.name, **argparse_keywords(option))
     parser.parse_args(arguments.options, arguments)
     sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
     from perf_tests.predict.difference import difference_json, difference_lines

@@ -35,7 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _help() -> str:
     """Return the suite's own options by group, as argparse prints them."""
-    from perf_tests.cases.options import GROUPS, words_of  # late: it loads torch, which pytest loads in its own process
+    from perf_tests.cases.options import (  # late: it loads torch, which pytest loads in its own process
+        GROUPS,
+        argparse_keywords,
+    )
 
     parser = argparse.ArgumentParser(
         "perf-tests run", "perf-tests run [OPTION ...]", epilog=(__doc__ or "").partition("\n\n")[2], add_help=False,
@@ -44,7 +47,7 @@ def _help() -> str:
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)
         for option in options:
-            group.add_argument(option.name, **words_of(option))
+            group.add_argument(option.name, **argparse_keywords(option))
     return parser.format_help()
 
 

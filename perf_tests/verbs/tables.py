@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         readable = store.each_readable(store.announced(store.chosen_paths(arguments.storage, arguments.runs)), left_out)
         latest = None if arguments.runs else store.newest(readable)
         records = list(readable) if arguments.runs else [latest] if latest else []
-    store.tell_left_out(left_out, arguments.runs)
+    store.print_left_out(left_out, arguments.runs)
     if not records:
         return UNREADABLE
     only = arguments.only if choice == CaseChoice() else CASES
@@ -258,7 +258,7 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
 
 
 def _as_parquet(rows: Sequence[Row]) -> bytes:
-    """A column keeps its type where all its cells are null. Raises UsageError without pyarrow."""
+    """Encode rows; a column keeps its type where all its cells are null. Raises UsageError without pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -50,7 +50,7 @@ def test_counters_are_the_same_in_a_hundred_repetitions_with_ten_hash_seeds() ->
 
 
 def rank_cases() -> Iterator[tuple[str, str, int]]:
-    """(size, way to share, ranks): FSDP2 is counted on tensors without content, DDP where its content is small."""
+    """(size, way to share, ranks): FSDP2 is counted on fake tensors, DDP where its content is small."""
     for size in SIZES:
         for variant in ("fsdp2", "fsdp2-bf16", *(BUCKETED if size in (*SMALLEST, "small") else ())):
             yield from ((size, variant, world) for world in WORLDS)

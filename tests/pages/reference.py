@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from model.sizes import SIZES
 from perf_tests.__main__ import GROUPS as VERBS
 from perf_tests.__main__ import sentence_of
-from perf_tests.cases.options import GROUPS, SIZES_APART, words_of
+from perf_tests.cases.options import GROUPS, SIZES_APART, argparse_keywords
 from perf_tests.records.columns import COLUMNS, SPEEDUP
 from tests.support.documents import ROOT
 
@@ -85,7 +85,7 @@ def _parts() -> Iterator[str]:
         yield from _table((group, "what it does"), ((f"perf-tests {name}", sentence_of(verbs[name])) for name in verbs))
     yield "## Options of `perf-tests run`\n"
     for group, options in GROUPS.items():
-        rows = ((option.name, words_of(option)) for option in options)
+        rows = ((option.name, argparse_keywords(option)) for option in options)
         typed = ((" ".join(filter(None, [name, words.get("metavar")])), words["help"]) for name, words in rows)
         yield from _table((group, "meaning"), typed)
     yield LISTS.format(

@@ -6,10 +6,10 @@ from statistics import median
 
 import pytest
 
-from claims.predicted_times import HELD_OF_THE_REFERENCE, published_attention
+from claims.predicted_times import REFERENCE_IN_RANGE, published_attention
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.limits import FLOAT32_BYTES, HELD, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
+from perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
 from perf_tests.predict import published
 from perf_tests.predict.published import PublishedPeak, predicted_bytes, published_peaks, whole_block_bytes
 from perf_tests.records.published import published_rows
@@ -134,9 +134,9 @@ def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
 
 
 def test_the_page_says_how_often_ranges_hold_by_class_and_of_models_that_launch_as_ours() -> None:
-    for name, counts in HELD.items():
-        found = ("{} of {}".format(*counts[bound]) if bound in counts else "-" for bound in HELD[WHOLE_MODELS])
+    for name, counts in IN_RANGE.items():
+        found = ("{} of {}".format(*counts[bound]) if bound in counts else "-" for bound in IN_RANGE[WHOLE_MODELS])
         assert f"| {name} | {' | '.join(found)} |" in page("predict")
     for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
-        held, of = HELD_OF_THE_REFERENCE[bound]
+        held, of = REFERENCE_IN_RANGE[bound]
         assert f"{held} of {of} {words}" in " ".join(page("predict").split())

@@ -18,7 +18,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import Device
 from perf_tests.records.journal import Journal, JournalContents, read_journal
-from perf_tests.records.store import StoredRecord, own_folder
+from perf_tests.records.store import StoredRecord, machine_folder
 from perf_tests.run.after import finish, note_report, note_start, shortened
 from perf_tests.run.ends import TimeLimit
 from perf_tests.run.termination import NAME, Termination
@@ -35,7 +35,7 @@ SLOW = timed(FORWARD, [2 * seconds for seconds in TEN_ROUNDS])
 @pytest.fixture
 def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
     facts = header([FORWARD, BACKWARD, FULL_STEP])
-    journal = Journal.create(own_folder(tmp_path), facts)
+    journal = Journal.create(machine_folder(tmp_path), facts)
     yield MeasuringSession(journal, JournalContents(facts), Progress(None))
     journal.close()
 
@@ -134,7 +134,7 @@ def test_a_complete_run_is_saved_and_its_findings_decide_the_exit_code(
     measuring.measured(row)
     for case_id in (BACKWARD, FULL_STEP):
         measuring.not_measured(case_id, language_model_case(), Outcome(outcome, "why"))
-    record, whole = own_folder(tmp_path) / "0001_name.json", tmp_path / "whole.json"
+    record, whole = machine_folder(tmp_path) / "0001_name.json", tmp_path / "whole.json"
     if not is_written:
         record.mkdir()
         monkeypatch.setattr("perf_tests.bench.recording.save_record", Mock(side_effect=OSError("no space")))

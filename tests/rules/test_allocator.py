@@ -104,14 +104,14 @@ def test_every_round_is_played_to_the_peak_that_is_counted() -> None:
     for case in cases:
         peaks = allocator_peaks(case)
         assert peaks is not None, case
-        assert peaks.requested_bytes == pytest.approx(counters_of(case).peak_bytes, rel=counters.PLAYED_SHARE)
+        assert peaks.requested_bytes == pytest.approx(counters_of(case).peak_bytes, rel=counters.REPLAY_TOLERANCE)
         assert peaks.requested_bytes <= peaks.allocated_bytes <= peaks.reserved_bytes
 
 
 def test_a_round_whose_order_is_not_known_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of("tiny", 64, "fp32")
     assert allocator_peaks(replace(case, device="cpu")) is None
-    monkeypatch.setattr(counters, "PLAYED_SHARE", -1)
+    monkeypatch.setattr(counters, "REPLAY_TOLERANCE", -1)
     assert allocator_peaks(replace(case, batch_size=3)) is None
 
 

@@ -18,7 +18,7 @@ from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.session import Run, noted, session_of
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
-from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record
+from perf_tests.records.store import BaselineError, machine_folder, rows_by_id, save_record
 from perf_tests.run import before as run_before
 from perf_tests.run.before import choose_baseline, is_restricted, of_interrupted_run
 from perf_tests.run.ends import predicted_seconds
@@ -129,7 +129,7 @@ def test_an_option_or_a_plugin_that_makes_no_sense_in_a_run_is_refused_with_what
 
 
 def test_a_resumed_run_takes_the_cases_that_it_had_chosen_by_how_they_ended_before(tmp_path: Path) -> None:
-    Journal.create(own_folder(tmp_path), header([FORWARD, BACKWARD])).close()
+    Journal.create(machine_folder(tmp_path), header([FORWARD, BACKWARD])).close()
     items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (FORWARD, FULL_STEP)]
     table: list[tuple[dict[str, Any], list[Any]]] = [
         ({"resume": True, "lf": True}, items[:1]), ({"resume": True, "stepwise": True}, items[:1]),
@@ -168,7 +168,7 @@ def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared
     named: str | None, earlier: Json, words: str, tmp_path: Path
 ) -> None:
     data = {**earlier, "benchmarks": [*earlier["benchmarks"], timed("unrelated")]}
-    save_record(data, own_folder(tmp_path), "run")
+    save_record(data, machine_folder(tmp_path), "run")
     saving = SavingOptions(tmp_path, compare=True, compare_with=named, compare_fail=(Mock(),))
     with pytest.raises(BaselineError, match="has nothing to compare with") as caught:
         choose_baseline(Run(gone_counts=True), saving, machine(), rows_by_id(BOTH))
@@ -187,7 +187,7 @@ def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
     earlier: Json | None, facts: Json, note: str | None, tmp_path: Path
 ) -> None:
     if earlier is not None:
-        save_record(earlier, own_folder(tmp_path), "run")
+        save_record(earlier, machine_folder(tmp_path), "run")
     run = Run(gone_counts=True)
     baseline = choose_baseline(run, SavingOptions(tmp_path, compare=True), machine(**facts), rows_by_id(BOTH))
     assert (baseline is None) is (note is not None)
@@ -198,7 +198,7 @@ def test_a_comparison_that_was_not_named_says_why_it_has_no_baseline(
 
 
 def test_a_baseline_of_another_machine_that_was_named_is_refused_by_what_differs(tmp_path: Path) -> None:
-    save_record(ONE, own_folder(tmp_path), "run")
+    save_record(ONE, machine_folder(tmp_path), "run")
     saving = SavingOptions(tmp_path, compare=True, compare_with="0001")
     with pytest.raises(BaselineError, match="on another machine, build or setting") as refusal:
         choose_baseline(Run(gone_counts=True), saving, machine(torch="0.4.1", threads=999), rows_by_id(ONE))

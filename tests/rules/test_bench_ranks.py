@@ -203,7 +203,7 @@ def test_a_rank_that_was_started_differently_is_refused_by_what_differs(name: st
 
 
 def test_ranks_that_were_started_alike_agree_on_all_but_their_gpus_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "device_in_words", lambda device: "NVIDIA H100")
+    monkeypatch.setattr(ranks, "device_label", lambda device: "NVIDIA H100")
     monkeypatch.setattr(ranks, "gpu_of_this_rank", lambda device: f"a machine, {device}")
     started = (("cuda:0", 1), ("cuda:1", 1), ("cuda:0", 2))
     one, other, slower = (facts({}, device=device, threads=threads)["settings"] for device, threads in started)

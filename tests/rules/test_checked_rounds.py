@@ -89,23 +89,25 @@ def test_new_values_are_written_into_the_same_tensors_and_counted_by_their_versi
 # Which rounds are kept, and what is said of them.
 
 
-def test_an_even_and_an_odd_round_are_kept_each_as_likely_as_the_others() -> None:
+@pytest.mark.parametrize("rounds", [2, AttentionCheck.kept_rounds])
+def test_of_even_and_odd_rounds_equally_many_are_kept_each_as_likely(rounds: int) -> None:
     kept: list[int] = []
+    check = type("Some", (Nothing,), {"kept_rounds": rounds})
     for _ in range(400):
-        checked = CheckedRounds(Rounds(lambda: None, check=Nothing), CpuDevice(CPU), Draws(1, "case"))
+        checked = CheckedRounds(Rounds(lambda: None, check=check), CpuDevice(CPU), Draws(1, "case"))
         for number in range(8):
             checked.begin(number, is_measured=True)
             checked.end()
         found = checked.finish(1.0)
         assert found is not None
-        assert len({number % 2 for number in found["rounds"]}) == 2
+        assert len({number % rounds for number in found["rounds"]}) == rounds
         kept += found["rounds"]
     counts = [kept.count(number) for number in range(1, 9)]
-    assert min(counts) > 60, counts  # 100 each; 60 is 4.6 deviations below
+    assert min(counts) > 30 * rounds, counts  # 50 for each round; 60 of 100 is 4.6 deviations below
 
 
 class Nothing(module.Check):
-    about, repeats = "nothing", False
+    about, reruns = "nothing", 0
 
     def after(self, result: Any) -> module.Slices:
         return {}

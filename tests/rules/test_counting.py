@@ -57,7 +57,7 @@ def test_views_share_one_block() -> None:
 def test_what_was_registered_counts_from_the_start_and_is_not_new_when_written() -> None:
     held = torch.zeros(KIB)
     part = counted(lambda: held.add_(1), inputs=[held])
-    assert (part.held_at_start, part.peak_bytes, part.allocations.total()) == ({INPUTS: 4 * KIB}, 4 * KIB, 0)
+    assert (part.live_at_start, part.peak_bytes, part.allocations.total()) == ({INPUTS: 4 * KIB}, 4 * KIB, 0)
 
 
 def test_what_is_claimed_is_what_has_no_category_yet() -> None:
@@ -67,7 +67,7 @@ def test_what_is_claimed_is_what_has_no_category_yet() -> None:
         counting.claim(INPUTS)
         with counting.part("it"):
             pass
-        assert counting.finished()["it"].held_at_start == {PARAMETERS: KIB, INPUTS: 2 * KIB}
+        assert counting.finished()["it"].live_at_start == {PARAMETERS: KIB, INPUTS: 2 * KIB}
 
 
 def test_a_gpu_hands_out_multiples_of_512_bytes_and_a_number_on_the_host_costs_it_nothing() -> None:
@@ -96,7 +96,7 @@ def test_saved_are_the_tensors_that_autograd_keeps_each_block_once_and_no_parame
             more = y.exp() * y
         parts = counting.finished()
     assert {name: part.saved_bytes for name, part in parts.items()} == {"first": 4 * KIB, "second": 4 * KIB}
-    assert parts["first"].held_at_end == {PARAMETERS: 4 * KIB, ACTIVATIONS: 4 * KIB, TEMPORARIES: 4 * KIB}
+    assert parts["first"].live_at_end == {PARAMETERS: 4 * KIB, ACTIVATIONS: 4 * KIB, TEMPORARIES: 4 * KIB}
     assert more.shape == kept.shape
 
 
@@ -132,7 +132,7 @@ def test_autocasts_copies_of_weights_are_told_from_other_casts() -> None:
             kept.append(torch.nn.functional.linear(x, weight))
 
     part = counted(forward, parameters=[weight], inputs=[x])
-    assert (part.held_at_end[WEIGHT_COPIES], part.held_at_peak[WEIGHT_COPIES]) == (0, 64 * 64 * 2)
+    assert (part.live_at_end[WEIGHT_COPIES], part.live_at_peak[WEIGHT_COPIES]) == (0, 64 * 64 * 2)
 
 
 def test_a_block_is_named_by_the_line_that_made_it() -> None:

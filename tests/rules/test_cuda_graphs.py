@@ -60,9 +60,9 @@ def test_each_round_is_marked_before_its_set_up_where_graphs_may_exist(monkeypat
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: ran.append("mark"))
     rounds = Rounds(lambda: ran.append("target"), lambda: ran.append("set-up"))
     monkeypatch.delitem(sys.modules, "torch._inductor.cudagraph_trees", raising=False)
-    rounds.play()
+    rounds.run_round()
     monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", Mock())
-    rounds.play()
+    rounds.run_round()
     assert ran == ["set-up", "target", "mark", "set-up", "target"]
 
 

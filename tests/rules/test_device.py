@@ -74,7 +74,7 @@ def test_the_line_that_says_what_happened_is_shown() -> None:
         "raised:\nout of resource: shared memory": "out of resource: shared memory",
         "one\ntwo": "one", "": "RuntimeError",
     }  # fmt: skip
-    assert {text: devices.words_of(RuntimeError(text)) for text in errors} == errors
+    assert {text: devices.error_text(RuntimeError(text)) for text in errors} == errors
 
 
 def test_only_an_error_beside_out_of_memory_means_a_lost_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_gpus_memory_is_read_off_the_allocator(cuda: FakeCuda) -> None:
     assert device.available_bytes() == TOTAL_BYTES // 2 - 2 * GIB
     cuda.says(memory_stats={"requested_bytes.all.peak": 290})
     assert (device.allocated_bytes(), device.peaks()) == (100, (300, 290, 500))
-    assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 40.0 GiB free, 40.0 GiB used"
+    assert device.memory_state() == "NVIDIA Example has 80.0 GiB: 40.0 GiB free, 40.0 GiB used"
     cuda.says(mem_get_info=(GIB, TOTAL_BYTES))
     assert device.available_bytes() == 0, "others have filled it"
 

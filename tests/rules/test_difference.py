@@ -17,7 +17,7 @@ from perf_tests.hardware.limits import predicted_time
 from perf_tests.predict import difference as differences
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.difference import ADDED, CHANGED, MOST_ROWS, Difference, Lines, difference, difference_lines
-from perf_tests.predict.operations import played
+from perf_tests.predict.operations import fake_round
 from perf_tests.predict.step import parts_of
 from tests.support.example_cases import CEILINGS, TOY, attention_case, language_model_case
 
@@ -105,7 +105,7 @@ def compare(tmp_path: Path) -> Compare:
             file.write_text(text)
             changes = {"phase": "forward_backward", "attention": "own", **changes}
             case = language_model_case(replace(TOY, d_model=16), **changes)
-            sides.append(played(replace(case, model=f"{file}:build"), file.parent))
+            sides.append(fake_round(replace(case, model=f"{file}:build"), file.parent))
         return difference(sides[0], sides[1], Lines(tmp_path / "base", tmp_path / "head"))
 
     return of
@@ -203,7 +203,7 @@ def test_a_common_subsequence_is_common_and_longest(base: list[int], head: list[
 
 def test_alignment_keeps_each_operation_once_and_in_order() -> None:
     case = language_model_case(phase="full_step", optimizer="loop")
-    base, head = (played(one).operations for one in (case, replace(case, attention="sdpa")))
+    base, head = (fake_round(one).operations for one in (case, replace(case, attention="sdpa")))
     pairs = differences.aligned(base, head)
     for side, operations in enumerate((base, head)):
         assert [pair[side] for pair in pairs if pair[side] is not None] == list(range(len(operations)))
@@ -213,7 +213,7 @@ def test_alignment_keeps_each_operation_once_and_in_order() -> None:
 def test_the_range_of_a_change_is_a_point_without_one_and_holds_the_prediction_of_one() -> None:
     case = language_model_case(phase="forward")
     cases = (case, replace(case, attention="sdpa"))
-    base, head = (differences.parts_of_program(played(one).operations) for one in cases)
+    base, head = (differences.parts_of_program(fake_round(one).operations) for one in cases)
     same = differences.predicted_change(base, base, CEILINGS)
     assert (same.low, same.high) == (1.0, 1.0)
     change = differences.predicted_change(base, head, CEILINGS)
@@ -228,7 +228,7 @@ CASES: list[Case] = [
 
 def test_both_sides_are_predicted_as_the_case_alone_is() -> None:
     for case in CASES:
-        parts = differences.parts_of_program(played(case).operations)
+        parts = differences.parts_of_program(fake_round(case).operations)
         ceilings = replace(CEILINGS, launches_overlap=case.device == "cuda")
         alone = predicted_time(parts_of(case, counters_of(case)), ceilings).seconds
         assert differences.predicted_change(parts, parts, ceilings).base_seconds == pytest.approx(alone), case

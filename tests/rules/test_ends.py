@@ -20,7 +20,7 @@ from perf_tests.bench.session import noted, session_of
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.records.journal import Journal, JournalContents
 from perf_tests.run import ends as run_ends
-from perf_tests.run.ends import TimeLimit, Timeout, eta, keep_pace, kept_pace, predicted_seconds
+from perf_tests.run.ends import TimeLimit, Timeout, eta, keep_ratio, kept_ratio, predicted_seconds
 from perf_tests.run.termination import TerminatedError, Termination
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, attention_case, language_model_case
 from tests.support.items import benchmark, stash_of
@@ -49,7 +49,7 @@ def test_a_case_that_killed_it_is_tried_once_more(name: str, tmp_path: Path, mon
         contents.add("started", FORWARD_ID)
     contents.out_of_time = last_words == TIMED_OUT
     contents.fatal_error = None if contents.out_of_time else last_words
-    monkeypatch.setattr(Journal, "keep_last_words", keep := Mock())
+    monkeypatch.setattr(Journal, "log_crashes", keep := Mock())
     items = [benchmark(language_model_case(), "kernels", case_id) for case_id in (BACKWARD, FORWARD_ID)]
     session = MeasuringSession(journal, contents, Progress(None))
     spared = run_ends.quarantine(items, session, Outcome("process_died", "somehow"))
@@ -202,7 +202,7 @@ def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(monkeypat
     words = {0.5: "1 s", 89.0: "89 s", 90.0: "2 min", 150.0: "2 min"}
     first = [eta({"a": seconds}, DEVICE) for seconds in words]
     assert first == [f"1 case, about {said} (rough: first run on this machine)" for said in words.values()]
-    keep_pace(DEVICE, measured_seconds=300.0, predicted=60.0)
+    keep_ratio(DEVICE, measured_seconds=300.0, predicted=60.0)
     next_one = [eta({"a": seconds / 10, "b": seconds / 10}, DEVICE) for seconds in words]
     assert next_one == [f"2 cases, about {said}" for said in words.values()]
     monkeypatch.setattr(run_ends, "kept_ceilings", lambda device: None)
@@ -213,37 +213,37 @@ def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(monkeypat
 @pytest.mark.usefixtures("cache")
 def test_a_pace_of_little_work_or_without_sense_is_not_kept() -> None:
     for measured, predicted in ((9.9, 9.9), (100.0, 0.0), (1e9, 1.0), (10.0, 1e5)):
-        keep_pace(DEVICE, measured, predicted)
-        assert kept_pace(DEVICE) is None, (measured, predicted)
-    keep_pace(DEVICE, 10.0, 10.0)
-    assert kept_pace(DEVICE) == 1.0
+        keep_ratio(DEVICE, measured, predicted)
+        assert kept_ratio(DEVICE) is None, (measured, predicted)
+    keep_ratio(DEVICE, 10.0, 10.0)
+    assert kept_ratio(DEVICE) == 1.0
 
 
 def test_a_file_that_is_broken_or_of_another_machine_is_no_pace(cache: Path) -> None:
-    keep_pace(DEVICE, 100.0, 50.0)
-    assert kept_pace(DEVICE) == 2.0
+    keep_ratio(DEVICE, 100.0, 50.0)
+    assert kept_ratio(DEVICE) == 2.0
     (path,) = cache.rglob("pace-cpu.json")
     data = json.loads(path.read_text())
     changed = {**data, "identity": {**data["identity"], "cpu": "another"}}, {**data, "pace": 1e99}
     broken = ("", "[]", '{"pace": 2}', '{"pace": "x", "identity": {}}', "[" * 9999)
     for content in (*broken, *map(json.dumps, changed)):
         path.write_text(content)
-        assert kept_pace(DEVICE) is None, content[:99]
+        assert kept_ratio(DEVICE) is None, content[:99]
 
 
 @pytest.mark.usefixtures("cache")
 def test_ranks_have_their_own_pace_and_a_cache_that_cannot_be_written_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_pace(DEVICE, 100.0, 50.0)
+    keep_ratio(DEVICE, 100.0, 50.0)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert kept_pace(DEVICE) is None
-    keep_pace(DEVICE, 300.0, 50.0)
-    assert kept_pace(DEVICE) == 6.0
+    assert kept_ratio(DEVICE) is None
+    keep_ratio(DEVICE, 300.0, 50.0)
+    assert kept_ratio(DEVICE) == 6.0
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert kept_pace(DEVICE) == 2.0
+    assert kept_ratio(DEVICE) == 2.0
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
-    keep_pace(DEVICE, 100.0, 50.0)
-    assert kept_pace(DEVICE) is None
+    keep_ratio(DEVICE, 100.0, 50.0)
+    assert kept_ratio(DEVICE) is None
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     case = replace(CASE, config=config, context_length=2, batch_size=19)
     shallow = fake_run.count_passes(replace(case, config=replace(config, num_layers=2)))["backward"]
     deep = fake_run.count_passes(case)["backward"]
-    assert shallow.held_at_peak[ACTIVATIONS] == deep.held_at_peak[GRADIENTS] == 0
-    assert fake_run.passes(case)["backward"].held_at_peak == deep.held_at_peak
+    assert shallow.live_at_peak[ACTIVATIONS] == deep.live_at_peak[GRADIENTS] == 0
+    assert fake_run.passes(case)["backward"].live_at_peak == deep.live_at_peak
 
 
 def logged(*changes: tuple[str, int], kernels: int = 1) -> PartCounters:

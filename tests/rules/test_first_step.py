@@ -27,7 +27,7 @@ class Seen(Measure):
         for _ in range(3):
             rounds.forget()
             self.before.append(self._held())
-            rounds.play()
+            rounds.run_round()
             self.after.append(self._held())
 
     def _held(self) -> tuple[int, int]:

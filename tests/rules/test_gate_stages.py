@@ -108,7 +108,7 @@ def test_the_looks_spend_alpha_less_the_parts_of_the_suite_of_the_early_looks_an
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
     left = 1 - RULES.suite_share - RULES.first_share - RULES.second_share
     for rules, kept in ((replace(RULES, clock="wall"), 1.0), (replace(RULES, clock="cpu"), 1 - RULES.guard_share)):
-        looks = replay_stages(gate_run(cases, rules), rules).looks
+        looks = replay_stages(gate_run(cases, rules), rules).interim
         assert [one.level for one in looks] == pytest.approx([RULES.alpha * left * kept * s for s in RULES.look_shares])
         assert tuple(look.pairs for look in looks) == RULES.confirm_looks
 
@@ -118,7 +118,7 @@ def test_suspects_alone_are_launched_again_until_they_are_decided_by_fresh_launc
     history = replay_stages(samples, RULES)
     launched_again = {m.case for m in samples.measurements if m.stage == 2}
     assert {"slow"} <= launched_again == set(screening_of(samples, RULES).candidates) < set(samples.cases)
-    *_, last = history.looks
+    *_, last = history.interim
     assert (history.screening.names(history.confirmed.slower), last.undecided, last.pairs) == (("slow",), (), 10)
     assert history.pairs_used[samples.cases.index("slow")] == 10
     assert next_step(samples, RULES) is None
@@ -280,7 +280,7 @@ def test_a_whole_run_is_judged_as_its_pair_values_are_alone_or_in_a_batch() -> N
         measured, slower = looked_early(values[-1])
         screened = stages.screen_values(measured, RULES, slower)
         state = stages.confirmed_so_far(screened, slower)
-        for look in course.looks:
+        for look in course.interim:
             level = RULES.stage_two_alpha * RULES.look_shares[look.number - 1]
             is_last = look.pairs == RULES.confirm_looks[-1]
             state = stages.confirm_values(

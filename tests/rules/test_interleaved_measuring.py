@@ -54,7 +54,7 @@ def measuring(folder: Path, base: Json | None = None, head: Json | None = None, 
     with closing(SamplesFile(folder / "samples.jsonl", header)) as samples_file:
         yield Measuring(
             trees=Trees(folder, *sides, Repository(folder)), tasks={side: {} for side in SIDES},
-            own_ids={side: {case: case for case in CASES} for side in SIDES},
+            ids_on_side={side: {case: case for case in CASES} for side in SIDES},
             identities=dict.fromkeys(CASES, fields), seed=7, samples_file=samples_file, watch=Mock(),
             start_seconds=20, answer_seconds=1, **more,
         )  # fmt: skip

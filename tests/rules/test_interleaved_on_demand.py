@@ -98,13 +98,13 @@ def test_both_sides_get_the_same_new_values_and_what_is_wrong_in_a_round_ends_th
     """However long each warms up; once the gate has enough, for until then its rounds are on request."""
 
     class Wrong(Check):
-        about, repeats = "all", False
+        about, reruns = "all", 0
 
         def after(self, result: Any) -> dict[str, torch.Tensor]:
             return {}
 
         def check(self, kept: Kept) -> None:
-            raise IncorrectError(f"nothing is right in {kept.words}")
+            raise IncorrectError(f"nothing is right in {kept.name}")
 
     served: list[list[int]] = []
     seeds: list[int] = []

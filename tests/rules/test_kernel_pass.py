@@ -61,7 +61,7 @@ def test_of_a_real_step_everything_agrees_and_every_backward_kernel_is_given_bac
 
 def test_a_profiler_that_is_already_active_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with profile(activities=[ProfilerActivity.CPU]), pytest.raises(kernels.ProfilerBusyError, match="already active"):
-        kernels.trace_rounds(Rounds(lambda: None).play, CpuDevice(CPU))
+        kernels.trace_rounds(Rounds(lambda: None).run_round, CpuDevice(CPU))
     for name in kernels.NSYS_VARIABLES:
         with monkeypatch.context() as patch:
             patch.setenv(name, "17")

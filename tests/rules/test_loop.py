@@ -41,7 +41,7 @@ def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up() -> None:
 
     rounds = Rounds(target, setup, forget_more=left.clear)
     for number in range(3):
-        rounds.play()
+        rounds.run_round()
         assert rounds.result.item() == 3, "the target gets what the set-up returns"
         assert (len(seen), len(left)) == (3 * number + 3, 1)
         assert seen[-3]() is None, "only the result outlives a round"
@@ -127,7 +127,7 @@ def test_new_values_are_written_before_the_set_up_and_slices_kept_after_it(monke
     peak = {"bytes": 120}
 
     class Kept(Check):
-        about, repeats = "all", False
+        about, reruns = "all", 0
 
         def before(self) -> Slices:
             did.append("before")

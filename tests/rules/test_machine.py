@@ -335,7 +335,7 @@ def test_two_runs_on_one_device_see_each_other_while_they_run(tmp_path: Path, mo
     left, begun = tmp_path / "perf-tests-run-left", tmp_path / "perf-tests-run-begun"
     left.write_text('{"process": 8, "device": "cpu", "where": "/left"}')
     begun.touch()
-    assert (second.look(), on_gpu.look()) == (True, False)
+    assert (second.scan(), on_gpu.scan()) == (True, False)
     (said,) = second.sentences()
     assert "measures on this machine at the same time, into /first: each run makes" in said
     assert (left.exists(), begun.exists(), on_gpu.sentences()) == (False, True, [])

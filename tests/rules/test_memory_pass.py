@@ -17,7 +17,7 @@ import torch
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.passes import memory
-from perf_tests.passes.memory_watch import Held, PartChanges
+from perf_tests.passes.memory_watch import LiveTensors, PartChanges
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Change, StorageBlock
 from perf_tests.records.record import Json
@@ -36,7 +36,7 @@ def test_a_timeline_is_bounded_and_keeps_its_peak_and_what_was_held_where_parts_
     comes = [Change(block, True) for block in blocks]
     goes = [Change(block, False) for block in draw.sample(blocks, count)]
     parts = PartChanges("forward", 1, 1 + count // 3), PartChanges("backward", 1 + count // 3, 1 + 2 * count)
-    found = memory.timeline(Held((Change(stands, True), *comes, *goes), 1, parts, Counter(), {}))
+    found = memory.timeline(LiveTensors((Change(stands, True), *comes, *goes), 1, parts, Counter(), {}))
     held = list(accumulate((change.bytes for change in (*comes, *goes)), initial=0))
     moments = found["category_bytes"]["temporaries"]
     forward, backward = found["parts"]

@@ -48,7 +48,7 @@ def test_a_round_is_read_with_what_stood_before_and_without_an_earlier_round() -
     forward = [annotation(f"{PART}forward", 20, 40), memory(25, 7), memory(30, 5), memory(35, -5)]
     backward = [annotation(f"{PART}backward", 50, 90), memory(60, 20), memory(70, -7)]
     trace = trace_of(*first, annotation(ROUND, 10, 100), memory(12, -20), *forward, *backward)
-    found = memory_watch.read_round(trace, held_at_end_bytes=120)
+    found = memory_watch.read_round(trace, live_at_end_bytes=120)
     assert (found.peak_allocated_bytes, found.allocated_before_bytes) == (127, 120)
     assert {part["phase"]: part["peak_allocated_bytes"] for part in found.parts} == {"forward": 112, "backward": 127}
     marks = {"before forward": 100, "after forward": 107, "before backward": 107, "after backward": 120}
@@ -176,7 +176,7 @@ HERE = Path(__file__).parent
 
 def held(
     function: Callable[[], object], *parameters: Tensor, sees_operations: bool = True, source: Path = HERE
-) -> memory_watch.Held:
+) -> memory_watch.LiveTensors:
     watch = memory_watch.HolderWatch("cpu", source, "", sees_operations, parts=("forward", "backward"))
 
     def register() -> None:
@@ -200,7 +200,7 @@ def test_the_peak_of_a_step_is_told_by_category_and_a_gradient_has_no_line_of_th
             loss.backward()
 
     found = held(step, w)
-    at_peak = found.held_at_peak()
+    at_peak = found.live_at_peak()
     assert {at_peak[category] for category in (PARAMETERS, ACTIVATIONS, GRADIENTS)} == {4 * KIB}
     last = found.allocations()[-1]
     assert (last.place, last.category) == (BACKWARD_PASS, GRADIENTS)
@@ -252,7 +252,7 @@ def test_gradients_of_the_round_before_are_gone_once_they_are_let_go_of() -> Non
         w.grad = None
         torch.zeros(KIB)
 
-    assert held(clear_and_use, w).held_at_peak() == Counter({PARAMETERS: 4 * KIB, GRADIENTS: 4 * KIB})
+    assert held(clear_and_use, w).live_at_peak() == Counter({PARAMETERS: 4 * KIB, GRADIENTS: 4 * KIB})
 
 
 def test_parts_know_their_changes_and_a_block_the_line_that_made_it_and_a_bounded_stack() -> None:

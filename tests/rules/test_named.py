@@ -80,14 +80,14 @@ def test_who_names_nothing_is_told_whose_model_is_measured(theirs: Path, monkeyp
         f"measures the suite's own model (in {named.SUITE}), not the repository {theirs} that you are in; give "
         "--model FILE.py:FACTORY to measure yours"
     )
-    assert named.measures_the_suites_own(nothing, theirs / "train") == said
+    assert named.suite_model_notice(nothing, theirs / "train") == said
     for text in ("nets.py:build", "train.nets:build", "hf:../config.json"):
-        assert named.measures_the_suites_own({**nothing, "--model": text}, theirs / "train") is None
-    assert named.measures_the_suites_own({**nothing, "--attention": "naive,f.py:attend"}, theirs) is None
+        assert named.suite_model_notice({**nothing, "--model": text}, theirs / "train") is None
+    assert named.suite_model_notice({**nothing, "--attention": "naive,f.py:attend"}, theirs) is None
     for folder in (named.SUITE, named.SUITE / "perf_tests", theirs.parent):
-        assert named.measures_the_suites_own(nothing, folder) is None
+        assert named.suite_model_notice(nothing, folder) is None
     monkeypatch.setattr(named, "SUITE", theirs / ".venv/lib/python3.11/site-packages/perf_tests_suite")
-    assert "not the repository" in str(named.measures_the_suites_own(nothing, theirs))
+    assert "not the repository" in str(named.suite_model_notice(nothing, theirs))
 
 
 def test_the_command_of_a_run_is_perf_tests_where_that_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:

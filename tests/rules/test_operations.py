@@ -7,7 +7,7 @@ import pytest
 
 from perf_tests.cases.case import Case
 from perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests.predict.operations import _json_of, _played_of, played
+from perf_tests.predict.operations import _fake_round_from, _json_of, fake_round
 from tests.support.example_cases import attention_case, language_model_case
 
 CASES: list[Case] = [
@@ -24,7 +24,7 @@ CASES: list[Case] = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.phase}-{case.device}-{case.precision}")
 def test_operations_add_up_to_the_exact_counters(case: Case) -> None:
-    found, counters = played(case), counters_of(case)
+    found, counters = fake_round(case), counters_of(case)
     timed = [one for one in found.operations if one.is_timed]
     assert sum(one.launches for one in timed) == counters.kernel_launches
     assert sum(one.cost.bytes for one in timed) == counters.bytes_touched
@@ -32,11 +32,11 @@ def test_operations_add_up_to_the_exact_counters(case: Case) -> None:
     assert sum(one.reads for one in timed) == counters.host_reads
     saves = case.row.records_graph
     assert sum(one.saved_bytes for one in found.operations) == (counters.saved_bytes if saves else 0)
-    assert _played_of(_json_of(found)) == found
+    assert _fake_round_from(_json_of(found)) == found
 
 
 def test_a_backward_operation_has_the_line_of_its_forward_one_and_a_step_that_of_the_optimizer() -> None:
-    operations = played(language_model_case(phase="full_step", optimizer="loop")).operations
+    operations = fake_round(language_model_case(phase="full_step", optimizer="loop")).operations
     lines = {part: {one.stack[0].code for one in operations if one.part == part} for part in
              ("forward", "loss", "backward", "optimizer")}  # fmt: skip
     of_call = [one for one in operations if one.stack[0].code == "self.scaler.scale(loss).backward()"]
@@ -51,6 +51,6 @@ def test_a_backward_operation_has_the_line_of_its_forward_one_and_a_step_that_of
 def test_what_cannot_be_played_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def attend(q, k, v):\n    return q[q.sum(-1).nonzero()[:, 0]]\n")
     with pytest.raises(NotCountedError, match=r"own.py:attend cannot be run on fake tensors: \S"):
-        played(attention_case(attention=f"{tmp_path}/own.py:attend"), tmp_path)
+        fake_round(attention_case(attention=f"{tmp_path}/own.py:attend"), tmp_path)
     with pytest.raises(NotCountedError, match="unknown until"):
-        played(replace(attention_case(), attention="compiled"))
+        fake_round(replace(attention_case(), attention="compiled"))

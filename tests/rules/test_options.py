@@ -180,13 +180,13 @@ def test_a_case_says_what_it_holds_at_least_and_roughly() -> None:
     forward, step = language_model_case(), language_model_case(phase="full_step", optimizer="loop")
     weights, logits = 4 * forward.config.parameters, 4 * 2 * 8 * 37
     assert (forward.least_bytes, step.least_bytes) == (weights + logits, 4 * weights + logits)
-    saved = forward.held_bytes - weights
+    saved = forward.resident_bytes - weights
     assert saved > 0
-    assert step.held_bytes == 4 * weights + saved
+    assert step.resident_bytes == 4 * weights + saved
     one = attention_case(phase="attention_forward")
     tensor, square = 4 * 8 * 256 * 16, 4 * 8 * 256 * 256
     assert (one.least_bytes, one.in_phase("attention_backward").least_bytes) == (4 * tensor, 8 * tensor)
-    assert one.held_bytes == 8 * tensor + 2 * square
+    assert one.resident_bytes == 8 * tensor + 2 * square
     compiled = one.in_phase("attention_backward").is_compiled, attention_case(attention="compiled").is_compiled
     assert compiled == (False, True)
     assert (step.forward_flops, step.residual_tensor_bytes) == (step.config.forward_flops(2, 8), 4 * 2 * 8 * 16)

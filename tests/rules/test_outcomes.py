@@ -103,7 +103,7 @@ def test_what_needs_more_than_the_budget_would_not_fit_and_names_both_amounts() 
 
 
 class FullDevice(CpuDevice):
-    def memory_in_words(self) -> str:
+    def memory_state(self) -> str:
         return "NVIDIA Example has 79.1 GiB: 0.1 GiB free, 79.0 GiB used"
 
 
@@ -136,7 +136,7 @@ def test_an_error_of_the_device_is_an_outcome_with_one_line_that_says_what_is_fr
 def test_an_error_of_the_case_itself_is_no_outcome_and_asks_nothing_of_the_device() -> None:
     device: Any = Mock(spec=Device)
     assert outcome_of_error(RuntimeError("CUDA error: unspecified launch failure"), of_size("small"), device, 5) is None
-    device.memory_in_words.assert_not_called()
+    device.memory_state.assert_not_called()
 
 
 def test_an_unknown_outcome_is_refused() -> None:

@@ -26,7 +26,7 @@ from perf_tests.bench.recording import (
 from perf_tests.bench.session import Run
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
-from perf_tests.records.store import own_folder, rows_by_id, save_record
+from perf_tests.records.store import machine_folder, rows_by_id, save_record
 from perf_tests.run.before import choose_baseline
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, passed, record, timed
 
@@ -38,7 +38,7 @@ def on_gpu(driver: str, shard: list[int] | None = None, **changes: Any) -> Json:
 
 
 def interrupted(storage: Path, facts: Json) -> Path:
-    journal = Journal.create(own_folder(storage), facts)
+    journal = Journal.create(machine_folder(storage), facts)
     journal.write("started", FORWARD)
     journal.write("benchmark", timed(FORWARD))
     journal.write("pass", passed(FULL_STEP))
@@ -99,7 +99,7 @@ def test_what_would_make_it_another_run_is_named_with_how_to_resume_or_start_ove
 @pytest.fixture
 def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
     facts = header([FORWARD, BACKWARD, FULL_STEP])
-    journal = Journal.create(own_folder(tmp_path), facts)
+    journal = Journal.create(machine_folder(tmp_path), facts)
     yield MeasuringSession(journal, JournalContents(facts), Progress(None))
     journal.close()
 
@@ -110,7 +110,7 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
         measuring.measured(timed(case_id))
     assert measuring.is_complete
     assert [row["fullname"] for row in measuring.record()["benchmarks"]] == [FORWARD, BACKWARD, FULL_STEP]
-    path = save_record(measuring.record(), own_folder(tmp_path), "name")
+    path = save_record(measuring.record(), machine_folder(tmp_path), "name")
     run, saving = Run(gone_counts=True), SavingOptions(tmp_path, compare=True)
     found = choose_baseline(run, saving, machine(), rows_by_id(record([timed()])))
     assert found is None, "it is no baseline of itself"

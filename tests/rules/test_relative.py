@@ -16,7 +16,7 @@ from perf_tests.gate.samples import End, SamplesFile
 from perf_tests.gate.verdicts import CaseResult, Verdict, conclude
 from perf_tests.history import relative
 from perf_tests.history.commits import Log
-from perf_tests.history.relative import EXACT, GateRun, Ratio, relative_of, together
+from perf_tests.history.relative import EXACT, GateRun, Ratio, pooled, relative_of
 from perf_tests.records.record import Json
 from tests.support.git_repository import git
 from tests.support.simulated_launches import RULES, SimulatedCase, header, line
@@ -85,12 +85,12 @@ def test_a_commit_without_a_run_breaks_the_curve_and_the_run_that_closes_it_is_n
 
 def test_runs_of_one_pair_are_averaged_and_where_cpus_differ_as_uncertain_as_that() -> None:
     one = Ratio(0.01, 1e-6, 20)
-    known = [together([one, Ratio(log, 1e-6, 20)]) for log in (0.012, 0.05)]
+    known = [pooled([one, Ratio(log, 1e-6, 20)]) for log in (0.012, 0.05)]
     assert [(round(mean.log, 6), mean.freedom, differs) for mean, differs in known] == [
         (0.011, 40, False), (0.03, 1, True),
     ]  # fmt: skip
     assert [mean.variance for mean, _ in known] == pytest.approx([5e-7, 4e-4])
-    assert together([one, EXACT]) == (EXACT, False)
+    assert pooled([one, EXACT]) == (EXACT, False)
     found = chain(run(0, 1, 0.01, machine="a"), run(0, 1, 0.05, machine="b"))
     assert (found["differing"], found["machines"], found["runs"]) == (1, ["a", "b"], 2)
 

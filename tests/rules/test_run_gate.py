@@ -103,7 +103,7 @@ def test_the_gate_says_first_how_long_it_takes_and_that_the_machine_is_busy(monk
     minutes = round((6 * (120 + of_cases) + 10 * (120 + 0.2 * of_cases)) / 60)
     assert minutes == 33
     for name, found in {
-        "run.gate.kept_ceilings": None, "run.gate.kept_pace": None, "run.gate.seconds_since_process_start": 120.0
+        "run.gate.kept_ceilings": None, "run.gate.kept_ratio": None, "run.gate.seconds_since_process_start": 120.0
     }.items():  # fmt: skip
         monkeypatch.setattr(f"perf_tests.{name}", lambda *_, found=found: found)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})

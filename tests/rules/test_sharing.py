@@ -105,7 +105,7 @@ def test_gpus_of_ranks_are_known_by_number_uuid_and_peer_access(monkeypatch: pyt
     started(monkeypatch, 4, rank=3)
     for count, index in ((4, 3), (1, 0), (2, 1)):
         cuda.sees(count=count)
-        assert ways.own_gpu() == torch.device("cuda", index)
+        assert ways.rank_gpu() == torch.device("cuda", index)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     for closed, is_open in ((None, True), ((0, 1), False), ((1, 0), False)):
         monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *pair, closed=closed: pair != closed)
@@ -114,7 +114,7 @@ def test_gpus_of_ranks_are_known_by_number_uuid_and_peer_access(monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"id{device.index}"))
     first, second = torch.device("cuda", 0), torch.device("cuda", 1)
-    assert ways.device_in_words(first) == ways.device_in_words(second) == "NVIDIA H100"
+    assert ways.device_label(first) == ways.device_label(second) == "NVIDIA H100"
     assert len({ways.gpu_of_this_rank(device) for device in (first, second, second)}) == 2
     assert ways.gpu_of_this_rank(CPU) is None
 

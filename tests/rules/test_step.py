@@ -219,7 +219,7 @@ def test_a_condition_is_named_only_where_it_decides() -> None:
     assert peaks[0] < peaks[1]
     for case, room in product(orders, (2**40, int(1.05 * sum(peaks) / 2), 2**10)):
         step = prediction.predict_case(case, machine(room))
-        named = [one.words for one in prediction.conditions_of(step, machine(room))]
+        named = [one.text for one in prediction.conditions_of(step, machine(room))]
         assert any("cleared before the forward pass" in words for words in named) == (2**10 < room < 2**40)
 
 

@@ -266,7 +266,7 @@ def test_seven_rounds_give_an_interval_and_fewer_none() -> None:
 
 
 def stored(storage: Path, data: Json, name: str = "run") -> Path:
-    return store.save_record(data, store.own_folder(storage), name)
+    return store.save_record(data, store.machine_folder(storage), name)
 
 
 BOTH, NONE = record([timed(), timed(BACKWARD)]), record([timed("other")])
@@ -320,7 +320,7 @@ def test_whatever_is_asked_for_ends_in_a_sentence(tmp_path: Path) -> None:
     changed = {"one": FIGURE, "other": FIGURE, "broken": NO_CASE, "elsewhere": record([timed()], threads=1)}
     for name, data in changed.items():
         stored(tmp_path, data, name)
-    (store.own_folder(tmp_path) / "0003_broken.json").write_text("{")
+    (store.machine_folder(tmp_path) / "0003_broken.json").write_text("{")
     for asked, words in UNUSABLE.items():
         with pytest.raises(store.BaselineError) as caught:
             store.numbered_baseline(tmp_path, asked, machine())

@@ -190,7 +190,7 @@ def test_a_function_that_fails_is_an_outcome(planted: Callable[[str], str], monk
         monkeypatch.setattr(attention_check, "LONGEST_CHECK_SECONDS", 0.2 if name == "never_returns" else 60)
         (found,) = refusals([language_model_case(FOUR_HEADS, attention=planted(name))], CPU).values()
         assert (found.outcome, words in found.reason) == (outcome, True), found.reason
-        assert found.in_words.startswith("incorrect: error ") or "bound" not in words
+        assert found.sentence.startswith("incorrect: error ") or "bound" not in words
 
 
 def test_without_a_backward_pass_cases_that_have_none_are_timed(planted: Callable[[str], str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from perf_tests import plugin
-from perf_tests.records.store import own_folder
+from perf_tests.records.store import machine_folder
 from tests.support.items import stash_of
 from tests.support.launch import MODELS, SMALL, launch_all
 
@@ -84,9 +84,9 @@ DAMAGED = {"0001_broken.json": '{"machine_info": {"cpu"', "journal-foreign.jsonl
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds a record that is torn and a journal of another tool."""
     storage = tmp_path_factory.mktemp("storage")
-    own_folder(storage).mkdir()
+    machine_folder(storage).mkdir()
     for name, content in DAMAGED.items():
-        (own_folder(storage) / name).write_text(content)
+        (machine_folder(storage) / name).write_text(content)
     return storage
 
 

@@ -13,7 +13,7 @@ from claims.planted import REAL_SLOWDOWNS
 from perf_tests.__main__ import main
 from perf_tests.interleaved.sides import environment_without_the_suite
 from perf_tests.predict.difference import Lines, difference
-from perf_tests.predict.operations import Played, SideToPlay, play_in, sent_case
+from perf_tests.predict.operations import FakeRound, SideToRun, run_side, sent_case
 from tests.support.example_cases import language_model_case
 from tests.support.git_repository import commit, copy_suite
 
@@ -22,28 +22,28 @@ STEP = language_model_case(phase="full_step", optimizer="fused")
 
 def play(tree: Path) -> Any:
     where = {"root": str(tree), "folder": str(tree), "holds_suite": True, "named": []}
-    (found,) = play_in(SideToPlay(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
+    (found,) = run_side(SideToRun(tree, tree, environment_without_the_suite(), where), [sent_case(STEP)])
     return found
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Played]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeRound]:
     tree = tmp_path_factory.mktemp("base")
     copy_suite(tree)
     found = play(tree)
-    assert isinstance(found, Played), found
+    assert isinstance(found, FakeRound), found
     return tree, found
 
 
 @pytest.mark.parametrize("name", REAL_SLOWDOWNS)
-def test_the_first_row_names_the_line_of_a_slowdown(name: str, base: tuple[Path, Played], tmp_path: Path) -> None:
+def test_the_first_row_names_the_line_of_a_slowdown(name: str, base: tuple[Path, FakeRound], tmp_path: Path) -> None:
     slowdown, head = REAL_SLOWDOWNS[name], tmp_path / "head"
     shutil.copytree(base[0], head, ignore=shutil.ignore_patterns("__pycache__"))
     slowdown.change(head)
     before, after = ((tree / slowdown.file).read_text().splitlines() for tree in (base[0], head))
     changed = [number for number, line in enumerate(after, 1) if line not in before]
     found = play(head)
-    assert isinstance(found, Played), found
+    assert isinstance(found, FakeRound), found
     first = difference(base[1], found, Lines(base[0], head)).rows[0]
     assert first.file == slowdown.file
     assert first.line in changed

@@ -28,9 +28,9 @@ STEPS = {step.name: step for slice_steps in SLICES.values() for step in slice_st
 
 def test_each_step_of_the_table_selects_cases_and_the_guide_names_every_slice() -> None:
     typed = {
-        name: shlex.split(f"{step.words} {step.on_cpu}".format(device="cpu", storage="/nowhere", minutes="9"))[1:]
+        name: shlex.split(f"{step.command} {step.on_cpu}".format(device="cpu", storage="/nowhere", minutes="9"))[1:]
         for name, step in STEPS.items()
-        if "pytest perf" in step.words
+        if "pytest perf" in step.command
     }
     ends = launch_all([*words, "--collect-only", "-q", "-p", "no:cacheprovider"] for words in typed.values())
     assert {name: code for name, (code, _, _) in zip(typed, ends, strict=True)} == dict.fromkeys(typed, 0), ends

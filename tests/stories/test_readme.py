@@ -9,33 +9,47 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from claims.expedition import __main__ as expedition
 from claims.planted import REAL_SLOWDOWNS
 from claims.predicted_times import LONG
 from claims.table import CLAIMS
 from model.sizes import ModelConfig
+from model.training import MAX_GRADIENT_NORM
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import consistency, physics
-from perf_tests.audit.rounds import LEAST_EXCESS, LEVEL, SLOW_SENTINEL
+from perf_tests.audit.rounds import (
+    CLOCKS_AGREE_SECONDS,
+    CLOCKS_AGREE_SHARE,
+    HOST_WAIT,
+    LEAST_EXCESS,
+    LEVEL,
+    SLOW_SENTINEL,
+)
 from perf_tests.audit.tables import WINDOW
+from perf_tests.bench.checked_rounds import LONGEST_EXACT_BACKWARD, ROWS
+from perf_tests.bench.ranks import CONFIDENCE
 from perf_tests.bench.workbench import CHANGED
 from perf_tests.cases.case import CUDA_GRAPH_WARMUP_ROUNDS
 from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.samples import Rules, read_samples, rules_from_settings
 from perf_tests.gate.verdicts import conclude
 from perf_tests.hardware import clock, device, limits
-from perf_tests.hardware.datasheets import gpu_named
+from perf_tests.hardware.datasheets import FRAGMENTATION_SHARE, LARGE_WORKSPACE_BYTES, WORKSPACE_BYTES, gpu_named
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
+from perf_tests.history.series import LEAST_LAUNCHES, SMALLEST_STEP
 from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
 from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
 from perf_tests.interleaved.run import what_changed
 from perf_tests.interleaved.sides import find_commit, planted
 from perf_tests.predict.machine import MOST_OTHER_CORES
+from perf_tests.records.record import Times
 from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines
 from perf_tests.report.screens import HOST_SHOWS_BELOW_SECONDS, result_lines
@@ -61,6 +75,7 @@ from tests.support.documents import (
 from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
 from tests.support.launches_over_commits import eight_commits
+from tests.support.wrong_attention import FAULTS
 
 TEXTS = [EVIDENCE, *(path.read_text() for path in PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
@@ -133,6 +148,11 @@ def figures_of(name: str) -> list[str]:
             f"at least {CUDA_GRAPH_WARMUP_ROUNDS} warm-up rounds compile",
             f"other processes use less than {IN_WORDS[MOST_OTHER_CORES]}",
             f"one that is over {CHANGED - 1:.0%} faster",
+            f"where all are over {CHANGED - 1:.0%} slower",
+            f"exceeds the busy time by over {HOST_WAIT - 1:.0%}",
+            f"leaves {device.CudaDevice.kept_free_bytes / 2**30:g} GiB to libraries",
+            f"above 1/{device.KEPT_BLOCKS_IN_BUDGET} of the memory budget",
+            f"{2 * limits.FLOAT32_BYTES} bytes per parameter lower",
             f"sentinels took over {IN_WORDS[SLOW_SENTINEL]} times the run's fastest",
             f"until it has worked for {clock.LOAD_SECONDS:g} s",
             f"null below {ENERGY_LEAST_SECONDS:g} s of rounds",
@@ -142,9 +162,16 @@ def figures_of(name: str) -> list[str]:
         ]
     if name == "tutorial":
         return [f"a slowdown of {Rules().matters:.0%} is excluded"]
+    if name == "ranks":
+        rounds = next(count for count in range(1, 20) if Times([1.0] * count).median_interval(CONFIDENCE))
+        return [f"Fewer than {IN_WORDS[rounds]} rounds give no interval"]
     if name == "machines":
         minutes = ends.LEAST_SECONDS / 60
+        options = Path(str(expedition.__file__)).read_text()
+        slice_minutes, files, megabytes = re.findall(r"--(?:minutes|files|megabytes).*default=(\d+)", options)
         return [
+            f"slices of at most {slice_minutes} minutes",
+            f"at most {files} files of {megabytes} MB each",
             f"times out after {ends.TIMES_THE_PREDICTION} times its prediction, and at least {minutes:.0f} minutes",
             f"within another {'minute' if ends.GRACE_SECONDS == 60 else ''}, the process ends with exit code 2",
         ]
@@ -157,6 +184,11 @@ def figures_of(name: str) -> list[str]:
             f"at {short} and {MANY_KEYS} tokens",
             f"longer than {IN_WORDS[LONGEST_CHECK_SECONDS / 60]} minutes",
             f"need over {physics.MEASURED_CEILING_MARGIN:g} x its time",
+            f"Tests plant {len(FAULTS)} faults into the example",
+            f"{ROWS} rows of the output",
+            f"up to {LONGEST_EXACT_BACKWARD} tokens those of one sequence",
+            f"more than {CLOCKS_AGREE_SHARE:.1%} and {1e3 * CLOCKS_AGREE_SECONDS:g} ms",
+            f"clipped to norm {MAX_GRADIENT_NORM:g} before",
         ]
     if name == "audit":
         by_part = "{forward} forward, {backward} backward"
@@ -168,10 +200,15 @@ def figures_of(name: str) -> list[str]:
             f"at {IN_WORDS[consistency.ELEMENTWISE_BANDWIDTH_SHARE]} of the bandwidth",
             f"batch x length^2 of {IN_WORDS[consistency.LONG_SQUARE / 4096**2]} sequences of 4096",
             f"parts of {WINDOW:,} figures".replace(",", " "),
+            f"an AdamW step to {physics.UPDATE_BYTES} bytes a parameter",
+            f"held to {'twice' if physics.BEYOND_EVERY_CARD == 2 else ''} the highest peak",
         ]
     if name == "gate":
-        rules = Rules()
+        rules, of_history = Rules(), CLAIMS["history"].limits
         return [
+            f"needs {LEAST_LAUNCHES} launches on either side and {SMALLEST_STEP:.0%}",
+            f"finds at least {of_history['found of 12%'].low:.0%} of planted steps of 12%, with at most "
+            f"{of_history['false steps in 1000 commits and cases'].high} false step per 1000",
             f"first stage of {IN_WORDS[rules.screen_pairs]} pairs",
             f"A first look after {IN_WORDS[rules.first_look or 0]} pairs names",
             f"more than {rules.far:.0%} in each of the three, by {IN_WORDS[rules.far_spreads]} times what launch",
@@ -195,19 +232,26 @@ def figures_of(name: str) -> list[str]:
         f"reach {limits.TENSOR_EFFICIENCY:g} of the peak and streams {limits.MEMORY_EFFICIENCY:g} of",
         f"alone from {LONG} tokens is predicted within {long:.0%} in the median",
         f"an empty kernel takes {limits.KERNEL_SECONDS * 1e6:g} us",
+        f"uses rates after {clock.LOAD_SECONDS:g} s of load",
+        f"ranks add {FRAGMENTATION_SHARE:.0%} instead",
+        f"{LARGE_WORKSPACE_BYTES / 2**20:g} MiB on Hopper",
+        f"{WORKSPACE_BYTES / 2**20:.1f} MiB elsewhere",
     ]
 
 
-@pytest.mark.parametrize("name", ["measuring", "audit", "gate", "predict", "tutorial", "machines", "your-own"])
+@pytest.mark.parametrize("name", ["measuring", "audit", "gate", "predict", "tutorial", "machines", "ranks", "your-own"])
 def test_a_page_states_the_figures_that_the_program_takes(name: str) -> None:
     text = " ".join(page("predict" if name == "audit" else name).split())
     assert [words for words in figures_of(name) if words.replace("%", " %") not in text] == []
 
 
-def test_the_readme_states_the_limits_of_the_audit_and_of_the_gate() -> None:
+def test_the_readme_states_the_limits_of_the_audit_and_of_the_gate_and_the_python_it_needs() -> None:
     assert f"up to {CLAIMS['audit'].limits['correct cells suspected, worst table'].high:.0%} suspicious" in README
     (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("reference"))
     assert f"`--gate-minutes` ({limit})" in README
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    assert f"Python {needed} or later" in README
+    assert f"Python {needed} or later" in page("tutorial")
 
 
 def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:

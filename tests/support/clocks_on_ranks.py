@@ -27,7 +27,7 @@ def readings(group: dist.ProcessGroup, late_seconds: float, slow_seconds: float)
         dist.all_reduce(torch.zeros(1), group=group)
         time.sleep(slow_seconds * is_last)
         clock.wall_seconds.append(clock() - starts[-1])
-    return {"starts": starts, "seen": clock.wall_seconds, "own": clock.own_seconds, "now": [clock.now()]}
+    return {"starts": starts, "seen": clock.wall_seconds, "own": clock.rank_seconds, "now": [clock.now()]}
 
 
 def gathered(group: dist.ProcessGroup) -> list[list[float]]:

@@ -15,7 +15,7 @@ class CountedMeasure(Measure):
     def run_rounds(self, rounds: Rounds) -> None:
         played = 0
         for _ in range(3):
-            rounds.play()
+            rounds.run_round()
             played += 1
         print(f"{self.name}: {played} rounds")
 

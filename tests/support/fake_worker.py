@@ -24,7 +24,7 @@ LOGGED = ("PYTHONHASHSEED", "PERF_TESTS_PADDING", "OMP_WAIT_POLICY")
 
 def main() -> None:
     requests = map(json.loads, os.fdopen(int(sys.argv[1])))
-    plays = next(requests).get("plays")  # else the task, which the behaviour stands for
+    compares = next(requests).get("fakes")  # else the task, which the behaviour stands for
     log("environments", {"folder": HERE.name, **{name: os.environ[name] for name in LOGGED}})
     if "cannot" in BEHAVIOUR:
         send({"cannot": BEHAVIOUR["cannot"]})
@@ -32,8 +32,8 @@ def main() -> None:
     absent = BEHAVIOUR.get("absent", ())
     send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
     task = next(requests)
-    if plays:
-        send(played(task["order"]))
+    if compares:
+        send(digests_of(task["order"]))
         return
     log("tasks", task)
     for case in task["order"]:
@@ -72,14 +72,14 @@ def answer_to_the_end(case: str, fault: str | None, requests: Iterator[Any]) -> 
     sys.exit(1)
 
 
-def played(order: list[str]) -> dict[str, Any]:
+def digests_of(order: list[str]) -> dict[str, Any]:
     """What is said of each case without measuring it; the behaviour is data that the side reads."""
     digest = BEHAVIOUR.get("operations", "of all fakes")
     found: dict[str, Any] = {
         case: {"digest": digest if FAULTS.get(case) != "reads a value" else None, "reason": "it reads a value."}
         for case in order
     }
-    return {"played": found, "ran": [], "opened": BEHAVIOUR.get("opened", []), "beyond": []}
+    return {"digests": found, "ran": [], "opened": BEHAVIOUR.get("opened", []), "beyond": []}
 
 
 def strike(case: str, fault: str | None) -> None:

@@ -302,7 +302,7 @@ NotANumber = but(lambda tokens_BT, logits_BTV: logits_BTV / 0)
 Halved = but(lambda tokens_BT, logits_BTV: logits_BTV.half())
 ChangesItsTokens = but(lambda tokens_BT, logits_BTV: logits_BTV + 0 * tokens_BT.zero_()[..., None])
 ReadsAValue = but(lambda tokens_BT, logits_BTV: logits_BTV * (1.0 if tokens_BT.sum().item() >= 0 else 2.0))
-"""Nothing can count it on tensors without content."""
+"""Nothing can count it on fake tensors."""
 
 
 class Unrunnable(Averaging):

@@ -34,7 +34,7 @@ def seen_importing(tree: Path, module: str = "program") -> Seen:
             os.chdir(tree)
             observer = Observer(tree)
             getattr(__import__(module), "step", lambda: None)()
-            os.write(writing, json.dumps({**observer.finished(), "played": {}}).encode())
+            os.write(writing, json.dumps({**observer.finished(), "digests": {}}).encode())
         finally:
             os._exit(0)
     os.close(writing)

@@ -42,5 +42,5 @@ def rounds(training: Training, tokens: Tensor) -> dict[str, Round]:
 
 
 def traced_values(case: Case, target: Callable[..., Any], setup: Setup) -> Json:
-    traced = trace_rounds(Rounds(target, setup).play, CpuDevice(CPU))
+    traced = trace_rounds(Rounds(target, setup).run_round, CpuDevice(CPU))
     return kernel_values(read_chrome_trace(traced.trace), case.identity(), traced.plain_seconds, 1e11)

@@ -68,7 +68,7 @@ def casts_twice(call: Callable[..., Tensor], low: torch.dtype, *operands: Tensor
 
 
 def detached_weight(call: Callable[..., Tensor], low: torch.dtype, *operands: Tensor) -> Tensor:
-    """The cached cast was made under no_grad: the weight's gradient is lost to zeros."""
+    """A cached cast made under no_grad: the weight's gradient is lost to zeros."""
     first, *rest = operands
     with torch.autocast(first.device.type, dtype=low):
         return call(first, *(other.detach() + 0 * other for other in rest))

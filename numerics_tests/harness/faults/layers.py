@@ -61,7 +61,7 @@ def sum_without_the_target(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def gradient_in_ignored_rows(logits: Tensor, targets: Tensor) -> Tensor:
-    """The value is right, but ignored rows get a gradient."""
+    """The right value, with a gradient in ignored rows."""
     pull = 1e-3 * (logits.float() - logits.detach().float())
     return F.cross_entropy(logits.float(), targets, ignore_index=-100) + pull.mean()
 
