@@ -105,17 +105,15 @@ def merged(records: Sequence[store.StoredRecord]) -> Json:
         "merged_from": [shard.record.name for shard in shards],
         "merged_runs": [run_of(shard.record.data) for shard in shards],
     }
-    record: Json = without_nan(
-        {
-            **first.record.data,
-            "benchmarks": rows("benchmarks", "fullname"),
-            "outcomes": rows("outcomes", "id"),
-            "passes": rows("passes", "id"),
-            "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
-            "suite": suite,
-        }
-    )
-    return record
+    record: Json = {
+        **first.record.data,
+        "benchmarks": rows("benchmarks", "fullname"),
+        "outcomes": rows("outcomes", "id"),
+        "passes": rows("passes", "id"),
+        "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
+        "suite": suite,
+    }
+    return without_nan(record)
 
 
 def _shard(record: store.StoredRecord) -> Shard:
