@@ -16,8 +16,9 @@ from perf_tests.user_code.named import SUITE
 GROUPS = {
     "measure": {"run": "perf_tests.verbs.run", "merge": "perf_tests.verbs.merge"},
     "judge": {
-        "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate", "replay": "perf_tests.verbs.replay",
-        "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.verbs.bisect", "audit": "perf_tests.audit.tables",
+        "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate",
+        "replay": "perf_tests.report.gate_screens", "diff": "perf_tests.verbs.diff",
+        "bisect": "perf_tests.bisect", "audit": "perf_tests.audit.tables",
     },
     "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
     "look at": {

@@ -1,10 +1,18 @@
-"""The first commit that made a case slower: `git bisect` in a clone, with the gate as its judge.
+"""`bisect GOOD BAD --case ID`: name the first commit that made a case slower, by `git bisect` and the gate.
 
-Nothing is written to the user's repository, and a kill cannot change it. Each gate run is a process of its own,
-`python -P -m perf_tests.bisect COMMAND`, which ends with the search, whatever ends that.
+perf-tests bisect v1 main --case ID
+perf-tests bisect v1 main --case ID --options "--head-dim 32" --gate-minutes 5
+
+The search runs in a clone, with the gate as its judge. Nothing is written to the user's repository, and a kill cannot
+change it. Each gate run is a process of its own, `python -P -m perf_tests.bisect COMMAND`, which ends with the search,
+whatever ends that.
 """
 
+import argparse
+import json
+import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,21 +27,13 @@ from typing import Literal
 
 from perf_tests.bench.workers import end_with_starter, last_error_line
 from perf_tests.gate.verdicts import SAME_PROGRAM, RunVerdict, Verdict, judge
-from perf_tests.interleaved.sides import (
-    LEFT_OUT,
-    MEASURING_CODE,
-    Commit,
-    alone,
-    copy_measuring_code,
-    environment_of_git,
-    environment_without_the_suite,
-    find_commit,
-    run_git,
-)
+from perf_tests.interleaved import sides
+from perf_tests.interleaved.sides import Commit, alone, copy_measuring_code, find_commit, run_git
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE, InterruptedByUserError, RefusalError, UsageError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, printable, table
 from perf_tests.records.record import Json, how_many
-from perf_tests.user_code.named import SUITE, Repository
+from perf_tests.user_code.named import SUITE, UNDER_TEST, Repository, repository_of
 
 State = Literal["slower", "not slower", "undecided", "absent", "stopped"]
 
@@ -58,11 +58,11 @@ SECONDS_TO_END = 20.0
 """Seconds that an interrupted gate run has to end its workers and remove its trees."""
 
 
-class SearchError(Exception):
+class SearchError(RefusalError):
     """The search cannot go on; the message is one sentence."""
 
 
-class RevisionsError(Exception):
+class RevisionsError(UsageError):
     """There is nothing to search between these two commits; the message is one sentence."""
 
 
@@ -213,7 +213,7 @@ class Judge:
         clone, options, is_ours = self.clone, self.asked.options, self.theirs is None
         subject = git(clone, "log", "-1", "--format=%s", commit)
         is_read = any(word.startswith("--model") for word in options)
-        left_out = (*MEASURING_CODE, *(() if is_read else LEFT_OUT)) if is_ours else ()
+        left_out = (*sides.MEASURING_CODE, *(() if is_read else sides.LEFT_OUT)) if is_ours else ()
         passed_over = [f":(exclude){name}" for name in left_out]
         for known in (Judged(self.good, "", "not slower"), *self.steps):
             # A commit that differs in nothing that a benchmark runs has the verdict of the other.
@@ -274,7 +274,7 @@ class Judge:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "perf_tests.bisect", *command],
             cwd=start if start.is_dir() else self.clone,
-            env={**environment_of_git(), "PYTHONPATH": path},
+            env={**sides.environment_of_git(), "PYTHONPATH": path},
             stdin=subprocess.PIPE,  # until it closes, with this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -361,6 +361,87 @@ def found_json(found: Found, asked: Asked) -> Json:
     }
 
 
+# The verb.
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("good", help="a revision before the slowdown")
+    parser.add_argument("bad", help="a later one, which contains it")
+    parser.add_argument("--case", required=True, metavar="ID", help="the case, as pytest or a screen names it")
+    parser.add_argument("--gate-minutes", type=float, default=15.0, metavar="MINUTES",
+                        help="measure a commit for at most this many minutes; undecided ones get twice that once more "
+                        "(15)")  # fmt: skip
+    parser.add_argument("--options", default="", metavar="'OPTION ...'",
+                        help="what else to give to pytest, so that it collects the case")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    asked = _asked(arguments)
+    try:
+        repository = _repository(asked.options)
+        found = search(repository.root, asked, _print_news, theirs=None if repository.holds_suite else repository)
+    except sides.TreeError as error:
+        raise UsageError(error) from error
+    except (sides.BesideAnotherError, OSError) as error:
+        raise RefusalError(error) from error
+    except KeyboardInterrupt as error:
+        raise InterruptedByUserError("Interrupted; the repository is as it was.") from error
+    print(json.dumps(found_json(found, asked)) if arguments.json else "\n".join(found_lines(found, asked)))
+    return exit_code(found)
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    case = _case_id(arguments.case)
+    if case is None:
+        raise UsageError(
+            f"--case {shlex.quote(arguments.case)} names no case; write perf_tests/FILE.py::TEST[AXES], as the gate "
+            "does, or its name on the page or a screen, such as 'forward small-ctx128-fp32-naive'."
+        )
+    if not 0 < arguments.gate_minutes < math.inf:
+        raise UsageError(f"--gate-minutes {arguments.gate_minutes} is not a positive number of minutes.")
+    try:
+        options = tuple(shlex.split(arguments.options))
+    except ValueError as error:
+        raise UsageError(f"--options {arguments.options!r} cannot be split into words: {error}.") from error
+    return Asked(arguments.good, arguments.bad, case, options, arguments.gate_minutes)
+
+
+def _case_id(typed: str) -> str | None:
+    """The node id of a case as pytest, the page or a screen names it; None for what names none."""
+    name = typed.rpartition("::")[2]
+    if "[" not in name:
+        test, _, axes = name.partition(" ")
+        name = f"test_{test}[{axes}]"
+    test = name.partition("[")[0]
+    files = [f"perf_tests/{file.name}" for file in sorted((SUITE / "perf_tests").glob("test_*.py"))
+             if f"def {test}(" in file.read_text(encoding="utf-8")]  # fmt: skip
+    file = typed.rpartition("::")[0] or next(iter(files), "")
+    return f"{file}::{name}" if file.startswith("perf_tests/test_") and name.endswith("]") else None
+
+
+def _repository(options: Sequence[str]) -> Repository:
+    """The repository of what the options name, as the gate finds it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in UNDER_TEST:
+        parser.add_argument(option)
+    typed = {f"--{name}": text for name, text in vars(parser.parse_known_args(options)[0]).items()}
+    with UsageError.instead_of(ValueError):
+        repository = repository_of(typed, Path.cwd())
+    if repository.outside:
+        raise UsageError(f"{repository.outside[0]} lies in no git repository, so it has no commits to search.")
+    return repository
+
+
+def exit_code(found: Found) -> int:
+    if found.suspects:
+        return FINDINGS
+    return {"not slower": FINE, "absent": USAGE}.get(found.steps[0].state, UNREADABLE)
+
+
+def _print_news(news: str | Judged) -> None:
+    print(news if isinstance(news, str) else progress_line(news), file=sys.stderr, flush=True)
+
+
 if __name__ == "__main__":
     end_with_starter(outlives_exec=True)
-    os.execvpe(sys.argv[1], sys.argv[1:], environment_without_the_suite())
+    os.execvpe(sys.argv[1], sys.argv[1:], sides.environment_without_the_suite())

@@ -4,13 +4,14 @@ rounds are enough, and contradictions inside a kernel pass."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import atan, cos, inf, isclose, pi, sin, sqrt
+from math import inf, isclose, sqrt
 from operator import sub
 from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN, OUTLIER_SHARE, slow_round
-from perf_tests.phases import OF_A_PHASE, PHASES
+from perf_tests.phases import PHASES
+from perf_tests.records.columns import Cell, pairs_along
 from perf_tests.records.format import duration
 from perf_tests.records.record import Json
 
@@ -343,6 +344,8 @@ def slow_first_rounds(seconds: Sequence[float]) -> int:
     it has its own flag.
     """
 
+    from scipy.special import stdtr  # late: no verb that reads rounds waits for it
+
     def are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
         rest = sorted(rest)[:-1] if has_outlier(rest) else rest
         fastest = min(first)
@@ -350,22 +353,10 @@ def slow_first_rounds(seconds: Sequence[float]) -> int:
             return False
         scatter = stdev(rest) * sqrt(1 + 1 / len(rest))
         deviations = (fastest - fmean(rest)) / scatter if scatter else inf
-        return student_tail(deviations, len(rest) - 1) <= LEVEL / 2 ** len(first)
+        return bool(stdtr(len(rest) - 1, -deviations) <= LEVEL / 2 ** len(first))
 
     most = min(len(seconds) // 2, len(seconds) - FEWEST_REST, MOST_SLOW)
     return max((count for count in range(1, most + 1) if are_slow(seconds[:count], seconds[count:])), default=0)
-
-
-def student_tail(deviations: float, degrees: int) -> float:
-    """P(T > deviations) of Student's t, by Abramowitz and Stegun, 26.7.3 and 26.7.4; deviations >= 0."""
-    angle = pi / 2 if deviations == inf else atan(deviations / sqrt(degrees))
-    odd, squared = degrees % 2, cos(angle) ** 2
-    term, total = cos(angle) if odd else 1.0, 0.0
-    for step in range(degrees // 2):
-        total += term
-        term *= squared * (2 * step + 1 + odd) / (2 * step + 2 + odd)
-    within = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
-    return (1 - within) / 2
 
 
 def steady_from(seconds: Sequence[float]) -> int | None:
@@ -508,17 +499,14 @@ def inconsistencies(values: Json) -> list[str]:
 def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:
     """Cells whose matrix products take no smaller share of a full step, which includes the optimizer, than of a forward
     pass."""
-    shares: dict[tuple[object, ...], dict[str, float]] = {}
-    for row in passes:
-        identity = row["identity"]
-        cell = tuple(value for name, value in identity.items() if name not in OF_A_PHASE)
-        share = row["values"]["matrix_products"]["share_of_kernel_time"]
-        shares.setdefault(cell, {})[identity["phase"]] = share
-        if identity["phase"] == "full_step":
-            shares[cell]["id"] = row["id"]
+    cells = (Cell(row["id"], row["identity"], row["values"]["matrix_products"]) for row in passes)
+
+    def share(cell: Cell) -> float:
+        return cell.number("share_of_kernel_time") or 0.0
+
     return [
-        f"{of_phase['id']}: matrix products take {of_phase['full_step']:.1%} of a full step and "
-        f"{of_phase['forward']:.1%} of a forward pass; the share should fall"
-        for of_phase in shares.values()
-        if {"forward", "full_step"} <= of_phase.keys() and of_phase["full_step"] >= of_phase["forward"]
+        f"{step.id}: matrix products take {share(step):.1%} of a full step and {share(forward):.1%} of a forward pass; "
+        "the share should fall"
+        for step, forward in pairs_along(cells, "phase", "full_step", "forward")
+        if share(step) >= share(forward)
     ]

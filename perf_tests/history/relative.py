@@ -24,7 +24,7 @@ from perf_tests.gate.stages import replay_stages
 from perf_tests.gate.statistics import Floats, estimate, fit_prior, moderated
 from perf_tests.gate.verdicts import ExactResult, RunVerdict, Verdict, conclude
 from perf_tests.history.commits import Log
-from perf_tests.history.steps import FALSE_RATE, FINEST, SMALLEST_STEP
+from perf_tests.history.series import FALSE_RATE, FINEST, SMALLEST_STEP
 from perf_tests.records.columns import case_name, machine_name
 from perf_tests.records.format import DASH, Columns, column_table, printable
 from perf_tests.records.record import Json, how_many
@@ -91,8 +91,16 @@ class GateRun:
 def read_run(path: Path) -> GateRun | str:
     """The run, or why it is no link of a chain; raises ValueError with one sentence for a file that is no samples'."""
     samples = read_samples(path)
-    if why := _why_no_link(samples.header):
-        return why
+    base, head = (samples.header[side] for side in SIDES)
+    reasons = {
+        "outside of a repository": not all(isinstance(side.get("revision"), str) for side in (base, head)),
+        "with uncommitted changes": head.get("changed_files") or "uncommitted" in head["label"],
+        "of one commit against itself": base.get("revision") == head.get("revision"),
+        "of two builds": "build" in base,
+        "of an early engine, which favoured head": samples.header.get("engine", 1) < FIRST_ENGINE,
+    }
+    if why_no_link := next((why for why, is_so in reasons.items() if is_so), ""):
+        return why_no_link
     try:
         rules = rules_from_settings(samples.header["settings"])
         result, history = conclude(samples, rules), replay_stages(samples, rules)
@@ -108,21 +116,8 @@ def read_run(path: Path) -> GateRun | str:
         ratios = (EXACT, EXACT) if case["id"] in same else of_case(place)
         if ratios is not None:
             cases[case["id"], json.dumps(case.get("identity"), sort_keys=True)] = ratios
-    base, head = (samples.header[side]["revision"] for side in SIDES)
     counters = [row for row in result.exact if row.verdict != Verdict.SAME]
-    return GateRun(base, head, machine_name(samples.header), cases, counters)
-
-
-def _why_no_link(header: Json) -> str:
-    base, head = header["base"], header["head"]
-    reasons = {
-        "outside of a repository": not all(isinstance(side.get("revision"), str) for side in (base, head)),
-        "with uncommitted changes": head.get("changed_files") or "uncommitted" in head["label"],
-        "of one commit against itself": base.get("revision") == head.get("revision"),
-        "of two builds": "build" in base,
-        "of an early engine, which favoured head": header.get("engine", 1) < FIRST_ENGINE,
-    }
-    return next((why for why, is_so in reasons.items() if is_so), "")
+    return GateRun(base["revision"], head["revision"], machine_name(samples.header), cases, counters)
 
 
 def ratios_of(first: Floats, second: Floats) -> Callable[..., tuple[Ratio, Ratio] | None]:

@@ -6,9 +6,10 @@ hostile record holds there.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -46,6 +47,8 @@ class Cell:
     rounds: Times = NEVER_TIMED
     outcome: str = ""
     reason: str = ""
+    file: str = ""
+    """The record's path, where cells of several records stand beside each other."""
 
     @property
     def is_attention(self) -> bool:
@@ -316,7 +319,7 @@ class Known:
     cell: Cell
     record: Json
     record_name: str
-    passes: Mapping[str, Json] = field(default_factory=dict)
+    passes: Json = field(default_factory=dict)
     """What each extra pass found of the case, by its name."""
 
 
@@ -370,20 +373,12 @@ def _median(name: str, meaning: str, *path: str) -> Column:
     return Column(name, float, meaning, of)
 
 
-def _record(name: str, kind: type, meaning: str, *path: str) -> Column:
-    """A fact of the record, by its path there."""
-    return Column(name, kind, meaning, lambda known: inside(known.record, *path[:-1]).get(path[-1]))
+def _at(source: Callable[[Known], Json], name: str, kind: type, meaning: str, *path: str) -> Column:
+    """What stands at the end of a path from there."""
+    return Column(name, kind, meaning, lambda known: inside(source(known), *path[:-1]).get(path[-1]))
 
 
-def _pass(name: str, kind: type, meaning: str, extra_pass: str, *path: str) -> Column:
-    """What an extra pass found of the case, by its path there."""
-    return Column(name, kind, meaning, lambda k: inside(k.passes.get(extra_pass, {}), *path[:-1]).get(path[-1]))
-
-
-def _state(moment: str, name: str, meaning: str) -> Column:
-    """The machine's state `before` or `after` the rounds."""
-    words = f"{meaning}, {moment} the rounds"
-    return Column(f"{name}_{moment}", float, words, lambda known: inside(known.cell.info, moment).get(name))
+_record, _pass, _info = (partial(_at, attrgetter(source)) for source in ("record", "passes", "cell.info"))
 
 
 _NUMBERS = {field.name: int for family in FAMILIES
@@ -507,7 +502,8 @@ _COLUMNS: tuple[Column, ...] = (
     _case("skipped_steps", int, "by the loss scaler"),
     _case("suggested_warmup_rounds", int, "where the warm-up was too short"),
     _case("energy_joules_per_round", float, "of the GPU, set-up included"),
-    *(_state(moment, *named) for moment in ("before", "after") for named in _STATE.items()),
+    *(_info(f"{name}_{moment}", float, f"{meaning}, {moment} the rounds", moment, name)
+      for moment in ("before", "after") for name, meaning in _STATE.items()),
     # What extra passes found.
     _pass("traced_launches", int, "kernels pass: launches of a round", "kernels", "launches"),
     _pass("traced_kernel_seconds", float, "kernels pass: device time of a round", "kernels", "kernel_seconds"),

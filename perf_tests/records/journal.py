@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from perf_tests.records import record
-from perf_tests.records.record import ANYTHING, NUMBER, ROWS, TEXT, Json, OrNull, Value, is_commit, is_machine
+from perf_tests.records.record import ANYTHING, COMMIT, MACHINE, NUMBER, ROWS, TEXT, Json, OrNull, Value
 from perf_tests.records.store import is_alive, is_locked, take_lock
 
 HEADER = {
-    "settings": {}, "selection": [TEXT], "machine_info": Value(is_machine, "a machine"),
-    "commit_info": Value(is_commit, "a commit"), "source": ANYTHING, "command": TEXT, "started": ANYTHING,
-    "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
+    "settings": {}, "selection": [TEXT], "machine_info": MACHINE, "commit_info": COMMIT, "source": ANYTHING,
+    "command": TEXT, "started": ANYTHING, "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
 }  # fmt: skip
 """The shape of a journal's first line; optional: the places in the grid of a shard's selection, other drivers."""
+
+WORD = Value(lambda row: isinstance(row, str | int), "a case, a process or a version")
+"""What a line without a row holds."""
 
 OF_PROCESS = re.compile(r"journal-\d{8}T\d{12}-(\d+)\.jsonl")
 """The name of a journal, with the process that created it."""
@@ -183,8 +185,8 @@ def read_journal(path: Path) -> JournalContents | None:
         contents = JournalContents({name: header["header"][name] for name in known if name in header["header"]})
         for entry in entries:
             ((kind, row),) = entry.items()
-            if not (ROWS[kind](row) if kind in ROWS else isinstance(row, str | int)):
-                raise ValueError(f"{kind} has a wrong value: {row!r:.60}")
+            if wrong := record.misshapen(row, ROWS.get(kind, WORD), kind):
+                raise ValueError(wrong)
             contents.add(kind, row)
         crash = CRASH_LINE.search(content)
         if crash is not None:

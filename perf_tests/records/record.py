@@ -5,7 +5,6 @@ import lzma
 import math
 import os
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from itertools import zip_longest
 from math import ceil, fsum, sqrt
 from pathlib import Path
 from statistics import NormalDist, median, quantiles
-from types import UnionType
 from typing import Any, Self, TypeVar
 
 from perf_tests.phases import identity_in
@@ -47,15 +45,10 @@ NO_COMMIT = ("", "unknown", "unversioned")
 """pytest-benchmark's values where git has no commit."""
 
 COUNTERS = {
-    "parameters": "parameters",
-    "model_flops": "model_flops",
-    "executed_flops": "executed_flops",
-    "kernel_launches": "kernel_launches",
-    "bytes_touched": "bytes_touched",
-    "saved_bytes": "saved_bytes",
-    "predicted_peak_bytes": "peak_bytes",
-    "host_reads": "host_reads",
-}
+    name: name.removeprefix("predicted_")
+    for name in ("parameters", "model_flops", "executed_flops", "kernel_launches", "bytes_touched", "saved_bytes",
+                 "predicted_peak_bytes", "host_reads")
+}  # fmt: skip
 """The exact counters that gate and history compare: a record's name of each, and its name among a case's counters."""
 
 
@@ -120,75 +113,6 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
             },
         }
     )
-
-
-def why_not_a_record(data: object) -> str | None:
-    """What is wrong with data from any source; None for a record of this suite."""
-    if not isinstance(data, dict) or not isinstance(data.get("suite"), dict):
-        return "it is not a record of this suite"
-    if data["suite"].get("format_version") != FORMAT_VERSION:
-        return f"its format version is {data['suite'].get('format_version')!r}, this suite reads {FORMAT_VERSION}"
-    for name in ("benchmarks", "outcomes"):
-        if not isinstance(data.get(name), list) or not all(isinstance(row, dict) for row in data[name]):
-            return f"its {name!r} is not a list of rows"
-    for row in data["benchmarks"]:
-        if reason := _why_not_timed(row):
-            return f"its benchmark {row.get('fullname')!r} {reason}"
-    if not all(_is_untimed(row) for row in data["outcomes"]):
-        return "one of its outcomes lacks an id, a reason or a known outcome"
-    passes = data.get("passes", [])
-    if not isinstance(passes, list) or not all(map(_is_pass, passes)):
-        return "one of its passes lacks an id, an identity, its name or its values"
-    parts = {"machine_info": is_machine, "commit_info": is_commit}
-    damaged = [name for name, is_right in parts.items() if not is_right(data.get(name))]
-    return f"its {damaged[0]!r} is missing or damaged" if damaged else None
-
-
-def is_machine(info: object) -> bool:
-    """Whether the facts of a machine have the parts that others read."""
-    return isinstance(info, dict) and all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch"))
-
-
-def is_commit(info: object) -> bool:
-    """Whether this may be a record's commit; older records, and runs outside of a repository, have none."""
-    return info is None or isinstance(info, dict)
-
-
-def _why_not_timed(row: Json) -> str | None:
-    stats = row.get("stats")
-    if not _has(str, row, "fullname") or not _has(dict, row, "extra_info") or not isinstance(stats, dict):
-        return "lacks a name, an identity or a timing"
-    rounds = stats.get("data")
-    if not isinstance(rounds, list) or not rounds:
-        return "has no rounds"
-    bad = [r for r in rounds if not (isinstance(r, float) and SHORTEST_SECONDS < r < LONGEST_SECONDS)]
-    if bad:
-        return f"has a round of {bad[0]!r} s; a round takes from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s"
-    for name in ("min", "max", "mean", "median", "iqr", "stddev"):
-        value, may_be_nothing = stats.get(name), name in ("iqr", "stddev")
-        if not isinstance(value, int | float) or not (0 < value < LONGEST_SECONDS or (value == 0 and may_be_nothing)):
-            return f"has {value!r} as its {name}"
-    return None
-
-
-def _is_untimed(row: Json) -> bool:
-    return _has(str, row, "id", "outcome", "reason") and row["outcome"] in OUTCOMES
-
-
-def _is_pass(row: object) -> bool:
-    return isinstance(row, dict) and _has(str, row, "id", "pass") and _has(dict, row, "identity", "values")
-
-
-ROWS = {
-    "benchmark": lambda row: isinstance(row, dict) and _why_not_timed(row) is None,
-    "outcome": _is_untimed,
-    "pass": _is_pass,
-}
-"""Whether a row can be a record's, by the kind of a journal's line."""
-
-
-def _has(kind: type | UnionType, row: Json, *names: str) -> bool:
-    return all(isinstance(row.get(name), kind) for name in names)
 
 
 def ids_of(record: Json) -> set[str]:
@@ -266,6 +190,13 @@ class OrNull:
     shape: Shape
 
 
+@dataclass(frozen=True)
+class Some:
+    """A list of at least one of this shape."""
+
+    shape: Shape
+
+
 def _is_number(value: Any) -> bool:
     """Whether it is a number, small enough that the square of a sum of such is finite."""
     return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < 1e100
@@ -283,12 +214,16 @@ def misshapen(value: object, shape: Shape, place: str) -> str | None:
     """What is wrong, as `PLACE is VALUE, not WHAT IT MUST BE`; None for the right shape."""
     if isinstance(shape, OrNull):
         return None if value is None else misshapen(value, shape.shape, place)
+    if isinstance(shape, Some):
+        return f"{place} is empty" if value == [] else misshapen(value, [shape.shape], place)
     if isinstance(shape, Value):
         return None if shape.is_right(value) else f"{place} is {value!r:.40}, not {shape.description}"
     kind, words = (list, "a list") if isinstance(shape, list) else (dict, "an object")
     if not isinstance(value, kind):
         return f"{place} is {value!r:.40}, not {words}"
     if isinstance(value, list):
+        if isinstance(shape[0], Value) and all(map(shape[0].is_right, value)):
+            return None  # without a name for each of a million rounds
         parts = [(f"{place}[{number}]", item, shape[0]) for number, item in enumerate(value)]
     else:
         assert isinstance(value, dict)
@@ -298,6 +233,42 @@ def misshapen(value: object, shape: Shape, place: str) -> str | None:
         given = ((key.removesuffix("?"), inner) for key, inner in shape.items())
         parts = [(f"{place}.{key}", value[key], inner) for key, inner in given if key in value]
     return next((wrong for where, item, inner in parts if (wrong := misshapen(item, inner, where))), None)
+
+
+# What every reader of a record takes for granted.
+
+
+_LIMITS = f"seconds between {SHORTEST_SECONDS:g} and {LONGEST_SECONDS:g}"
+_ROUND = Value(lambda value: isinstance(value, float) and SHORTEST_SECONDS < value < LONGEST_SECONDS, _LIMITS)
+_TIME = Value(lambda value: isinstance(value, int | float) and 0 < value < LONGEST_SECONDS, _LIMITS)
+_SPREAD = Value(lambda value: value == 0 or _TIME.is_right(value), f"0 or {_LIMITS}")
+_OUTCOME = Value(lambda value: isinstance(value, str) and value in OUTCOMES, "a known outcome")
+ROWS = {
+    "benchmark": {
+        "fullname": TEXT, "extra_info": {},
+        "stats": {"data": Some(_ROUND), **dict.fromkeys(("min", "max", "mean", "median"), _TIME),
+                  "iqr": _SPREAD, "stddev": _SPREAD},
+    },
+    "outcome": {"id": TEXT, "outcome": _OUTCOME, "reason": TEXT},
+    "pass": {"id": TEXT, "pass": TEXT, "identity": {}, "values": {}},
+}  # fmt: skip
+"""The rows of a record, by the kind of a journal's line."""
+MACHINE = {"cpu?": OrNull({}), "torch?": OrNull({})}
+COMMIT = OrNull({})
+"""Older records, and runs outside of a repository, have none."""
+RECORD = {
+    "benchmarks": [ROWS["benchmark"]], "outcomes": [ROWS["outcome"]], "passes?": [ROWS["pass"]],
+    "machine_info": MACHINE, "commit_info?": COMMIT,
+}  # fmt: skip
+
+
+def why_not_a_record(data: object) -> str | None:
+    """What is wrong with data from any source; None for a record of this suite."""
+    if not isinstance(data, dict) or not isinstance(data.get("suite"), dict):
+        return "it is not a record of this suite"
+    if data["suite"].get("format_version") != FORMAT_VERSION:
+        return f"its format version is {data['suite'].get('format_version')!r}, this suite reads {FORMAT_VERSION}"
+    return misshapen(data, RECORD, "it")
 
 
 # The times of what was measured again and again: each statistic is computed once, however often it is shown.
@@ -376,12 +347,17 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+def collected(found: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """What belongs to each key, keys in order of first appearance."""
+    groups: dict[K, list[V]] = {}
+    for key, one in found:
+        groups.setdefault(key, []).append(one)
+    return groups
+
+
 def grouped(rows: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
     """The rows of each key, in the order of their first rows."""
-    groups: dict[K, list[V]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return groups
+    return collected((key(row), row) for row in rows)
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""What a section of the page holds, as data: texts, tables, figures. `page.html.jinja` has a macro for each `kind`."""
+"""What a section of the page holds, as data: texts, tables, figures. `page.html.jinja` has a macro for each class."""
 
 import html
 import json
@@ -9,10 +9,10 @@ from statistics import median_low
 from typing import Any, ClassVar
 
 from perf_tests.records.columns import Cell
-from perf_tests.records.format import Table, order, printable
-from perf_tests.records.record import Json
+from perf_tests.records.format import order, printable
+from perf_tests.records.record import Json, collected
 from perf_tests.report import tables
-from perf_tests.report.tables import Label, grouped
+from perf_tests.report.tables import Label
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class Said:
 
     text: str
     style: str = ""
-    kind: ClassVar[str] = "said"
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Numbers:
     """Large numbers beside each other, each (value, what it counts, its tone: bad, good, lost or none)."""
 
     values: Sequence[tuple[str, str, str]]
-    kind: ClassVar[str] = "numbers"
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Link:
 
     words: str
     anchor: str
-    kind: ClassVar[str] = "link"
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,6 @@ class Mark:
 
     words: str
     tone: str
-    kind: ClassVar[str] = "mark"
 
     @classmethod
     def of(cls, words: str, tones: Mapping[str, str]) -> "Mark | str":
@@ -62,7 +58,6 @@ class Spark:
     points: str
     marks: Sequence[str]
     last: tuple[str, str]
-    kind: ClassVar[str] = "spark"
     width: ClassVar[int] = 110
     height: ClassVar[int] = 22
     edge: ClassVar[int] = 3
@@ -125,13 +120,6 @@ class Rows:
     rows: Sequence[Row]
     notes: Sequence[str] = ()
     keeps_columns: bool = False
-    kind: ClassVar[str] = "table"
-
-    @classmethod
-    def of(cls, table: Table, name: str, notes: Sequence[str] | None = None) -> "Rows":
-        """The table of text, or with other notes."""
-        rows = [Row(row) for row in table.rows]
-        return cls(name, table.title, table.header, table.label_columns, rows, table.notes if notes is None else notes)
 
     @cached_property
     def columns(self) -> list[tuple[int, str, str]]:
@@ -253,7 +241,6 @@ class Figures:
     """Figures beside each other as far as the window is wide."""
 
     figures: Sequence[Figure]
-    kind: ClassVar[str] = "figures"
 
 
 @dataclass(frozen=True)
@@ -263,7 +250,6 @@ class CommitChoice:
     era: str
     options: Sequence[tuple[int, str]]
     sides: Sequence[tuple[str, int]]
-    kind: ClassVar[str] = "commits"
 
 
 Block = Said | Numbers | Rows | Figures | CommitChoice
@@ -271,12 +257,12 @@ Block = Said | Numbers | Rows | Figures | CommitChoice
 
 def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
     """A colour and a marker for each name, in order of first appearance."""
-    return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(grouped(named).items())]
+    return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(collected(named).items())]
 
 
 def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
     """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
-    drawn = grouped(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
+    drawn = collected(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
     return [Series(part, some, colour(part), look="bar", group=group) for (group, part), some in drawn.items()]
 
 

@@ -15,8 +15,7 @@ from math import prod
 from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.verdicts import LOST, Verdict
 from perf_tests.history.commits import Code, Launch
-from perf_tests.history.series import Era, OpenItem, Series, should_have, still_open
-from perf_tests.history.steps import LEAST_LAUNCHES
+from perf_tests.history.series import LEAST_LAUNCHES, Era, OpenItem, Series, should_have, still_open
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, T, order, shown, significant
 from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
@@ -496,13 +495,9 @@ def side_by_side(before: RecordedRun, now: RecordedRun) -> Iterator[blocks.Block
 def _as_record(one: RecordedRun) -> Json:
     """What `compare` asks of a record, without the fields in which two machines differ."""
     differ = {"device": None, "optimizer": None}
-    return {
-        "benchmarks": [
-            {"fullname": cell.id, "extra_info": cell.identity | differ, "stats": {"data": cell.rounds}}
-            for cell in one.cells if cell.is_timed
-        ],
-        "outcomes": [
-            {"id": cell.id, **cell.identity, **differ, "outcome": cell.outcome, "reason": cell.reason}
-            for cell in one.cells if not cell.is_timed
-        ],
-    }  # fmt: skip
+    rows: dict[bool, list[Json]] = {True: [], False: []}
+    for cell in one.cells:
+        row: Json = {"id": cell.id, "fullname": cell.id, "extra_info": cell.identity | differ}
+        row |= {"stats": {"data": cell.rounds}} if cell.is_timed else {"outcome": cell.outcome, "reason": cell.reason}
+        rows[cell.is_timed].append(row)
+    return {"benchmarks": rows[True], "outcomes": rows[False]}

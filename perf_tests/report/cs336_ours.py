@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from operator import attrgetter
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any
@@ -70,27 +70,25 @@ def cases(
     fits = _fitting(**fitting)
     found = sources.timed(fits) if of == "timed" else sources.passed(of, fits, or_lost)
     if of == "kernels":
-        found.sort(key=lambda one: (one.cell.number("d_model") or 0.0, one.cell.number("context_length") or 0.0))
+        found.sort(key=lambda cell: (cell.number("d_model") or 0.0, cell.number("context_length") or 0.0))
     if smallest:
-        first = {one.cell.phase: one for one in reversed(found)}
+        first = {cell.phase: cell for cell in reversed(found)}
         found = [first[phase] for phase in fitting["phase"] if phase in first]
-    for one in found:
-        names = _names_of(one.cell)
-        listed = LISTS[items](one.cell) if items in LISTS else one.cell.rows(items) if items else [{}]
+    for cell in found:
+        names = _names_of(cell)
+        listed = LISTS[items](cell) if items in LISTS else cell.rows(items) if items else [{}]
         for item in islice((item for item in listed if not only or item["rounds"] in only), most):
             row = tuple(str({**item, **names}.get(label.lower())) for label in rows or labels)
             for header, name in columns.items():
                 column = header.format(item=item, **names)
-                value = item.get(name) if items else one.cell.number(name)
-                if items and name in OF_ITEM:
-                    text = OF_ITEM[name](item)
-                elif not items and name in OF_CASE:
-                    text = OF_CASE[name](one.cell)
+                value = item.get(name) if items else cell.number(name)
+                if name in MADE:
+                    text = MADE[name](item if items else cell)
                 elif name.startswith("share"):
                     text = percent(value)
                 else:
                     text = f"{finite(value) or 0:g}" if name in COUNTS else in_unit(value, column, digits)
-                yield Figure(row, column, text, one.file)
+                yield Figure(row, column, text, cell.file)
 
 
 def _fitting(
@@ -128,44 +126,41 @@ def pairs(
 ) -> Iterator[Figure]:
     """Divide the times of each pair of one record; `times` heads columns of both before it."""
     found = sources.pairs(axis, base, other, _fitting(**fitting))
-    for pair in found if times else ():
-        for one in pair:
-            head = times.format(**_names_of(one.cell))
-            yield Figure(_row_of(one.cell, labels), head, milliseconds(one.cell), one.file)
+    for cell in chain.from_iterable(found) if times else ():
+        yield Figure(_row_of(cell, labels), times.format(**_names_of(cell)), milliseconds(cell), cell.file)
     for one, two in found:
-        yield Figure(_row_of(one.cell, labels), column, ratio(one.cell, two.cell), one.file)
+        yield Figure(_row_of(one, labels), column, ratio(one, two), one.file)
 
 
 def growth_with_context(sources: Sources, labels: Labels) -> Iterator[Figure]:
     """Divide a forward pass by that of the shortest context of the same record and size."""
-    found = [one for one in sources.timed(_fitting(phase=["forward"])) if one.cell.is_timed]
-    found.sort(key=lambda one: (one.cell.label("size"), one.file, int(one.cell.label("context_length"))))
-    for first, *others in grouped(found, lambda one: (one.cell.label("size"), one.file)).values():
-        for one in others:
-            column = f"here: over context {first.cell.label('context_length')}"
-            yield Figure(_row_of(one.cell, labels), column, ratio(one.cell, first.cell), one.file)
+    found = [cell for cell in sources.timed(_fitting(phase=["forward"])) if cell.is_timed]
+    found.sort(key=lambda cell: (cell.label("size"), cell.file, int(cell.label("context_length"))))
+    for first, *others in grouped(found, lambda cell: (cell.label("size"), cell.file)).values():
+        column = f"here: over context {first.label('context_length')}"
+        yield from (Figure(_row_of(cell, labels), column, ratio(cell, first), cell.file) for cell in others)
 
 
 def forward_alone_and_inside(sources: Sources, labels: Labels) -> Iterator[Figure]:
     """Set a forward pass beside that of the full step of the same record."""
     whole = sources.timed(_fitting(phase=["full_step"]))
-    steps = {(*_row_of(one.cell, labels), one.file): _part_seconds(one.cell, "forward") for one in whole}
-    for one in sources.timed(_fitting(phase=["forward"])):
-        row = _row_of(one.cell, labels)
-        if one.cell.is_timed and (rounds := steps.get((*row, one.file))):
-            alone, within = one.cell.rounds.median, median(rounds)
+    steps = {(*_row_of(cell, labels), cell.file): _part_seconds(cell, "forward") for cell in whole}
+    for cell in sources.timed(_fitting(phase=["forward"])):
+        row = _row_of(cell, labels)
+        if cell.is_timed and (rounds := steps.get((*row, cell.file))):
+            alone, within = cell.rounds.median, median(rounds)
             times = {"alone": alone, "inside the step": within}
-            yield from _beside(row, times, "inside / alone", within / alone, one.file)
+            yield from _beside(row, times, "inside / alone", within / alone, cell.file)
 
 
 def optimizer_by_precision(sources: Sources, labels: Labels) -> Iterator[Figure]:
     """Return medians inside of full steps of one record, and their ratio."""
     fits = _fitting(phase=["full_step"], precision=[FP32, BF16])
     for pair in sources.pairs("precision", FP32, BF16, fits):
-        rounds = [_part_seconds(one.cell, "optimizer") for one in pair]
+        rounds = [_part_seconds(cell, "optimizer") for cell in pair]
         if all(rounds):
             times = dict(zip((FP32, BF16), map(median, rounds), strict=True))
-            row, ratio = _row_of(pair[0].cell, labels), times[FP32] / times[BF16]
+            row, ratio = _row_of(pair[0], labels), times[FP32] / times[BF16]
             yield from _beside(row, times, "fp32 / bf16", ratio, pair[0].file)
 
 
@@ -178,12 +173,12 @@ def _beside(row: tuple[str, ...], times: Mapping[str, float], over: str, ratio: 
 def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
     """Return the extra time of a first round by what it is spent on, without parts that no case has."""
     found = []
-    for one in sources.passed("warmup"):
-        row = one.cell.configuration, one.cell.phase
-        for name, seconds in first_round_parts(one.cell).items():
+    for cell in sources.passed("warmup"):
+        row = cell.configuration, cell.phase
+        for name, seconds in first_round_parts(cell).items():
             if not name.startswith("steady"):
                 column = f"here: {part_name(name)} (ms)"
-                found.append(Figure(row, column, significant(seconds * 1e3, 3), one.file))
+                found.append(Figure(row, column, significant(seconds * 1e3, 3), cell.file))
     shown = {figure.column for figure in found if figure.text not in ("0", "-0")}
     return [figure for figure in found if figure.column in shown]
 
@@ -191,11 +186,9 @@ def first_round_extra(sources: Sources, _: Labels) -> list[Figure]:
 def attention_exponents(sources: Sources, _: Labels) -> Iterator[Figure]:
     """Return the power of the length with which times grow."""
     return cs336_sources.exponents(
-        (
-            f"here: {one.cell.implementation} {one.cell.phase}", int(one.cell.label("head_dim")),
-            int(one.cell.label("sequence_length")), one.cell.rounds.mean, one.file,
-        )
-        for one in sources.timed(_fitting("attention")) if one.cell.is_timed
+        (f"here: {cell.implementation} {cell.phase}", int(cell.label("head_dim")), int(cell.label("sequence_length")),
+         cell.rounds.mean, cell.file)
+        for cell in sources.timed(_fitting("attention")) if cell.is_timed
     )  # fmt: skip
 
 
@@ -269,7 +262,7 @@ def _saved_parts(cell: Cell) -> Iterator[Json]:
     return ({"part": name, "bytes": amount, "share": amount / whole} for name, amount in parts)
 
 
-OF_CASE: dict[str, Callable[[Cell], str]] = {
+MADE: dict[str, Callable[[Any], str]] = {
     "milliseconds": milliseconds,
     "exposed_milliseconds": _exposed,
     "median_milliseconds": lambda cell: (
@@ -305,10 +298,7 @@ OF_CASE: dict[str, Callable[[Cell], str]] = {
     ),
     "residual_tensor": lambda cell: "" if (size := cell.number("residual_tensor_bytes")) is None else f"{size / MIB:g}",
     "saved_by_block": lambda cell: in_unit(sum(saved.values()), unit="MiB") if (saved := _saved_bytes(cell)) else "",
-}
-"""Figures of a case, beside the fields of its identity and its row."""
-
-OF_ITEM: dict[str, Callable[[Json], str]] = {
+    # Of a series of the warm-up study, which its case lists
     "mean_of_series": lambda series: (
         with_spread(fmean(rounds) * 1e3, stdev(rounds) * 1e3)
         if len(rounds := seconds_of(series, "seconds")) > 1
@@ -316,6 +306,7 @@ OF_ITEM: dict[str, Callable[[Json], str]] = {
     ),
     "first_over_others": _first_over_others,
 }
+"""Figures of a case, beside the fields of its identity and its row, and of what it lists."""
 
 LISTS: dict[str, Callable[[Cell], Iterable[Json]]] = {
     "series": _series,

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import groupby, pairwise
 from operator import attrgetter, itemgetter
@@ -71,14 +71,6 @@ class Counted:
     peaks: Sequence[PeakBeside] = ()
 
 
-@dataclass(frozen=True)
-class Found:
-    """A case, and the file of the record that has it."""
-
-    cell: Cell
-    file: str
-
-
 Fits = Callable[[Cell], object]
 Labels = Sequence[str]
 """What the labels of a row are, such as `Size`."""
@@ -117,39 +109,39 @@ class Sources:
         """Lines that name each record and its machine."""
         return [f"{_file(record)}: {machine_line(record.data)}" for record in self.records]
 
-    def timed(self, fits: Fits = bool) -> list[Found]:
+    def timed(self, fits: Fits = bool) -> list[Cell]:
         """Return the newest timing of each case and collective, or why it has none."""
         return self._newest(lambda data: [*cells_of(data), *collectives_of(data)], fits)
 
-    def passed(self, name: str, fits: Fits = bool, or_lost: bool = False) -> list[Found]:
+    def passed(self, name: str, fits: Fits = bool, or_lost: bool = False) -> list[Cell]:
         """Return the newest result of that pass for each case, or the outcome that it has instead."""
         found = self._newest(lambda data: figures.pass_cells(data, name), fits)
-        return [one for one in found if or_lost or not one.cell.outcome]
+        return [cell for cell in found if or_lost or not cell.outcome]
 
-    def _newest(self, read: Callable[[Json], Iterable[Cell]], fits: Fits) -> list[Found]:
+    def _newest(self, read: Callable[[Json], Iterable[Cell]], fits: Fits) -> list[Cell]:
         """Find each case once: its test, and its identity without nulls, which an older record lacks.
 
         A newer record goes before an older one, and any result before an outcome without one.
         """
-        newest: dict[str, Found] = {}
+        newest: dict[str, Cell] = {}
         for record in self.records:
             for cell in filter(fits, read(record.data)):
                 known = {name: value for name, value in cell.identity.items() if value is not None}
                 key = f"{cell.id} {known}"
-                if key not in newest or (newest[key].cell.outcome and not cell.outcome):
-                    newest[key] = Found(cell, _file(record))
+                if key not in newest or (newest[key].outcome and not cell.outcome):
+                    newest[key] = replace(cell, file=_file(record))
         return list(newest.values())
 
-    def pairs(self, axis: str, base: str, other: str, fits: Fits = bool) -> list[tuple[Found, Found]]:
+    def pairs(self, axis: str, base: str, other: str, fits: Fits = bool) -> list[tuple[Cell, Cell]]:
         """Pair timed cases that differ along one axis alone, each pair from one record, the newest that has it.
 
         Never from two: two launches of the same code differ by more than their rounds.
         """
-        found: dict[str, tuple[Found, Found]] = {}
+        found: dict[str, tuple[Cell, Cell]] = {}
         for record in self.records:
-            cells = [cell for cell in cells_of(record.data) if cell.is_timed and fits(cell)]
-            for one, two in pairs_along(cells, axis, base, other):
-                found.setdefault(one.id, (Found(one, _file(record)), Found(two, _file(record))))
+            cells = [replace(cell, file=_file(record)) for cell in cells_of(record.data) if cell.is_timed]
+            for pair in pairs_along(filter(fits, cells), axis, base, other):
+                found.setdefault(pair[0].id, pair)
         return list(found.values())
 
     @cached_property

@@ -1,9 +1,13 @@
-"""A gate's result in a terminal, as Markdown for a pull request, and as JSON.
+"""`replay SAMPLES`: judge the raw samples of a gate run again, with the same verdicts and figures.
 
-One dialect for both gates: `header` is that of a run's samples, and empty for a result of recorded launches, which
-cannot be measured again.
+perf-tests replay .benchmarks/gate/SAMPLES.jsonl
+perf-tests replay SAMPLES.jsonl --json
+
+Also the result of every gate in a terminal, as Markdown for a pull request, and as JSON. One dialect for both gates:
+`header` is that of a run's samples, and empty for a result of recorded launches, which cannot be measured again.
 """
 
+import argparse
 import json
 import math
 import re
@@ -20,14 +24,18 @@ from perf_tests.gate import verdicts
 from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.samples import Clock, Rules
 from perf_tests.gate.stages import Shift
-from perf_tests.gate.verdicts import FILE_NAME, SUITE, Acceptance, CaseResult, Effect, ExactResult, GateResult, Verdict
+from perf_tests.gate.verdicts import FILE_NAME, SUITE, CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
+from perf_tests.records.format import DASH, duration, has_colours, in_markdown, painted, pipe_table, printable, table
 from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
-from perf_tests.records.store import write_whole
+from perf_tests.records.store import write_named, write_whole
 from perf_tests.user_code import named
 
 Result = GateResult | RecordedResult
+
+EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
+"""All other samples have no verdict on the code and count as input that cannot be compared."""
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
@@ -41,6 +49,28 @@ MOST_CASES = 3
 """Cases whose risen counters have a sentence each."""
 QUIET = (Verdict.OK, Verdict.SAME)
 WHY = "; counters are exact, so any increase fails"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("samples", type=Path, help="raw samples of a gate run, .jsonl or .jsonl.gz")
+    parser.add_argument("--summary", metavar="FILE", help="write the result as Markdown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with RefusalError.instead_of(ValueError):
+        judged = verdicts.judge(arguments.samples)
+    return show(arguments, *judged)
+
+
+def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rules) -> int:
+    """Print the result as lines or JSON, write the summary that is asked for; the exit code."""
+    if arguments.summary is not None:
+        write_named(arguments.summary, markdown(result, header, rules).encode(), "--summary")
+    if arguments.json:
+        print(as_json(result, header, rules))
+    else:
+        print("\n".join(painted(line, has_colours()) for line in report_lines(result, header, rules)))
+    return EXIT_CODES.get(result.verdict, UNREADABLE)
 
 
 def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
@@ -168,13 +198,12 @@ def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
 
 def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
     """One for all undecided cases, and one for each reason why others have no figures."""
-    # Cases that were recorded too seldom share a reason.
-    of_recorded = {
-        row.id for row in result.cases if row.verdict == Verdict.UNDECIDED and row.explanation and not header
-    }
-    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED and row.id not in of_recorded]
-    untimed = (Verdict.NEW, Verdict.NOT_MEASURED)
-    others = [row for row in result.cases if row.verdict in untimed or row.id in of_recorded]
+    undecided, others = list[CaseResult](), list[CaseResult]()
+    for row in result.cases:  # of those recorded too seldom for a verdict many share a reason
+        if row.verdict == Verdict.UNDECIDED and (header or not row.explanation):
+            undecided.append(row)
+        elif row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED, Verdict.UNDECIDED):
+            others.append(row)
     sentences = []
     if undecided:
         row, (fresh, launches) = undecided[0], ("fresh ", "launch pairs") if header else ("", "launches of head")
@@ -357,7 +386,7 @@ def _uncounted_sentences(result: Result) -> list[str]:
 # What to accept, and the file in which it is offered.
 
 
-def limits_to_accept(result: Result, revision: str) -> list[Acceptance]:
+def limits_to_accept(result: Result, revision: str) -> list[verdicts.Acceptance]:
     """Entries that accept every slowdown and counter that fails against `revision`; the user writes the reasons."""
     shifts = [(row.id, by, shown) for row in result.cases if row.is_failure for by, shown in row.slower_by.items()]
     found: list[tuple[str, Clock, Effect | Shift]] = [*shifts]
@@ -365,9 +394,9 @@ def limits_to_accept(result: Result, revision: str) -> list[Acceptance]:
         found += [(SUITE, result.clock.clock, result.suite)] if result.suite_accepted is None else []
     # The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it.
     limits = [(case, math.ceil(100 * (1 + shown.high)) / 100, clock) for case, clock, shown in found]
-    slower = [Acceptance(case, limit, REASON, revision, clock=clock) for case, limit, clock in limits]
+    slower = [verdicts.Acceptance(case, limit, REASON, revision, clock=clock) for case, limit, clock in limits]
     return slower + [
-        Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
+        verdicts.Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
     ]
 
 
@@ -376,7 +405,9 @@ def offer_among(storage: Path, base_name: str) -> Path:
     return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
 
 
-def offer_entries(limits: Sequence[Acceptance], path: Path, accepted: Path = Path(".benchmarks", FILE_NAME)) -> str:
+def offer_entries(
+    limits: Sequence[verdicts.Acceptance], path: Path, accepted: Path = Path(".benchmarks", FILE_NAME)
+) -> str:
     """Write entries to a new file, for the user to complete; the sentence that says where they are, or why not.
 
     `accepted` is the file that the gate will read.
@@ -390,7 +421,7 @@ def offer_entries(limits: Sequence[Acceptance], path: Path, accepted: Path = Pat
     return f"To accept what is intended: write the reasons in {path}, and move its entries to {accepted}."
 
 
-def toml_entries(limits: Sequence[Acceptance]) -> str:
+def toml_entries(limits: Sequence[verdicts.Acceptance]) -> str:
     """One entry for each case, with all its counters; a second one where a case is slower by two clocks."""
 
     def quoted(text: str | None) -> str:

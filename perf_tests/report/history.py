@@ -19,8 +19,7 @@ from pathlib import Path
 from perf_tests.history import series
 from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
 from perf_tests.history.relative import read_run, relative_lines, relative_of
-from perf_tests.history.series import CounterChange, Era, OpenItem, Point, Series, new_slowdowns, still_open
-from perf_tests.history.steps import LEAST_LAUNCHES, Step
+from perf_tests.history.series import CounterChange, Era, OpenItem, Point, Series, Step, new_slowdowns, still_open
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests.records import format as texts
 from perf_tests.records.columns import case_name, machine_line
@@ -70,7 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shown_eras = ("\n".join(history_lines(era, arguments.case)) for era in eras)
         print(painted("\n\n".join(shown_eras), has_colours(), STEPS))
-        print(painted(verdict_line(eras, new), has_colours(), STEPS))
+        steps = sum(len(one.steps) for era in eras for one in era.series)
+        changes = sum(len(one.counter_changes) for era in eras for one in era.series)
+        is_new = f"{how_many(len(new), 'slowdown')} shown first by the newest commit's launches"
+        least = f"a step needs {series.LEAST_LAUNCHES} launches on either side"
+        said = is_new if new else f"no slowdown is new with the newest commit ({least})"
+        last = f"history: {how_many(steps, 'step')}, {how_many(changes, 'counter change')}; {said}"
+        print(painted(last, has_colours(), STEPS))
     return FINDINGS if new or left_out else FINE
 
 
@@ -127,7 +132,9 @@ def history_lines(era: Era, named: str | None = None) -> list[str]:
     if count < 2:
         said = "nothing to compare yet; the next run of another commit will say"
     elif least is None:
-        said = f"no step in any case: none can be shown yet, which takes {LEAST_LAUNCHES} launches on either side"
+        said = (
+            f"no step in any case: none can be shown yet, which takes {series.LEAST_LAUNCHES} launches on either side"
+        )
     steps = steps_in(era)
     lines += column_table(STEP_COLUMNS, steps) if steps else [said]
     changes = counter_changes_in(era)
@@ -225,15 +232,6 @@ POINT_COLUMNS: Columns[tuple[Point, bool]] = {
     "": lambda row: "step" if row[1] else "",
     "subject": lambda row: row[0].code.subject[:SUBJECT_WIDTH] or DASH,
 }
-
-
-def verdict_line(eras: Sequence[Era], new: Sequence[tuple[Series, Step]]) -> str:
-    steps = sum(len(one.steps) for era in eras for one in era.series)
-    changes = sum(len(one.counter_changes) for era in eras for one in era.series)
-    said = f"history: {how_many(steps, 'step')}, {how_many(changes, 'counter change')}"
-    if new:
-        return f"{said}; {how_many(len(new), 'slowdown')} shown first by the newest commit's launches"
-    return f"{said}; no slowdown is new with the newest commit (a step needs {LEAST_LAUNCHES} launches on either side)"
 
 
 # The same for machines.

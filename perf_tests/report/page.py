@@ -155,7 +155,8 @@ def part(
         for builders, cells, without in ((tables, one.cells, said), (pass_tables, found, frozenset())):
             for table in filter(None, (build(cells) for build in builders)):
                 notes = [*(note for note in table.notes if note not in without), one.conditions]
-                yield blocks.Rows.of(table, f"run{one.number}-{table.name}", notes)
+                name, rows = f"run{one.number}-{table.name}", list(map(blocks.Row, table.rows))
+                yield blocks.Rows(name, table.title, table.header, table.label_columns, rows, notes)
 
     return Section(f"run{{number}}-{name}", title, each_run, blocks_of, level=3)
 

@@ -12,12 +12,11 @@ from perf_tests.phases import FIRST_STEP
 from perf_tests.records import columns
 from perf_tests.records.columns import Cell, last_phases, rounds_line, seconds_of
 from perf_tests.records.format import MIB, distinct, finite
-from perf_tests.records.record import OUTCOMES, Json, thinned
-from perf_tests.records.record import grouped as by_key
+from perf_tests.records.record import OUTCOMES, Json, collected, grouped, thinned
 from perf_tests.records.store import StoredRecord, ratio_interval
 from perf_tests.report import tables
 from perf_tests.report.blocks import AXES, SYMBOLS, Figure, Point, Series, bars, markers, point, tags_of
-from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE, grouped
+from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _growth(
 ) -> Iterator[Figure]:
     """One figure for each phase, which goes into its title; none where no line has `fewest` places."""
     placed = sorted(filter(axis.place, cells), key=attrgetter("phase_place"))
-    for phase, chosen in by_key(placed, attrgetter("phase")).items():
+    for phase, chosen in grouped(placed, attrgetter("phase")).items():
         grown = sorted(chosen, key=axis.place)
         firsts, seconds = (distinct(axis.names(cell)[i] for cell in chosen) for i in (0, 1))
         looks = {pair: (firsts.index(pair[0]), seconds.index(pair[1])) for pair in map(axis.names, chosen)}
@@ -197,7 +196,7 @@ def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
     """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
     series: list[Series] = []
     for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
-        lines = grouped(
+        lines = collected(
             (axis.names(cell), point(cell, axis.place(cell), seconds * 1e3, f"{cell.case}: {meaning}"))
             for cell in grown
             if (seconds := seconds_of_cell(cell) or 0.0) > 0
@@ -482,7 +481,7 @@ def roofline(run: RecordedRun) -> list[Figure]:
     marks = [
         Series(f"{kind}, {precision}", found, precisions.index(precision), mode="markers",
                symbol=SYMBOLS[kinds.index(kind) % len(SYMBOLS)])
-        for (kind, precision), found in grouped(points).items()
+        for (kind, precision), found in collected(points).items()
     ]  # fmt: skip
     roofs = _roofs(cells, precisions, [intensity for _, intensity, _ in known])
     notes = ["lines: the best square product and the best memory traffic measured here"] if roofs else []

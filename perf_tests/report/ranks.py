@@ -20,22 +20,20 @@ from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records import record as recorded
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
-from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Value, identity_of, misshapen
+from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
 from perf_tests.records.store import read_record
 from perf_tests.report.comparison import width
-from perf_tests.report.tables import grouped
 
 WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
-SENT: Json = {"collectives": Value(lambda value: isinstance(value, dict), "counts"), "sent_bytes": AMOUNT}
+SENT: Json = {"collectives": {}, "sent_bytes": AMOUNT}
 BYTES_BY_PART = Value(
     lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
     "what each part sends",
 )
-POSITIVE = Value(lambda value: not misshapen(value, AMOUNT, "") and value > 0, "a number above 0")
-ROUNDS = Value(lambda value: value != [] and not misshapen(value, [POSITIVE], ""), "seconds of rounds")
+POSITIVE = Value(lambda value: AMOUNT.is_right(value) and value > 0, "a number above 0")
 SHARED = {
     "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
-    "rank_seconds?": OrNull([ROUNDS]),
+    "rank_seconds?": OrNull([Some(POSITIVE)]),
     "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull([NUMBER]),
     "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
     "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
@@ -69,8 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise RefusalError(f"{said}, so no efficiency relates them: {'; '.join(differences)}.")
     rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
     if arguments.json:
-        names = ("id", "efficiency", "relative_to")
-        data = [dict(zip(names, (row["fullname"], *found), strict=True)) for row, *found in scalings(rows)]
+        data = [
+            {"id": row["fullname"], "efficiency": share, "relative_to": base} for row, share, base in scalings(rows)
+        ]
         print(json.dumps(data, indent=1))
     else:
         lines = [*rank_lines(rows, math.inf), *message_lines(rows), *collective_lines(rows)]
@@ -81,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
 # Scaling efficiency: tokens per second and rank, over those of a row with fewer ranks or of one device.
 
 
-OF_THE_WAY = ("parallel", "bucket_bytes", "reshard", "reduce_dtype", "backend")
-OF_THE_NUMBER = ("world", "nodes", "mesh", "scaling", "global_batch_size", "per_rank_batch_size")
+OF_THE_WAY = {"parallel", "bucket_bytes", "reshard", "reduce_dtype", "backend"}
+OF_THE_NUMBER = {"world", "nodes", "mesh", "scaling", "global_batch_size", "per_rank_batch_size"}
 
 RANKS_NOTE = (
     "slowest: the rank with the highest median, against the median rank; exposed: what exchanging gradients adds to "
@@ -105,33 +104,23 @@ def scalings(rows: Sequence[Json]) -> Iterator[tuple[Json, float, str]]:
     The efficiency is 1 where each rank does as much in a second as there. All rows must be of one machine.
     """
     for row in rows:
-        base = _base(row, rows)
-        if base is not None:
+        # The same way on one rank, else one device, else the same way and scaling on the fewest ranks.
+        identity, ways = identity_of(row), list[tuple[int, int, Json]]()
+        for other in rows if identity.get("parallel") is not None else ():
+            there = identity_of(other)
+            world = there.get("world") or 1
+            differ = {name for name, value in identity.items() if there.get(name) != value} - OF_THE_NUMBER
+            if differ - OF_THE_WAY or _rate_of_a_rank(other) == 0.0:
+                continue
+            if there.get("parallel") is None:
+                ways.append((1, world, other))
+                continue
+            is_like = world == 1 or there.get("scaling") == identity.get("scaling")
+            if is_like and world < identity["world"] and not differ:
+                ways.append((0 if world == 1 else 2, world, other))
+        if ways:
+            base = min(ways, key=lambda way: way[:2])[2]
             yield row, _rate_of_a_rank(row) / _rate_of_a_rank(base), base["fullname"]
-
-
-def _base(row: Json, rows: Sequence[Json]) -> Json | None:
-    """The same way on one rank, else one device, else the same way and scaling on the fewest ranks."""
-    identity = identity_of(row)
-    if identity.get("parallel") is None:
-        return None
-
-    def agrees(there: Json, except_for: Sequence[str]) -> bool:
-        return all(there.get(name) == value for name, value in identity.items() if name not in except_for)
-
-    ways: list[tuple[int, int, Json]] = []
-    for other in rows:
-        there = identity_of(other)
-        world = there.get("world") or 1
-        if not agrees(there, (*OF_THE_WAY, *OF_THE_NUMBER)) or _rate_of_a_rank(other) == 0.0:
-            continue
-        if there.get("parallel") is None:
-            ways.append((1, world, other))
-            continue
-        is_like = world == 1 or there.get("scaling") == identity.get("scaling")
-        if is_like and world < identity["world"] and agrees(there, OF_THE_NUMBER):
-            ways.append((0 if world == 1 else 2, world, other))
-    return min(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
 
 
 def _rate_of_a_rank(row: Json) -> float:
@@ -248,7 +237,7 @@ def links_of(rows: Sequence[Json]) -> list[Json]:
 
 def _messages(rows: Sequence[Json]) -> dict[tuple[str, int, str], list[tuple[float, float]]]:
     """(bytes, median seconds) by collective, world and backend."""
-    return grouped(
+    return collected(
         ((info["collective"], info["world"], info["backend"]),
          (info["exchanged_bytes"], median(row["stats"]["data"])))
         for row in rows if is_collective(info := row["extra_info"]) and info["world"] > 1

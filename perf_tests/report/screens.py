@@ -18,9 +18,9 @@ from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, printable, shown, table
-from perf_tests.records.record import FAILURES, OUTCOMES, Json, how_many, misshapen, some_of, unpacked
+from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
 from perf_tests.records.store import ENDINGS, read_record
-from perf_tests.report.tables import Fit, attention_fits, for_this_machine, grouped, part_name, with_marks
+from perf_tests.report.tables import Fit, attention_fits, for_this_machine, part_name, with_marks
 from perf_tests.traces.kernels import KERNEL_VALUES, STEADY, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
@@ -280,7 +280,7 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     for row in record["outcomes"]:
         kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
         said.append((f"{OUTCOMES[row['outcome']]}: {row['reason']}{kept}", case_name(row["id"])))
-    return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in grouped(said).items()]
+    return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in collected(said).items()]
 
 
 def tally_line(record: Json, slower: int | None) -> str:
@@ -444,7 +444,7 @@ def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
         lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
     lines += [f"snapshots for pytorch.org/memory_viz: {of}, beside the record" for of in _folders(found, "snapshot")]
     lines += [f"{values['case']}: {reason}" for values in found if (reason := values.get("snapshot_reason"))]
-    flagged = grouped((flag, values["case"]) for values in found for flag in values["flags"])
+    flagged = collected((flag, values["case"]) for values in found for flag in values["flags"])
     return lines + [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in flagged.items()]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import TypeVar
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import is_attention
@@ -12,18 +11,7 @@ from perf_tests.records import columns as figures
 from perf_tests.records import format as texts
 from perf_tests.records.columns import LABELS, SHORT_OUTCOMES, Cell, inside, lost_lines, rows_in
 from perf_tests.records.format import DASH, GIB, MIB, Columns, Table, distinct, figure_in, finite, shown, significant
-from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json
-
-Key = TypeVar("Key")
-Kept = TypeVar("Kept")
-
-
-def grouped(found: Iterable[tuple[Key, Kept]]) -> dict[Key, list[Kept]]:
-    """What belongs to each key, keys in order of first appearance."""
-    groups: dict[Key, list[Kept]] = {}
-    for key, one in found:
-        groups.setdefault(key, []).append(one)
-    return groups
+from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, collected
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
@@ -191,10 +179,10 @@ def _table(
     named = [label for label in labels if label.always or len(values[label.name]) > 1]
     said = [values[label.name][0] for label in labels if label not in named and values[label.name][0]]
     columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: entry[0].phase_place))
-    laid = grouped((tuple(label.of(cell) for label in named), (column, text)) for cell, column, text in entries)
+    laid = collected((tuple(label.of(cell) for label in named), (column, text)) for cell, column, text in entries)
     rows = []
     for key, of_row in laid.items():
-        row = grouped(of_row)
+        row = collected(of_row)
         # A record may hold a case twice; show both figures.
         rows.append((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)))
     header = (*(label.name for label in named), *columns)
@@ -272,7 +260,7 @@ def _live_at_peaks(cell: Cell) -> list[Json]:
 def _saved(cell: Cell) -> list[Json]:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
     known = ((str(row.get("part")), finite(row.get("saved_bytes"))) for row in cell.rows("saved_bytes_by_part"))
-    found = grouped((part, amount) for part, amount in known if amount is not None)
+    found = collected((part, amount) for part, amount in known if amount is not None)
     whole = sum(map(sum, found.values())) or 1.0
     most_first = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
     return [{"part": part, "amounts": amounts, "whole": whole} for part, amounts in most_first]
@@ -465,7 +453,9 @@ def attention_fits(passes: Sequence[Json]) -> list[Fit]:
     """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
     alone = ((row["identity"], row) for row in passes if is_attention(row["identity"]))
     found = []
-    for (attention, precision), rows in grouped(((of["attention"], of["precision"]), row) for of, row in alone).items():
+    for (attention, precision), rows in collected(
+        ((of["attention"], of["precision"]), row) for of, row in alone
+    ).items():
         forward, backward = ([row for row in rows if row["identity"]["phase"] == f"attention_{way}"] for way in WAYS)
         for quantity, chosen, field in (
             ("saved", forward or backward, "saved_bytes_by_part"),

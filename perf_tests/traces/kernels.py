@@ -11,22 +11,11 @@ from statistics import fmean, median, pstdev
 
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
 from perf_tests.records.record import FLAG, NUMBER, TEXT, Json, OrNull, grouped
-from perf_tests.traces.trace import (
-    HOST_EVENTS,
-    KINDS,
-    PRODUCTS,
-    ROUND,
-    Region,
-    Span,
-    Trace,
-    TracedKernel,
-    label,
-    layer_of,
-    total_us,
-)
+from perf_tests.traces import trace as traces
+from perf_tests.traces.trace import PRODUCTS, ROUND, Region, Span, Trace, TracedKernel, layer_of, total_us
 
 Kernels = Sequence[TracedKernel]
-START, END = attrgetter("start_us"), attrgetter("end_us")
+START, END, KIND = map(attrgetter, ("start_us", "end_us", "kind"))
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6
@@ -106,7 +95,7 @@ def kernel_values(
         },
         "kinds": [
             {"kind": kind, **rounds.shares(group)}
-            for kind, group in sorted(_by("kind", kernels).items(), key=lambda item: KINDS.index(item[0]))
+            for kind, group in sorted(grouped(kernels, KIND).items(), key=lambda item: traces.KINDS.index(item[0]))
         ],
         **_top_kernels(kernels, rounds),
         "regions": _regions(kernels, rounds),
@@ -118,7 +107,7 @@ def kernel_values(
                 "seconds": rounds.seconds(group),
                 "share_of_wall": rounds.seconds(group) * 1e6 / rounds.wall_us,
             }
-            for kind, group in sorted(grouped(copies, attrgetter("kind")).items())
+            for kind, group in sorted(grouped(copies, KIND).items())
         ],
         "idle_gaps": _spread(_gaps(trace, [busy], END)),
         "api_gaps": _spread(_gaps(trace, calls, START)),
@@ -174,12 +163,8 @@ def _whole(count: float) -> float:
     return int(count) if count.is_integer() else count
 
 
-def _by(attribute: str, kernels: Kernels) -> dict[str, list[TracedKernel]]:
-    return grouped(kernels, attrgetter(attribute))
-
-
 def _longest_first(attribute: str, kernels: Kernels) -> list[tuple[str, list[TracedKernel]]]:
-    return sorted(_by(attribute, kernels).items(), key=lambda item: -total_us(item[1]))
+    return sorted(grouped(kernels, attrgetter(attribute)).items(), key=lambda item: -total_us(item[1]))
 
 
 def _products(kernels: Kernels) -> list[TracedKernel]:
@@ -223,7 +208,7 @@ def _regions(kernels: Kernels, rounds: _Rounds) -> list[Json]:
     """A row for each region and direction, with everything inside it; shares are of the round and of its direction."""
     groups: dict[tuple[bool, str], list[TracedKernel]] = defaultdict(list)
     for kernel in kernels:
-        for name in label(kernel.regions):
+        for name in traces.label(kernel.regions):
             groups[kernel.is_backward, name].append(kernel)
     count = rounds.count
     direction_us = {back: sum(k.us for k in kernels if k.is_backward is back) / count for back in (False, True)}
@@ -233,7 +218,7 @@ def _regions(kernels: Kernels, rounds: _Rounds) -> list[Json]:
             "is_backward": back,
             **rounds.shares(group),
             "share_of_direction": total_us(group) / count / direction_us[back] if direction_us[back] else 0.0,
-            "seconds_by_kind": {kind: rounds.seconds(alike) for kind, alike in sorted(_by("kind", group).items())},
+            "seconds_by_kind": {kind: rounds.seconds(alike) for kind, alike in sorted(grouped(group, KIND).items())},
         }
         for (back, name), group in sorted(groups.items())
     ]
@@ -487,7 +472,7 @@ def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
 
 def _spent(traced: TracedRound) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
     """Seconds of the round, and of each event without the events inside it: by part, and by name."""
-    events = [event for event in traced.events if event.get("ph") == "X" and event.get("cat") in HOST_EVENTS]
+    events = [event for event in traced.events if event.get("ph") == "X" and event.get("cat") in traces.HOST_EVENTS]
     found = next((event for event in events if event["name"] == ROUND), None)
     if found is None:
         raise ValueError("the trace has no round in it: nothing was traced, or the profiler dropped it.")

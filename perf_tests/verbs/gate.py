@@ -15,8 +15,7 @@ from perf_tests.history.commits import machines_of, moment
 from perf_tests.phases import RefusalError
 from perf_tests.records.record import code_of, some_of
 from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, record_files, record_name
-from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries
-from perf_tests.verbs.replay import show
+from perf_tests.report.gate_screens import limits_to_accept, offer_among, offer_entries, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from pathlib import Path
-from typing import cast
 
 from perf_tests.phases import FINE, RefusalError, UsageError
 from perf_tests.records import store
@@ -114,7 +113,7 @@ def merged(records: Sequence[store.StoredRecord]) -> Json:
         "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
         "suite": suite,
     }
-    return cast(Json, without_nan(record))
+    return without_nan(record)
 
 
 def _shard(record: store.StoredRecord) -> Shard:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests import bisect
 from perf_tests.gate.samples import Rules
 from perf_tests.records.record import Json
-from perf_tests.verbs import bisect
 from tests.support.launch import Verb
 from tests.support.launches_over_commits import SLOWED, eight_commits
 from tests.support.recorded_launches import launches

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 
 from perf_tests.audit import rounds as ours
 from perf_tests.records.record import Json
@@ -189,11 +186,6 @@ def test_a_warm_up_was_short_if_rounds_begin_slow_or_get_faster_and_is_told_what
         (STEADY, 5, None), ([1.0] * 3, 5, None),
     ):  # fmt: skip
         assert ours.suggested_warmup_rounds(rounds, configured) == suggested, rounds
-
-
-@given(st.integers(1, 30), st.floats(0, 50) | st.just(math.inf))
-def test_the_tail_of_students_t_is_that_of_scipy(degrees: int, deviations: float) -> None:
-    assert ours.student_tail(deviations, degrees) == pytest.approx(stats.t.sf(deviations, degrees), rel=1e-6, abs=1e-14)
 
 
 COPIED = {"kind": "host-to-device", "count": 1, "bytes": 4096, "seconds": 1e-6, "share_of_wall": 0.001}

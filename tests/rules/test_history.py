@@ -9,8 +9,7 @@ import pytest
 
 from claims.histories import KINDS, false_steps, share_found
 from perf_tests.history.commits import machines_of, moment, read_log
-from perf_tests.history.series import Era, new_slowdowns, newest_first
-from perf_tests.history.steps import scatter, steps_of
+from perf_tests.history.series import Era, new_slowdowns, newest_first, scatter, steps_of
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.report.history import history_lines

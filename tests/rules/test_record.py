@@ -36,18 +36,25 @@ PASSED = passed(FORWARD)
 NO_RECORDS: list[tuple[records.Json, str | None]] = [
     ({"machine_info": {}, "benchmarks": [], "version": "5.3.1"}, "it is not a record of this suite"),
     ({**GOOD, "suite": {"format_version": 99}}, "its format version is 99, this suite reads 1"),
-    (with_stats(data=[]), "has no rounds"),
+    (with_stats(data=[]), "it.benchmarks[0].stats.data is empty"),
     # A rate of 1e-320 s is infinite, which no table and no figure can show.
-    *((with_stats(data=[0.01, bad]), f"has a round of {bad!r} s") for bad in (1e-320, 1e9, None, 1)),
-    *((with_stats(**{name: 0}), f"has 0 as its {name}") for name in ("min", "max", "mean", "median")),
-    *((with_stats(**{name: bad}), f"as its {name}") for name in ("iqr", "stddev") for bad in (-1, 1e9, None)),
+    *(
+        (with_stats(data=[0.01, bad]), f"data[1] is {bad!r}, not seconds between 1e-12 and 1e+09")
+        for bad in (1e-320, 1e9, None, 1)
+    ),
+    *((with_stats(**{name: 0}), f"stats.{name} is 0, not seconds") for name in ("min", "max", "mean", "median")),
+    *(
+        (with_stats(**{name: bad}), f"stats.{name} is {bad!r}, not 0 or seconds")
+        for name in ("iqr", "stddev")
+        for bad in (-1, 1e9, None)
+    ),
     (with_stats(iqr=0, stddev=0.0, data=[1.1e-12]), None),
     ({**GOOD, "passes": [PASSED], "commit_info": None}, None),
     ({name: value for name, value in GOOD.items() if name != "passes"}, None),  # from before there were any
-    ({**GOOD, "outcomes": [untimed(outcome="tired")]}, "a known outcome"),
-    *(({**GOOD, "passes": [{**PASSED, name: 1}]}, "one of its passes lacks") for name in PASSED),
-    ({**GOOD, "machine_info": {"cpu": [1]}}, "its 'machine_info' is missing or damaged"),
-    ({**GOOD, "commit_info": []}, "its 'commit_info' is missing or damaged"),
+    ({**GOOD, "outcomes": [untimed(outcome="tired")]}, "it.outcomes[0].outcome is 'tired', not a known outcome"),
+    *(({**GOOD, "passes": [{**PASSED, name: 1}]}, f"it.passes[0].{name} is 1, not") for name in PASSED),
+    ({**GOOD, "machine_info": {"cpu": [1]}}, "it.machine_info.cpu is [1], not an object"),
+    ({**GOOD, "commit_info": []}, "it.commit_info is [], not an object"),
 ]
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests import bisect
 from perf_tests.bisect import FOLDERS, Asked, Found, RevisionsError, SearchError, found_json, found_lines, search
 from perf_tests.gate.samples import Rules
 from perf_tests.interleaved.sides import TreeError
 from perf_tests.records.record import Json
-from perf_tests.verbs import bisect
-from perf_tests.verbs.bisect import exit_code
 from tests.support import fake_gate
 from tests.support.fake_sides import snapshot, workers_in
 from tests.support.git_repository import git
@@ -104,7 +103,7 @@ def test_the_first_slower_commit_is_found_and_the_repository_left_as_it_was(repo
     (repository / "untracked").touch()
     before = snapshot(repository)
     found, said = found_in(repository)
-    assert (found.suspects, exit_code(found)) == ([culprit], 1)
+    assert (found.suspects, bisect.exit_code(found)) == ([culprit], 1)
     assert said.startswith(f"{culprit[:12]} is the first commit that is slower than good (")
     assert said.endswith("at 95 %, 6 launch pairs): slow")
     assert json.loads(json.dumps(found_json(found, ASKED)))["suspects"] == [culprit]
@@ -141,7 +140,7 @@ def test_commits_that_cannot_be_judged_leave_several_suspects(repository: Path) 
     page = add(repository, None, "page")
     broken, slow = add(repository, BROKEN, "broken"), add(repository, SLOW, "slow")
     found, said = found_in(repository)
-    assert (found.suspects, exit_code(found)) == ([slow, broken], 1)
+    assert (found.suspects, bisect.exit_code(found)) == ([slow, broken], 1)
     assert {step.commit: step.state for step in found.steps} | {page: "not slower"} == {
         slow: "slower", broken: "absent", page: "not slower",
     }  # fmt: skip
@@ -149,7 +148,7 @@ def test_commits_that_cannot_be_judged_leave_several_suspects(repository: Path) 
     assert {run["commit"] for run in asked_of_the_gate(repository)} == {slow}
     same, said = found_in(repository, bad="page")
     good = git(repository, "rev-parse", "good")[:12]
-    assert (exit_code(same), f": the same code as {good}; there is nothing to search." in said) == (0, True)
+    assert (bisect.exit_code(same), f": the same code as {good}; there is nothing to search." in said) == (0, True)
 
 
 def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(repository: Path) -> None:
@@ -165,7 +164,10 @@ def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(rep
     asked = [run["words"] for run in asked_of_the_gate(repository) if run["commit"] == culprit]
     assert [f"--against={bad}" in words for words in asked] == [True]
     same, said = found_in(repository, bad="first")
-    assert (exit_code(same), "the program is the same on both sides; there is nothing to search." in said) == (0, True)
+    assert (bisect.exit_code(same), "the program is the same on both sides; there is nothing to search." in said) == (
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_no_slowdown_ends_the_search(
     add(repository, behaviour, "bad")
     found, said = found_in(repository)
     (step,) = found.steps
-    assert (step.state, exit_code(found), words in said) == (state, code, True)
+    assert (step.state, bisect.exit_code(found), words in said) == (state, code, True)
     if behaviour == NOISY:  # measured once more, for twice as long
         minutes = [word for run in asked_of_the_gate(repository) for word in run["words"] if "minutes" in word]
         assert minutes == ["--gate-minutes=3", "--gate-minutes=6"]

@@ -42,7 +42,7 @@ from perf_tests.gate.verdicts import conclude
 from perf_tests.hardware import clock, device, limits
 from perf_tests.hardware.datasheets import FRAGMENTATION_SHARE, LARGE_WORKSPACE_BYTES, WORKSPACE_BYTES, gpu_named
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
-from perf_tests.history.steps import LEAST_LAUNCHES, SMALLEST_STEP
+from perf_tests.history.series import LEAST_LAUNCHES, SMALLEST_STEP
 from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
 from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
 from perf_tests.interleaved.run import what_changed
