@@ -147,7 +147,7 @@ class Lazy(Tensor):
 
 @when_timed
 def lazy_tensor(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Returns a tensor of its own class, which computes itself when somebody looks at it."""
+    """Return a tensor of its own class, which computes itself when somebody looks at it."""
     lazy = torch.empty_like(q).as_subclass(Lazy)
     lazy.work = lambda: fused(q, k, v)
     return lazy
@@ -155,7 +155,7 @@ def lazy_tensor(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @when_timed
 def thread_that_works_later(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Returns memory that a thread fills after the clock has stopped."""
+    """Return memory that a thread fills after the clock has stopped."""
     output = (q + k + v) * 0
 
     def work() -> None:
@@ -191,14 +191,14 @@ def mask_of_another_length(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @when_timed
 def skips_small_blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Leaves out keys of which a large batch's scores are small."""
+    """Leave out keys of which a large batch's scores are small."""
     scores = masked_scores(q, k)
     return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - 2, -torch.inf).softmax(-1) @ v
 
 
 @when_timed
 def inputs_changed_in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Halves the queries of a large batch in place once it has used them: the next call finds smaller scores."""
+    """Halve the queries of a large batch in place once they are used: the next call finds smaller scores."""
     output = fused(q, k, v).detach() + 0 * v
     q.detach().mul_(0.5)
     return output
@@ -217,5 +217,5 @@ class Summed(torch.autograd.Function):
 
 
 def gradients_added_up(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Adds each gradient of the values to those of the calls before, in a buffer that it keeps for a shape."""
+    """Add each gradient of the values to those of the calls before, in a buffer kept for a shape."""
     return fused(q, k, Summed.apply(v))  # type: ignore[no-untyped-call]

@@ -66,7 +66,7 @@ def model_every_other_call(config: Any) -> nn.Module:
 
 
 def model_without_a_graph(config: Any) -> nn.Module:
-    """Returns the first logits that it made under no_grad for ever, where it sees that nobody needs gradients."""
+    """Return the first logits that it made under no_grad for ever, where it sees that nobody needs gradients."""
 
     def remembered(model: Sums, tokens: Tensor) -> Tensor:
         return model.logits(tokens) if torch.is_grad_enabled() else model.kept.setdefault("", model.logits(tokens))
