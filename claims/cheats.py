@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.benchmark import Timer
 
-from tests.support.cheats import CHEATS, FAMILIES, in_a_fork, place_of, refusal, refusal_of_cheat, warm_up
+from tests.support.cheats import CHEATS, FAMILIES, HERE, in_a_fork, refusal, refusal_of_cheat, warm_up
 from tests.support.honest_code import honest, kind_of
 
 SEEDS = 20
@@ -28,7 +28,7 @@ import runpy, torch
 from torch.nn.functional import scaled_dot_product_attention
 
 def test_it(benchmark):
-    attend = runpy.run_path({path!r})[{name!r}]
+    attend = runpy.run_path({path!r})["attend"]
     inputs = [torch.randn(8, {tokens}, 16, requires_grad=True) for _ in "qkv"]
     assert torch.allclose(attend(*inputs), scaled_dot_product_attention(*inputs, is_causal=True), atol=1e-2)
     benchmark.pedantic(attend, args=inputs, rounds=10, warmup_rounds=3)
@@ -78,8 +78,7 @@ def by_pytest_benchmark(name: str) -> float:
     """Return the median that it records after one check of the output, in seconds; raises where it is refused."""
     with tempfile.TemporaryDirectory() as folder:
         test, record = Path(folder, "test_it.py"), Path(folder, "record.json")
-        file, function = place_of(name)
-        test.write_text(HARNESS.format(path=str(file), name=function, tokens=CHEATS[name].tokens))
+        test.write_text(HARNESS.format(path=str(HERE / f"{name}.py"), tokens=CHEATS[name].tokens))
         words = ("-q", "-s", "-pno:cacheprovider", "-pno:perf_tests.plugin", f"--rootdir={folder}")
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             pytest.main([*words, "-c", "/dev/null", f"--benchmark-json={record}", str(test)])
@@ -88,8 +87,7 @@ def by_pytest_benchmark(name: str) -> float:
 
 def by_torch(name: str) -> float:
     """Return the median that it records, in seconds; it checks nothing."""
-    file, function = place_of(name)
-    attend = runpy.run_path(str(file))[function]
+    attend = runpy.run_path(str(HERE / f"{name}.py"))["attend"]
     inputs = [torch.randn(8, CHEATS[name].tokens, 16, requires_grad=True) for _ in "qkv"]
     timer = Timer("attend(*inputs)", globals={"attend": attend, "inputs": inputs})
     return float(timer.timeit(10).median)

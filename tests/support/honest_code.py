@@ -1,23 +1,25 @@
 """Correct kernels, models and optimizers that do what only a cheat seems to need; none may be refused."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from model.attention import naive_attention
 from model.transformer import TransformerLM
 from tests.support.cheats import HERE
-from tests.support.cheats.attention import fused
-from tests.support.cheats.models import Sums
-from tests.support.planted_optimizers import of
 
 EXAMPLES = HERE.parents[2] / "examples"
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 naive = naive_attention
@@ -142,13 +144,25 @@ def model(config: Any) -> nn.Module:
     return TransformerLM(config, naive_attention)
 
 
+class _Sums(nn.Module):
+    """Logits from sums of embeddings, changed by `around`."""
+
+    def __init__(self, config: Any, around: Callable[[Tensor], Tensor] = lambda sums: sums) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(config.vocab_size, 16), nn.Linear(16, config.vocab_size)
+        self.around = around
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.head(self.around(self.embedding(tokens).cumsum(1)))
+
+
 def model_with_dropout(config: Any) -> nn.Module:
-    return Sums(config, nn.Dropout(0.5))
+    return _Sums(config, nn.Dropout(0.5))
 
 
 def model_with_noise(config: Any) -> nn.Module:
     """Noise as atomic additions leave it, in another order each time."""
-    return Sums(config, lambda sums: sums * (1 + 1e-7 * torch.randn_like(sums)))
+    return _Sums(config, lambda sums: sums * (1 + 1e-7 * torch.randn_like(sums)))
 
 
 def model_that_counts_its_calls(config: Any) -> nn.Module:
@@ -158,17 +172,17 @@ def model_that_counts_its_calls(config: Any) -> nn.Module:
         calls.append(len(sums))
         return sums
 
-    return Sums(config, count)
+    return _Sums(config, count)
 
 
 def model_with_frozen_embedding(config: Any) -> nn.Module:
-    built = Sums(config)
+    built = _Sums(config)
     built.embedding.weight.requires_grad_(False)
     return built
 
 
 def model_with_tied_weights(config: Any) -> nn.Module:
-    built = Sums(config)
+    built = _Sums(config)
     built.head.weight = built.embedding.weight
     return built
 
@@ -179,7 +193,7 @@ def model_with_useless_bias(config: Any) -> nn.Module:
     class Shift(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.sums, self.shift = Sums(config), nn.Parameter(torch.ones(1))
+            self.sums, self.shift = _Sums(config), nn.Parameter(torch.ones(1))
 
         def forward(self, tokens: Tensor) -> Any:
             return self.sums(tokens) + self.shift
@@ -189,27 +203,34 @@ def model_with_useless_bias(config: Any) -> nn.Module:
 
 def model_recurrent(config: Any) -> nn.Module:
     recurrent = nn.GRU(16, 16, batch_first=True)
-    built = Sums(config, lambda sums: recurrent(sums)[0])
+    built = _Sums(config, lambda sums: recurrent(sums)[0])
     built.recurrent = recurrent
     return built
 
 
 def model_checkpointed(config: Any) -> nn.Module:
-    return Sums(config, lambda sums: checkpoint(torch.tanh, sums, use_reentrant=True))
+    return _Sums(config, lambda sums: checkpoint(torch.tanh, sums, use_reentrant=True))
 
 
-class _Static(Sums):
+class _Static(_Sums):
     """A model that returns one buffer in each call without a graph, as a replayed CUDA graph does."""
+
+    logits: dict[torch.Size, Tensor]
 
     def forward(self, tokens: Tensor) -> Any:
         logits = super().forward(tokens)
         if torch.is_grad_enabled() or len(tokens) == 1:
             return logits
-        return self.kept.setdefault(logits.shape, torch.empty_like(logits)).copy_(logits)
+        self.logits = vars(self).get("logits", {})
+        return self.logits.setdefault(logits.shape, torch.empty_like(logits)).copy_(logits)
 
 
 def model_of_static_outputs(config: Any) -> nn.Module:
     return _Static(config)
+
+
+def of(kind: type[Optimizer], **options: Any) -> Callable[[Any], Optimizer]:
+    return lambda named_parameters: kind([parameter for _, parameter in named_parameters], **options)
 
 
 optimizer = of(torch.optim.AdamW)
@@ -239,7 +260,8 @@ class _Signs(Optimizer):
                 mean.lerp_(one.grad, 0.01)
 
 
-optimizer_of_signs = of(_Signs, defaults={"lr": 1e-4})
+def optimizer_of_signs(named_parameters: Any) -> Optimizer:
+    return _Signs([parameter for _, parameter in named_parameters], {"lr": 1e-4})
 
 
 def honest() -> Iterator[tuple[str, str]]:

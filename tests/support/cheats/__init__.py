@@ -1,8 +1,7 @@
-"""Code that is recorded as fast and is wrong: cheats as their user would give them, and what refuses each.
+"""Code that is recorded as fast and is wrong: one cheat in a file, as its user would give it, and what refuses each.
 
-What replaces things when it is imported is a file with `attend`, the others are functions of `attention`, `models` or
-`optimizers`. `refusal` judges one as a run does: the check before timing, then timed rounds of the benchmark itself at
-a small shape.
+A file has `attend`, or `build` of a model or an optimizer. `refusal` judges one as a run does: the check before
+timing, then timed rounds of the benchmark itself at a small shape.
 """
 
 import gc
@@ -102,20 +101,15 @@ CHEATS = {
     "optimizer_without_moments": Cheat(8, "full_step"),
     "optimizer_of_one_tensor": Cheat(8, "optimizer"),
 }
-"""Cheats by name; one of attention needs no kind, the others begin with theirs."""
-
-
-def place_of(name: str) -> tuple[Path, str]:
-    """The file of a cheat, and the name in it."""
-    if (alone := HERE / f"{name}.py").exists():
-        return alone, "attend"
-    return HERE / {"model": "models.py", "optimizer": "optimizers.py"}.get(name.partition("_")[0], "attention.py"), name
+"""Cheats by the name of the file; one attention needs no kind, the others begin with theirs."""
 
 
 def refusal_of_cheat(name: str, precision: str = "fp32") -> tuple[str, str] | None:
-    """Return when the cheat is refused and why, as `refusal`; it is imported, and may replace what it likes."""
-    cheat, (path, function) = CHEATS[name], place_of(name)
-    return refusal(f"{path}:{function}", cheat.phase, precision, cheat.tokens, name.partition("_")[0])
+    """Return when the file is refused and why, as `refusal`; it is imported, and may replace what it likes."""
+    cheat = CHEATS[name]
+    kind = name.partition("_")[0]
+    function = "build" if kind in ("model", "optimizer") else "attend"
+    return refusal(f"{HERE / name}.py:{function}", cheat.phase, precision, cheat.tokens, kind)
 
 
 def refusal(
