@@ -65,8 +65,10 @@ def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
 def test_a_range_is_stated_only_of_what_was_compared_with_published_times() -> None:
     optimizer = "tests.support.planted_optimizers:Descent"
     unknown = [replace(TINY, attention="sdpa"), replace(TINY, optimizer=optimizer)]
-    known = [prediction.predict_case(one, machine()).is_range_known for one in (TINY, cell("forward", 256), *unknown)]
-    assert known == [True, True, False, False]
+    updates = [replace(TINY, phase="optimizer", optimizer=name) for name in ("loop", "fused")]
+    cases = [TINY, cell("forward", 256), *unknown, *updates]
+    known = [prediction.predict_case(one, machine()).is_range_known for one in cases]
+    assert known == [True, True, False, False, True, False]
     assert not prediction.predict_case(TINY, replace(machine(), has_published_times=False)).is_range_known
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,9 +209,10 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[User
     """A configuration, with a stand-in for transformers, which is installed in few environments."""
 
     def config(kind: str, **values: Any) -> SimpleNamespace:
-        if kind != "stub":
+        if kind not in ("stub", "two stacks"):
             raise ValueError("Unrecognized model identifier")
-        return SimpleNamespace(**{"hidden_size": 4, "vocab_size": 37, "max_position_embeddings": 16, **values})
+        sizes = {"hidden_size": 4, "vocab_size": 37, "max_position_embeddings": 16}
+        return SimpleNamespace(**{**sizes, "is_encoder_decoder": kind == "two stacks", **values})
 
     def from_config(config: SimpleNamespace, *, trust_remote_code: bool, dtype: torch.dtype) -> nn.Module:
         assert (trust_remote_code, dtype, config.use_cache) == (False, torch.float32, False)
@@ -230,6 +232,15 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[User
     user_models.configuration.cache_clear()
     yield UserModel(f"hf:{tmp_path}/three.json")
     user_models.configuration.cache_clear()
+
+
+@pytest.mark.parametrize("said, is_refused", [({}, True), ({"is_encoder_decoder": False}, False)])
+def test_a_file_that_does_not_say_how_many_stacks_it_has_is_taken_as_its_kind(
+    said: dict[str, bool], is_refused: bool, configured: UserModel, tmp_path: Path
+) -> None:
+    (tmp_path / "three.json").write_text(json.dumps({"model_type": "two stacks", **said}))
+    with pytest.raises(UserCodeError, match="is of an encoder and a decoder") if is_refused else nullcontext():
+        user_models.configuration(configured.name, ())
 
 
 def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: UserModel, tmp_path: Path) -> None:
