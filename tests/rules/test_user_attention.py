@@ -87,7 +87,7 @@ def test_bounds_are_no_wider_than_they_were() -> None:
 
 PLANTED = """
 import time, torch
-from tests.support.cheats.attention import fused
+from tests.support.honest_code import fused
 
 NUMBER = 3
 

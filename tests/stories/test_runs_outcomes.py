@@ -141,7 +141,7 @@ def test_each_fault_is_the_row_of_its_case_and_a_signal_costs_the_case_in_flight
 
 def test_a_kernel_that_is_wrong_in_its_timed_rounds_is_a_row_without_a_time(tmp_path: Path) -> None:
     ended = launch(
-        tmp_path, "--attention=naive,tests/support/cheats/attention.py:output_by_shape", "--sequence-length=256",
+        tmp_path, "--attention=naive,tests/support/cheats/output_by_shape.py:attend", "--sequence-length=256",
         "--rounds=4", "--warmup-rounds=4", "--seed=7", "-k=attention_forward",  # its first four calls are right
         exits=1,
     )  # fmt: skip
