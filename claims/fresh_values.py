@@ -20,8 +20,8 @@ from tests.support.launches import launch_suite
 
 TURNS = {"not attention": 100, "attention": 480}
 """Turns by what `-k` selects: rounds of attention alone are short, and scatter more."""
-COLD = re.compile(r"test_attention_forward\[.*seq256-.*-compiled\]")
-"""The shortest rounds of all, whose inputs and code the writing of new values pushes out of near caches."""
+APART = re.compile(r"test_attention_forward\[.*seq256-.*-compiled\]")
+"""Cases that new values make slower by more than others, with a limit of their own."""
 ALLOWED_SHARE, ALLOWED_SECONDS = 0.1, 0.2
 """Share of a case's time, and the least: what new values and checks may take."""
 
@@ -78,18 +78,18 @@ def fresh_over_fixed() -> dict[str, float]:
         runs = [launch_suite([*WORDS, f"--rounds={turns}", "-k", which]) for which, turns in TURNS.items()]
     finally:
         del os.environ["FIXED_IN_TURNS"]
-    ratios, of_cold = list[PairedRatio](), list[PairedRatio]()
+    ratios, apart = list[PairedRatio](), list[PairedRatio]()
     for row in (row for run in runs for row in run.benchmarks):
         # CPU time, which a neighbour moves least.
         seconds = row["extra_info"]["cpu_seconds"]
         fixed, fresh = ([x for number, x in enumerate(seconds) if number % 4 in turns] for turns in ((0, 3), (1, 2)))
         ratio = paired_ratio_of_turns(fresh, fixed)
-        (of_cold if COLD.fullmatch(row["name"]) else ratios).append(ratio)
+        (apart if APART.fullmatch(row["name"]) else ratios).append(ratio)
         print(f"{row['name']}: fresh over fixed {ratio}")
     return {
         "fresh over fixed, lower end": min(ratio.low for ratio in ratios),
         "fresh over fixed, upper end": max(ratio.high for ratio in ratios),
-        "compiled forward of 256 tokens, upper end": max(ratio.high for ratio in of_cold),
+        "compiled forward of 256 tokens, upper end": max(ratio.high for ratio in apart),
     }
 
 

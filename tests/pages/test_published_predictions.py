@@ -75,6 +75,16 @@ def test_without_the_condition_that_its_code_states_a_full_step_is_off(
     assert wrong.error < error if error < 0 else wrong.error > error
 
 
+def test_a_cell_that_its_log_contradicts_is_predicted_as_the_log_has_it(peak: Cells) -> None:
+    for source, mode, context in (("brandon-snider", FORWARD, 512), ("LINYUNLinYun", "forward_peak(no_grad)", 1024)):
+        (cell,) = compared([peak(source, mode, context)])
+        known = outlier(cell.cell)
+        assert known is not None
+        assert known.recorded_bytes is not None
+        assert abs(cell.error) > 0.02
+        assert abs(cell.predicted_bytes / known.recorded_bytes - 1) <= 0.01
+
+
 def test_nothing_is_left_out_without_a_reason() -> None:
     """Empty cells are held to the card, each recorded outlier is a cell, and sources left out say what is missing."""
     cells = published_peaks()

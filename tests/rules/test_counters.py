@@ -276,6 +276,21 @@ def test_what_no_counter_covers_needs_no_more_than_the_eager_case(changes: dict[
 FLOPS_OF = [{"name": "Healthy"}, {"name": "GroupedHeads"}, {"name": "Tied"}, *OURS[: len(CHECKPOINTS)]]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_naive_attention_executes_its_model_flops(precision: str) -> None:
+    """It multiplies 9 times a layer, its backward pass 18 times."""
+    for phase, times, calls in (
+        ("inference", 1, 109),
+        ("forward", 1, 109),
+        ("backward", 2, 218),
+        ("full_step", 3, 327),
+    ):
+        case = case_of("small", phase=phase, precision=precision)
+        counters = counters_of(case)
+        assert counters.executed_flops == counters.model_flops == times * case.forward_flops
+        assert counters.matmul_calls == calls
+
+
 @pytest.mark.parametrize("changes", FLOPS_OF)
 def test_flops_are_those_that_pytorch_counts_of_the_real_model(changes: dict[str, Any]) -> None:
     """What a checkpoint computes again is executed and no model's.

@@ -3,7 +3,6 @@
 import io
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,14 +83,6 @@ def test_what_would_make_it_another_run_is_named_with_how_to_resume_or_start_ove
             open_journal(tmp_path, {**facts, **change}, resume=True)
         assert f"{path.name} differs from this one in {said}" in str(refusal.value)
         assert f"resume it with `{facts['command']}`, or delete {path} to start over." in str(refusal.value)
-
-
-@pytest.fixture
-def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
-    facts = header([FORWARD, BACKWARD, FULL_STEP])
-    journal = Journal.create(machine_folder(tmp_path), facts)
-    yield MeasuringSession(journal, JournalContents(facts), Progress(None))
-    journal.close()
 
 
 def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: MeasuringSession, tmp_path: Path) -> None:
