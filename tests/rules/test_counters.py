@@ -279,16 +279,11 @@ FLOPS_OF = [{"name": "Healthy"}, {"name": "GroupedHeads"}, {"name": "Tied"}, *OU
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_naive_attention_executes_its_model_flops(precision: str) -> None:
     """It multiplies 9 times a layer, its backward pass 18 times."""
-    for phase, times, calls in (
-        ("inference", 1, 109),
-        ("forward", 1, 109),
-        ("backward", 2, 218),
-        ("full_step", 3, 327),
-    ):
+    for phase, times in (("inference", 1), ("forward", 1), ("backward", 2), ("full_step", 3)):
         case = case_of("small", phase=phase, precision=precision)
         counters = counters_of(case)
         assert counters.executed_flops == counters.model_flops == times * case.forward_flops
-        assert counters.matmul_calls == calls
+        assert counters.matmul_calls == 109 * times
 
 
 @pytest.mark.parametrize("changes", FLOPS_OF)

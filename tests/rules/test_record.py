@@ -195,3 +195,7 @@ def test_the_cache_lies_in_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("XDG_CACHE_HOME", folder)
         found[folder] = str(records.cache_folder().parent)
     assert found == {"/x": "/x", "relative": "/home/a/.cache", "": "/home/a/.cache"}
+
+
+def test_counts_are_said_in_the_plural() -> None:
+    assert [records.how_many(count, "launch") for count in (0, 1, 2)] == ["0 launches", "1 launch", "2 launches"]
