@@ -143,11 +143,12 @@ CLAIMS = {
         cheats.kill_matrix, 70, needs_quiet_clock=False,
     ),
     "fresh": Claim(
-        "new values in each round change no figure by 2 %, but compiled forward passes of 256 tokens by up to 3 %",
+        "new values in each round change no figure by 2 %, but attention forward of 256 tokens by up to 5 %",
         {
             "fresh over fixed, lower end": at_least(0.98),
             "fresh over fixed, upper end": at_most(1.02),
-            "compiled forward of 256 tokens, upper end": at_most(1.03),
+            "attention forward of 256 tokens, lower end": at_least(0.95),
+            "attention forward of 256 tokens, upper end": at_most(1.05),
         },
         fresh_values.fresh_over_fixed, 40,
     ),
