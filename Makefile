@@ -43,13 +43,13 @@ report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 CHROMIUM := chromium
 LEFT_OUT := section:not(\#answer, \#since1), \#since1 > :not(\#table-since1-counters), \#since1 > h2, nav, form, .below, .csv, .modebar
 
-pictures: $(INSTALLED)  ## draw the README's picture, the page over an invented history; needs Chromium and cwebp
+pictures: $(INSTALLED)  ## draw the README's picture, the page over two invented commits; needs Chromium and cwebp
 	rm -rf .picture && mkdir .picture
-	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import eight_commits; \
-	    eight_commits(Path('.picture'), with_losses=False)"
+	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import two_commits; \
+	    two_commits(Path('.picture'))"
 	PATH="$(CURDIR)/$(BIN):$$PATH" perf-tests report --storage .picture/.benchmarks -o .picture.html
 	sed -i 's|</head>|<style>$(LEFT_OUT) { display: none !important; }</style></head>|' .picture.html
-	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1160 \
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1080 \
 	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
 	    --screenshot=.picture.png "file://$(CURDIR)/.picture.html"
 	cwebp -quiet -lossless -z 9 .picture.png -o pictures/page.webp

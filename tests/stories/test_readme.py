@@ -61,7 +61,7 @@ from tests.support import documents
 from tests.support.documents import README, ROOT, block, commands, indented, is_shortened, named, output, page
 from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
-from tests.support.launches_over_commits import eight_commits
+from tests.support.launches_over_commits import two_commits
 from tests.support.wrong_attention import FAULTS
 
 TEXTS = [documents.EVIDENCE, *(path.read_text() for path in documents.PAGES)]
@@ -372,7 +372,7 @@ def test_the_readme_fits_a_screen() -> None:
 
 def test_the_picture_is_of_sections_that_the_page_of_its_history_has(tmp_path: Path) -> None:
     (shown,) = re.findall(r"^LEFT_OUT := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    eight_commits(tmp_path, with_losses=False)
+    two_commits(tmp_path)
     assert main(["report", f"--storage={tmp_path}/.benchmarks", f"--output={tmp_path / 'page.html'}"]) == 0
     parts = re.findall(r'<(?:section|div class="scroll") id="([^"]+)"', (tmp_path / "page.html").read_text())
     assert {"answer", "since1", "table-since1-counters"} == set(re.findall(r"#([\w-]+)", shown)) <= set(parts)

@@ -41,7 +41,7 @@ def with_step(effect: float, count: int = COUNT) -> list[Json]:
     return [launch(place, NOISE[place] * (1 + effect * (place >= START))) for place in range(count)]
 
 
-# Eight commits of 5 launches that have what a history can have, in a repository of their own.
+# Commits of 5 launches each in a repository of their own: eight that have what a history can have, and two.
 
 SUBJECTS = (
     "Start", "Speed up the tokenizer", "Rename a test", "Read the configuration once",
@@ -54,20 +54,29 @@ SLOWER = tuple(f"attention_{way} d64-seq1024-fp32-naive" for way in ("forward", 
 GONE, FULL = "attention_backward d16-seq256-fp32-compiled", "full_step small-ctx256-fp32-naive"
 
 
-def eight_commits(folder: Path, with_losses: bool = True) -> list[str]:
+def eight_commits(folder: Path) -> list[str]:
     """Make a repository with records of two machines in `folder`; the commits. Launches scatter by 1 %, days by 1.5 %.
 
-    The second machine has one launch of the last three commits. Without losses there are no such machine, no lost case
-    and a single slowdown.
+    The second machine has one launch of the last three commits.
     """
+    return _commits(folder, range(len(SUBJECTS)), with_losses=True)
+
+
+def two_commits(folder: Path) -> list[str]:
+    """Make the same of the commit before the step and the one with it alone, on one machine: one case is slower there,
+    and a counter of another rose."""
+    return _commits(folder, (SLOWED - 1, SLOWED), with_losses=False)
+
+
+def _commits(folder: Path, places: Sequence[int], with_losses: bool) -> list[str]:
     git(folder, "init", "-q", "-b", "main")
-    made = []
-    for place, subject in enumerate(SUBJECTS):
+    made = {}
+    for place in places:
         date = f"2030-01-{1 + place:02}T00:00:00+00:00"
-        git(folder, "commit", "-q", "--allow-empty", "-m", subject, date=date)
-        made.append(git(folder, "rev-parse", "HEAD"))
+        git(folder, "commit", "-q", "--allow-empty", "-m", SUBJECTS[place], date=date)
+        made[place] = git(folder, "rev-parse", "HEAD")
     random = np.random.default_rng(11)  # the gate names the step alone
-    for place, commit in enumerate(made):
+    for place, commit in made.items():
         day = float(np.exp(random.normal(0, 0.015)))
         for number in range(5):
             data = _launch_of_thirty(random, place, commit, day, number, with_losses)
@@ -76,19 +85,20 @@ def eight_commits(folder: Path, with_losses: bool = True) -> list[str]:
             data = _launch_of_thirty(random, place, commit, 1.4 * day, -1, with_losses)
             data["machine_info"] = machine(brand_raw="Another CPU", threads=8)
             write_record(folder / f".benchmarks/xeon-8core/{place - 4:04}_{commit[:12]}.json", data)
-    return made
+    return list(made.values())
 
 
 def _launch_of_thirty(
     random: np.random.Generator, place: int, commit: str, day: float, hour: int, with_losses: bool
 ) -> Json:  # fmt: skip
+    counted = COUNTED if with_losses else SLOWED
     models = [(phase, "small", context) for phase in ("forward", "backward", "full_step") for context in (128, 256)]
     alone = product(("forward", "backward"), (16, 64), (256, 1024), ("naive", "compiled", "sdpa"))
     cases: list[tuple[str, str, Json]] = [
         (f"test_{phase}.py::test_{phase}", f"{size}-ctx{context}-fp32-naive",
          {"phase": phase, "size": size, "context_length": context,
           "optimizer": "foreach" if phase == "full_step" else None,
-          "kernel_launches": 560 + 2 * (place >= COUNTED and (phase, context) == ("forward", 128))})
+          "kernel_launches": 560 + 2 * (place >= counted and (phase, context) == ("forward", 128))})
         for phase, size, context in models
     ]  # fmt: skip
     cases += [
