@@ -26,7 +26,7 @@ from perf_tests.records.record import FAILURES, Json
 from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
-from perf_tests.user_code.guard import UserCodeError, process_kept, torch_defaults_kept
+from perf_tests.user_code.guard import UserCodeError, forked_processes_ended, process_kept, torch_defaults_kept
 from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of, suite_model_notice
 
 LEDGER_TEST = Path(__file__).with_name("test_counters.py")
@@ -43,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Termination(), NAME)
+    ended = ExitStack()
+    ended.enter_context(forked_processes_ended())
+    config.add_cleanup(ended.close)
     typed = {name: config.getoption(name) for name in UNDER_TEST}
     if names_code(typed.values()):
         bind()

@@ -1,5 +1,6 @@
 """Runs code of the user's own: within a time, without a lasting effect on torch, its failures as one sentence."""
 
+import io
 import os
 import select
 import signal
@@ -7,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from textwrap import shorten
@@ -59,8 +60,9 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
             warnings.catch_warnings(),
             _folder_kept(),
             _defaults_kept(f"{what}: it changed", UserCodeError),
+            _forks_watched(f"{what}: a process that it forked"),
             _at_most(seconds),
-            redirect_stdout(sys.stderr),  # standard output is the verb's own, JSON for example
+            redirect_stdout(_Printed()),
         ):
             warnings.simplefilter("ignore")
             yield
@@ -75,6 +77,22 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
             raise
         text = shorten(str(error) or _place_of(error), LONGEST_TEXT, placeholder=" ...")
         raise UserCodeError(f"{what}: {type(error).__name__}: {text}") from error
+
+
+class _Printed(io.TextIOBase):
+    """Standard error, for the first that user's code prints: standard output is the verb's own, JSON for example."""
+
+    left = 2000
+    """Characters, of all blocks together: a check calls the code often."""
+
+    def write(self, text: str) -> int:
+        if shown := text[: _Printed.left]:
+            _Printed.left -= len(shown)
+            sys.stderr.write(shown if _Printed.left else f"{shown} ...\n(more that your code prints is not shown)\n")
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _place_of(error: Exception) -> str:
@@ -159,11 +177,11 @@ def _folder_kept() -> Iterator[None]:
 
 
 _came_back: tuple[int, int] | None = None
-"""The case at hand: its process, and the pipe by which a process that it forked says that it came back."""
+"""The block at hand: its process, and the pipe by which a process that it forked says that it came back."""
 
 
 def end_if_forked() -> None:
-    """End this process where the case forked it and it came back: it would run on as a second run.
+    """End this process where user's code forked it and it came back: it would run on as a second run.
 
     Called before each round too, so that it disturbs no later one.
     """
@@ -173,22 +191,95 @@ def end_if_forked() -> None:
 
 
 FORKED_SECONDS = 0.5
-"""How long one that is still there may take to come back, at the end of a case."""
+"""How long one that is still there may take to come back, and then to show whether it computes."""
+IDLE_SECONDS = 0.005
+"""CPU time meanwhile of one that waits, for the tasks of a pool for example."""
 
 
 class ForkedError(UserCodeError):
-    """A process that the case forked works on beside it."""
+    """A process that user's code forked works on beside it."""
+
+
+class _Forks:
+    """The processes forked from now on, each of which holds a pipe open."""
+
+    def __init__(self) -> None:
+        self.parent, (self.end, self.pipe) = os.getpid(), os.pipe()
+
+    def left(self) -> list[int]:
+        """Return the process IDs of those that are still there, as far as /proc tells; none to one of them."""
+        held, found = f"pipe:[{os.fstat(self.end).st_ino}]", []
+        for name in os.listdir("/proc") if os.getpid() == self.parent and os.path.isdir("/proc") else ():
+            with suppress(OSError):  # another user's, or gone meanwhile
+                files = f"/proc/{name}/fd"
+                if name.isdecimal() and any(os.readlink(f"{files}/{number}") == held for number in os.listdir(files)):
+                    found.append(int(name))
+        return [process_id for process_id in found if process_id != self.parent]
+
+
+@contextmanager
+def forked_processes_ended() -> Iterator[None]:
+    """End whatever is forked inside and still there afterwards: it would outlive the run."""
+    forks = _Forks()
+    try:
+        yield
+    finally:
+        _end(forks.left())
+        os.close(forks.end)
+        os.close(forks.pipe)
+
+
+def _end(process_ids: Iterable[int]) -> None:
+    for process_id in process_ids:
+        with suppress(OSError):
+            os.kill(process_id, signal.SIGKILL)
+
+
+@contextmanager
+def _forks_watched(what: str) -> Iterator[None]:
+    """End the processes forked inside that come back or compute on afterwards; raises ForkedError of `what` then."""
+    global _came_back
+    outer, forks, did = _came_back, _Forks(), ""
+    _came_back = (forks.parent, forks.pipe)
+    try:
+        yield
+    finally:
+        end_if_forked()
+        _came_back = outer
+        os.close(forks.pipe)
+        # Nothing waits where no forked process is left: the pipe is closed then. One that is left may be about to say.
+        if select.select([forks.end], [], [], FORKED_SECONDS)[0]:
+            did = "came back and worked on" if os.read(forks.end, 1) else ""
+        elif before := _cpu_seconds(forks.left()):
+            time.sleep(FORKED_SECONDS)
+            now = _cpu_seconds(before)
+            at_work = [one for one, seconds in now.items() if seconds - before[one] > IDLE_SECONDS]
+            _end(at_work)
+            did = "worked on" if at_work else ""
+        os.close(forks.end)
+    if did:
+        raise ForkedError(
+            f"{what} {did} beside it, so its times are not its own; let what it forks end by os._exit, or start it by "
+            "subprocess."
+        )
+
+
+def _cpu_seconds(process_ids: Iterable[int]) -> dict[int, float]:
+    found = {}
+    for process_id in process_ids:
+        with suppress(OSError):
+            found[process_id] = time.clock_gettime(~process_id << 3 | 2)  # clock_getcpuclockid(3) of a process
+    return found
 
 
 @contextmanager
 def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
     """End this process as a failure, with a sentence printed `uncaptured`, where what runs inside calls `os._exit`.
 
-    A process forked inside ends as ever, and where it comes back instead of ending itself, is ended: ForkedError.
+    A process forked inside ends as ever, and where it comes back or works on instead, is ended: ForkedError.
     Handlers of the signals that end a run, and the working folder, are put back afterwards.
     """
-    global _came_back
-    pid, end, (said, pipe) = os.getpid(), os._exit, os.pipe()
+    pid, end = os.getpid(), os._exit
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -200,26 +291,15 @@ def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = null
             print(sentence, file=sys.__stderr__, flush=True)
         end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
 
-    os._exit, _came_back = ended, (pid, pipe)
+    os._exit = ended
     try:
-        with _folder_kept():
+        with _folder_kept(), _forks_watched("A process that the case forked"):
             yield
     finally:
         os._exit = end
-        end_if_forked()
-        _came_back = None
-        os.close(pipe)
-        # Nothing waits where no forked process is left: the pipe is closed then. One that is left may be about to say.
-        came_back = bool(select.select([said], [], [], FORKED_SECONDS)[0]) and os.read(said, 1)
-        os.close(said)
         for number, handler in handlers.items():
             if main and handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
-    if came_back:
-        raise ForkedError(
-            "A process that the case forked came back and worked on beside it, so its times are not its own; let what "
-            "it forks end by os._exit, or start it by subprocess."
-        )
 
 
 @contextmanager

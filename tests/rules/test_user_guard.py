@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -124,14 +124,46 @@ def test_a_forked_process_that_comes_back_is_ended_and_costs_the_case(is_next_ro
         guard.end_if_forked()
 
 
-def test_a_process_that_a_case_started_and_left_alone_costs_nothing() -> None:
-    with guard.process_kept():
-        pid = os.fork()
-        if pid == 0:
-            time.sleep(60)
-            os._exit(0)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+@pytest.mark.parametrize("block", [guard.process_kept, lambda: guard.guarded("a model")])
+def test_a_forked_process_that_computes_on_is_ended_and_costs_the_case(
+    block: Callable[[], AbstractContextManager[None]],
+) -> None:
+    forked: list[int] = []
+
+    def case() -> None:
+        forked.append(os.fork())
+        while forked == [0]:
+            pass
+
+    with pytest.raises(guard.ForkedError, match="forked worked on beside it"), block():
+        case()
+    assert os.waitpid(forked[0], 0)[1] == signal.SIGKILL
+
+
+def test_a_process_that_a_case_started_and_left_alone_costs_nothing_and_ends_with_the_run() -> None:
+    with guard.forked_processes_ended():
+        with guard.process_kept():
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+def test_what_a_user_prints_without_end_is_shown_as_far_as_a_screen_goes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard._Printed, "left", 2000)
+    for _ in range(2):
+        with guard.guarded("a model"):
+            print("Y" * 1_500)
+    for _ in range(3):
+        with guard.guarded("a model"):
+            print("Z" * 1_000_000)
+    out, err = capsys.readouterr()
+    assert (out, err.count("Y"), err.count("Z")) == ("", 2000 - len("\n"), 0)
+    assert err.count("more that your code prints is not shown") == 1
 
 
 def test_the_working_folder_is_put_back_also_one_that_is_gone(tmp_path: Path) -> None:
