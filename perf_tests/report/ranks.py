@@ -31,10 +31,13 @@ BYTES_BY_PART = Value(
     "what each part sends",
 )
 POSITIVE = Value(lambda value: AMOUNT.is_right(value) and value > 0, "a number above 0")
+INTERVAL = Value(
+    lambda value: isinstance(value, list) and [*map(NUMBER.is_right, value)] == [True, True], "a list of two numbers"
+)
 SHARED = {
     "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
     "rank_seconds?": OrNull([Some(POSITIVE)]),
-    "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull([NUMBER]),
+    "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull(INTERVAL),
     "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
     "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
 }  # fmt: skip

@@ -1,13 +1,16 @@
 """What several ranks bring: efficiency over the row that a row is relative to, the slowest rank, what is sent."""
 
 import math
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perf_tests.phases import RefusalError
 from perf_tests.records.record import Json
-from perf_tests.report.ranks import message_lines, rank_lines, scalings
-from tests.support.synthetic import timed
+from perf_tests.report.ranks import message_lines, rank_lines, run, scalings
+from tests.support.synthetic import record, timed, write_record
 
 
 def row(name: str, rate: float, world: int = 1, parallel: str | None = "ddp", **changes: Any) -> Json:
@@ -75,6 +78,14 @@ def test_an_efficiency_above_one_and_a_part_longer_than_its_round_are_marked_as_
     assert "166.7% (!)" in lines[1]
     assert lines[-1].startswith("(!) noise")
     assert "(!)" not in "".join(rank_lines([row("two", 16.0, 2, **EXPOSED), DEVICE]))
+
+
+def test_the_verb_refuses_an_interval_without_two_ends(tmp_path: Path) -> None:
+    path = tmp_path / "0001_a.json"
+    for interval in ([], [0.1], [0.1, "0.2"], 0.1):
+        write_record(path, record([row("two", 16.0, 2, exposed_communication_interval=interval)]))
+        with pytest.raises(RefusalError, match=r"is damaged: its row\.exposed_communication_interval"):
+            run(Namespace(records=[path], json=False))
 
 
 def test_each_part_of_a_step_tells_what_it_sends_beside_its_prediction() -> None:
