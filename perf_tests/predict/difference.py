@@ -478,9 +478,9 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
 def change_line(change: Change) -> str:
     coverage = "no published pair shows such a change: how often its range holds is not known"
     if change.kind is not None:
-        coverage = "{} of {} published changes of {} lie in their range".format(
-            *CHANGES_IN_RANGE[change.kind], change.kind
-        )
+        held, of = CHANGES_IN_RANGE[change.kind]
+        where = ", all of one model on one card" if change.kind == OF_CHECKPOINTS else ""
+        coverage = f"{held} of {of} published changes of {change.kind} lie in their range{where}"
     return (
         f"predicted {duration(change.base_seconds)} at base, {duration(change.head_seconds)} at head: "
         f"{change.head_seconds / change.base_seconds:.2f} x, {change.low:.2f} to {change.high:.2f} x "
