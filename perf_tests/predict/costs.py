@@ -20,6 +20,7 @@ from perf_tests.hardware.torch_private import operator
 
 MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
 """The place of the left factor among the arguments."""
+BATCHED_PRODUCTS = ("aten.bmm", "aten.baddbmm")
 
 
 FUSED_ATTENTION = {

@@ -6,7 +6,7 @@ else the one that answers for an operation of the same stack; else a changed one
 own."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -26,6 +26,7 @@ from perf_tests.hardware.limits import (
     elapsed_seconds,
     predicted_time,
 )
+from perf_tests.predict.costs import BATCHED_PRODUCTS, FUSED_ATTENTION
 from perf_tests.predict.operations import FakeRound, Operation, Place, SideToRun, run_side
 from perf_tests.predict.screens import gb
 from perf_tests.predict.step import counted
@@ -108,6 +109,8 @@ class Change:
     head_seconds: float
     low: float
     high: float
+    kind: str | None = None
+    """The published kind that it is of; None for any other, whose range is held to nothing."""
 
 
 @dataclass(frozen=True)
@@ -367,9 +370,16 @@ def parts_of_program(operations: Iterable[Operation]) -> list[Part]:
 OF_ITS_OWN = (0.85, 1.25)
 """Multiples of the predicted time of what only one side issues; what both issue is off by one factor on both."""
 
-CHANGES_IN_RANGE = (88, 99)
-"""How many of how many published pairs, fp32 against 16 bits and TF32, lie in the range; `python -m claims
-changes-left-out` counts them."""
+OF_PRECISION, OF_ATTENTION, OF_CHECKPOINTS = "precision", "attention", "checkpoints"
+CHANGES_IN_RANGE = {OF_PRECISION: (88, 99), OF_ATTENTION: (34, 40), OF_CHECKPOINTS: (82, 83)}
+"""Counts by kind of change: how many of how many published pairs lie in the range, fp32 against 16 bits and TF32, naive
+against fused attention, and without against with checkpoints; printed by `python -m claims changes-left-out`."""
+
+
+RECOMPUTED_LAUNCHES = 2.0
+"""Launches of a forward pass that take the host as long as a kernel that a checkpoint runs again: itself and the hooks,
+in Python, of what autograd saves of it, twice. They took 11 to 21 us a kernel on one CPU, where a fast host launches
+one of a forward pass in 18."""
 
 
 def predicted_change(base: Sequence[Part], head: Sequence[Part], ceilings: Ceilings) -> Change:
@@ -378,13 +388,17 @@ def predicted_change(base: Sequence[Part], head: Sequence[Part], ceilings: Ceili
     Over hosts from fast to typical, over the time that a device takes for what both issue, and over the time of what
     one issues alone, on either side.
     """
-    of_kind = [{part.kind: part for part in parts} for parts in (base, head)]
+    sides = [{part.kind: counted(part.kernels) for part in parts} for parts in (base, head)]
+    kind_of_all = kind_of_change(*sides)
     works = []
     """By kind of launches, and side: host and device seconds of what both issue, then of what it alone issues."""
     for kind in dict.fromkeys(part.kind for part in (*base, *head)):
-        counts = [counted(parts[kind].kernels) if kind in parts else Counter() for parts in of_kind]
+        counts = [side.get(kind, Counter[KernelGroup]()) for side in sides]
         both = counts[0] & counts[1]
-        works.append([[*_seconds(both, kind, ceilings), *_seconds(one - both, kind, ceilings)] for one in counts])
+        is_recomputed = kind == BACKWARD and kind_of_all == OF_CHECKPOINTS
+        works.append([
+            [*_seconds(both, kind, ceilings), *_seconds(one - both, kind, ceilings, is_recomputed)] for one in counts
+        ])  # fmt: skip
 
     def seconds(side: int, host: float, device: float, own: float) -> float:
         pairs = [
@@ -399,14 +413,44 @@ def predicted_change(base: Sequence[Part], head: Sequence[Part], ceilings: Ceili
         for host, device in product((1 / spread, 1.0, spread), (DEVICE_RANGE[0], 1.0, DEVICE_RANGE[1]))
         for of_base, of_head in product(OF_ITS_OWN, OF_ITS_OWN)
     ]
-    return Change(seconds(0, 1.0, 1.0, 1.0), seconds(1, 1.0, 1.0, 1.0), min(ratios), max(ratios))
+    return Change(seconds(0, 1.0, 1.0, 1.0), seconds(1, 1.0, 1.0, 1.0), min(ratios), max(ratios), kind_of_all)
 
 
-def _seconds(kernels: Counter[KernelGroup], kind: str, ceilings: Ceilings) -> tuple[float, float]:
+def kind_of_change(base: Mapping[str, Counter[KernelGroup]], head: Mapping[str, Counter[KernelGroup]]) -> str | None:
+    """The one published kind that explains what differs, by the kernels of each part; None for another or for two.
+
+    A precision shows in the rates of products that are otherwise the same, fused attention on one side beside the same
+    products of layers, which are not batched, and a checkpoint in kernels of the forward pass in the backward pass.
+    """
+    sides = base, head
+    products = [
+        [(kind, kernel, calls) for kind, part in side.items() for kernel, calls in part.items() if kernel.summed]
+        for side in sides
+    ]
+    rates, layers, work = [], [], []
+    for side in products:
+        rates.append({kernel.rate for _, kernel, _ in side})
+        layers.append({product for product in side if product[1].name not in BATCHED_PRODUCTS})
+        work.append(sum((Counter({(kind, one.flops, one.summed): calls}) for kind, one, calls in side), Counter()))
+    fused = [any(kernel.name in FUSED_ATTENTION for part in side.values() for kernel in part) for side in sides]
+    backward = [side.get(BACKWARD, Counter[KernelGroup]()) for side in sides]
+    ahead = [{kind: part for kind, part in side.items() if kind != BACKWARD} for side in sides]
+    again = (backward[0] - backward[1]) | (backward[1] - backward[0])
+    if rates[0] != rates[1]:
+        return OF_PRECISION if work[0] == work[1] and fused[0] == fused[1] else None
+    if fused[0] != fused[1]:
+        return OF_ATTENTION if layers[0] == layers[1] else None
+    is_recomputed = again and ahead[0] == ahead[1] and again.keys() <= base.get(FORWARD, {}).keys()
+    return OF_CHECKPOINTS if is_recomputed else None
+
+
+def _seconds(
+    kernels: Counter[KernelGroup], kind: str, ceilings: Ceilings, is_recomputed: bool = False
+) -> tuple[float, float]:
     """Seconds of the host and of the device for so many calls."""
     groups = [replace(kernel, calls=calls) for kernel, calls in kernels.items()]
-    time = predicted_time([Part(kernels.total(), groups, kind)], ceilings)
-    return time.launching_seconds, time.kernel_seconds
+    time = predicted_time([Part(kernels.total(), groups, FORWARD if is_recomputed else kind)], ceilings)
+    return time.launching_seconds * (RECOMPUTED_LAUNCHES if is_recomputed else 1), time.kernel_seconds
 
 
 # As text for a terminal, for a sentence under a verdict, and as JSON.
@@ -432,11 +476,15 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
 
 
 def change_line(change: Change) -> str:
-    held, of = CHANGES_IN_RANGE
+    coverage = "no published pair shows such a change: how often its range holds is not known"
+    if change.kind is not None:
+        held, of = CHANGES_IN_RANGE[change.kind]
+        where = ", all of one model on one card" if change.kind == OF_CHECKPOINTS else ""
+        coverage = f"{held} of {of} published changes of {change.kind} lie in their range{where}"
     return (
         f"predicted {duration(change.base_seconds)} at base, {duration(change.head_seconds)} at head: "
         f"{change.head_seconds / change.base_seconds:.2f} x, {change.low:.2f} to {change.high:.2f} x "
-        f"(of {of} published pairs {held} lie in their range)"
+        f"({coverage})"
     )
 
 

@@ -1,16 +1,26 @@
 """A few published cells, so that the claims over all of them cannot rot, and how they are told apart."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
 import pytest
 
-from claims.predicted_times import REFERENCE_IN_RANGE, published_attention
+from claims.predicted_times import (
+    E2E,
+    REFERENCE_IN_RANGE,
+    SHIPPED,
+    changes_of_precision,
+    everything,
+    published_attention,
+    published_changes,
+)
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
 from perf_tests.predict import published
+from perf_tests.predict.difference import CHANGES_IN_RANGE, OF_CHECKPOINTS
 from perf_tests.predict.published import PublishedPeak, predicted_bytes, published_peaks, whole_block_bytes
 from perf_tests.records.published import published_rows
 from tests.support import published_memory as memory
@@ -141,3 +151,34 @@ def test_the_page_says_how_often_ranges_hold_by_class_and_of_models_that_launch_
     for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
         held, of = REFERENCE_IN_RANGE[bound]
         assert f"{held} of {of} {words}" in " ".join(page("predict").split())
+
+
+def test_every_published_change_is_compared_or_left_out_with_a_reason() -> None:
+    found, left_out = published_changes()
+    assert len(found) + left_out.total() == len(published_rows("changes.csv"))
+    kinds = Counter(pair.kind for pair in [*found, *changes_of_precision(everything(published_rows(E2E))[0])])
+    assert kinds == {kind: of for kind, (_, of) in CHANGES_IN_RANGE.items()}
+    for pair in found:
+        assert (pair.head.seconds > pair.base.seconds) is (pair.kind == OF_CHECKPOINTS)
+        assert pair.peak_bytes[1] < 1.01 * pair.peak_bytes[0]
+
+
+CHANGES = [("#31031", 1, 512, "sdpa"), ("#33298", 4, 512, "sdpa"), ("ed7371b4", 1, 1024, "block")]
+"""Source, batch, context and head of a pair."""
+
+
+@pytest.mark.parametrize("source, batch, context, head", CHANGES)
+def test_a_published_change_lies_in_its_range_and_is_told_by_its_kernels(
+    source: str, batch: int, context: int, head: str
+) -> None:
+    (pair,) = (
+        one
+        for one in published_changes()[0]
+        if source in one.base.source and one.settings(one.kind)[1] == head
+        and (one.base.case.batch_size, one.base.case.context_length) == (batch, context)
+    )  # fmt: skip
+    change = pair.predicted(SHIPPED)
+    assert change.kind == pair.kind
+    assert pair.is_in(change)
+    assert change.high / change.low < 2
+    assert pair.predicted_fall() == pytest.approx(1, abs=0.005) or pair.kind != OF_CHECKPOINTS

@@ -7,6 +7,7 @@ suite's own model and real repositories.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -218,6 +219,33 @@ def test_the_range_of_a_change_is_a_point_without_one_and_holds_the_prediction_o
     assert (same.low, same.high) == (1.0, 1.0)
     change = differences.predicted_change(base, head, CEILINGS)
     assert change.low < change.head_seconds / change.base_seconds < change.high < 1.0
+
+
+STEP = language_model_case(phase="full_step", optimizer="foreach", device="cuda")
+KINDS = [
+    ({"precision": "bf16"}, differences.OF_PRECISION), ({"attention": "sdpa"}, differences.OF_ATTENTION),
+    ({"checkpoint": "block"}, differences.OF_CHECKPOINTS), ({"checkpoint": "attention"}, differences.OF_CHECKPOINTS),
+    ({"attention": "sdpa", "precision": "bf16"}, None), ({"attention": "sdpa", "checkpoint": "block"}, None),
+    ({"precision": "bf16", "checkpoint": "block"}, None),
+    ({"checkpoint": "block", "optimizer": "fused"}, None), ({"optimizer": "loop"}, None), ({"batch_size": 3}, None),
+    ({}, None),
+]  # fmt: skip
+"""What is changed of a step, and the published kind that this alone is of."""
+
+
+@pytest.mark.parametrize("changed, kind", KINDS)
+def test_a_change_is_said_to_be_covered_by_published_ones_of_its_kind_alone(
+    changed: dict[str, Any], kind: str | None
+) -> None:
+    ceilings = replace(CEILINGS, matmul_flops_per_second={"fp32": 1e11, "tf32": 1e11, "bf16": 2e11})
+    sides = [differences.parts_of_program(fake_round(one).operations) for one in (STEP, replace(STEP, **changed))]
+    for base, head in (sides, sides[::-1]):
+        change = differences.predicted_change(base, head, ceilings)
+        assert change.kind == kind
+        said = differences.change_line(change).partition("(")[2]
+        counts = "{} of {}".format(*differences.CHANGES_IN_RANGE[kind]) if kind else "no published pair shows"
+        assert said.startswith(counts)
+        assert kind is None or f"published changes of {kind} " in said
 
 
 CASES: list[Case] = [
