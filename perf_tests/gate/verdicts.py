@@ -234,7 +234,7 @@ class GateResult:
     uncounted: tuple[Uncounted, ...] = ()
     """Cases whose exact counters are not compared."""
     minutes_needed: float | None = None
-    """Minutes of a whole run that would decide every undecided case, if the estimates are right."""
+    """Minutes of a run that would decide every undecided case, if the estimates are right, or of the longest one."""
 
     @property
     def exit_code(self) -> int:
@@ -317,13 +317,13 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
 def _minutes_needed(samples: GateSamples, cases: Sequence[CaseResult], rules: Rules) -> float | None:
     """Return the minutes that stage 1 and the fresh pairs of the undecided cases take; None without such a case.
 
-    A case without an estimate is taken to need as many fresh pairs as a run measures at most, and a run without a
-    launch pair to have spent its minutes on half of one.
+    A run measures no more fresh pairs than its last look has, and a case without an estimate is taken to need all. A
+    run without a launch pair is taken to have spent its minutes on half of one.
     """
     undecided = [row for row in cases if row.verdict == Verdict.UNDECIDED]
     screening, fresh = ([time.seconds for time in samples.of(PairTime) if time.stage == stage] for stage in (1, 2))
     each = median(screening or [120 * (finite(samples.header["settings"].get("minutes")) or 1.0)])
-    pairs = [row.launches_needed or (MOST_NEEDED if row.effect else rules.confirm_looks[-1]) for row in undecided]
+    pairs = [min(row.launches_needed or math.inf, rules.confirm_looks[-1]) for row in undecided]
     return (rules.screen_pairs * each + max(pairs) * median(fresh or [each])) / 60 if pairs else None
 
 

@@ -221,14 +221,20 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
             is_above = header and row.effect.low > rules.margin
             said = f"{case_name(row.id)}: {f'it needs confirmation by {fresh}{launches}' if is_above else open_still}"
         sentences = [f"{Verdict.UNDECIDED}: {said}."]
-    if undecided and header:
-        minutes = result.minutes_needed if isinstance(result, GateResult) else None
-        how = "Alone" if len(undecided) == 1 else "One alone"
-        if minutes is not None:
-            of_all = "" if how == "Alone" else f": --gate-minutes {math.ceil(minutes)}"
-            sentences[-1] += f" Deciding takes about {how_many(math.ceil(minutes), 'minute')}{of_all}."
-        sentences[-1] += f" {how}: {reproduce_command(undecided[0].id, header, minutes)}"
+    if undecided and isinstance(result, GateResult):
+        sentences[-1] += f" {deciding_takes(result, rules).capitalize()}. {'One a' if undecided[1:] else 'A'}lone: "
+        sentences[-1] += reproduce_command(undecided[0].id, header, result.minutes_needed)
     return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
+
+
+def deciding_takes(result: GateResult, rules: Rules) -> str:
+    """Return how long a run that decides the undecided cases takes; where none is long enough, that and what helps."""
+    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
+    minutes, most = math.ceil(result.minutes_needed or 0), rules.confirm_looks[-1]
+    more, helps = "", ""
+    if any(row.effect is not None and (row.launches_needed or math.inf) > most for row in undecided):
+        more, helps = f"more than the {most} fresh launch pairs of the longest run, ", "; a quieter machine needs fewer"
+    return f"deciding takes {more}about {how_many(minutes, 'minute')}: --gate-minutes {minutes}{helps}"
 
 
 def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:

@@ -17,7 +17,7 @@ from claims.gate import FILE, KEPT, Trial, trials_under
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
 from perf_tests.gate.statistics import decide_clock, pair_values
-from perf_tests.gate.verdicts import MOST_NEEDED, Verdict, conclude
+from perf_tests.gate.verdicts import Verdict, conclude
 from tests.support.documents import EVIDENCE, README, block, indented
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import recorded_values, relabelled
@@ -92,16 +92,21 @@ def test_the_page_shows_the_one_false_alarm_as_its_samples_give_it(capsys: pytes
 
 
 def test_an_undecided_case_says_the_minutes_of_a_run_that_decides_it() -> None:
-    """Stage 1 and as many fresh pairs as it needs, at what a pair of each stage took."""
+    """Stage 1 and as many fresh pairs as it needs and a run may measure, at what a pair of each stage took."""
     samples = read_samples(KEPT / "alarm.jsonl.xz")
     rules = rules_from_settings(samples.header["settings"])
     assert conclude(samples, rules).minutes_needed is None
-    found = conclude(samples, replace(rules, alpha=1e-9, margin=0.0, matters=1e-6, first_look=None))
-    undecided = [row for row in found.cases if row.verdict == Verdict.UNDECIDED]
-    assert all(row.effect is not None for row in undecided)
-    needed = max(row.launches_needed or MOST_NEEDED for row in undecided)
     screening, fresh = ([time.seconds for time in samples.of(PairTime) if time.stage == stage] for stage in (1, 2))
-    assert found.minutes_needed == pytest.approx((rules.screen_pairs * median(screening) + needed * median(fresh)) / 60)
+    most, is_within = rules.confirm_looks[-1], []
+    for alpha in (1e-9, 1e-3):
+        found = conclude(samples, replace(rules, alpha=alpha, margin=0.0, matters=1e-6, first_look=None))
+        undecided = [row for row in found.cases if row.verdict == Verdict.UNDECIDED]
+        assert all(row.effect is not None for row in undecided)
+        needed = max(row.launches_needed or math.inf for row in undecided)
+        seconds = rules.screen_pairs * median(screening) + min(needed, most) * median(fresh)
+        assert found.minutes_needed == pytest.approx(seconds / 60)
+        is_within.append(needed <= most)
+    assert is_within == [False, True]
 
 
 OF_NO_PROOF = b'{"kind": "gate-trial", "format_version": 2}'
