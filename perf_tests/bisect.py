@@ -314,8 +314,7 @@ MOST_LETTERS = 60
 def progress_line(judged: Judged) -> str:
     effect, interval, pairs = judged.figures
     figures = f", {effect} ({interval})" if judged.effect is not None else ""
-    reason = f": {judged.reason}" if judged.reason else ""
-    return printable(f"{judged.commit[:12]} {judged.state}{figures}, {pairs}{reason}")
+    return printable(f"{judged.commit[:12]} {judged.state}{figures}, {pairs}{judged.reason and ': '}{judged.reason}")
 
 
 def found_lines(found: Found, asked: Asked) -> list[str]:

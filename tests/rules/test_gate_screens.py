@@ -43,7 +43,7 @@ GONE = [
     replace(case(Verdict.GONE, 1, **UNTIMED, explanation="head does not have it: model/ lost\nit")),
     replace(case(Verdict.GONE, 2, **UNTIMED, explanation="head does not have it: a * b"), id=NASTY),
 ]
-NOISY = case(Verdict.UNDECIDED, 3, effect=Effect(0.03, -0.1, 0.2, 36), launches_needed=41)
+NOISY = case(Verdict.UNDECIDED, 3, effect=Effect(0.03, -0.1, 0.2, 36), launches_needed=41, minutes_needed=4.2)
 CASES = [*OK, NOISY, case(Verdict.SLOWER), *GONE]
 EXACT = [counted(0, "saved_bytes", 1000, 1100), counted(0, "kernel_launches", 7, 7)]
 
@@ -127,9 +127,9 @@ UNDECIDED: list[tuple[list[CaseResult], list[str]]] = [
     ([replace(NOISY, launches_needed=36)], [" excluded. Deciding takes about 34 minutes: --gate-minutes 34. Alone"]),
     ([replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6), launches_needed=None)],
      ["fp32-naive: it needs confirmation by fresh launch pairs.", "a quieter machine needs fewer. "]),
-    ([replace(NOISY, effect=None)], ["too few launch pairs. Deciding takes about 34 minutes"]),
+    ([replace(NOISY, effect=None)], ["too few launch pairs. Deciding takes at most about 34 minutes"]),
     ([NOISY, replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6))],
-     ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%", "their rows say"]),
+     ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%", "; column needed: "]),
     ([replace(NOISY, effect=None)] * 3, ["of 3 cases", "too few launch pairs to say how many would decide"]),
 ]  # fmt: skip
 
@@ -143,7 +143,7 @@ def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(number: 
     assert [word for word in words if word not in sentence] == []
     assert "about 34 minutes: --gate-minutes 34" in sentence
     _, _, command = sentence.partition(" One alone: pytest " if rows[1:] else ". Alone: pytest ")
-    assert command == f"'{ID.format(3)}' --size tiny --against main --gate-minutes 34"
+    assert command == f"'{ID.format(3)}' --size tiny --against main --gate-minutes 5"
     assert verdict_sentence(passed) == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
 
 
