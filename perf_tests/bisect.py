@@ -33,6 +33,7 @@ from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE, InterruptedByUs
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, printable, table
 from perf_tests.records.record import Json, how_many
+from perf_tests.report.gate_screens import deciding_takes
 from perf_tests.user_code.named import SUITE, UNDER_TEST, Repository, repository_of
 
 State = Literal["slower", "not slower", "undecided", "absent", "stopped"]
@@ -246,13 +247,14 @@ class Judge:
         against = f"--against={base or self.good}"
         ended, printed = self._pytest(against, f"--gate-minutes={minutes:g}", f"--benchmark-storage=file://{storage}")
         for written in sorted((storage / "gate").glob("*.jsonl"))[-1:]:
-            result, *_ = judge(written)
+            result, _, rules = judge(written)
             if result.verdict == RunVerdict.INTERRUPTED:  # it was ended before its verdict
                 continue
             (row,) = result.cases
             unclear = result.verdict in (RunVerdict.CONTAMINATED, RunVerdict.INCOMPARABLE)
             state: State = "undecided" if unclear else STATES.get(row.verdict, "absent")
-            found = Judged(commit, "", state, result.reason or row.explanation, launch_pairs=sum(result.pairs))
+            reason = result.reason or (deciding_takes(result, rules) if state == "undecided" else row.explanation)
+            found = Judged(commit, "", state, reason, launch_pairs=sum(result.pairs))
             if row.effect is None:
                 return found
             return replace(found, effect=row.effect.effect, low=row.effect.low, high=row.effect.high, clock=row.clock)
@@ -312,8 +314,7 @@ MOST_LETTERS = 60
 def progress_line(judged: Judged) -> str:
     effect, interval, pairs = judged.figures
     figures = f", {effect} ({interval})" if judged.effect is not None else ""
-    reason = f": {judged.reason}" if judged.reason else ""
-    return printable(f"{judged.commit[:12]} {judged.state}{figures}, {pairs}{reason}")
+    return printable(f"{judged.commit[:12]} {judged.state}{figures}, {pairs}{judged.reason and ': '}{judged.reason}")
 
 
 def found_lines(found: Found, asked: Asked) -> list[str]:
@@ -335,7 +336,7 @@ def sentence(found: Found, asked: Asked) -> str:
         return {
             "not slower": f"{bad} is not slower than GOOD {good} in {case}: {figures}; there is nothing to search.",
             "undecided": f"{bad} is neither shown to be slower than GOOD {good} in {case} nor shown to be as fast: "
-            f"{figures}; give it more --gate-minutes.",
+            f"{figures}; {first.reason}.",
             "absent": f"{bad} or GOOD {good} has no timing of {case}: {first.reason}.",
         }[first.state]
     if len(found.suspects) > 1:
@@ -351,14 +352,7 @@ def sentence(found: Found, asked: Asked) -> str:
 
 
 def found_json(found: Found, asked: Asked) -> Json:
-    return {
-        "case": asked.case,
-        "good": asdict(found.good),
-        "bad": asdict(found.bad),
-        "suspects": found.suspects,
-        "steps": [asdict(step) for step in found.steps],
-        "sentence": sentence(found, asked),
-    }
+    return {"case": asked.case, **asdict(found), "sentence": sentence(found, asked)}
 
 
 # The verb.

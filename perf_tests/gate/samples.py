@@ -274,6 +274,8 @@ class PairTime(Event, event="pair"):
     stage: Stage
     pair: Count
     seconds: Duration
+    launch_seconds: Annotated[float | None, lambda value: value is None or _is_number(value), "a number or null"] = None
+    """What of it does not depend on the cases; null in older samples."""
 
 
 class LeftOut(Event, event="left_out"):

@@ -147,8 +147,8 @@ def replay_stages(samples: GateSamples, rules: Rules) -> StageHistory:
     screening = screening_of(samples, rules)
     screened, guard, pairs = screening.screened, screening.guard, samples.pairs(2)
     by_clock: dict[Clock, Floats] = {clock: pair_values(samples, 2, pairs, clock) for clock in get_args(Clock)}
-    state = confirmed_so_far(screened, screening.slower_early)
     nothing = np.zeros(len(screening.cases), dtype=bool)
+    state = Confirmed(screening.slower_early, nothing, nothing)
     slower, slower_by_wall = nothing, nothing
     used, taken = np.full(len(screening.cases), len(pairs)), list[InterimState]()
 
@@ -281,27 +281,20 @@ SIGN_FLIP_ALLOWANCE = 5
 """The exact test must agree at this multiple of the level; it catches values far from a t distribution."""
 
 
-def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) -> Screened:
-    """Stage 1 on pair values (..., cases, pairs); what its looks have `decided` is no candidate."""
+def screen_values(values: Floats, rules: Rules) -> Screened:
+    """Stage 1 on pair values (..., cases, pairs)."""
     plain = estimate(values)
     prior = fit_prior(plain)
     found = moderated(plain, prior)
     slower = seems_slower(found, rules)
     faster = found.faster_p_values(0.0) < rules.faster_screen_level
     unclear = ~(found.upper_limits(rules.clearing_level / 2) < rules.log_matters) & (found.count > 0)
-    screened = Screened(found, prior, slower, faster, unclear & ~slower)
-    return screened if decided is None else screened.without(decided)
+    return Screened(found, prior, slower, faster, unclear & ~slower)
 
 
 def seems_slower(found: Estimate, rules: Rules) -> Flags:
     """Whether it is enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
     return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > math.log1p(rules.screen_above))
-
-
-def confirmed_so_far(screened: Screened, slower: Flags | None = None) -> Confirmed:
-    """The state before the first look of stage 2, with what those of stage 1 called SLOWER."""
-    nothing = np.zeros(screened.candidates.shape, dtype=bool)
-    return Confirmed(nothing if slower is None else slower, nothing, nothing)
 
 
 def confirm_values(

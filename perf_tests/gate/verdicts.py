@@ -142,6 +142,9 @@ class CaseResult:
     """What each clock says of a SLOWER case whose interval lies above the margin. The row is of the first."""
     why_measured: str = ""
     """Why its program was not shown to be the same on both sides; empty where that was not asked."""
+    minutes_needed: float | None = None
+    """Minutes of a run on this undecided case alone that would decide it, if the estimate is right, or of the longest
+    one."""
 
     @property
     def is_failure(self) -> bool:
@@ -234,7 +237,7 @@ class GateResult:
     uncounted: tuple[Uncounted, ...] = ()
     """Cases whose exact counters are not compared."""
     minutes_needed: float | None = None
-    """Minutes of a whole run that would decide every undecided case, if the estimates are right."""
+    """Minutes of a run that would decide every undecided case, if the estimates are right, or of the longest one."""
 
     @property
     def exit_code(self) -> int:
@@ -277,6 +280,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     accepted = [acceptance(entry) for entry in samples.header.get("accepted", [])]
     history = replay_stages(samples, rules)
     cases = case_results(samples, history, rules, accepted)
+    cases = [replace(row, minutes_needed=_minutes_needed(samples, [row], rules)) for row in cases]
     two_builds = "build" in samples.header["base"]
     exact = [exact_result(finding, accepted, two_builds) for finding in samples.of(ExactFinding)]
     clock = history.screening.clock
@@ -314,17 +318,25 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     )
 
 
-def _minutes_needed(samples: GateSamples, cases: Sequence[CaseResult], rules: Rules) -> float | None:
-    """Return the minutes that stage 1 and the fresh pairs of the undecided cases take; None without such a case.
+def _minutes_needed(samples: GateSamples, rows: Sequence[CaseResult], rules: Rules) -> float | None:
+    """Return the minutes of a run on the cases of `rows` that decides the undecided ones; None without such a case.
 
-    A case without an estimate is taken to need as many fresh pairs as a run measures at most, and a run without a
-    launch pair to have spent its minutes on half of one.
+    It takes stage 1 and fresh pairs of these: no more than the last look has, and all for a case without an estimate.
+    A pair takes its launch and the same for each case. A run without a pair is taken to have ended in half of one.
     """
-    undecided = [row for row in cases if row.verdict == Verdict.UNDECIDED]
-    screening, fresh = ([time.seconds for time in samples.of(PairTime) if time.stage == stage] for stage in (1, 2))
-    each = median(screening or [120 * (finite(samples.header["settings"].get("minutes")) or 1.0)])
-    pairs = [row.launches_needed or (MOST_NEEDED if row.effect else rules.confirm_looks[-1]) for row in undecided]
-    return (rules.screen_pairs * each + max(pairs) * median(fresh or [each])) / 60 if pairs else None
+    undecided = [row for row in rows if row.verdict == Verdict.UNDECIDED]
+    screening = [one for one in samples.of(PairTime) if one.stage == 1]
+    cases = Counter(line.pair for line in samples.measurements)
+    # Where older samples lack the launch's part, every pair is taken to be as long.
+    launches = [one.seconds if one.launch_seconds is None else one.launch_seconds for one in screening]
+    launch = median(launches or [120 * (finite(samples.header["settings"].get("minutes")) or 1.0)])
+    beside = [(one.seconds - part) / max(1, cases[one.pair]) for one, part in zip(screening, launches, strict=True)]
+
+    def pair_seconds(measured: Sequence[CaseResult]) -> float:
+        return launch + median(beside or [0.0]) * sum(row.verdict != Verdict.SAME for row in measured)
+
+    pairs = [min(row.launches_needed or math.inf, rules.confirm_looks[-1]) for row in undecided]
+    return (rules.screen_pairs * pair_seconds(rows) + max(pairs) * pair_seconds(undecided)) / 60 if pairs else None
 
 
 def contamination(samples: GateSamples, rules: Rules) -> str:

@@ -285,8 +285,8 @@ class Measuring:
     _sentinels: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
     _workers: dict[Side, WorkerProcess] = field(default_factory=dict)
 
-    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> float:
-        """Measure each case of `groups` in one launch pair; its seconds. Raises UnmeasurableError and OSError."""
+    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
+        """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
         self._pair, self.last_stage, self._at_hand, self._sentinels = pair, stage, None, {}
         self._cases = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
@@ -304,10 +304,9 @@ class Measuring:
         for (name, side), times in self._sentinels.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
-        self.samples_file.append(PairTime(stage, pair, seconds).to_line())
         of_cases = sum(self.case_seconds.get(case, 0.0) for case in self._cases)
         self.launch_seconds = max(0.0, seconds - self.once_seconds - of_cases)
-        return seconds
+        self.samples_file.append(PairTime(stage, pair, seconds, self.launch_seconds).to_line())
 
     def expected_seconds(self, stage: int, cases: Sequence[str]) -> float:
         """How long a launch pair of these cases takes; stage 2 measures more rounds than they took in stage 1."""

@@ -87,9 +87,9 @@ def markdown(result: Result, header: Json, rules: Rules) -> str:
     parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
     everything = pipe_table(*verdict_table(result, header))
+    conditions = [*_uncounted_sentences(result), *condition_lines(result, header, rules)]
     if isinstance(result, RecordedResult):
-        conditions = [in_markdown(line) for line in condition_lines(result, header, rules)]
-        return "\n".join([*parts, "", *everything, "", *conditions]) + "\n"
+        return "\n".join([*parts, "", *everything, "", *map(in_markdown, conditions)]) + "\n"
     rose = {row.id for row in result.exact if row.is_failure}
     if loud := [row for row in result.cases if row.verdict not in QUIET or row.id in rose]:
         parts += ["", *pipe_table(*verdict_table(replace(result, cases=loud), header)), ""]
@@ -106,7 +106,6 @@ def markdown(result: Result, header: Json, rules: Rules) -> str:
         parts += _folded(summary, pipe_table(EXACT_HEADER, rows))
     elif result.exact:
         parts += [f"{summary}.", ""]
-    conditions = [*_uncounted_sentences(result), *condition_lines(result, header, rules)]
     return "\n".join(parts + [in_markdown(line) + "  " for line in conditions]) + "\n"
 
 
@@ -145,9 +144,7 @@ def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[st
     rows = []
     for row in ordered:
         clock = DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}"
-        found = [DASH] * 3
-        if effect := row.effect:
-            found = [f"{effect.effect:+.1%}", _interval(effect), str(effect.pairs)]
+        found = [f"{shown.effect:+.1%}", _interval(shown), str(shown.pairs)] if (shown := row.effect) else [DASH] * 3
         seconds = duration(row.base_seconds), duration(row.head_seconds)
         verdict = f"{_verdict(row)}{f', {Verdict.MORE}' if row.id in rose else ''}"
         rows.append([case_name(row.id), verdict, clock, *seconds, *found])
@@ -211,7 +208,7 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
         if len(undecided) > 1:
             above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
             higher = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
-            needed = f"their rows say how many {fresh}{launches} would decide, if the estimate is right"
+            needed = f"column needed: {fresh}{launches} that would decide, if the estimate is right"
             if all(row.effect is None for row in undecided):
                 needed = f"too few {launches} to say how many would decide"
             said = f"of {len(undecided)} cases {open_still}{higher}; {needed}"
@@ -221,14 +218,20 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
             is_above = header and row.effect.low > rules.margin
             said = f"{case_name(row.id)}: {f'it needs confirmation by {fresh}{launches}' if is_above else open_still}"
         sentences = [f"{Verdict.UNDECIDED}: {said}."]
-    if undecided and header:
-        minutes = result.minutes_needed if isinstance(result, GateResult) else None
-        how = "Alone" if len(undecided) == 1 else "One alone"
-        if minutes is not None:
-            of_all = "" if how == "Alone" else f": --gate-minutes {math.ceil(minutes)}"
-            sentences[-1] += f" Deciding takes about {how_many(math.ceil(minutes), 'minute')}{of_all}."
-        sentences[-1] += f" {how}: {reproduce_command(undecided[0].id, header, minutes)}"
+    if undecided and isinstance(result, GateResult):
+        sentences[-1] += f" {deciding_takes(result, rules).capitalize()}. {'One a' if undecided[1:] else 'A'}lone: "
+        sentences[-1] += reproduce_command(undecided[0].id, header, undecided[0].minutes_needed)
     return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
+
+
+def deciding_takes(result: GateResult, rules: Rules) -> str:
+    """Return how long a run that decides the undecided cases takes; where none is long enough, that and what helps."""
+    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
+    minutes, most = math.ceil(result.minutes_needed or 0), rules.confirm_looks[-1]
+    more, helps = "at most " if any(row.effect is None for row in undecided) else "", ""
+    if any(row.effect is not None and (row.launches_needed or math.inf) > most for row in undecided):
+        more, helps = f"more than the {most} fresh launch pairs of the longest run, ", "; a quieter machine needs fewer"
+    return f"deciding takes {more}about {how_many(minutes, 'minute')}: --gate-minutes {minutes}{helps}"
 
 
 def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:

@@ -21,7 +21,7 @@ EVENTS: list[Json] = [
     {"event": "sentinel", "stage": 1, "pair": 0, "name": "matmul", "side": "base", "seconds": [0.1]},
     {"event": "exact", "case": "a", "counter": "saved_bytes", "old": 1, "new": 2},
     {"event": "uncounted", "case": "a", "side": "base", "reason": "it is compiled"},
-    {"event": "pair", "stage": 1, "pair": 0, "seconds": 2.5},
+    {"event": "pair", "stage": 1, "pair": 0, "seconds": 2.5, "launch_seconds": 1.5},
     {"event": "left_out", "case": "a"},
     {"event": "relaunch", "pair": 0, "case": None, "side": None, "reason": None},
     {"event": "incomparable", "reason": "two builds"},
@@ -84,7 +84,9 @@ DAMAGED: list[tuple[Json | None, str]] = [
     ({**EVENTS[0], "outcome": "tired"}, "'outcome' is 'tired'"),
     ({**EVENTS[1], "seconds": [-1]}, "'seconds' is [-1], not a list of durations"),
     ({**EVENTS[1], "seconds": []}, "not a list of durations"), ({**EVENTS[2], "old": "1"}, "is '1', not a number"),
-    ({**EVENTS[4], "seconds": 0}, "'seconds' is 0, not a duration"), ({**EVENTS[8], "reason": "bored"}, "'bored'"),
+    ({**EVENTS[4], "seconds": 0}, "'seconds' is 0, not a duration"),
+    ({**EVENTS[4], "launch_seconds": "1"}, "'launch_seconds' is '1', not a number or null"),
+    ({**EVENTS[8], "reason": "bored"}, "'bored'"),
     (None, "it is not an object"),
 ]  # fmt: skip
 

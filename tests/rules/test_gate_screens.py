@@ -43,7 +43,7 @@ GONE = [
     replace(case(Verdict.GONE, 1, **UNTIMED, explanation="head does not have it: model/ lost\nit")),
     replace(case(Verdict.GONE, 2, **UNTIMED, explanation="head does not have it: a * b"), id=NASTY),
 ]
-NOISY = case(Verdict.UNDECIDED, 3, effect=Effect(0.03, -0.1, 0.2, 36), launches_needed=41)
+NOISY = case(Verdict.UNDECIDED, 3, effect=Effect(0.03, -0.1, 0.2, 36), launches_needed=41, minutes_needed=4.2)
 CASES = [*OK, NOISY, case(Verdict.SLOWER), *GONE]
 EXACT = [counted(0, "saved_bytes", 1000, 1100), counted(0, "kernel_launches", 7, 7)]
 
@@ -123,12 +123,13 @@ def test_a_figure_of_a_run_is_printed_once() -> None:
 
 
 UNDECIDED: list[tuple[list[CaseResult], list[str]]] = [
-    ([NOISY], ["fp32-naive: a slowdown of 3.0% is neither confirmed nor excluded."]),
+    ([NOISY], ["fp32-naive: a slowdown of 3.0% is neither confirmed nor excluded. Deciding takes more than the 36 "]),
+    ([replace(NOISY, launches_needed=36)], [" excluded. Deciding takes about 34 minutes: --gate-minutes 34. Alone"]),
     ([replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6), launches_needed=None)],
-     ["fp32-naive: it needs confirmation by fresh launch pairs."]),
-    ([replace(NOISY, effect=None)], ["too few launch pairs"]),
+     ["fp32-naive: it needs confirmation by fresh launch pairs.", "a quieter machine needs fewer. "]),
+    ([replace(NOISY, effect=None)], ["too few launch pairs. Deciding takes at most about 34 minutes"]),
     ([NOISY, replace(NOISY, effect=Effect(0.3, 0.2, 0.4, 6))],
-     ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%", "their rows say"]),
+     ["of 2 cases a slowdown of 3.0% is neither", "and of 1, whose interval lies above 0.5%", "; column needed: "]),
     ([replace(NOISY, effect=None)] * 3, ["of 3 cases", "too few launch pairs to say how many would decide"]),
 ]  # fmt: skip
 
@@ -137,15 +138,12 @@ UNDECIDED: list[tuple[list[CaseResult], list[str]]] = [
 def test_what_is_undecided_is_one_sentence_that_says_what_it_would_take(number: int) -> None:
     rows, words = UNDECIDED[number]
     header = HEADER | {"options": "--gate-minutes 1 --size tiny --against main"}
-    passed = result(rows, [], verdict=RunVerdict.PASSED)
+    passed = result(rows, [], verdict=RunVerdict.PASSED, minutes_needed=33.4)
     sentence = said(passed, "UNDECIDED: ", header)
     assert [word for word in words if word not in sentence] == []
-    state, how, command = sentence.partition("One alone: pytest" if rows[1:] else "Alone: pytest")
-    assert command.endswith("--gate-minutes 1 --size tiny --against main")
-    again = command.replace("--gate-minutes 1 ", "") + " --gate-minutes 34"
-    of_all = ": --gate-minutes 34" if rows[1:] else ""
-    timed = said(replace(passed, minutes_needed=33.4), "UNDECIDED: ", header)
-    assert timed == f"{state}Deciding takes about 34 minutes{of_all}. {how}{again}"
+    assert "about 34 minutes: --gate-minutes 34" in sentence
+    _, _, command = sentence.partition(" One alone: pytest " if rows[1:] else ". Alone: pytest ")
+    assert command == f"'{ID.format(3)}' --size tiny --against main --gate-minutes 5"
     assert verdict_sentence(passed) == f"gate: PASSED (none decided: {len(rows)} UNDECIDED)"
 
 

@@ -14,7 +14,7 @@ from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_an
 from perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
 from perf_tests.gate.verdicts import conclude, next_step
 from tests.support.simulated_launches import QUIET, RULES, SimulatedCase, gate_run, screened_run
-from tests.support.simulated_suites import CASES, Machine, alarms_of_unchanged, judged, planted
+from tests.support.simulated_suites import CASES, Machine, alarms_of_unchanged, judged, nothing_confirmed, planted
 
 NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))
 FIRST, SECOND = interim_analyses(RULES)
@@ -94,7 +94,7 @@ def test_a_suspect_is_cleared() -> None:
     for name, (mean, spread, is_faster, *by_look) in CLEARED.items():
         screened = stages.Screened(empty, NOTHING_LENT, flag & (not is_faster), flag & is_faster, too_noisy=~flag)
         for is_last, is_cleared in enumerate(by_look):
-            values, state = values_about([mean], spread, 12), stages.confirmed_so_far(screened)
+            values, state = values_about([mean], spread, 12), nothing_confirmed(screened)
             after = stages.confirm_values(values, screened, state, 1e-9, RULES, bool(is_last))
             assert (after.slower[0], after.faster[0], after.cleared[0]) == (False, False, is_cleared), name
 
@@ -248,7 +248,7 @@ def test_what_a_run_says_that_it_could_detect_is_found_as_often_as_it_says_and_h
 def confirmed(first: Floats, second: Floats) -> list[list[bool]]:
     """Return which cases one last look calls slower and faster."""
     screened = stages.screen_values(first, RULES)
-    after = stages.confirm_values(second, screened, stages.confirmed_so_far(screened), RULES.alpha, RULES, is_last=True)
+    after = stages.confirm_values(second, screened, nothing_confirmed(screened), RULES.alpha, RULES, is_last=True)
     return [after.slower.tolist(), after.faster.tolist()]
 
 

@@ -176,7 +176,7 @@ def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(rep
         (FAST, "not slower", 0, "there is nothing to search"),
         (FASTER, "not slower", 0, "is not slower than GOOD good"),
         ({"cannot": "not found: such a case"}, "absent", 2, "d16-seq64-fp32-naive: not found: such a case."),
-        (NOISY, "undecided", 3, "give it more --gate-minutes."),
+        (NOISY, "undecided", 3, "launch pairs); deciding takes "),
     ],
 )
 def test_no_slowdown_ends_the_search(

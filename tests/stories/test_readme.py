@@ -204,6 +204,7 @@ def figures_of(name: str) -> list[str]:
             f"above the margin of {rules.margin:.1%}",
             f"recorded before, {IN_WORDS[FEWEST_BASE_LAUNCHES]} of base and {IN_WORDS[FEWEST_HEAD_LAUNCHES]} of head",
             f"{IN_WORDS[rules.confirm_looks[0]].capitalize()} fresh pairs clear most",
+            f"a run measures at most {rules.confirm_looks[-1]}.",
             f"Rounds of {IN_WORDS[LONG_QUADRUPLE_SECONDS / 4]} and more are warm after {IN_WORDS[FEWEST_ROUNDS]}",
             f"differ by more than {DISTURBED:.0%}, the machine was disturbed, and they get "
             f"{IN_WORDS[FEWEST_QUADRUPLES]}",
@@ -233,7 +234,10 @@ def test_a_page_states_the_figures_that_the_program_takes(name: str) -> None:
 
 
 def test_the_readme_states_the_limits_of_the_audit_and_of_the_gate_and_the_python_it_needs() -> None:
-    assert f"up to {CLAIMS['audit'].limits['correct cells suspected, worst table'].high:.0%} suspicious" in README
+    assert (
+        f"up to {CLAIMS['audit'].limits['correct cells suspected, worst table'].high:.0%} of a table's correct figures"
+        in README
+    )
     (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("reference"))
     assert f"`--gate-minutes` ({limit})" in README
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
@@ -384,7 +388,13 @@ def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
     assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(links[ROOT / "README.md"]) == set()
 
 
-def test_each_source_file_that_a_page_quotes_exists() -> None:
+CODE_IN_A_FILE = re.compile(r"`([^`]+)`\s+in\s+`(model/\w+\.py)`")
+
+
+def test_each_source_file_that_a_page_quotes_exists_and_holds_the_code_that_is_quoted_from_it() -> None:
     quoted = re.compile(r"`((?:model|perf_tests|numerics_tests|docs|published)/[\w./-]*)`")
     paths = [path for page in documents.PAGES for path in quoted.findall(page.read_text())]
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    named_there = [found for page in documents.PAGES for found in CODE_IN_A_FILE.findall(page.read_text())]
+    assert len(named_there) >= 3
+    assert [(code, path) for code, path in named_there if code not in (ROOT / path).read_text()] == []

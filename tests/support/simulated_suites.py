@@ -9,7 +9,7 @@ could as well have produced. Whole launch pairs are drawn, with all that their c
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -98,11 +98,16 @@ class JudgedSuites:
         return ~self.confirmed.slower & (~self.screened.candidates | (self.confirmed.cleared & soon))
 
 
+def nothing_confirmed(screened: stages.Screened) -> stages.Confirmed:
+    """The state before the first look of stage 2, where those of stage 1 called nothing SLOWER."""
+    return stages.Confirmed(*3 * [np.zeros_like(screened.candidates)])
+
+
 def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules = RULES) -> JudgedSuites:
     """Whole runs out of pair values of stage 1, (suites, cases, pairs), and of stage 2 for the cases it wants."""
     first, slower = looked_early(first, rules)
-    screened = stages.screen_values(first, rules, slower)
-    second, state = second_of(screened.candidates), stages.confirmed_so_far(screened, slower)
+    screened = stages.screen_values(first, rules).without(slower)
+    second, state = second_of(screened.candidates), replace(nothing_confirmed(screened), slower=slower)
     used = np.where(screened.candidates, rules.confirm_looks[-1], 0)
     for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True):
         is_last = pairs == rules.confirm_looks[-1]

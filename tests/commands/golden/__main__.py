@@ -159,8 +159,9 @@ def _without(value: Any) -> Any:
 
 
 def differences(expected: Any, found: Any) -> list[str]:
-    """The lines of `expected` that are gone and those that are new, each with the line before it."""
-    before, now = (as_text(value).splitlines() for value in (expected, _settled(expected, found)))
+    """The values of `expected` that are gone and those that are new, one a line, each with the line before it."""
+    both = (json.dumps(value, indent=1, sort_keys=True) for value in (expected, _settled(expected, found)))
+    before, now = (text.splitlines() for text in both)
     return [line for line in difflib.unified_diff(before, now, n=1) if not line.startswith(("---", "+++", "@@"))]
 
 
