@@ -9,7 +9,9 @@ the same work in every launch; if that differs between the sides, there is no ve
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from statistics import median
 from typing import ClassVar, get_args
 
@@ -167,6 +169,9 @@ class RecordedResult:
     launches: tuple[int, int]
     detectable: float | None = None
     """The slowdown that so many launches detect with 80 % power, as a share of base's time."""
+    minutes_needed: float | None = None
+    """Minutes of further launches of head, as long as those recorded, after which each undecided case is decided, if
+    its estimate is right; None where no case has one."""
 
     # What a run has beside, as its report reads it.
     exact: ClassVar[Sequence[ExactResult]] = ()
@@ -258,7 +263,19 @@ def conclude_recorded(
         contamination(*sentinels, rules),
         (len(base), len(head)),
         detectable,
+        _minutes_needed(rows, head),
     )
+
+
+def _minutes_needed(rows: Sequence[CaseResult], head: Records) -> float | None:
+    most = max((row.launches_needed or 0 for row in rows), default=0)
+    minutes = []
+    for record in head:
+        with suppress(TypeError, ValueError):  # a stranger's record may lack either
+            times = (record.data["suite"].get("started"), record.data.get("datetime"))
+            began, ended = (datetime.fromisoformat(str(text)) for text in times)
+            minutes.append(max(0.0, (ended - began).total_seconds() / 60))
+    return (most - len(head)) * median(minutes) if minutes and most > len(head) else None
 
 
 def _with_effects(

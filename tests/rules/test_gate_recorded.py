@@ -66,8 +66,19 @@ def test_too_few_launches_decide_nothing_and_say_so() -> None:
         found = concluded(launches(1, base), launches(2, head, slowdown=0.5)).cases[0]
         assert found.verdict == ("SLOWER" if is_enough else "UNDECIDED"), (base, head)
         assert is_enough or f"measured in {base} launches of base and {head} of head" in found.explanation
-    noisy = concluded(launches(1, 8, spread=0.2), launches(2, 5, spread=0.2)).cases[0]
-    assert (noisy.verdict, noisy.launches_needed or 6) > (Verdict.UNDECIDED, 5)
+
+
+def test_an_undecided_case_says_how_many_launches_and_minutes_it_lacks() -> None:
+    base, head = launches(1, 8, spread=0.2), launches(2, 5, spread=0.2)
+    for minutes, launch in zip((1, 2, 2, 2, 600), head, strict=True):  # the last was resumed the next day
+        launch["suite"]["started"] = "2030-01-01T00:00:00+00:00"
+        launch["datetime"] = f"2030-01-01T{minutes // 60:02}:{minutes % 60:02}:00+00:00"
+    found = concluded(base, head)
+    most = max(row.launches_needed or 0 for row in found.cases)
+    assert (found.cases[0].verdict, most > 5, found.minutes_needed) == (Verdict.UNDECIDED, True, 2 * (most - 5))
+    head[0]["datetime"] = None
+    assert concluded(base, head).minutes_needed == 2 * (most - 5)
+    assert concluded(launches(1, 8), launches(2, 5)).minutes_needed is None
 
 
 def test_a_case_of_one_side_alone_is_gone_or_new() -> None:
