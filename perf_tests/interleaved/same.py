@@ -222,8 +222,8 @@ class Tree:
                 module = module[:-1] if module[-1] == "__init__" else module
                 if module:
                     by_last.setdefault(module[-1], []).append((module, name))
-                    for depth in range(len(module)):  # a star imports `a.b` too, where __all__ has it
-                        by_last.setdefault("*", []).append(((*module[:depth], "*"), name))
+                    # A star imports `a.b` too, where __all__ has it.
+                    by_last.setdefault("*", []).extend(((*module[:end], "*"), name) for end in range(len(module)))
         found = {name for name in self.ran if name.endswith(".py") and (self.tree / name).is_file()}
         left = list(found)
         while left:

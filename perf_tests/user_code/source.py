@@ -56,7 +56,7 @@ MAY_BE_ASKED = {module: frozenset(names.split()) for module, names in {
     "torch._inductor": "config", "torch.autograd.profiler": "record_function",
     "torch.compiler": "allow_in_graph assume_constant_result compile config cudagraph_mark_step_begin disable "
                       "is_compiling is_dynamo_compiling is_exporting reset set_stance",
-    "torch.library": "Library custom_op define impl opcheck register_autocast register_autograd register_fake "
+    "torch.library": "Library custom_op define impl register_autocast register_autograd register_fake "
                      "register_kernel register_vmap triton_op wrap_triton",
     "torch.overrides": "TorchFunctionMode handle_torch_function has_torch_function is_tensor_like",
     "torch.profiler": "record_function", "torch.utils": "checkpoint data parametrizations parametrize",
@@ -114,7 +114,7 @@ OF_A_SIDE = frozenset({"PYTHONPATH", "PERF_TESTS_PADDING", "PWD", "OLDPWD"})
 
 READS_SOURCE = frozenset({
     "AsyncExitStack", "DataLoader", "DataParallel", "ExitStack", "Field", "__aexit__", "__annotations__", "__dict__",
-    "__doc__", "__exit__", "_use_new_zipfile_serialization=", "bmat", "debug=", "dir", "export", "f_lineno",
+    "__doc__", "__exit__", "_use_new_zipfile_serialization=", "attrname", "bmat", "debug=", "dir", "export", "f_lineno",
     "f_locals", "fields", "from_callable", "fx", "get_annotations", "get_overloads", "jit", "lineno", "lineno=",
     "logging", "lr_scheduler", "make_dataclass", "make_fx", "metaclass=", "numpy.info", "parallel_apply", "parse_args",
     "parse_intermixed_args", "parse_known_args", "print_readable", "prune", "record=", "redirect_stderr",
@@ -131,8 +131,6 @@ COPY_DOCUMENTATION = frozenset({
 
 METACLASSES = frozenset({"ABCMeta", "EnumMeta", "EnumType", "FunctionMeta", "NamedTupleMeta", "type"})
 ENUMS = frozenset({"Enum", "Flag", "IntEnum", "IntFlag", "StrEnum"})
-MEMBER = re.compile(r"\n    [A-Za-z]\w* = ([-\d'\"(]|(enum\.)?auto\(\))")
-"""A member of an enum, which makes no others once it has one."""
 TYPES = re.compile(r"((torch\.)?(Tensor|dtype|device)|bool|float|int|str|None|list|tuple|[\[\], |])+")
 IN_PLACE = ENUMS | METACLASSES - {"type"} | {
     "Namespace", "ParameterDict", "SimpleNamespace", "catch_warnings", "compile", "filterwarnings", "simplefilter",
@@ -147,7 +145,8 @@ HANDLERS = frozenset({"__aexit__", "__exit__", "throw"})
 """Methods that Python calls with an exception."""
 TOLD = frozenset({"__getstate__", "__next__", "__reduce__", "__reduce_ex__", "__setattr__", "__setstate__"})
 """Methods by which an object is told, or gives, attributes by their names; and of what has `throw` as an attribute."""
-ITERATORS = frozenset({"enumerate", "filter", "map", "reversed", "zip"})
+ITERATORS = {*dir(itertools), "BytesIO", "StringIO", "enumerate", "filter", "map", "reversed", "zip"}
+"""Classes with `__next__`, whose objects have `throw` once they are given it."""
 SHOW_WARNINGS = frozenset({"always", "default", "ignore", "module", "once"})
 """What a filter may do with a warning whose text or line it matches: "error" raises it."""
 NAMES_OF_MODULES = sys.stdlib_module_names - {
@@ -269,7 +268,7 @@ class Source:
     def reads_source(self) -> list[str]:
         """Lines that read its own source, documentation, lines or names of locals."""
         found = {(node.lineno, what) for node, what in self._parts_that_read()}
-        decorated = [node.decorator_list for node in self._nodes if isinstance(node, Function | ast.ClassDef)]
+        decorated = [getattr(node, "decorator_list", []) for node in self._nodes]
         decorating = {each for some in decorated for each in some}
         # All that wraps() may be told is what it copies by default.
         wrapping = {each for some in decorated for each in some[-1:] if _is_given_one(each)}
@@ -278,7 +277,7 @@ class Source:
             copies = called & COPY_DOCUMENTATION and place not in (wrapping if "wraps" in called else decorating)
             is_method = isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Constant)
             is_template = is_method and name in ("format", "format_map")
-            is_template |= self._is_handed_on(node, name) and place not in decorating
+            is_template |= self._is_handed_on(node) and place not in decorating
             if {name, self._meant(node)} & READS_SOURCE or name.startswith("co_") or is_template or copies:
                 found.add((node.lineno, name))
         for line, text in self._texts:
@@ -287,34 +286,43 @@ class Source:
                 found.add((line, text[:40]))
         return [f"{self.name}:{line} reads source or names ({what})" for line, what in sorted(found)]
 
-    def _is_handed_on(self, node: ast.AST, name: str) -> bool:
+    def _is_handed_on(self, node: ast.AST) -> bool:
         """Whether others may call what is followed where it is called alone."""
         call, around = self._call_of(node), self._around[node]
         if isinstance(node, ast.ImportFrom):
-            renamed = {each.name for each in node.names if each.asname}
-            return name in renamed & {*IN_PLACE, *COPY_DOCUMENTATION, "field"}
+            named = IN_PLACE | COPY_DOCUMENTATION | ITERATORS | {"field"}
+            return any(each.asname and each.name in named for each in node.names)
         if self._meant(node).endswith(".field"):
-            return not isinstance(self._around[call or node], ast.AnnAssign)
+            return not self._is_of_dataclass(self._around[call or node])
         is_base = isinstance(around, ast.ClassDef) and _last(node) in ENUMS | METACLASSES
         is_written = isinstance(around, ast.arg) or (isinstance(around, ast.keyword) and around.arg == "metaclass")
-        return call is None and not (is_base or is_written) and not IN_PLACE.isdisjoint(self._called(node, name))
+        return call is None and not (is_base or is_written) and not IN_PLACE.isdisjoint(self._called(node, _last(node)))
+
+    def _is_of_dataclass(self, statement: ast.AST) -> bool:
+        """Whether it declares a field, which a dataclass takes out before anybody else has it."""
+        match statement, self._around[statement]:
+            case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
+                ids = [
+                    getattr(part, "id", 0) for one in body if not isinstance(one, Function) for part in ast.walk(one)
+                ]
+                return ids.count(name) == 1 and self._meant(getattr(last, "func", last)) == "dataclasses.dataclass"
+        return False
 
     def _parts_that_read(self) -> Iterator[tuple[Any, str]]:
         made = {name for node in self._nodes if isinstance(node, ast.Name) for name in _bound_here(node)}
         for node in self._nodes:
-            if HANDLERS.intersection(_bound_here(node)) and not _reads_nothing(node):
-                yield node, "the text of an exception"
-            if TOLD.intersection(_bound_here(node)):
-                yield node, "names of attributes"
+            bound = {*_bound_here(node)}
+            if bound & TOLD or (bound & HANDLERS and not _reads_nothing(node)):
+                yield node, "an exception or names of attributes"
             match node:
                 # A class of classes, and what a parent is an instance of, is given all that is in a class.
                 case ast.ClassDef(bases=bases):
-                    names = {_last(base) for base in bases}
-                    is_open = names & ENUMS and not MEMBER.search(ast.unparse(node))
-                    if any(isinstance(base, ast.Call) for base in bases) or names & (made | METACLASSES) or is_open:
+                    # An enum makes no others once it has a member.
+                    member = r"\n    [A-Za-z]\w* = ([-\d'\"(]|(enum\.)?auto\(\))"
+                    names = {_last(base) or type(base).__name__ for base in bases}
+                    is_open = names & ENUMS and not re.search(member, ast.unparse(node))
+                    if is_open or names & (made | METACLASSES | ITERATORS | {"Call"}):
                         yield node, "a class's names"
-                    if names & ITERATORS or any(_top(self._meant(base)) == "itertools" for base in bases):
-                        yield node, "the text of an exception"
                 case ast.Name("type", ast.Load()) | ast.Attribute(attr="__class__"):
                     if not any(ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in list(self._outward(node))[1:3]):
                         yield node, "a class that may make others"
@@ -327,17 +335,17 @@ class Source:
 
     def _read_by_call(self, call: ast.Call) -> str | None:
         """What a function may be told, or make, by what it is given."""
-        names = self._called(call.func, _last(call.func))
+        name = _last(call.func)
         computed = {word.arg for word in call.keywords if not isinstance(word.value, ast.Constant)}
         actions = {each.value for each in call.args[:1] if isinstance(each, ast.Constant) and not call.args[2:]}
-        is_shown = actions & SHOW_WARNINGS or "catch_warnings" in names
-        if names & {"catch_warnings", "filterwarnings", "simplefilter"} and (None in computed or not is_shown):
+        is_shown = name == "catch_warnings" or actions & SHOW_WARNINGS
+        if name in ("catch_warnings", "filterwarnings", "simplefilter") and (None in computed or not is_shown):
             return "the text or line of a warning"
-        if "compile" in names and computed & {"backend", "options", None}:
+        if name == "compile" and computed & {"backend", "options", None}:
             return "what the compiler sees"
-        if "setattr" in names and not self._is_asked_by_name(call.func):
+        if name == "setattr" and not self._is_asked_by_name(call.func):
             return NAMES_OF_A_MODULE
-        return "a class's names" if names & (ENUMS | METACLASSES - {"type"}) else None
+        return "a class's names" if name in ENUMS | METACLASSES - {"type"} else None
 
     def _is_asked_by_name(self, asker: ast.AST) -> bool:
         """Whether a call of it has a literal name: a computed one may be any."""
@@ -394,15 +402,13 @@ class Source:
                         yield node, NAMES_OF_A_MODULE
 
     def _is_super(self, node: ast.AST) -> bool:
-        is_call = isinstance(node, ast.Call) and _root(node.func) == "super"
-        return is_call and "super" not in self._bound_otherwise | self._modules.keys()
+        return _root(getattr(node, "func", node)) == "super" and "super" not in {*self._bound_otherwise, *self._modules}
 
     def _is_evaluated(self, node: ast.Subscript) -> bool:
         """Whether jaxtyping may be told to run code: it evaluates the text of dimensions, wherever its type is from."""
-        texts = [each.value for each in ast.walk(node.slice) if isinstance(each, ast.Constant)]
-        is_known = isinstance(node.slice, ast.Tuple) and isinstance(node.slice.elts[-1], ast.Constant)
-        is_told = any(re.search(r"[(\[{]", text) for text in texts if isinstance(text, str))
-        return is_told or (_top(self._meant(node.value)) == "jaxtyping" and not is_known)
+        (last,) = getattr(node.slice, "elts", [])[-1:] or [node.slice]
+        is_text = isinstance(last, ast.Constant) and isinstance(last.value, str)
+        return bool(re.search(r"[(\[{]", last.value)) if is_text else _top(self._meant(node.value)) == "jaxtyping"
 
     def _is_known(self, node: ast.AST, name: str) -> bool:
         """Whether it stands in the source what a name of `UNKNOWN` opens or runs, or nothing is opened or run."""

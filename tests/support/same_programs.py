@@ -46,7 +46,7 @@ READ_THEIR_SOURCE = (
     "import inspect\ninspect.signature(f)",  # of a class it is what the documentation says
     "from torch.autograd.function import FunctionMeta\nclass M(FunctionMeta): pass", "M = FunctionMeta",
     "ABCMeta('A', (), {'__ex' + 'it__': f})", "from abc import ABCMeta as M", "class A(SimpleNamespace): pass",
-    "class A:\n    def __next__(self): return 0", "class A(itertools.count): pass\nimport itertools",
+    "class A:\n    def __next__(self): return 0", "class A(itertools.count): pass",
     "class A(map): pass",
     "self.throw = f", "A(throw=f)", "setattr(self, 'throw', f)",
     "class A:\n    def __reduce_ex__(self, protocol): return f, (), (None, {x: g})", "parser.parse_args([], A)",
@@ -54,6 +54,9 @@ READ_THEIR_SOURCE = (
     "Make = Enum\nMake('A', x)", "class Base(Enum):\n    def f(self): pass", "class Base(Enum):\n    _ignore_ = 'a'",
     "from enum import Enum as E\nE('A', x)",
     "fields(A)[0].name = x\nastuple(A())", "from dataclasses import field\nWIDTH = field(default=1)\nWIDTH.name = x",
+    "from dataclasses import field\nclass A:\n    b: int = field(default=1)\nA.b.name = x",
+    "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    b: int = field(default=1)\n    f(b)",
+    "from itertools import count as C", "class A(io.StringIO): pass", "class A(reversed): pass", "A.late.attrname = x",
     "from dataclasses import field as f", "class A(nn.ParameterDict): pass", "nn.ParameterDict.__getitem__(A, x)",
     "class A(lazy_property): pass", "class A(np.vectorize): pass", "class A(abc.abstractproperty): pass",
     "class A:\n    def __setattr__(self, name, value): f(value)",
@@ -76,7 +79,8 @@ FOLLOWED_CODE = (
     "from abc import ABC, ABCMeta\nclass A(metaclass=ABCMeta): pass",
     "import warnings\nwarnings.simplefilter('ignore')",
     "with warnings.catch_warnings():\n    f()", "a = nn.ParameterDict({})", "a = SimpleNamespace(b=1)",
-    "from jaxtyping import Float\ndef f(x: Float[Tensor, '... a b+1']): pass", "x.numpy()", "self.classes = 10",
+    "from jaxtyping import Float\ndef f(x: Float[Tensor, '... a b+1']): pass", "x.numpy()",
+    "self.classes = 10", "x[()]",
 )  # fmt: skip
 """Code near to these that neither reads a file nor its own source."""
 
