@@ -302,9 +302,7 @@ class Source:
         """Whether it declares a field, which a dataclass takes out before anybody else has it."""
         match statement, self._around[statement]:
             case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
-                ids = [
-                    getattr(part, "id", 0) for one in body if not isinstance(one, Function) for part in ast.walk(one)
-                ]
+                ids = [getattr(n, "id", 0) for each in body if not isinstance(each, Function) for n in ast.walk(each)]
                 return ids.count(name) == 1 and self._meant(getattr(last, "func", last)) == "dataclasses.dataclass"
         return False
 
