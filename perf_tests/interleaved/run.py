@@ -202,7 +202,7 @@ def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
         return dict.fromkeys(plan.cases, f"{error.side} could not run on fake tensors: {error}")
     trusted = ("perf_tests/", "conftest.py") if plan.repository.holds_suite else ()
     base, head = Tree(trees.base, seen["base"], trusted), Tree(trees.head, seen["head"], trusted)
-    typed = json.dumps(tasks["head"]["settings"])
+    typed = json.dumps([*tasks["head"]["settings"].values()])
     codes = {is_compiled: why_not_the_same(base, head, typed, is_compiled) for is_compiled in (False, True)}
     for case in order:
         code = codes[plan.cases[case].is_compiled]

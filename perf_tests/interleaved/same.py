@@ -22,7 +22,7 @@ from typing import Any
 
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import SUITE, is_installed
-from perf_tests.user_code.source import FOLLOWED, Source, words_in
+from perf_tests.user_code.source import FOLLOWED, HARMLESS, Source, words_in
 
 # What a worker used of its tree.
 
@@ -53,7 +53,7 @@ class Observer:
         first names of the tree's modules.
         """
         self._is_on = False
-        modules = set()
+        modules, shared = set[str](), set[str]()
         for known_as, module in list(sys.modules.items()):
             places = [getattr(module, "__file__", None)]
             places += [] if places[0] else list(getattr(module, "__path__", ()))
@@ -61,13 +61,15 @@ class Observer:
                 if isinstance(place, str) and (name := self._in_tree(place)) is not None:
                     self._ran.setdefault(name)
                     modules.add(known_as.partition(".")[0])
+                elif isinstance(place, str):  # of a package that lies in both
+                    shared.add(known_as.partition(".")[0])
         entries = [
             os.path.abspath(entry) for entry in sys.path if is_installed(SUITE) or Path(entry).resolve() != SUITE
         ]
         within = {entry: self._in_tree(f"{entry}/x") for entry in entries}
         paths = [entry if name is None else str(PurePosixPath(name).parent) for entry, name in within.items()]
         said = {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
-        return {**said, "paths": paths, "modules": sorted(modules)}
+        return {**said, "paths": paths, "modules": sorted(modules - shared)}
 
     def _in_tree(self, place: object) -> str | None:
         if isinstance(place, bytes):
@@ -220,7 +222,8 @@ class Tree:
                 module = module[:-1] if module[-1] == "__init__" else module
                 if module:
                     by_last.setdefault(module[-1], []).append((module, name))
-                    by_last.setdefault("*", []).append(((*module[:-1], "*"), name))
+                    # A star imports `a.b` too, where __all__ has it.
+                    by_last.setdefault("*", []).extend(((*module[:end], "*"), name) for end in range(len(module)))
         found = {name for name in self.ran if name.endswith(".py") and (self.tree / name).is_file()}
         left = list(found)
         while left:
@@ -257,10 +260,13 @@ class Tree:
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
+        found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
         modules = set().union(*(self.source(name).modules for name in self.reach))
         for name in sorted(self.reach):
             source = self.source(name)
             found += source.unknown + source.asks_others_for(modules)
+            clashing = FOLLOWED.intersection(self.importable(name).values()) - (HARMLESS - {*self.seen.modules})
+            found += [f"{name} has the name of a package" for _ in clashing]
             found += [
                 f"{name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
@@ -406,7 +412,8 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
 def _is_named(name: str, words: set[str], whole: bool) -> bool:
     """Whether a string may be this file's name or, unless it is to be `whole`, a part of which that is made."""
     path = PurePosixPath(name.lower())
-    if not whole and path.parts[0] in BESIDE & words:  # a library may be told where to look
+    folders = {*path.parts[:-1]} if path.suffix == ".py" else BESIDE.intersection(path.parts[:1])
+    if not whole and folders & words:  # a library may be told where to look
         return True
     is_whole = path.name in words or any(path.name in word for word in words if "." in word)
     if whole or is_whole:

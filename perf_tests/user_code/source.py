@@ -56,6 +56,9 @@ MAY_BE_ASKED = {module: frozenset(names.split()) for module, names in {
     "torch._inductor": "config", "torch.autograd.profiler": "record_function",
     "torch.compiler": "allow_in_graph assume_constant_result compile config cudagraph_mark_step_begin disable "
                       "is_compiling is_dynamo_compiling is_exporting reset set_stance",
+    "torch.library": "Library custom_op define impl register_autocast register_autograd register_fake "
+                     "register_kernel register_vmap triton_op wrap_triton",
+    "torch.overrides": "TorchFunctionMode handle_torch_function has_torch_function is_tensor_like",
     "torch.profiler": "record_function", "torch.utils": "checkpoint data parametrizations parametrize",
     "torch.utils.data": "BatchSampler DataLoader Dataset IterableDataset RandomSampler Sampler Subset TensorDataset",
     "types": "FunctionType GenericAlias MappingProxyType MethodType ModuleType NoneType SimpleNamespace UnionType",
@@ -84,7 +87,8 @@ LISTS, MEASURES = "asks which files there are", "asks for a file's size or date"
 UNKNOWN = {name: what for what, names in {
     RUNS_CODE: "exec eval compile CompilationUnit execfile exec_module load_module run_path run_module ForwardRef "
                "Timer allow_pickle= breakpoint eval_str= evaluate_forward_ref f2py get_type_hints help load_config "
-               "onnx singledispatch singledispatchmethod sympy test testing weights_only=",
+               "custom_op from_callable infer_schema onnx signature singledispatch singledispatchmethod sympy test "
+               "testing triton_op weights_only=",
     IMPORTS: "import_module __import__ find_spec import_ir_module find_module find_loader spec_from_file_location "
              "SourceFileLoader entry_points dictConfig",
     OPENS: "open open_code read_text read_bytes open_text open_binary files load loads_file fromfile loadtxt "
@@ -93,13 +97,14 @@ UNKNOWN = {name: what for what, names in {
            "load_inline package load_url load_state_dict_from_url aoti_load_package ctypeslib mmap "
            "install_import_hook fromfile_prefix_chars fromfile_prefix_chars= fromregex recfromcsv recfromtxt NpzFile "
            "FileStore load_pt2 metadata resources copy2 move unpack_archive opener= raw buffer OpenWrapper "
-           "copyright credits license get_code get_data get_source tunable gds init_process_group rendezvous",
+           "copyright credits license get_code get_data get_source tunable gds init_process_group rendezvous "
+           "CUDAPluggableAllocator dump handlers save savetxt savez savez_compressed tofile",
     LISTS: "contents chdir makedirs listdir scandir walk iterdir glob iglob rglob exists lexists is_file is_dir isfile "
-           "isdir islink is_symlink access samefile DataSource FileBaton FileSystemReader datapipes realpath",
+           "isdir islink is_symlink access samefile which DataSource FileBaton FileSystemReader datapipes realpath",
     MEASURES: "fstat getatime getctime getmtime getsize lstat stat st_size",
     STARTS: "system popen fork forkpty startfile Popen multiprocessing",
-    NAMES_OF_A_MODULE: "attrgetter f_builtins f_globals gi_code gi_frame globals locals methodcaller tb_frame tb_next "
-                       "vars __dict__ cr_code cr_frame ag_code ag_frame",
+    NAMES_OF_A_MODULE: "attrgetter f_builtins f_globals get_device_module gi_code gi_frame globals locals methodcaller "
+                       "tb_frame tb_next vars __dict__ cr_code cr_frame ag_code ag_frame",
 }.items() for name in names.split()}  # fmt: skip
 """What these names do. They count wherever they stand, but for a call whose names of files or modules are known."""
 
@@ -108,33 +113,40 @@ OF_A_SIDE = frozenset({"PYTHONPATH", "PERF_TESTS_PADDING", "PWD", "OLDPWD"})
 """Variables that differ between the sides. All others are the same, so to read one by its name is not."""
 
 READS_SOURCE = frozenset({
-    "AsyncExitStack", "DataLoader", "DataParallel", "ExitStack", "__aexit__", "__annotations__", "__dict__", "__doc__",
-    "__exit__", "_use_new_zipfile_serialization=", "bmat", "debug=", "dir", "export", "f_lineno", "f_locals", "fx",
-    "get_annotations", "get_overloads", "jit", "lineno", "lineno=", "logging", "make_dataclass", "make_fx",
-    "metaclass=", "numpy.info", "parallel_apply", "print_readable", "record=", "redirect_stderr", "redirect_stdout",
-    "stack_trace", "tb_lineno", "trace", "triton", "vars",
+    "AsyncExitStack", "DataLoader", "DataParallel", "ExitStack", "Field", "__aexit__", "__annotations__", "__dict__",
+    "__doc__", "__exit__", "_use_new_zipfile_serialization=", "attrname", "bmat", "debug=", "dir", "export", "f_lineno",
+    "f_locals", "fields", "from_callable", "fx", "get_annotations", "get_overloads", "jit", "lineno", "lineno=",
+    "logging", "lr_scheduler", "make_dataclass", "make_fx", "metaclass=", "numpy.info", "parallel_apply", "parse_args",
+    "parse_intermixed_args", "parse_known_args", "print_readable", "prune", "record=", "redirect_stderr",
+    "redirect_stdout", "signature", "stack_trace", "swa_utils", "tb_lineno", "throw", "throw=", "trace", "triton",
+    "vars",
 })  # fmt: skip
 """Names and keywords `x=` by which a program reads its own source, documentation, lines or the names of its locals."""
 
-COPY_DOCUMENTATION = {
-    "cached_property",
-    "classmethod",
-    "dataclass",
-    "property",
-    "staticmethod",
-    "update_wrapper",
-    "wraps",
-}
+COPY_DOCUMENTATION = frozenset({
+    "abstractclassmethod", "abstractproperty", "abstractstaticmethod", "cached_property", "classmethod", "dataclass",
+    "dependent_property", "lazy_property", "property", "staticmethod", "update_wrapper", "vectorize", "wraps",
+})  # fmt: skip
 """What looks at an object's documentation, or sets it, which may look at it, unless it decorates a definition."""
 
-METACLASSES = frozenset({"ABCMeta", "EnumMeta", "EnumType", "type"})
+METACLASSES = frozenset({"ABCMeta", "EnumMeta", "EnumType", "FunctionMeta", "NamedTupleMeta", "type"})
 ENUMS = frozenset({"Enum", "Flag", "IntEnum", "IntFlag", "StrEnum"})
+TYPES = re.compile(r"((torch\.)?(Tensor|dtype|device)|bool|float|int|str|None|list|tuple|[\[\], |])+")
+IN_PLACE = ENUMS | METACLASSES - {"type"} | {
+    "Namespace", "ParameterDict", "SimpleNamespace", "catch_warnings", "compile", "filterwarnings", "simplefilter",
+}  # fmt: skip
+"""What has attributes of any names, makes classes of any names, or is told by a keyword to read: followed only where
+it is called or decorates, so that its arguments are seen; of enums and metaclasses where a class is made of them."""
 ONLY_A_NAME = re.compile(
     r"type\[.*\]|(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)", re.DOTALL
 )
 """What may be done with `type` and `x.__class__`, which might make classes of any names; `==` may be an object's."""
 HANDLERS = frozenset({"__aexit__", "__exit__", "throw"})
 """Methods that Python calls with an exception."""
+TOLD = frozenset({"__getstate__", "__next__", "__reduce__", "__reduce_ex__", "__setattr__", "__setstate__"})
+"""Methods by which an object is told, or gives, attributes by their names; and of what has `throw` as an attribute."""
+ITERATORS = {*dir(itertools), "BytesIO", "StringIO", "enumerate", "filter", "map", "reversed", "zip"}
+"""Classes with `__next__`, whose objects have `throw` once they are given it."""
 SHOW_WARNINGS = frozenset({"always", "default", "ignore", "module", "once"})
 """What a filter may do with a warning whose text or line it matches: "error" raises it."""
 NAMES_OF_MODULES = sys.stdlib_module_names - {
@@ -256,17 +268,16 @@ class Source:
     def reads_source(self) -> list[str]:
         """Lines that read its own source, documentation, lines or names of locals."""
         found = {(node.lineno, what) for node, what in self._parts_that_read()}
-        decorated = [node.decorator_list for node in self._nodes if isinstance(node, Function | ast.ClassDef)]
-        decorating, innermost = (
-            {each for some in decorated for each in some},
-            {each for some in decorated for each in some[-1:]},
-        )
+        decorated = [getattr(node, "decorator_list", []) for node in self._nodes]
+        decorating = {each for some in decorated for each in some}
+        # All that wraps() may be told is what it copies by default.
+        wrapping = {each for some in decorated for each in some[-1:] if _is_given_one(each)}
         for node, name in _names(self._nodes):
-            called = self._called(node, name)
-            known = innermost if "wraps" in called else decorating
-            copies = called & COPY_DOCUMENTATION and not known.intersection(self._outward(node))
+            called, place = self._called(node, name), self._call_of(node) or node
+            copies = called & COPY_DOCUMENTATION and place not in (wrapping if "wraps" in called else decorating)
             is_method = isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Constant)
             is_template = is_method and name in ("format", "format_map")
+            is_template |= self._is_handed_on(node) and place not in decorating
             if {name, self._meant(node)} & READS_SOURCE or name.startswith("co_") or is_template or copies:
                 found.add((node.lineno, name))
         for line, text in self._texts:
@@ -275,15 +286,40 @@ class Source:
                 found.add((line, text[:40]))
         return [f"{self.name}:{line} reads source or names ({what})" for line, what in sorted(found)]
 
+    def _is_handed_on(self, node: ast.AST) -> bool:
+        """Whether others may call what is followed where it is called alone."""
+        call, around = self._call_of(node), self._around[node]
+        if isinstance(node, ast.ImportFrom):
+            named = IN_PLACE | COPY_DOCUMENTATION | ITERATORS | {"field"}
+            return any(each.asname and each.name in named for each in node.names)
+        if self._meant(node).endswith(".field"):
+            return not self._is_of_dataclass(self._around[call or node])
+        is_base = isinstance(around, ast.ClassDef) and _last(node) in ENUMS | METACLASSES
+        is_written = isinstance(around, ast.arg) or (isinstance(around, ast.keyword) and around.arg == "metaclass")
+        return call is None and not (is_base or is_written) and not IN_PLACE.isdisjoint(self._called(node, _last(node)))
+
+    def _is_of_dataclass(self, statement: ast.AST) -> bool:
+        """Whether it declares a field, which a dataclass takes out before anybody else has it."""
+        match statement, self._around[statement]:
+            case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
+                ids = [getattr(n, "id", 0) for each in body if not isinstance(each, Function) for n in ast.walk(each)]
+                return ids.count(name) == 1 and self._meant(getattr(last, "func", last)) == "dataclasses.dataclass"
+        return False
+
     def _parts_that_read(self) -> Iterator[tuple[Any, str]]:
         made = {name for node in self._nodes if isinstance(node, ast.Name) for name in _bound_here(node)}
         for node in self._nodes:
-            if HANDLERS.intersection(_bound_here(node)) and not _reads_nothing(node):
-                yield node, "the text of an exception"
+            bound = {*_bound_here(node)}
+            if bound & TOLD or (bound & HANDLERS and not _reads_nothing(node)):
+                yield node, "an exception or names of attributes"
             match node:
                 # A class of classes, and what a parent is an instance of, is given all that is in a class.
                 case ast.ClassDef(bases=bases):
-                    if any(isinstance(base, ast.Call) or _last(base) in made | METACLASSES for base in bases):
+                    # An enum makes no others once it has a member.
+                    member = r"\n    [A-Za-z]\w* = ([-\d'\"(]|(enum\.)?auto\(\))"
+                    names = {_last(base) or type(base).__name__ for base in bases}
+                    is_open = names & ENUMS and not re.search(member, ast.unparse(node))
+                    if is_open or names & (made | METACLASSES | ITERATORS | {"Call"}):
                         yield node, "a class's names"
                 case ast.Name("type", ast.Load()) | ast.Attribute(attr="__class__"):
                     if not any(ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in list(self._outward(node))[1:3]):
@@ -300,13 +336,14 @@ class Source:
         name = _last(call.func)
         computed = {word.arg for word in call.keywords if not isinstance(word.value, ast.Constant)}
         actions = {each.value for each in call.args[:1] if isinstance(each, ast.Constant) and not call.args[2:]}
-        if name in ("filterwarnings", "simplefilter") and not actions & SHOW_WARNINGS:
+        is_shown = name == "catch_warnings" or actions & SHOW_WARNINGS
+        if name in ("catch_warnings", "filterwarnings", "simplefilter") and (None in computed or not is_shown):
             return "the text or line of a warning"
         if name == "compile" and computed & {"backend", "options", None}:
             return "what the compiler sees"
         if name == "setattr" and not self._is_asked_by_name(call.func):
             return NAMES_OF_A_MODULE
-        return "a class's names" if name in ENUMS else None
+        return "a class's names" if name in ENUMS | METACLASSES - {"type"} else None
 
     def _is_asked_by_name(self, asker: ast.AST) -> bool:
         """Whether a call of it has a literal name: a computed one may be any."""
@@ -342,14 +379,15 @@ class Source:
                 yield node, UNKNOWN[name]
             if re.fullmatch(r"__\w+__", name) and name not in PLAIN | {"__dict__"}:
                 yield node, OF_THE_INTERPRETER
+            if name == "__getattr__" and isinstance(node, ast.Attribute) and not self._is_super(node.value):
+                yield node, NAMES_OF_A_MODULE  # of a module it gives any other
             if name in ASKERS and not self._call_of(node):
                 yield node, NAMES_OF_A_MODULE
         for node in self._nodes:
             written = getattr(node, "annotation", None) or getattr(node, "returns", None)
             if isinstance(written, ast.AST) and re.search(r"['\"].*\(", ast.unparse(written)):
                 yield node, RUNS_CODE  # once somebody evaluates it
-            # jaxtyping evaluates what stands in braces.
-            if isinstance(node, ast.Subscript) and "jaxtyping" in self.packages and "{" in ast.unparse(node.slice):
+            if isinstance(node, ast.Subscript) and self._is_evaluated(node):
                 yield node, RUNS_CODE
             match node:
                 # getattr(x, name), setattr(os, name), and getattr(x, "listdir"), which none of the names above asks for
@@ -361,6 +399,15 @@ class Source:
                     if self._meant(func).rpartition(".")[0] in MAY_BE_ASKED:  # f(**{name: x})
                         yield node, NAMES_OF_A_MODULE
 
+    def _is_super(self, node: ast.AST) -> bool:
+        return _root(getattr(node, "func", node)) == "super" and "super" not in {*self._bound_otherwise, *self._modules}
+
+    def _is_evaluated(self, node: ast.Subscript) -> bool:
+        """Whether jaxtyping may be told to run code: it evaluates the text of dimensions, wherever its type is from."""
+        (last,) = getattr(node.slice, "elts", [])[-1:] or [node.slice]
+        is_text = isinstance(last, ast.Constant) and isinstance(last.value, str)
+        return bool(re.search(r"[(\[{]", last.value)) if is_text else _top(self._meant(node.value)) == "jaxtyping"
+
     def _is_known(self, node: ast.AST, name: str) -> bool:
         """Whether it stands in the source what a name of `UNKNOWN` opens or runs, or nothing is opened or run."""
         if name in ("vars", "__dict__"):
@@ -371,6 +418,11 @@ class Source:
             own = FOLLOWED - {"re", "torch"} | {"builtins"}
             return isinstance(node, ast.Attribute) and _top(self._meant(node)) not in own
         call = self._call_of(node)
+        if name in ("custom_op", "signature", "triton_op", "which"):
+            if isinstance(node, ast.ImportFrom):
+                return not any(each.asname for each in node.names)
+            # Told more, one evaluates annotations, the other finds any file.
+            return self._has_types(call) if name.endswith("_op") else _is_given_one(call)
         if call is None:
             return False
         asked = [*call.args, *(word.value for word in call.keywords)]
@@ -387,6 +439,15 @@ class Source:
                 return is_library and is_whole and isinstance(self._around[call], ast.Compare | ast.UnaryOp | ast.If)
         is_open = isinstance(node, ast.Name) and name == "open"
         return is_open and is_whole and self._is_read_at_once(call)
+
+    def _has_types(self, call: ast.AST | None) -> bool:
+        """Whether it decorates a function whose annotations are types by their names: a text would be evaluated."""
+        function = call and self._around[call]
+        if not isinstance(function, ast.FunctionDef) or self._modules.get("Tensor", "torch.Tensor") != "torch.Tensor":
+            return False
+        written = [getattr(part, "annotation", None) for part in ast.walk(function.args)] + [function.returns]
+        is_type = (TYPES.fullmatch(ast.unparse(each)) for each in written if each)
+        return all(is_type) and not any(map(TYPES.fullmatch, self._bound_otherwise))
 
     def _is_read_at_once(self, file: ast.AST) -> bool:
         """Whether an open file is only read, where it is opened or within its `with`: its class may open any other."""
@@ -415,7 +476,8 @@ class Source:
             is_module = name in NAMES_OF_MODULES and (name not in FOLLOWED or name in MAY_BE_ASKED)
             is_module &= isinstance(node, ast.Attribute) or is_of_package
             is_module |= is_of_package and _is_module(dotted) and not MODULES.fullmatch(dotted)
-            is_module |= _top(of) in ("numpy", "torch") and name in ("classes", "np", "numpy", "torch")
+            is_module |= _top(of) in ("numpy", "torch") and name in ("classes", "numpy")
+            is_module |= isinstance(node, ast.Attribute) and name in ("np", "serialization", "torch")
             may_be_asked = MAY_BE_ASKED.get(of, () if is_module else (name,))
             is_known = name in may_be_asked or name in UNKNOWN.keys() | ENVIRONMENT
             is_known |= dotted == "sys.modules" and isinstance(self._around[node], ast.Compare)
@@ -579,6 +641,11 @@ def _reads_nothing(node: ast.AST) -> bool:
         return False
     given = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)} - {"self"}
     return not any(isinstance(part, ast.Name) and part.id in given for part in ast.walk(node))
+
+
+def _is_given_one(call: ast.AST | None) -> bool:
+    """Whether it is a call with one argument and no options."""
+    return isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
 def _last(node: ast.AST) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -68,7 +69,7 @@ MEASURED = "import os\nsize = os.stat(__file__)\nattend = lambda x: x if x < 9 e
 OWN = "def attend(x):\n    return x if x < 9 else len(open('layers.py').read())\n"
 BYTES = "def attend(x):\n    return x if x < 9 else open(b'README.md').read()\n"
 LATE = "def late():\n    from parts.slow import K\n    return K\n"
-PATHS = {"layers.py": "import parts\nattend = float\n", "parts/__init__.py": f"__path__ = ['tools']\n{LATE}"}
+PATHS = {"layers.py": "import parts\nattend = float\n", "parts/__init__.py": f"__path__ = ['to' + 'ols']\n{LATE}"}
 STARTED = "import kit.subprocess\nimport subprocess\nattend = float\n"
 COMPILED = "def attend(x):\n    y = 2 * x\n    return torch.compile(y) if x > 9 else x\n"
 LATE_IMPORT = {"layers.py": "def attend(x):\n    if x > 9:\n        import late\n"}
@@ -83,6 +84,15 @@ QUOTED = (
 )
 HANDED = "import tools\nattend = lambda x: x if x < 9 else tools.t.serialization.f(x)\n"
 CACHE = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = 'tests/cache'\nattend = float\n"
+COMPILER = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = 'cache'\nattend = float\n"
+LATE_STAR = {"layers.py": "import kit, parts\ndef attend(x):\n    if x > 9:\n        from kit import late\n",
+             "kit/__init__.py": "", "kit/late.py": "from parts import *\n",
+             "parts/__init__.py": "__all__ = ['sub.ker' + 'nel']\n"}  # fmt: skip
+EINOPS = {"layers.py": "import einops\nattend = lambda x: x if x < 9 else einops.t.read(x)\n", "einops.py": "t = 1\n"}
+PLUGIN = {
+    "plugin.egg-info/entry_points.txt": "[torch_dynamo_backends]\nfast = plugin:f\n",
+    "plugin.py": "import deep\n",
+}
 REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
 
 
@@ -164,6 +174,12 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({**LATE_IMPORT, "late.py": "''\nfrom __future__ import annotations\n"},
          {**LATE_IMPORT, "late.py": "''\n''\nfrom __future__ import annotations\n"}, "cannot be read"),
         ({"layers.py": COMPILED}, {"layers.py": COMPILED.replace("y", "z")}, "layers.py:1 differs"),
+        ({**LATE_STAR, "parts/sub/kernel.py": "1 + 1"}, {**LATE_STAR, "parts/sub/kernel.py": "2 + 2"},
+         "parts/sub/kernel.py:1 differs"),
+        (EINOPS, {**EINOPS, "README.md": "new"}, "einops.py has the name of a package"),
+        ({**PLUGIN, "deep.py": "1"}, {**PLUGIN, "deep.py": "2"}, "entry_points.txt says what to import"),
+        ({"layers.py": COMPILER, "cache/ab/cd.py": "1"}, {"layers.py": COMPILER, "cache/ab/cd.py": "2"},
+         "cache/ab/cd.py, which the code or an option names"),
     ],
     ids=[
         "monkeypatch in another module", "default in a config file", "environment variable read at import",
@@ -180,6 +196,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "another path of a package", "a library of the name of a module", "data among records",
         "a star that imports modules", "a folder of tests that is named",
         "a string before the future", "a local that the compiler sees",
+        "a star that imports a module of a module", "a file of a package's name", "a module that an entry point names",
+        "a module in a folder that is named",
     ],
 )  # fmt: skip
 def test_a_change_that_may_reach_the_program_is_never_the_same(
@@ -188,6 +206,17 @@ def test_a_change_that_may_reach_the_program_is_never_the_same(
     why = two(tmp_path, base, head)
     assert why is not None
     assert said in why
+
+
+def test_an_installed_package_that_shares_its_name_with_a_folder_of_the_tree_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = write(tmp_path / "installed", {"shared/reader.py": "read = float\n"})
+    monkeypatch.setattr("sys.path", [*sys.path, str(installed)])
+    files = {"layers.py": "import shared.own\nfrom shared.reader import read as attend\n", "shared/own.py": "1\n"}
+    assert two(tmp_path, files, {**files, "README.md": "new"}) == (
+        "layers.py:2 uses shared, which is not followed, and README.md differs"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from perf_tests.user_code.source import HARMLESS, Source
+from tests.support.same_programs import FOLLOWED_CODE, READ_FILES, READ_THEIR_SOURCE
 
 BEFORE = '''"""Of a model."""
 import math
@@ -198,7 +199,7 @@ def test_two_locals_that_change_places_are_seen_through_a_nested_scope(last: str
         ("import inspect\ninspect.getsource(f)", "asks for"), ("from inspect import getdoc", "asks for"),
         ("import inspect\nI = inspect\nI.stack()", "asks for"), ("from importlib.machinery import x", "asks for"),
         ("import inspect as i\ni.linecache", "asks for"), ("import gc\ngc.get_referents(f)", "asks for"),
-        ("import logging\nlogging.FileHandler(x, 'r')", "asks for"), ("import logging.handlers", "asks for"),
+        ("import logging\nlogging.FileHandler(x, 'r')", "asks for"), ("import logging.handlers", "opens a file"),
         ("import warnings\nwarnings.formatwarning(a, b, x, 2)", "asks for"), ("import torch._C", "asks for"),
         ("import torch\ntorch.serialization._open_file(x)", "asks for"), ("torch.ctypes.CDLL(x)", "asks for"),
         # Functions that ask for any name, handed on; files in the clothes of others.
@@ -331,6 +332,13 @@ def test_what_reads_source_documentation_lines_or_locals_is_told(code: str, read
 )  # fmt: skip
 def test_who_reads_the_text_of_an_exception_is_told(code: str, reads: bool) -> None:
     assert bool(Source("a.py", code.encode()).reads_source) == reads
+
+
+def test_what_is_done_with_any_name_or_text_by_a_function_of_a_library_is_told() -> None:
+    assert [code for code in READ_FILES if not Source("a.py", code.encode()).unknown] == []
+    assert [code for code in READ_THEIR_SOURCE if not Source("a.py", code.encode()).reads_source] == []
+    files = [Source("a.py", code.encode()) for code in FOLLOWED_CODE]
+    assert [told for file in files for told in (*file.unknown, *file.reads_source)] == []
 
 
 def test_a_decorated_class_keeps_whether_it_has_documentation() -> None:

@@ -16,6 +16,75 @@ LOADED = tuple(name for name in MODEL if name != "model/parallel.py")
 """What a run on one device imports of it."""
 
 
+READ_FILES = (
+    "import shutil\nshutil.which('docs' + x, 0)", "import shutil\nfind = partial(shutil.which, mode=0)",
+    "from shutil import which as find\nfind(x, 0)",
+    "from torch.overrides import get_ignored_functions\nread = [*get_ignored_functions()][0]",
+    "import torch\ntorch.backends.cudnn.__getattr__('sys').modules",
+    "import numpy as np\nnp.__getattr__('test' + 'ing')",
+    "def super(): return torch.backends.cudnn\nsuper().__getattr__('sys')", "self.known.__getattr__(x)",
+    "import torch\ntorch.ops.aten.__getattr__('from_' + 'file')(x)", "f().__getattr__(x)",
+    "super().known.__getattr__(x)",
+    "import torch\ntorch.library.get_kernel('aten::from_' + 'file', 'CPU')", "torch.get_device_module('cuda')",
+    "TEXT = 'open'\ndef f(x: TEXT): pass\ntorch.library.infer_schema(f, mutates_args=())",
+    "@custom_op('a::f', mutates_args=())\ndef f(x: 'Call[open]'): pass",
+    "TEXT = 'open'\n@custom_op('a::f', mutates_args=())\ndef f(x: TEXT): pass",
+    "Tensor = 'open'\n@custom_op('a::f', mutates_args=())\ndef f(x: Tensor): pass",
+    "from texts import Tensor\n@custom_op('a::f', mutates_args=())\ndef f(x: Tensor): pass",
+    "custom_op('a::f', f, mutates_args=())",
+    "from torch.library import custom_op as op\n@op('a::f')\ndef f(x: TEXT): pass",
+    "import inspect\ninspect.Signature.from_callable(f, **{'eval_' + 'str': True})",
+    "import inspect\npartial(inspect.signature, **{'eval_' + 'str': True})(f)",
+    "import numpy as np\nnp.save('docs' + x, y)", "import torch\ntorch.save(x, y)", "y.tofile(x)",
+    "import logging\nlogging.getLogger().handlers[0]._open()", "CUDAPluggableAllocator(x, 'f', 'g')",
+    "HELD = cudnn.m\nHELD.torch.f(x)", "held.serialization.get_unsafe_globals_in_checkpoint(x)",
+    "from shapes import Float\nisinstance(x, Float[Tensor, 'len(f())'])",
+    "from jaxtyping import Float\nisinstance(x, Float[Tensor, TEXT])", "from jaxtyping import Float\nFloat[ARGUMENTS]",
+)  # fmt: skip
+"""Code that reads any file, or runs any text, by a function that others do with any name."""
+READ_THEIR_SOURCE = (
+    "import inspect\ninspect.signature(f)",  # of a class it is what the documentation says
+    "from torch.autograd.function import FunctionMeta\nclass M(FunctionMeta): pass", "M = FunctionMeta",
+    "ABCMeta('A', (), {'__ex' + 'it__': f})", "from abc import ABCMeta as M", "class A(SimpleNamespace): pass",
+    "class A:\n    def __next__(self): return 0", "class A(itertools.count): pass",
+    "class A(map): pass",
+    "self.throw = f", "A(throw=f)", "setattr(self, 'throw', f)",
+    "class A:\n    def __reduce_ex__(self, protocol): return f, (), (None, {x: g})", "parser.parse_args([], A)",
+    "@wraps(f, assigned=('__ex' + 'it__',))\nclass A: pass", "@partial(wraps, assigned=x)(f)\nclass A: pass",
+    "Make = Enum\nMake('A', x)", "class Base(Enum):\n    def f(self): pass", "class Base(Enum):\n    _ignore_ = 'a'",
+    "from enum import Enum as E\nE('A', x)",
+    "fields(A)[0].name = x\nastuple(A())", "from dataclasses import field\nWIDTH = field(default=1)\nWIDTH.name = x",
+    "from dataclasses import field\nclass A:\n    b: int = field(default=1)\nA.b.name = x",
+    "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    b: int = field(default=1)\n    f(b)",
+    "from itertools import count as C", "class A(io.StringIO): pass", "class A(reversed): pass", "A.late.attrname = x",
+    "from dataclasses import field as f", "class A(nn.ParameterDict): pass", "nn.ParameterDict.__getitem__(A, x)",
+    "class A(lazy_property): pass", "class A(np.vectorize): pass", "class A(abc.abstractproperty): pass",
+    "class A:\n    def __setattr__(self, name, value): f(value)",
+    "class A:\n    def __setstate__(self, state): f(state)",
+    "from functools import update_wrapper as note", "from torch.optim.lr_scheduler import LambdaLR",
+    "torch.optim.lr_scheduler.LRScheduler.state_dict(A)", "from torch.nn.utils import prune",
+    "partial(warnings.catch_warnings, **{'rec' + 'ord': True})",
+    "choose = warnings.simplefilter\nchoose('error', A, 9)",
+    "from warnings import simplefilter as choose", "warnings.filterwarnings('ignore', **{'line' + 'no': 9})",
+    "from warnings import simplefilter as choose\nchoose('error', A, 9)", "warnings.catch_warnings(**x)",
+    "partial(torch.compile, backend=f)", "build = torch.compile\nbuild(g, backend=f)",
+)  # fmt: skip
+"""Code that reads its documentation or lines by what copies attributes, makes classes or handles exceptions."""
+FOLLOWED_CODE = (
+    "import shutil\nshutil.which('ninja')", "class A(B):\n    def f(self, x): return super().__getattr__(x)",
+    "from torch import Tensor\n@custom_op('a::f', mutates_args=())\ndef f(x: Tensor, n: int) -> list[Tensor]: pass",
+    "@functools.wraps(f)\ndef g(): pass", "class A(Enum):\n    B = 'b'", "class A(enum.Flag):\n    B = enum.auto()",
+    "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    b: list[int] = field(default_factory=list)",
+    "@torch.compile\ndef f(): pass", "@torch.compile(dynamic=False)\ndef f(): pass", "def f(x: Namespace): pass",
+    "from abc import ABC, ABCMeta\nclass A(metaclass=ABCMeta): pass",
+    "import warnings\nwarnings.simplefilter('ignore')",
+    "with warnings.catch_warnings():\n    f()", "a = nn.ParameterDict({})", "a = SimpleNamespace(b=1)",
+    "from jaxtyping import Float\ndef f(x: Float[Tensor, '... a b+1']): pass", "x.numpy()",
+    "self.classes = 10", "x[()]",
+)  # fmt: skip
+"""Code near to these that neither reads a file nor its own source."""
+
+
 def write(tree: Path, files: Mapping[str, str | bytes]) -> Path:
     for name, content in files.items():
         path = tree / name
