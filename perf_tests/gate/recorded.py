@@ -271,9 +271,9 @@ def _minutes_needed(rows: Sequence[CaseResult], head: Records) -> float | None:
     most = max((row.launches_needed or 0 for row in rows), default=0)
     minutes = []
     for record in head:
-        with suppress(TypeError, ValueError):  # a stranger's record may lack either
-            times = (record.data["suite"].get("started"), record.data.get("datetime"))
-            began, ended = (datetime.fromisoformat(str(text)) for text in times)
+        with suppress(KeyError, TypeError, ValueError):  # a stranger's record may lack either
+            times = (record.data["suite"]["started"], record.data["datetime"])
+            began, ended = (datetime.fromisoformat(text) for text in times)
             minutes.append(max(0.0, (ended - began).total_seconds() / 60))
     return (most - len(head)) * median(minutes) if minutes and most > len(head) else None
 

@@ -245,7 +245,7 @@ _SPREAD = Value(lambda value: value == 0 or _TIME.is_right(value), f"0 or {_LIMI
 _OUTCOME = Value(lambda value: isinstance(value, str) and value in OUTCOMES, "a known outcome")
 ROWS = {
     "benchmark": {
-        "fullname": TEXT, "extra_info": {"flags?": [TEXT]},
+        "fullname": TEXT, "extra_info": {"flags?": OrNull([TEXT])},
         "stats": {"data": Some(_ROUND), **dict.fromkeys(("min", "max", "mean", "median"), _TIME),
                   "iqr": _SPREAD, "stddev": _SPREAD},
     },

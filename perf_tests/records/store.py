@@ -466,7 +466,7 @@ def latest_baseline(
 
 def is_disturbed(record: Json) -> bool:
     """Whether any case of the record was measured beside other programs that took its processors."""
-    return any("busy_machine" in row["extra_info"].get("flags", ()) for row in record["benchmarks"])
+    return any("busy_machine" in (row["extra_info"].get("flags") or ()) for row in record["benchmarks"])
 
 
 def comparable_ids(record: Json, selection: Mapping[str, Json]) -> set[str]:

@@ -51,7 +51,10 @@ NO_RECORDS: list[tuple[records.Json, str | None]] = [
     (with_stats(iqr=0, stddev=0.0, data=[1.1e-12]), None),
     ({**GOOD, "passes": [PASSED], "commit_info": None}, None),
     ({name: value for name, value in GOOD.items() if name != "passes"}, None),  # from before there were any
-    *(({**GOOD, "benchmarks": [timed(flags=bad)]}, f"extra_info.flags is {bad!r}, not a list") for bad in (1.5, None)),
+    *(
+        ({**GOOD, "benchmarks": [timed(flags=bad)]}, f"extra_info.flags is {bad!r}, not a list")
+        for bad in (1.5, "slow")
+    ),
     ({**GOOD, "outcomes": [untimed(outcome="tired")]}, "it.outcomes[0].outcome is 'tired', not a known outcome"),
     *(({**GOOD, "passes": [{**PASSED, name: 1}]}, f"it.passes[0].{name} is 1, not") for name in PASSED),
     ({**GOOD, "machine_info": {"cpu": [1]}}, "it.machine_info.cpu is [1], not an object"),
