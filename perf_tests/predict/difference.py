@@ -476,6 +476,8 @@ def difference_lines(found: Difference, most: int = MOST_ROWS) -> list[str]:
 
 
 def change_line(change: Change) -> str:
+    if change.low == change.high == 1:
+        return f"predicted {duration(change.head_seconds)} on both sides"
     coverage = "no published pair shows such a change: how often its range holds is not known"
     if change.kind is not None:
         held, of = CHANGES_IN_RANGE[change.kind]
