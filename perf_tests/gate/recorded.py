@@ -33,6 +33,7 @@ from perf_tests.gate.statistics import (
     moderated,
 )
 from perf_tests.gate.verdicts import (
+    MOST_NEEDED,
     Acceptance,
     CaseResult,
     Effect,
@@ -171,7 +172,7 @@ class RecordedResult:
     """The slowdown that so many launches detect with 80 % power, as a share of base's time."""
     minutes_needed: float | None = None
     """Minutes of further launches of head, as long as those recorded, after which each undecided case is decided, if
-    its estimate is right; None where no case has one."""
+    its estimate is right, or of the most that are counted; None where no launches help."""
 
     # What a run has beside, as its report reads it.
     exact: ClassVar[Sequence[ExactResult]] = ()
@@ -268,7 +269,8 @@ def conclude_recorded(
 
 
 def _minutes_needed(rows: Sequence[CaseResult], head: Records) -> float | None:
-    most = max((row.launches_needed or 0 for row in rows), default=0)
+    undecided = [row for row in rows if row.verdict == Verdict.UNDECIDED and row.effect and not row.explanation]
+    most = max((row.launches_needed or MOST_NEEDED for row in undecided), default=0)
     minutes = []
     for record in head:
         with suppress(KeyError, TypeError, ValueError):  # a stranger's record may lack either

@@ -223,7 +223,10 @@ def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
         sentences[-1] += reproduce_command(undecided[0].id, header, undecided[0].minutes_needed)
     elif undecided and result.minutes_needed is not None:
         minutes = how_many(math.ceil(result.minutes_needed), "minute")
-        sentences[-1] += f" Deciding takes about {minutes} of further launches of head, as long as the recorded ones."
+        more = "more than " if any(row.effect and row.launches_needed is None for row in undecided) else ""
+        sentences[-1] += (
+            f" Deciding takes {more}about {minutes} of further launches of head, as long as the recorded ones."
+        )
     return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
 
 

@@ -13,7 +13,7 @@ from perf_tests.bench.session import Run
 from perf_tests.gate import recorded as gate
 from perf_tests.gate.recorded import RULES
 from perf_tests.gate.statistics import Estimate
-from perf_tests.gate.verdicts import Acceptance, Verdict, launches_needed, read_accepted
+from perf_tests.gate.verdicts import MOST_NEEDED, Acceptance, Verdict, launches_needed, read_accepted
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, save_record
 from perf_tests.run.after import judge
@@ -74,7 +74,7 @@ def test_an_undecided_case_says_how_many_launches_and_minutes_it_lacks() -> None
         launch["suite"]["started"] = "2030-01-01T00:00:00+00:00"
         launch["datetime"] = f"2030-01-01T{minutes // 60:02}:{minutes % 60:02}:00+00:00"
     found = concluded(base, head)
-    most = max(row.launches_needed or 0 for row in found.cases)
+    most = max(row.launches_needed or MOST_NEEDED for row in found.cases if row.verdict == Verdict.UNDECIDED)
     assert (found.cases[0].verdict, most > 5, found.minutes_needed) == (Verdict.UNDECIDED, True, 2 * (most - 5))
     head[0]["datetime"] = None
     assert concluded(base, head).minutes_needed == 2 * (most - 5)
