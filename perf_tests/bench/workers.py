@@ -64,12 +64,15 @@ class Channel:
 class WorkerEndedError(Exception):
     """A worker died, hung or cannot serve; the message says how, without a full stop."""
 
-    def __init__(self, reason: str, side: Side | None = None, cannot_start: bool = False) -> None:
+    def __init__(
+        self, reason: str, side: Side | None = None, cannot_start: bool = False, is_absent: bool = False
+    ) -> None:
         super().__init__(reason)
         self.side: Any = side
         """The side of the gate's worker; None for another one."""
         self.cannot_start = cannot_start
-        """Whether the side's own code failed before the first case."""
+        """Whether the side's own code failed before the first case, or is not there."""
+        self.is_absent = is_absent
 
 
 @dataclass
@@ -100,9 +103,10 @@ class WorkerProcess:
             raise WorkerEndedError(f"it gave no answer for {patience_seconds:.0f} s", self.side) from error
         except (ClosedError, ValueError) as error:
             raise WorkerEndedError(self._how_it_ended(), self.side) from error
-        for name in ("cannot", "ended"):
+        for name in ("absent", "cannot", "ended"):
             if name in message:
-                raise WorkerEndedError(str(message[name]).strip().rstrip("."), self.side, cannot_start=name == "cannot")
+                reason = str(message[name]).strip().rstrip(".")
+                raise WorkerEndedError(reason, self.side, cannot_start=name != "ended", is_absent=name == "absent")
         return message
 
     def ask(self, message: Json, patience_seconds: float | None = None) -> Json:

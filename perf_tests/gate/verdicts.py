@@ -297,6 +297,8 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         verdict, reason = RunVerdict.INTERRUPTED, "the run did not finish"
     elif suite_fails or any(row.is_failure for row in cases) or any(row.is_failure for row in exact):
         verdict = RunVerdict.FAILED
+    elif never_compared := why_never_compared(cases, samples):
+        verdict, reason = RunVerdict.INCOMPARABLE, never_compared
     elif left and rules.undecided == "fail":
         verdict, reason = RunVerdict.UNDECIDED, "--gate-undecided=fail"
     elif samples.end == "time_limit" and left:
@@ -347,6 +349,15 @@ def contamination(samples: GateSamples, rules: Rules) -> str:
         if shift.is_significant
     ]
     return f"the sentinels, identical work on both sides, differ: {', '.join(moved)}" if moved else ""
+
+
+def why_never_compared(cases: Sequence[CaseResult], samples: GateSamples) -> str:
+    """Say why base, which failed, was compared in no case; empty where it was in one, or only lacks them."""
+    failed = [row for row in samples.of(NoTiming) if row.side == "base" and LOST[row.outcome] == Verdict.FAILED]
+    if not failed or any(row.verdict not in (Verdict.NEW, Verdict.NOT_MEASURED) for row in cases):
+        return ""
+    reason = failed[0].reason.strip().rstrip(".")
+    return f"nothing was compared, because base failed: {reason}; give a base that runs"
 
 
 # The rows: each case's verdict with the effect and the interval behind it.

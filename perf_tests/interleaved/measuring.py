@@ -355,7 +355,10 @@ class Measuring:
         # Two workers that died before any case would die before the next one too.
         lost = self._left if error.cannot_start or not self._at_hand else [self._at_hand]
         if error.cannot_start or self._deaths[at_fault] >= MOST_DEATHS:
-            outcome, reason = (ABSENT, str(error)) if error.cannot_start else ("error", f"{error}, twice")
+            outcome, reason = (
+                ABSENT if error.is_absent else "error",
+                f"{error}{'' if error.cannot_start else ', twice'}",
+            )
             for case in lost:
                 self._note_outcome(case, error.side, outcome, reason)
         else:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from itertools import count
 from typing import Any
@@ -170,11 +171,18 @@ class GatePlugin(WorkerPlugin):
         self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
     ) -> Generator[None, None, None]:
         """Tell the gate which cases there are, then keep those that it asks for, in its order."""
+        # Of an axis of which this side knows no value pytest makes one item, with a member of an Enum, that is no case.
+        axes = {item: item.callspec.params if hasattr(item, "callspec") else {} for item in items}
+        items[:] = [item for item, axis in axes.items() if not any(isinstance(value, Enum) for value in axis.values())]
         yield
         if session.testsfailed:
             return
-        workbench = session_of(config).workbench
         by_id = {item.nodeid: item for item in items if is_benchmark(item)}
+        if not by_id:
+            self.was_ready = True
+            self.channel.send({"absent": "it does not know a value of these cases"})
+            return
+        workbench = session_of(config).workbench
         self._cases = {case_id: noted(item).case for case_id, item in by_id.items()}
         workbench.check_attentions(self._cases.values())
         self._sentinels = sentinels(workbench.device.torch_device)

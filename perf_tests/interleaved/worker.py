@@ -21,14 +21,15 @@ def main() -> int:
         task = channel.receive()
         tree, where = Path(task["tree"]), task["repository"]
         observer = Observer(tree, [tree / "perf_tests"] if where["holds_suite"] else ()) if task.get("fakes") else None
-        reason = _why_not_this_tree(task)
-        if reason is None:
-            try:
-                from perf_tests.interleaved.on_demand import serve
-            except Exception as error:  # whatever importing an older `model/` raises
-                reason = f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
-            else:
-                reason = serve(channel, task, observer)
+        if absent := _why_not_this_tree(task):
+            channel.send({"absent": absent})
+            return 0
+        try:
+            from perf_tests.interleaved.on_demand import serve
+        except Exception as error:  # whatever importing an older `model/` raises
+            reason: str | None = f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
+        else:
+            reason = serve(channel, task, observer)
         if reason:
             channel.send({"cannot": reason})
     except ClosedError:  # the gate is gone

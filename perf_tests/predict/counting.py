@@ -20,7 +20,13 @@ from torch import Tensor
 
 from perf_tests.hardware.device import no_collections
 from perf_tests.hardware.limits import KernelCost
-from perf_tests.hardware.torch_private import DataDependentOutputException, FakeTensor, TorchDispatchMode, autograd_file
+from perf_tests.hardware.torch_private import (
+    DataDependentOutputException,
+    FakeTensor,
+    TorchDispatchMode,
+    autograd_file,
+    backward_number,
+)
 from perf_tests.predict import costs
 from perf_tests.predict.allocator import CUDA_BLOCK_BYTES, Log
 from perf_tests.predict.costs import CudaRules
@@ -342,6 +348,8 @@ class Counting(TorchDispatchMode):
                 func, args, kwargs, inputs, outputs, self._float32_rate, self.on_cuda
             )
             if launches:
+                # Autograd itself records no graph in a backward pass; a checkpoint does.
+                cost = replace(cost, is_recomputed=backward_number() is not None and torch.is_grad_enabled())
                 # They share the operation's bytes; no byte is lost in dividing.
                 share, left_over = divmod(cost.bytes, launches)
                 self._current.kernels[replace(cost, bytes=share + 1)] += left_over

@@ -376,12 +376,6 @@ CHANGES_IN_RANGE = {OF_PRECISION: (88, 99), OF_ATTENTION: (34, 40), OF_CHECKPOIN
 against fused attention, and without against with checkpoints; printed by `python -m claims changes-left-out`."""
 
 
-RECOMPUTED_LAUNCHES = 2.0
-"""Launches of a forward pass that take the host as long as a kernel that a checkpoint runs again: itself and the hooks,
-in Python, of what autograd saves of it, twice. They took 11 to 21 us a kernel on one CPU, where a fast host launches
-one of a forward pass in 18."""
-
-
 def predicted_change(base: Sequence[Part], head: Sequence[Part], ceilings: Ceilings) -> Change:
     """Seconds of base and head, each a part for each kind of launches, and the range of their ratio.
 
@@ -389,16 +383,12 @@ def predicted_change(base: Sequence[Part], head: Sequence[Part], ceilings: Ceili
     one issues alone, on either side.
     """
     sides = [{part.kind: counted(part.kernels) for part in parts} for parts in (base, head)]
-    kind_of_all = kind_of_change(*sides)
     works = []
     """By kind of launches, and side: host and device seconds of what both issue, then of what it alone issues."""
     for kind in dict.fromkeys(part.kind for part in (*base, *head)):
         counts = [side.get(kind, Counter[KernelGroup]()) for side in sides]
         both = counts[0] & counts[1]
-        is_recomputed = kind == BACKWARD and kind_of_all == OF_CHECKPOINTS
-        works.append([
-            [*_seconds(both, kind, ceilings), *_seconds(one - both, kind, ceilings, is_recomputed)] for one in counts
-        ])  # fmt: skip
+        works.append([[*_seconds(both, kind, ceilings), *_seconds(one - both, kind, ceilings)] for one in counts])
 
     def seconds(side: int, host: float, device: float, own: float) -> float:
         pairs = [
@@ -413,7 +403,9 @@ def predicted_change(base: Sequence[Part], head: Sequence[Part], ceilings: Ceili
         for host, device in product((1 / spread, 1.0, spread), (DEVICE_RANGE[0], 1.0, DEVICE_RANGE[1]))
         for of_base, of_head in product(OF_ITS_OWN, OF_ITS_OWN)
     ]
-    return Change(seconds(0, 1.0, 1.0, 1.0), seconds(1, 1.0, 1.0, 1.0), min(ratios), max(ratios), kind_of_all)
+    return Change(
+        seconds(0, 1.0, 1.0, 1.0), seconds(1, 1.0, 1.0, 1.0), min(ratios), max(ratios), kind_of_change(*sides)
+    )
 
 
 def kind_of_change(base: Mapping[str, Counter[KernelGroup]], head: Mapping[str, Counter[KernelGroup]]) -> str | None:
@@ -440,17 +432,15 @@ def kind_of_change(base: Mapping[str, Counter[KernelGroup]], head: Mapping[str, 
         return OF_PRECISION if work[0] == work[1] and fused[0] == fused[1] else None
     if fused[0] != fused[1]:
         return OF_ATTENTION if layers[0] == layers[1] else None
-    is_recomputed = again and ahead[0] == ahead[1] and again.keys() <= base.get(FORWARD, {}).keys()
-    return OF_CHECKPOINTS if is_recomputed else None
+    is_recomputed = again and ahead[0] == ahead[1] and all(kernel.is_recomputed for kernel in again)
+    return OF_CHECKPOINTS if is_recomputed and FORWARD in base else None
 
 
-def _seconds(
-    kernels: Counter[KernelGroup], kind: str, ceilings: Ceilings, is_recomputed: bool = False
-) -> tuple[float, float]:
+def _seconds(kernels: Counter[KernelGroup], kind: str, ceilings: Ceilings) -> tuple[float, float]:
     """Seconds of the host and of the device for so many calls."""
     groups = [replace(kernel, calls=calls) for kernel, calls in kernels.items()]
-    time = predicted_time([Part(kernels.total(), groups, FORWARD if is_recomputed else kind)], ceilings)
-    return time.launching_seconds * (RECOMPUTED_LAUNCHES if is_recomputed else 1), time.kernel_seconds
+    time = predicted_time([Part(kernels.total(), groups, kind)], ceilings)
+    return time.launching_seconds, time.kernel_seconds
 
 
 # As text for a terminal, for a sentence under a verdict, and as JSON.

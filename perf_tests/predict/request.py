@@ -31,7 +31,7 @@ from perf_tests.predict.machine import ceilings_here
 from perf_tests.predict.ranks import MOST_RANKS, predict_ranks
 from perf_tests.predict.step import TargetMachine
 from perf_tests.records.record import Json
-from perf_tests.user_code.model import UserModel, facts_of, is_configuration, size_name
+from perf_tests.user_code.model import UserModel, check_first_layer, facts_of, is_configuration, size_name
 
 STEP_BATCH_SIZE = 4
 
@@ -177,7 +177,10 @@ def _requested_model(arguments: argparse.Namespace) -> UserModel | None:
         if value != default:
             raise ValueError(f"{option} does not apply: the model of --model has its own.")
     options.user_arguments("--model-arg", "\n".join(arguments.model_arg))
-    return UserModel(options.user_model("--model", arguments.model), tuple(arguments.model_arg))
+    own = UserModel(options.user_model("--model", arguments.model), tuple(arguments.model_arg))
+    if is_configuration(own.name):
+        check_first_layer(own)
+    return own
 
 
 def _requested_size(arguments: argparse.Namespace, own: UserModel | None) -> str:

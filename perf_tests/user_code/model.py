@@ -362,8 +362,15 @@ SMALL_PARAMETERS = 100_000_000
 EARLIER_MOVE = 1e-4
 """The share of the largest logit by which those of earlier tokens may move with the last: rounding is far less."""
 
+FIRST_LAYER = {"num_hidden_layers": 1, "vocab_size": 64}
+"""Values of a configuration under which even a large model is small, as long as it names no token beyond 63."""
+
 SMALL_TO_STEP = 10_000_000
 """The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
+
+
+class NotCausalError(UserCodeError):
+    """A model sees what it is to predict."""
 
 
 def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
@@ -454,7 +461,7 @@ def check_values_of(
     ended_BT[:, -1] = (tokens_BT[:, -1] + 1) % config.vocab_size
     moved = (logits_of(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
     if moved > EARLIER_MOVE * logits_BTV.abs().amax():
-        raise UserCodeError(
+        raise NotCausalError(
             f"{what} is not a causal language model: logits of earlier tokens change with the last token, so it sees "
             "what it is to predict; mask later tokens (is_decoder in a configuration)."
         )
@@ -465,6 +472,25 @@ def check_values_of(
             f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
             "context length would be wrong."
         )
+
+
+@lru_cache(maxsize=16)
+def check_first_layer(user_model: UserModel) -> None:
+    """Run the first layer of a configuration; raises NotCausalError where it sees later tokens.
+
+    For a model that may be too large to run here. One that cannot be cut, or fails for another reason, is not refused.
+    """
+    others = (text for text in user_model.arguments if argument(text)[0] not in FIRST_LAYER)
+    cut = UserModel(user_model.name, (*others, *(f"{name}={value}" for name, value in FIRST_LAYER.items())))
+    config = ConfiguredShape(0, 0, 0, 0, FIRST_LAYER["vocab_size"], 8)
+    try:
+        if (facts_of(cut, config).parameters or math.inf) <= SMALL_PARAMETERS:
+            model = cut.build(config, LONGEST_SECONDS)
+            check_values_of(cut.name, model, config, torch.device("cpu"), LONGEST_SECONDS)
+    except NotCausalError:
+        raise
+    except UserCodeError:
+        return
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:

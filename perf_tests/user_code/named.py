@@ -5,6 +5,7 @@ A worker of the gate finds every file in its side's tree, wherever that was type
 import importlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,14 +87,24 @@ def file_of(text: str) -> Path | None:
     return None if is_installed(file) else file
 
 
+_DEFINES_UNWRITTEN = {
+    "__dict__", "__getattr__", "eval", "exec", "f_globals", "globals", "locals", "modules", "setattr", "vars",
+}  # fmt: skip
+"""Words of a file that may define a name which stands nowhere in it."""
+
+
 def why_not_there(text: str | None) -> str | None:
     """Why this side lacks what `text` names, as a base does that is older; None if it is there, or names nothing."""
     if text is None or _tree is None or text not in _tree.named:
         return None
     file = file_of(text)
-    if file is not None and file.is_file() and file.is_relative_to(_tree.tree):
+    if file is None or not file.is_file() or not file.is_relative_to(_tree.tree):
+        return f"it has no {_place(text)}"
+    if file.suffix != ".py":
         return None
-    return f"it has no {_place(text)}"
+    name, words = text.rpartition(":")[2], re.findall(r"\w+|\*", file.read_text(errors="replace"))
+    is_written = name in words or ("import", "*") in pairwise(words) or not _DEFINES_UNWRITTEN.isdisjoint(words)
+    return None if is_written else f"it has no {name} in {_place(text)}"
 
 
 def loaded_below(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from itertools import accumulate
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,3 +85,15 @@ def test_killed_anywhere_or_carried_to_a_fresh_machine_after_each_slice_it_finds
         expedition.main([name, f"--out={tmp_path / name}", f"--state={carried}", "--device=cpu"])
         carried = tmp_path / name
     assert found_in(carried, tmp_path / "a") == at_once
+
+
+@pytest.mark.parametrize("seconds, begun", [(290, 3), (289, 2)])
+def test_a_step_begins_only_with_90_seconds_left(
+    seconds: int, begun: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the three takes 100."""
+    played = PlayedSteps(monkeypatch)
+    monkeypatch.setattr(expedition, "time", Mock(monotonic=lambda: 100.0 * len(played.ran)))
+    code = expedition.main(["1", f"--out={tmp_path}", "--device=cpu", f"--minutes={seconds / 60}"])
+    assert (code, len(played.ran)) == (int(begun < 3), begun)
+    assert ("smoke: not begun with 89 s left; run slice 1 again" in capsys.readouterr().out) == (begun < 3)

@@ -99,6 +99,26 @@ def test_a_side_without_timing_is_a_verdict_and_runs_no_more() -> None:
         assert step is None or "slow" not in step.cases
 
 
+OF_BASE: list[tuple[list[str], int]] = [
+    # outcomes of the only cases at base, "" where it was compared and "same" where it need not be, and the exit code
+    (["error", "error"], 4), (["process_died", "absent"], 4), (["timed_out", "unsupported"], 4), (["error", ""], 0),
+    (["error", "same"], 0), (["absent", "absent"], 0), (["absent", "out_of_memory"], 0), (["incorrect", "absent"], 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outcomes", "code"), OF_BASE)
+def test_a_base_that_fails_in_every_case_was_not_compared_and_one_that_lacks_them_is_new(
+    outcomes: list[str], code: int
+) -> None:
+    events: list[Json] = []
+    for case, outcome in zip(QUIET, outcomes, strict=False):
+        said = {"event": "outcome", "side": "base", "outcome": outcome, "reason": "no such module."}
+        events += [{"case": case.id} | ({"event": "same"} if outcome == "same" else said)] * bool(outcome)
+    result = conclude(runs.screened_run(QUIET[: len(outcomes)], *events, FINISHED), RULES)
+    assert (result.verdict, result.exit_code) == (RunVerdict.INCOMPARABLE if code else RunVerdict.PASSED, code)
+    assert ("nothing was compared, because base failed: no such module; give" in result.reason) == bool(code)
+
+
 def test_what_is_left_out_is_measured_no_further_and_undecided() -> None:
     samples = gate_run(QUIET, most_pairs=1)
     samples.events = [LeftOut("quiet 0"), LeftOut("quiet 1"), End("budget")]

@@ -165,10 +165,11 @@ def test_a_case_that_a_side_cannot_run_is_an_outcome_with_its_reason_and_costs_n
     assert [(row.case, row.side) for row in samples.of(lines.Relaunch)] == [("two", side)] * relaunches
 
 
-def test_a_base_that_cannot_be_loaded_has_none_of_the_cases_and_a_head_ends_the_run(tmp_path: Path) -> None:
-    samples, _ = measured(tmp_path / "base", base={"cannot": "it has no model/"})
-    assert (samples.measurements, sorted(outcomes(samples))) == ([], [(c, "base", "absent") for c in sorted(CASES)])
-    assert {row.reason for row in samples.of(lines.NoTiming)} == {"it has no model/"}
+def test_a_base_without_the_code_has_none_of_the_cases_or_else_fails_and_a_head_ends_the_run(tmp_path: Path) -> None:
+    for why, outcome in (("lacks", "absent"), ("cannot", "error")):
+        samples, _ = measured(tmp_path / why, base={why: "it has no model/"})
+        assert (samples.measurements, sorted(outcomes(samples))) == ([], [(c, "base", outcome) for c in sorted(CASES)])
+        assert {row.reason for row in samples.of(lines.NoTiming)} == {"it has no model/"}
     for name, base in (("head", {}), ("both", {"cannot": "base is broken"})):
         with pytest.raises(module.UnmeasurableError, match=r"^--model m:f is no language model\.$"):
             measured(tmp_path / name, base, {"cannot": "--model m:f is no language model."})

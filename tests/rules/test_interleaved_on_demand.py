@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from _pytest.compat import NOTSET  # what it gives an axis without values
 
 from perf_tests.bench.checked_rounds import Check, Draws, Kept
 from perf_tests.bench.outcomes import SuspiciousError
@@ -181,6 +182,20 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     assert [item.nodeid for item in items] == ["b", "a"]
     assert workbench.known_to_fit == {cases["b"]}
     assert plugin._draws == {"b": Draws(7, "0", 1), "a": Draws(7, "1", 1)}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_axis_of_which_a_side_knows_no_value_has_no_case_there(known: bool) -> None:
+    case = benchmark(attention_case(), nodeid="known")
+    unknown = Mock(nodeid="unknown", stash=pytest.Stash(), callspec=Mock(params={"attention": NOTSET}))
+    plugin, channel = plugin_on({"order": [], "measured": [], "seed": 7, "pair": 1})
+    items, workbench = [unknown, *[case] * known], Mock(spec=Workbench, device=CpuDevice(CPU))
+    hook = plugin.pytest_collection_modifyitems(Mock(testsfailed=0), Mock(stash=stash_of(workbench=workbench)), items)
+    next(hook)
+    assert items == [case] * known, "before the plugin makes cases of them"
+    assert [*hook] == []
+    (answer,) = channel.sent
+    assert [*answer] == (["ready"] if known else ["absent"])
 
 
 def test_the_sentinels_run_without_tf32_and_leave_the_mode_of_the_case(monkeypatch: pytest.MonkeyPatch) -> None:

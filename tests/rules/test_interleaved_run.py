@@ -88,6 +88,7 @@ MEASURED: dict[str, tuple[Json, Json, dict[str, str]]] = {
     "unplayed": ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
     "no case": ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
     "no import": ({"cannot": "no model"}, {}, dict.fromkeys(CASES, "base could not run on fake tensors: no model")),
+    "no file": ({"lacks": "no model"}, {}, dict.fromkeys(CASES, "base could not run on fake tensors: no model")),
 }
 
 
@@ -98,10 +99,10 @@ def test_cases_are_measured_unless_code_and_operations_are_shown_to_be_the_same(
     run, result = gated(project, base, head, measures_same=False, **ONE_PAIR)
     assert {row.id: row.why_measured for row in result.cases if row.verdict != Verdict.SAME} == measured
     samples = read_samples(run.paths[0])
-    timed = set() if "cannot" in base else {*measured} - {*base.get("absent", ())}
+    timed = set() if {"cannot", "lacks"} & base.keys() else {*measured} - {*base.get("absent", ())}
     assert {line.case for line in samples.measurements} == timed
     verdicts = {Verdict.UNDECIDED if row.id in timed else row.verdict for row in result.cases}
-    assert ({row.verdict for row in result.cases}, result.exit_code) == (verdicts, 0)
+    assert ({row.verdict for row in result.cases}, result.exit_code) == (verdicts, 4 * ("cannot" in base))
     assert verdicts == {Verdict.SAME} or measured
     assert (samples.end, result.pairs) == ("budget", (1, 0)) or not timed
     assert conclude(samples, QUICK).cases == result.cases, "a replay says the same"

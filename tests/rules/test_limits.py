@@ -55,6 +55,10 @@ PREDICTED: dict[str, tuple[list[Part], dict[str, Any], float, str, tuple[float, 
     "the later of arithmetic and traffic": ([Part(0, [THIN])], {}, 4.0, "memory", ()),
     "going back has launches of its own": ([Part(100, [], BACKWARD)], {}, 0.2, "launch", ()),
     "so have operators without modules": ([Part(100, [], BARE)], {}, 0.05, "launch", ()),
+    "what a checkpoint runs again is two of a forward pass": (
+        [Part(100, [replace(SUM, calls=30, bytes=0, strided_elements=0, is_recomputed=True)], BACKWARD)],
+        {"launch_seconds": 3e-3}, 70 * 2e-3 + 30 * 6e-3, "launch", (),
+    ),
     # 4 s of launches that hide 2 s of kernels, then 3 s of kernels that nothing hides.
     "the device idles": ([Part(4000, [PRODUCT]), Part(10, [SUM])], {}, 7.0, "memory", ()),
     # 3 s of kernels, then 2 s of launches for 2 s of kernels: the host is through before the device.

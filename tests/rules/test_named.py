@@ -127,6 +127,12 @@ def test_a_worker_takes_every_file_from_its_copy_and_says_what_that_lacks(tree: 
     typed = ("nets.py:build", "../kernels/flash.py:attend", "train.nets:build", "sdpa", None)
     lacking = [None, "it has no ../kernels/flash.py", "it has no train.nets", None, None]
     assert [named.why_not_there(text) for text in typed] == lacking
+    for code, lacks in (
+        ("def rebuild(): ...", True), ("def build(: no Python", False), ("from pathlib import  *", False),
+        ("globals()['bui' + 'ld'] = print", False),
+    ):  # fmt: skip
+        (tree / "train/nets.py").write_text(code)
+        assert named.why_not_there("nets.py:build") == ("it has no build in nets.py" if lacks else None), code
     assert (str(theirs) in sys.path, named.stray()) == (False, None)
     forget_their_modules()
     sys.path.append(str(theirs))

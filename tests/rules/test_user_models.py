@@ -22,7 +22,7 @@ from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import SHAPE, UserModel, check_before_measuring, configured_shape, facts_of, size_name
 from perf_tests.user_code.named import load
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
-from tests.support.launch import MODELS
+from tests.support.launch import MODELS, Verb
 
 REFUSED = {
     "no_such_factory": "has no 'no_such_factory'; it has ",
@@ -209,18 +209,19 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[User
     """A configuration, with a stand-in for transformers, which is installed in few environments."""
 
     def config(kind: str, **values: Any) -> SimpleNamespace:
-        if kind not in ("stub", "two stacks"):
+        if kind not in ("stub", "two stacks", "both ways"):
             raise ValueError("Unrecognized model identifier")
-        sizes = {"hidden_size": 4, "vocab_size": 37, "max_position_embeddings": 16}
-        return SimpleNamespace(**{**sizes, "is_encoder_decoder": kind == "two stacks", **values})
+        sizes = {"hidden_size": 4, "vocab_size": 37, "max_position_embeddings": 16, "num_hidden_layers": 2}
+        return SimpleNamespace(**{**sizes, "kind": kind, "is_encoder_decoder": kind == "two stacks", **values})
 
     def from_config(config: SimpleNamespace, *, trust_remote_code: bool, dtype: torch.dtype) -> nn.Module:
         assert (trust_remote_code, dtype, config.use_cache) == (False, torch.float32, False)
-        factory = load(f"{MODELS}:OutputObject")
+        factory = load(f"{MODELS}:{'Bidirectional' if config.kind == 'both ways' else 'OutputObject'}")
         model: nn.Module = factory(ModelConfig(4, 4, 1, 1, config.vocab_size), config.hidden_size)
         return model
 
     stub = SimpleNamespace(
+        __spec__="as of an installed package",
         logging=SimpleNamespace(set_verbosity_error=lambda: None),
         AutoConfig=SimpleNamespace(for_model=config),
         AutoModelForCausalLM=SimpleNamespace(from_config=from_config),
@@ -254,6 +255,18 @@ def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: 
     text = (tmp_path / "three.json").read_text()
     (tmp_path / "three.json").write_text(text.replace('"5"', '"6"'))
     assert configured.in_identity["model_digest"] == identity["model_digest"]
+
+
+@pytest.mark.parametrize(
+    "kind, code, words", [("both ways", 2, "not a causal language model: logits"), ("stub", 1, "")]
+)
+def test_predict_refuses_a_configuration_that_sees_later_tokens_however_large(
+    kind: str, code: int, words: str, configured: UserModel, tmp_path: Path, verb: Verb
+) -> None:
+    (tmp_path / "three.json").write_text(json.dumps({"model_type": kind, "vocab_size": 10**9}))
+    typed = ("--model", configured.name, "--model-arg=num_hidden_layers=9", "--context=8", "--gpu=T4")
+    found, _, said = verb("predict", *typed)
+    assert (found, words in said, said.count("\n")) == (code, True, len(words) > 0)
 
 
 def test_what_a_configuration_lacks_is_refused(configured: UserModel, tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ def main() -> None:
     requests = map(json.loads, os.fdopen(int(sys.argv[1])))
     compares = next(requests).get("fakes")  # else the task, which the behaviour stands for
     log("environments", {"folder": HERE.name, **{name: os.environ[name] for name in LOGGED}})
-    if "cannot" in BEHAVIOUR:
-        send({"cannot": BEHAVIOUR["cannot"]})
-        return
+    for why in ("cannot", "lacks"):
+        if why in BEHAVIOUR:
+            send({"absent" if why == "lacks" else why: BEHAVIOUR[why]})
+            return
     absent = BEHAVIOUR.get("absent", ())
     send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
     task = next(requests)
