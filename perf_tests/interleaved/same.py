@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 from perf_tests.records.record import Json
+from perf_tests.user_code.followed import PACKAGES, Uses
 from perf_tests.user_code.named import SUITE, is_installed
-from perf_tests.user_code.source import FOLLOWED, HARMLESS, Source, words_in
+from perf_tests.user_code.source import HARMLESS, Source, words_in
 
 # What a worker used of its tree.
 
@@ -257,20 +258,25 @@ class Tree:
         return {f"{place}/{top}": top.removesuffix(".py") for place, top in tops.items()}
 
     @cached_property
+    def uses(self) -> list[Uses]:
+        """What each file in reach asks of Python and of packages."""
+        return [Uses(self.source(name)) for name in sorted(self.reach)]
+
+    @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
-        modules = set().union(*(self.source(name).modules for name in self.reach))
-        for name in sorted(self.reach):
-            source = self.source(name)
-            found += source.unknown + source.asks_others_for(modules)
-            clashing = FOLLOWED.intersection(self.importable(name).values()) - (HARMLESS - {*self.seen.modules})
-            found += [f"{name} has the name of a package" for _ in clashing]
+        in_place = {name: meant for each in self.uses for name, meant in each.in_place.items()}
+        for uses in self.uses:
+            source = uses.source
+            found += uses.unknown + uses.asks_others_for(in_place)
+            clashing = PACKAGES.intersection(self.importable(source.name).values()) - (HARMLESS - {*self.seen.modules})
+            found += [f"{source.name} has the name of a package" for _ in clashing]
             found += [
-                f"{name}:{line} uses {package}, which is not followed"
+                f"{source.name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
-                if package not in FOLLOWED.union(self.seen.modules)
+                if package not in PACKAGES.union(self.seen.modules)
             ]
         return found
 
@@ -320,7 +326,7 @@ def _why_not_the_same(
             return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
-        readers = (line for name in sorted(side.reach) for line in side.source(name).reads_source)
+        readers = (line for uses in side.uses for line in uses.reads_source)
         if why := next(chain(side.unknown, readers if in_reach else ()), None):
             return f"{why}, and {files[0]} differs"
     others = [name for name in files if name not in in_reach]
