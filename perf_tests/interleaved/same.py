@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from perf_tests.records.record import Json
-from perf_tests.user_code.followed import PACKAGES, Uses
+from perf_tests.user_code.followed import PACKAGES, Uses, between
 from perf_tests.user_code.named import SUITE, is_installed
 from perf_tests.user_code.source import HARMLESS, Source, words_in
 
@@ -263,14 +263,19 @@ class Tree:
         return [Uses(self.source(name)) for name in sorted(self.reach)]
 
     @cached_property
+    def reads_source(self) -> list[str]:
+        """What the code in reach does that may read how it is written."""
+        return [*(line for uses in self.uses for line in uses.reads_source), *between(self.uses)[1]]
+
+    @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
-        in_place = {name: meant for each in self.uses for name, meant in each.in_place.items()}
+        found += between(self.uses)[0]
         for uses in self.uses:
             source = uses.source
-            found += uses.unknown + uses.asks_others_for(in_place)
+            found += uses.unknown
             clashing = PACKAGES.intersection(self.importable(source.name).values()) - (HARMLESS - {*self.seen.modules})
             found += [f"{source.name} has the name of a package" for _ in clashing]
             found += [
@@ -326,8 +331,7 @@ def _why_not_the_same(
             return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
-        readers = (line for uses in side.uses for line in uses.reads_source)
-        if why := next(chain(side.unknown, readers if in_reach else ()), None):
+        if why := next(chain(side.unknown, side.reads_source if in_reach else ()), None):
             return f"{why}, and {files[0]} differs"
     others = [name for name in files if name not in in_reach]
     may_be_read = chain(_importable(others, base, head), (name for name in others if not _is_never_read(name)))

@@ -11,7 +11,7 @@ import itertools
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,9 +71,7 @@ MAY_BE_BASES = re.compile(
     r"|torch\.(nn\.([A-Z]\w+|parameter\.\w+)|utils\.data\.\w+|distributions\.\w+)"
     r"|typing(_extensions)?\.(Generic|NamedTuple|Protocol|TypedDict)"
 )
-ONLY_A_NAME = re.compile(
-    r"type\[.*\]|(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)", re.DOTALL
-)
+ONLY_A_NAME = re.compile(r"(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)")
 """What may be done with `type` and `x.__class__`, which might make classes of any names; `==` may be an object's."""
 
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb"})
@@ -105,28 +103,48 @@ class Uses:
         lines = sorted({(node.lineno, used) for node, used, only_reads in self._told if only_reads == reads})
         return [f"{self.source.name}:{line} uses {used}, {what}" for line, used in lines]
 
-    @cached_property
-    def in_place(self) -> dict[str, str]:
-        """Names that it imports, dotted, which others may not ask it for: modules, and what is followed in place."""
-        return {name: meant for name, meant in self._imported.items() if meant in HELD_IN_PLACE | MODULES}
-
-    def asks_others_for(self, in_place: dict[str, str]) -> list[str]:
-        """Lines that ask other files of the tree for one of these names."""
-        stars = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in self.source.nodes)
-        here = {*self._imported, *(name for node in self.source.nodes for name in bound_here(node))}
-        found = set()
+    def asks_others_for(self, held: Mapping[str, set[str]]) -> Iterator[tuple[int, str]]:
+        """Yield lines that ask other files of the tree for one of these names, which are modules or so there."""
         for node in self.source.nodes:
             match node:
                 case ast.ImportFrom(module=module, names=names, level=level):
-                    if level or top_of(str(module)) not in PACKAGES:
-                        found |= {(node.lineno, alias.name) for alias in names if alias.name in in_place}
-                case ast.Attribute(value=value, attr=name) if name in in_place:
-                    is_called = in_place[name] in MODULES and self._call_of(node)  # no module can be
-                    if top_of(self._meant(value)) not in PACKAGES and not is_called:
-                        found.add((node.lineno, name))
-                case ast.Name(name) if stars and name in in_place.keys() - here:
-                    found.add((node.lineno, name))
-        return [f"{self.source.name}:{line} uses {name} of another file, which is not followed" for line, name in found]
+                    is_of_tree = level or top_of(str(module)) not in PACKAGES
+                    asked = [alias.name for alias in names if is_of_tree]
+                case ast.Attribute(value=value, attr=name) if top_of(self._meant(value)) not in PACKAGES:
+                    is_called = self._call_of(node) and held.get(name, set()) <= MODULES  # no module can be
+                    asked = [] if is_called else [name]
+                case ast.Call(ast.Name("getattr" | "setattr" | "delattr"), [value, ast.Constant(value=str(name)), *_]):
+                    asked = [name] if top_of(self._meant(value)) not in PACKAGES else []
+                case ast.MatchClass(kwd_attrs=asked):
+                    pass
+                case ast.Name(name) if "*" in self._meanings and self._meanings.get(name) != held.get(name):
+                    asked = [name]
+                case _:
+                    continue
+            yield from ((node.lineno, name) for name in asked if name in held)
+
+    @cached_property
+    def held(self) -> list[tuple[str, str]]:
+        """Names that it imports, and what they mean, which others may not ask it for: modules, and `HELD_IN_PLACE`."""
+        known = HELD_IN_PLACE | MODULES
+        return [(name, meant) for name, meanings in self._meanings.items() for meant in meanings if meant in known]
+
+    @cached_property
+    def classes(self) -> set[str]:
+        """Names that it gives classes of its own, and nothing else."""
+        kinds = {node.name for node in self.source.nodes if isinstance(node, ast.ClassDef)}
+        return kinds - self.other_names
+
+    @cached_property
+    def other_names(self) -> set[str]:
+        """Names that it binds to anything but definitions and imports, as attributes too."""
+        nodes = [
+            node
+            for node in self.source.nodes
+            if not isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom)
+        ]
+        set_ = {node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)}
+        return set_ | {name for node in nodes for name in bound_here(node)}
 
     @cached_property
     def _meanings(self) -> dict[str, set[str]]:
@@ -152,6 +170,13 @@ class Uses:
             of = self._meant(node.value)
             return of and f"{of}.{node.attr}"
         return self._imported.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    def _surely(self, node: ast.AST) -> str:
+        """What `_meant` says where nothing else in the file binds the name that the expression begins with."""
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        return "" if {_named(root), "*"} & self._bound_otherwise else self._meant(node)
 
     def _around(self, node: ast.AST) -> Any:
         return self.source.around.get(node)
@@ -189,7 +214,7 @@ class Uses:
                 kinds: list[ast.AST] = [base for base in bases if not self._may_be_base(base)]
                 # What makes a class is given all that is in it.
                 made = (word for word in words if word.arg in (None, "metaclass"))
-                kinds += [word for word in made if self._meant(word.value) != "abc.ABCMeta"]
+                kinds += [word for word in made if self._surely(word.value) != "abc.ABCMeta"]
                 yield from ((kind, "a class of an unknown kind", True) for kind in kinds)
             case ast.ExceptHandler(name=str()) if not self._is_only_raised_again(node):
                 yield node, "the text of an exception", True
@@ -217,7 +242,7 @@ class Uses:
         around = self._around(node)
         is_asked = isinstance(around, ast.Attribute) and isinstance(node, ast.Name | ast.Attribute)
         is_asked |= isinstance(around, ast.Call) and self._is_of_python(around.func, "hasattr")
-        is_asked |= isinstance(around, ast.Compare) and isinstance(around.ops[0], ast.Is | ast.IsNot)
+        is_asked |= isinstance(around, ast.Compare) and all(isinstance(each, ast.Is | ast.IsNot) for each in around.ops)
         if dotted in MODULES and not is_asked:
             yield node, f"{dotted} as a value", False
         if dotted in HELD_IN_PLACE and not self._is_in_place(node, dotted):
@@ -235,9 +260,11 @@ class Uses:
             if not (is_called and self._is_opened_known(self._around(node))):
                 yield node, "open in another way than to read a file of a written name at once", False
         elif name == "type":
-            if not any(
-                ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in itertools.islice(self._outward(node), 1, 3)
-            ):
+            within = itertools.pairwise(self._outward(node))
+            is_written = any(
+                inner is getattr(each, "annotation", getattr(each, "returns", 0)) for inner, each in within
+            )
+            if not is_written and not self._is_only_a_name(node, 3):
                 yield node, "a class that may make others", True
         elif name not in BUILTINS | EXCEPTIONS or (name in ("getattr", "setattr", "delattr") and not is_called):
             yield node, name, name in NAMES_LOCALS
@@ -273,11 +300,11 @@ class Uses:
         call = self._call_of(node)
         is_super = self._is_of_python(getattr(value, "func", value), "super")
         if name == "__class__":
-            if not any(ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in itertools.islice(self._outward(node), 2)):
+            if not self._is_only_a_name(node, 2):
                 yield node, "a class that may make others", True
         elif name == "__setattr__" and call is not None:  # object.__setattr__(self, "name", value)
             yield from self._of_set(call, call.args[:2])
-        elif name not in READABLE and not (is_super and name in METHODS):
+        elif name not in READABLE and not (is_super and name in METHODS | TOLD_MORE):
             yield node, name, name == "__doc__"
 
     def _of_call(self, node: ast.Call) -> Iterator[Told]:
@@ -299,20 +326,27 @@ class Uses:
             if name in HIDING_NONE:
                 yield node, f"{name} of a module's own", False
 
+    def _is_only_a_name(self, kind: ast.AST, outward: int) -> bool:
+        """Whether what is done with a class, in one of so many expressions around it, is to name or compare it."""
+        around = itertools.islice(self._outward(kind), outward)
+        return any(ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in around)
+
     def _may_be_base(self, base: ast.expr) -> bool:
         """Whether Python makes a class of it without telling anybody what is in it."""
         base = base.value if isinstance(base, ast.Subscript) else base
         base = base.func if isinstance(base, ast.Call) and self._meant(base.func) == "collections.namedtuple" else base
-        meant = self._meant(base)
-        if meant in ENUMS:
-            return self._around(base) is not None
+        meant = self._surely(base)
         if top_of(meant) in PACKAGES:
-            return MAY_BE_BASES.fullmatch(meant) is not None
-        if isinstance(base, ast.Name):
-            made = {node.id for node in self.source.nodes if isinstance(node, ast.Name) and bound_here(node)}
-            is_kind = base.id in BASES | EXCEPTIONS
-            return base.id not in made and (is_kind or base.id not in OF_PYTHON)
-        return isinstance(base, ast.Attribute)
+            return meant in ENUMS or MAY_BE_BASES.fullmatch(meant) is not None
+        return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
+
+    def bases(self) -> Iterator[tuple[int, str]]:
+        """Yield the names of what its classes are made of that is no package's or Python's own, with their lines."""
+        for base in (base for node in self.source.nodes if isinstance(node, ast.ClassDef) for base in node.bases):
+            kind = base.value if isinstance(base, ast.Subscript) else base
+            is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self._bound
+            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self._surely(kind)) in PACKAGES):
+                yield base.lineno, self._meant(kind).rpartition(".")[2] or _last(kind)
 
     def _is_in_place(self, node: ast.AST, dotted: str) -> bool:
         """Whether it is used as it may be: seen with all that it is told."""
@@ -363,7 +397,7 @@ class Uses:
         match (statement := self._around(call)), self._around(statement):
             case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
                 ids = [getattr(n, "id", 0) for each in body if not isinstance(each, Function) for n in ast.walk(each)]
-                return ids.count(name) == 1 and self._meant(getattr(last, "func", last)) == "dataclasses.dataclass"
+                return ids.count(name) == 1 and self._surely(getattr(last, "func", last)) == "dataclasses.dataclass"
         return False
 
     def _is_written_at_once(self, stream: ast.AST) -> bool:
@@ -387,7 +421,7 @@ class Uses:
             case ast.Attribute(attr="close" | "read" | "readline" | "readlines"):
                 return self._call_of(around) is not None
             case ast.Call(func=func, args=[given], keywords=[]):
-                return self._meant(func) in ("json.load", "tomllib.load") and given is file
+                return self._surely(func) in ("json.load", "tomllib.load") and given is file
             case ast.For() | ast.comprehension():
                 return around.iter is file
             case ast.withitem(optional_vars=ast.Name(id=name)):
@@ -402,7 +436,7 @@ class Uses:
     def _is_only_raised_again(self, handler: ast.ExceptHandler) -> bool:
         """Whether an exception, whose text may quote lines, is read by nobody, or is one of a package alone."""
         match self._around(handler).body:
-            case [ast.Expr(ast.Call(func, [], []))] if top_of(self._meant(func)) in PACKAGES and handler.type:
+            case [ast.Expr(ast.Call(func, [], []))] if top_of(self._surely(func)) in PACKAGES and handler.type:
                 return not {_named(kind) for kind in ast.walk(handler.type)} & {"Exception", "BaseException"}
         names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == handler.name]
         if not self._is_local(handler, handler.name) and not isinstance(handler.body[0], ast.Raise):
@@ -443,8 +477,14 @@ class Uses:
 
     @cached_property
     def _bound(self) -> set[str]:
-        """All names that it binds."""
-        return {name for node in self.source.nodes for name in bound_here(node)}
+        """All names that it binds; a star for what it does not name."""
+        return self._bound_otherwise | self._meanings.keys()
+
+    @cached_property
+    def _bound_otherwise(self) -> set[str]:
+        """Names that anything but the import of one thing binds."""
+        others = (node for node in self.source.nodes if not isinstance(node, ast.Import | ast.ImportFrom))
+        return {name for node in others for name in bound_here(node)} | {"*"} & self._meanings.keys()
 
     def _is_parameter(self, name: ast.Name) -> bool:
         """Whether a function around it has a parameter of its name, which hides Python's own."""
@@ -452,17 +492,23 @@ class Uses:
         for around in self._outward(name):
             body = around.body if isinstance(around, Function | ast.Lambda) else []
             if inner in (body if isinstance(body, list) else [body]):
-                named = {part.arg for part in ast.walk(around.args) if isinstance(part, ast.arg)}
-                if name.id in named:
-                    return True
+                given = around.args
+                named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+                if name.id in [part.arg for part in named if part is not None]:
+                    return name.id not in self._global
             inner = around
         return False
 
     def _is_local(self, node: ast.AST, name: str | None) -> bool:
         """Whether other functions cannot ask for a name that is bound here."""
-        scopes = (each for each in self.source.nodes if isinstance(each, ast.Global | ast.Nonlocal))
         within = itertools.takewhile(lambda around: not isinstance(around, ast.ClassDef), self._outward(node))
-        return all(name not in scope.names for scope in scopes) and any(isinstance(each, Function) for each in within)
+        return name not in self._global and any(isinstance(each, Function) for each in within)
+
+    @cached_property
+    def _global(self) -> set[str]:
+        """Names that a function takes from around it."""
+        scopes = (node for node in self.source.nodes if isinstance(node, ast.Global | ast.Nonlocal))
+        return {name for scope in scopes for name in scope.names}
 
     def _outward(self, node: ast.AST) -> Iterator[Any]:
         """Yield it and all around it."""
@@ -470,6 +516,22 @@ class Uses:
         while around is not None:
             yield around
             around = self._around(around)
+
+
+def between(files: Sequence[Uses]) -> tuple[list[str], list[str]]:
+    """Return what files of one tree have of each other that is not followed, and what of it may only read source."""
+    held = defaultdict[str, set[str]](set)
+    for name, meant in (each for file in files for each in file.held):
+        held[name].add(meant)
+    classes = {name for file in files for name in file.classes} - {name for file in files for name in file.other_names}
+    unknown = [
+        f"{file.source.name}:{line} uses {name} of another file, which is not followed"
+        for file in files for line, name in file.asks_others_for(held)
+    ]  # fmt: skip
+    return unknown, [
+        f"{file.source.name}:{line} uses a class {name} of an unknown kind, which may read source"
+        for file in files for line, name in file.bases() if name not in classes
+    ]  # fmt: skip
 
 
 def _of_binding(node: ast.AST, name: str) -> Iterator[tuple[str, bool]]:
@@ -491,6 +553,11 @@ def _reads_nothing(method: ast.FunctionDef) -> bool:
 
 def _is_dunder(name: str) -> bool:
     return re.fullmatch(r"__\w+__", name) is not None
+
+
+def _last(node: ast.AST) -> str:
+    """The last name of a chain of attributes."""
+    return node.attr if isinstance(node, ast.Attribute) else _named(node)
 
 
 def _named(node: ast.AST) -> str:

@@ -106,7 +106,8 @@ class Source:
     @cached_property
     def compiles(self) -> bool:
         """Whether it may give functions to the compiler, which sees the names of their locals."""
-        asked = (getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) for node in self.nodes)
+        fields = ("attr", "id", "name", "value")  # of an attribute, a name, an import and a string
+        asked = {said for node in self.nodes for field in fields if isinstance(said := getattr(node, field, None), str)}
         return not {"compile", "create_block_mask", "flex_attention"}.isdisjoint(asked)
 
 

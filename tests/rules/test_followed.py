@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.user_code.followed import ASKED, MODULES, READS_SOURCE, REFUSED, Uses
+from perf_tests.user_code.followed import ASKED, MODULES, READS_SOURCE, REFUSED, Uses, between
 from perf_tests.user_code.source import Source
 
 NOT_FOLLOWED = (
@@ -107,12 +107,15 @@ NOT_FOLLOWED = (
     "import torch\nfrom layers import *\nhasattr(torch, 'x').save(y)", "setattr(layers, 'print', f)",
     "import sys\nfrom layers import *\nprint(x, file=sys.stderr)", "import os\nx == os.environ",
     "import torch\ntorch._inductor.config.cache_dir = '.'", "import torch\ntorch == x",
+    "import torch\nx is y == torch", "def f(x=lambda open: 1): return open(x)",
+    "def f(open):\n    def g():\n        global open\n        return open(x)",
+    "import json\njson = x\njson.load(open('a.json'))", "import json\nfrom a import *\njson.load(open('a.json'))",
 )  # fmt: skip
 """Code that may open any file, list a folder, start a program, run text or import by a computed name."""
 MAY_READ_SOURCE = (
     "f.__doc__", "dir()", "import triton\n@triton.jit\ndef f(): pass", "match f:\n    case object(__doc__=text): pass",
     "getattr(f, '__doc__')", "'{0.__doc__}'.format(f)", "x.format(f)", "'{0.lineno}'.format(f)", "str.format(x, f)",
-    "class A(metaclass=B): pass", "class A(B()): pass", "b = B()\nclass A(b): pass", "class A(property): pass",
+    "class A(metaclass=B): pass", "class A(B()): pass", "class A(property): pass",
     "from functools import wraps\nw = wraps(f)", "import functools\n@functools.wraps(f)\n@g\ndef h(): pass",
     "from dataclasses import dataclass\nA = dataclass(A)", "class throw: pass",
     "import logging\nlogging.getLogger(x).addFilter(f)", "import warnings\nwarnings.simplefilter('error', Warning, 3)",
@@ -159,6 +162,9 @@ MAY_READ_SOURCE = (
     "class A(**x): pass", "class A(zip): pass", "from collections.abc import Generator\nclass A(Generator): pass",
     "model.compile(backend=f)", "f = model.compile", "import torch\n@torch.compile(options=x)\ndef f(): pass",
     "locals()",
+    "T = type[int]\nT('A', (), {x: f})", "class A:\n    def __getattr__(self, name): return f", "def f(x: type): type",
+    "class abc: ABCMeta = f\nclass A(metaclass=abc.ABCMeta): pass", "class A(map, B): pass",
+    "import torch\ntorch = x\ntry:\n    torch.cuda.init()\nexcept RuntimeError as e:\n    x = str(e)",
 )  # fmt: skip
 """Code that may read source, documentation, lines or the names of locals, alone or by what a package does for it."""
 FOLLOWED = (
@@ -234,14 +240,43 @@ def test_what_does_neither_is_followed(code: str) -> None:
     [
         ("import torch as t", "tools.t.save(x, y)", True), ("import torch as t", "from tools import t", True),
         ("import torch as t", "from tools import *\nt.save(x)", True), ("import os", "tools.os", True),
-        ("class A:\n    import os", "A().os.listdir(x)", True),
+        ("class A:\n    import os", "A().os.listdir(x)", True), ("import json", "a.json = x", True),
+        ("import json", "setattr(a, 'json', x)", True), ("import torch as t", "getattr(a, 't').save(x)", True),
+        ("import torch as t", "match a:\n    case object(t=x): x.save(y)", True),
+        ("import torch as t", "from a import *\ndef f(): t = 1\nt.save(x)", True),
+        ("import re as c\ndef f():\n    from torch import compile as c", "a.c(f, backend=g)", True),
+        ("import torch", "import torch\nfrom a import *\ntorch.ones(x)", False),
         ("from torch import compile", "tools.compile(f, backend=g)", True),
         ("from torch import compile as c", "from tools import c", True), ("import math as m", "tools.other", False),
-        ("import copy", "x.copy()", False), ("import math as m", "from tools import *\nm = 1\nm", False),
+        ("import copy", "x.copy()", False), ("import math as m", "from tools import *\nm = 1\nm", True),
     ],
 )  # fmt: skip
 def test_no_file_has_a_module_or_what_is_followed_in_place_from_another(asked: str, code: str, is_told: bool) -> None:
-    assert bool(uses(code).asks_others_for(uses(asked).in_place)) == is_told
+    told, _ = between([uses(asked), Uses(Source("b.py", code.encode()))])
+    assert bool(told) == is_told
+    assert all(told.endswith(" of another file, which is not followed") for told in told)
+
+
+@pytest.mark.parametrize(
+    ("defined", "code", "is_told"),
+    [
+        ("class Base: pass", "from a import Base\nclass A(Base): pass", False),
+        ("class Base: pass", "from a import Base as B\nclass A(B): pass", False),
+        ("class Base: pass", "import a\nclass A(a.Base): pass", False),
+        ("Base = map", "from a import Base\nclass A(Base): pass", True),
+        ("", "b = B()\nclass A(b): pass", True),
+        ("Base = map", "import a\nclass A(a.Base): pass", True),
+        ("class Base: pass", "from a import Base\ndef f(Base):\n    class A(Base): pass", True),
+        ("class Base: pass", "import a\na.Base = map\nclass A(a.Base): pass", True),
+        ("class Base: pass", "from a import Base\nclass A(Base[0]): pass", False),
+        ("import torch", "from torch import nn\nclass A(nn.Module): pass", False),
+        ("import torch", "from torch import nn\nnn = x\nclass A(nn.Module): pass", True),
+    ],
+)
+def test_a_class_is_made_of_what_is_a_class_in_every_file(defined: str, code: str, is_told: bool) -> None:
+    unknown, told = between([uses(defined), Uses(Source("b.py", code.encode()))])
+    assert unknown == []
+    assert bool(told) == is_told
 
 
 # The listed names themselves: what they make, and what that has as attributes, was gone through once; this tells what a
