@@ -107,6 +107,7 @@ NOT_FOLLOWED = (
     "import torch\nfrom layers import *\nhasattr(torch, 'x').save(y)", "setattr(layers, 'print', f)",
     "import sys\nfrom layers import *\nprint(x, file=sys.stderr)", "import os\nx == os.environ",
     "import torch\ntorch._inductor.config.cache_dir = '.'", "import torch\ntorch == x",
+    "import torch\ntorch.backends.cudnn.benchmark = x",
     "import torch\nx is y == torch", "def f(x=lambda open: 1): return open(x)",
     "def f(open):\n    def g():\n        global open\n        return open(x)",
     "import json\njson = x\njson.load(open('a.json'))", "import json\nfrom a import *\njson.load(open('a.json'))",

@@ -70,7 +70,7 @@ OWN = "def attend(x):\n    return x if x < 9 else len(open('layers.py').read())\
 BYTES = "def attend(x):\n    return x if x < 9 else open(b'README.md').read()\n"
 LATE = "def late():\n    from parts.slow import K\n    return K\n"
 PATHS = {"layers.py": "import parts\nattend = float\n", "parts/__init__.py": f"__path__ = ['to' + 'ols']\n{LATE}"}
-STARTED = "import kit.subprocess\nimport subprocess\nattend = float\n"
+STARTED = "import kit.turtle\ndef late():\n    import turtle\nattend = float\n"
 COMPILED = "def attend(x):\n    y = 2 * x\n    return torch.compile(y) if x > 9 else x\n"
 LATE_IMPORT = {"layers.py": "def attend(x):\n    if x > 9:\n        import late\n"}
 STAR = {**LATE_IMPORT, "late.py": "from package import *\n", "package/__init__.py": "__all__ = ['ke' + 'rnel']\n"}
@@ -165,9 +165,9 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": OWN}, {"layers.py": f"# longer\n{OWN}"}, "layers.py, which the code or an option names"),
         ({"layers.py": BYTES}, {"layers.py": BYTES, "README.md": "longer"}, "README.md, which the code"),
         ({**PATHS, "tools/slow.py": "K = 1\n"}, {**PATHS, "tools/slow.py": "K = 2\n"}, "uses __path__"),
-        ({"layers.py": STARTED, "kit/__init__.py": "", "kit/subprocess.py": ""},
-         {"layers.py": STARTED, "kit/__init__.py": "", "kit/subprocess.py": "", "README.md": "new"},
-         "layers.py:2 uses subprocess"),
+        ({"layers.py": STARTED, "kit/__init__.py": "", "kit/turtle.py": ""},
+         {"layers.py": STARTED, "kit/__init__.py": "", "kit/turtle.py": "", "README.md": "new"},
+         "layers.py:3 uses turtle"),
         ({}, {".benchmarks/size.json": "1"}, ".benchmarks/size.json, which may be read"),
         ({**STAR, "package/kernel.py": "1\n"}, {**STAR, "package/kernel.py": "2 + 2\n"}, "package/kernel.py:1 differs"),
         ({"layers.py": CACHE, "tests/cache/a": "1"}, {"layers.py": CACHE, "tests/cache/a": "2"}, "tests/cache/a, "),
