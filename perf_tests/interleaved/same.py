@@ -263,16 +263,11 @@ class Tree:
         return [Uses(self.source(name)) for name in sorted(self.reach)]
 
     @cached_property
-    def reads_source(self) -> list[str]:
-        """What the code in reach does that may read how it is written."""
-        return [*(line for uses in self.uses for line in uses.reads_source), *between(self.uses)[1]]
-
-    @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
-        found += between(self.uses)[0]
+        found += between(self.uses)
         for uses in self.uses:
             source = uses.source
             found += uses.unknown
@@ -331,7 +326,9 @@ def _why_not_the_same(
             return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
-        if why := next(chain(side.unknown, side.reads_source if in_reach else ()), None):
+        if why := next(
+            chain(side.unknown, (line for uses in side.uses for line in uses.reads_source) if in_reach else ()), None
+        ):
             return f"{why}, and {files[0]} differs"
     others = [name for name in files if name not in in_reach]
     may_be_read = chain(_importable(others, base, head), (name for name in others if not _is_never_read(name)))
@@ -388,6 +385,8 @@ def _why_never(name: str, places: Sequence[Path]) -> str | None:
         return f"{name} is a symbolic link, and differs"
     if _may_run(places[0]) != _may_run(places[1]):
         return f"{name} may be run as a program on one side alone"
+    if re.search(r"[\ud800-\udfff]", name):
+        return f"{name!a}, whose name is no text, differs"
     if PurePosixPath(name).suffix.lower() in COMPILED:
         return f"{name} is compiled, linked or run at the start, and differs"
     if PurePosixPath(name).parts[0] == ".git" or name == ".gitmodules":
@@ -404,6 +403,8 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
     for side, words in ((base, "base"), (head, "head")):
         if not (side.tree / name).is_file():
             return f"{name}, which can be imported, is not in {words}"
+    if len({b"PYTEST_DONT_REWRITE" in side.source(name).content for side in (base, head)}) > 1:
+        return f"{name} tells pytest whether to rewrite its assertions on one side alone"
     line = head.source(name).line_of_difference(base.source(name), keeps_locals)
     return None if line is None else f"{name}:{line} differs"
 
@@ -416,7 +417,8 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
         if folder.name and (base.tree / folder).is_dir() != (head.tree / folder).is_dir()
     ]
     asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
-    return bool(alone) and bool({part for meant in asked for part in meant}.intersection(alone))
+    parts = {part for meant in asked for part in meant}
+    return bool(alone) and ("*" in parts or not parts.isdisjoint(alone))
 
 
 def _is_named(name: str, words: set[str], whole: bool) -> bool:

@@ -38,7 +38,6 @@ BUILTINS, READABLE, METHODS, TOLD_MORE = _words(_TABLE["language"]).values()
 EXCEPTIONS = frozenset(
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 )
-NAMES_LOCALS = frozenset({"dir", "locals"})
 HIDING_NONE = frozenset({"hasattr", "print", "super"})
 """Names of Python's own whose call may be given what no code of the tree may have, so that none may hide them."""
 ASSIGNED = frozenset({"__all__", "__constants__", "__slots__", "__version__"}) | METHODS - {"__exit__"}
@@ -52,23 +51,19 @@ REFUSED = _words(_TABLE["values"])["refused"] | frozenset(
 """Attributes of values that no name of the tree's own makes harmless."""
 
 IN_PLACE = _words(_TABLE["in_place"])
-NOT_FOLLOWED_ELSE = frozenset({
-    "argparse.ArgumentParser", "importlib.util.find_spec", "inspect.signature", "shutil.which", "sys.modules",
-    "sys.stderr", "sys.stdout",
-})  # fmt: skip
-"""Elsewhere these may open a file; the others of `IN_PLACE` read source, or make what does."""
+FILTERS = frozenset({"warnings.filterwarnings", "warnings.simplefilter"})
 SHOW_WARNINGS = frozenset({"always", "default", "ignore", "module", "once"})
 """What a filter may do with a warning whose text or line it matches: "error" raises it."""
-ENUMS = frozenset({"enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag", "enum.StrEnum"})
-HELD_IN_PLACE = frozenset(IN_PLACE) | NOT_FOLLOWED_ELSE | ENUMS | {
-    "abc.ABCMeta", "dataclasses.field", "warnings.filterwarnings", "warnings.simplefilter",
+HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
+    "abc.ABCMeta", "dataclasses.field", "importlib.util.find_spec", "shutil.which", "sys.modules", "sys.stderr",
+    "sys.stdout", "types.SimpleNamespace", "warnings.warn",
 }  # fmt: skip
 BASES = frozenset({"complex", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple"})
 MAY_BE_BASES = re.compile(
     r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|(Mutable)?(Mapping|Sequence|Set)|Sized)"
     r"|collections\.(Counter|OrderedDict|defaultdict|deque|namedtuple)|contextlib\.(AbstractContextManager|nullcontext)"
-    r"|torch\.(Tensor|autograd\.(function\.)?Function|optim\.(optimizer\.)?\w+|overrides\.TorchFunctionMode)"
-    r"|torch\.(nn\.([A-Z]\w+|parameter\.\w+)|utils\.data\.\w+|distributions\.\w+)"
+    r"|torch\.(Tensor|autograd\.(function\.)?Function|nn\.([A-Z]\w+|parameter\.\w+)|optim\.(optimizer\.)?\w+)"
+    r"|torch\.utils\.data\.\w+"
     r"|typing(_extensions)?\.(Generic|NamedTuple|Protocol|TypedDict)"
 )
 ONLY_A_NAME = re.compile(r"(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)")
@@ -131,20 +126,27 @@ class Uses:
 
     @cached_property
     def classes(self) -> set[str]:
-        """Names that it gives classes of its own, and nothing else."""
-        kinds = {node.name for node in self.source.nodes if isinstance(node, ast.ClassDef)}
-        return kinds - self.other_names
+        """Names that it gives classes of its own, as they stand there."""
+        found = set()
+        for node in self.source.nodes:
+            if isinstance(node, ast.ClassDef):
+                decorators = (self._meant(getattr(each, "func", each)) for each in node.decorator_list)
+                found |= {node.name} if all(top_of(meant) in PACKAGES for meant in decorators) else set()
+        return found
 
     @cached_property
     def other_names(self) -> set[str]:
-        """Names that it binds to anything but definitions and imports, as attributes too."""
-        nodes = [
-            node
+        """Names that it binds to anything else, as attributes too, but by imports."""
+        set_ = (node for node in self.source.nodes if isinstance(node, ast.Attribute))
+        kinds = (node for node in self.source.nodes if isinstance(node, ast.ClassDef))
+        named = {node.name for node in kinds if node.name not in self.classes}
+        bound = {
+            name
             for node in self.source.nodes
-            if not isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom)
-        ]
-        set_ = {node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)}
-        return set_ | {name for node in nodes for name in bound_here(node)}
+            if not isinstance(node, ast.ClassDef | ast.Import | ast.ImportFrom)
+            for name in bound_here(node)
+        }
+        return named | bound | {node.attr for node in set_ if not isinstance(node.ctx, ast.Load)}
 
     @cached_property
     def _meanings(self) -> dict[str, set[str]]:
@@ -172,11 +174,8 @@ class Uses:
         return self._imported.get(node.id, "") if isinstance(node, ast.Name) else ""
 
     def _surely(self, node: ast.AST) -> str:
-        """What `_meant` says where nothing else in the file binds the name that the expression begins with."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        return "" if {_named(root), "*"} & self._bound_otherwise else self._meant(node)
+        """What `_meant` says where no star of another file may bind the name that the expression begins with."""
+        return "" if "*" in self._meanings else self._meant(node)
 
     def _around(self, node: ast.AST) -> Any:
         return self.source.around.get(node)
@@ -203,9 +202,11 @@ class Uses:
                 yield from ((node, *told) for told in _of_binding(node, name))
             case ast.Attribute():
                 yield from self._of_attribute(node, node.value, node.attr, isinstance(node.ctx, ast.Load))
-            case ast.MatchClass(kwd_attrs=names):
+            case ast.MatchClass(kind, patterns, names):
+                if patterns and not (_named(kind) in BASES and _named(kind) not in self._bound):
+                    yield node, "attributes that a class names", False
                 for name in names:
-                    yield from self._of_attribute(node, node.cls, name, True)
+                    yield from self._of_attribute(node, ast.Constant(None), name, True)
             case ast.keyword(arg=str(name)):
                 yield from ((node, *told) for told in _of_binding(node, name))
             case ast.Call():
@@ -215,16 +216,17 @@ class Uses:
                 # What makes a class is given all that is in it.
                 made = (word for word in words if word.arg in (None, "metaclass"))
                 kinds += [word for word in made if self._surely(word.value) != "abc.ABCMeta"]
-                yield from ((kind, "a class of an unknown kind", True) for kind in kinds)
+                yield from ((kind, "a class of an unknown kind", False) for kind in kinds)
             case ast.ExceptHandler(name=str()) if not self._is_only_raised_again(node):
-                yield node, "the text of an exception", True
+                yield node, "an exception that is caught", False
             case ast.Subscript() if self._is_evaluated(node):
                 yield node, "a type that may run text", False
 
     def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Told]:
         for name in bound_here(node):
             meanings = self._meanings[name]
-            if len(meanings) > 1 and not PACKAGES.isdisjoint(map(top_of, meanings)):
+            is_one = len(meanings) == 1 and name not in self._bound_otherwise
+            if not is_one and not PACKAGES.isdisjoint(map(top_of, meanings)):
                 yield node, f"{name} for two things", False
         for parts in (dotted.split(".") for dotted in absolute_imports(node)):
             for end in range(1, len(parts) if parts[0] in PACKAGES else 0):
@@ -246,7 +248,7 @@ class Uses:
         if dotted in MODULES and not is_asked:
             yield node, f"{dotted} as a value", False
         if dotted in HELD_IN_PLACE and not self._is_in_place(node, dotted):
-            yield node, f"{dotted} in another way than in place", dotted not in NOT_FOLLOWED_ELSE
+            yield node, f"{dotted} in another way than in place", dotted == "warnings.warn"
         if dotted in ENVIRONMENT and not self._is_variable_known(node):
             yield node, "the environment by an unknown name", False
 
@@ -265,9 +267,9 @@ class Uses:
                 inner is getattr(each, "annotation", getattr(each, "returns", 0)) for inner, each in within
             )
             if not is_written and not self._is_only_a_name(node, 3):
-                yield node, "a class that may make others", True
+                yield node, "a class that may make others", False
         elif name not in BUILTINS | EXCEPTIONS or (name in ("getattr", "setattr", "delattr") and not is_called):
-            yield node, name, name in NAMES_LOCALS
+            yield node, name, name == "dir"
 
     def _of_attribute(self, node: ast.AST, value: ast.AST, name: str, is_read: bool) -> Iterator[Told]:
         of = self._meant(value)
@@ -292,19 +294,19 @@ class Uses:
         if of not in MODULES and name in ("format", "format_map", "metadata", "throw"):
             template = getattr(value, "value", None)
             if name == "throw" or not isinstance(template, str) or re.search(r"\{[^{}]*[.\[]", template):
-                yield node, name, True
+                yield node, name, name != "throw"
         if of not in MODULES and name == "compile" and not self._is_told_known(node, IN_PLACE["torch.compile"]):
-            yield node, name, True
+            yield node, name, False
 
     def _of_dunder(self, node: ast.AST, value: ast.AST, name: str) -> Iterator[Told]:
         call = self._call_of(node)
         is_super = self._is_of_python(getattr(value, "func", value), "super")
         if name == "__class__":
             if not self._is_only_a_name(node, 2):
-                yield node, "a class that may make others", True
-        elif name == "__setattr__" and call is not None:  # object.__setattr__(self, "name", value)
-            yield from self._of_set(call, call.args[:2])
-        elif name not in READABLE and not (is_super and name in METHODS | TOLD_MORE):
+                yield node, "a class that may make others", False
+        elif name == "__setattr__" and call is not None and (is_super or self._is_of_python(value, "object")):
+            yield from self._of_set(call, [ast.Name("self"), *call.args] if is_super else call.args)
+        elif name not in READABLE and not (is_super and name in METHODS):
             yield node, name, name == "__doc__"
 
     def _of_call(self, node: ast.Call) -> Iterator[Told]:
@@ -314,17 +316,16 @@ class Uses:
             case ast.Name("getattr"), _:
                 yield node, "getattr by an unknown name", False
             case ast.Name("setattr" | "delattr"), asked:
-                yield from self._of_set(node, asked[:2])
+                yield from self._of_set(node, asked)
 
     def _of_set(self, node: ast.Call, asked: list[ast.expr]) -> Iterator[Told]:
-        names = [each.value for each in asked if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        is_of_package = bool(asked) and top_of(self._meant(asked[0])) in PACKAGES
-        if len(names) != 1 or is_of_package:
-            yield node, "setattr by an unknown name", False
-        for name in names:
-            yield from ((node, *told) for told in _of_binding(node, name))
-            if name in HIDING_NONE:
-                yield node, f"{name} of a module's own", False
+        match asked:
+            case [of, ast.Constant(value=str(name)), *_] if top_of(self._meant(of)) not in PACKAGES:
+                yield from ((node, *told) for told in _of_binding(node, name))
+                if name in HIDING_NONE:
+                    yield node, f"{name} of a module's own", False
+            case _:
+                yield node, "setattr by an unknown name", False
 
     def _is_only_a_name(self, kind: ast.AST, outward: int) -> bool:
         """Whether what is done with a class, in one of so many expressions around it, is to name or compare it."""
@@ -337,7 +338,7 @@ class Uses:
         base = base.func if isinstance(base, ast.Call) and self._meant(base.func) == "collections.namedtuple" else base
         meant = self._surely(base)
         if top_of(meant) in PACKAGES:
-            return meant in ENUMS or MAY_BE_BASES.fullmatch(meant) is not None
+            return MAY_BE_BASES.fullmatch(meant) is not None
         return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
 
     def bases(self) -> Iterator[tuple[int, str]]:
@@ -346,7 +347,8 @@ class Uses:
             kind = base.value if isinstance(base, ast.Subscript) else base
             is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self._bound
             if not (isinstance(kind, ast.Call) or is_of_python or top_of(self._surely(kind)) in PACKAGES):
-                yield base.lineno, self._meant(kind).rpartition(".")[2] or _last(kind)
+                is_one = kind is base and len(self._meanings.get(_named(kind), "1")) == 1
+                yield base.lineno, (self._meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
 
     def _is_in_place(self, node: ast.AST, dotted: str) -> bool:
         """Whether it is used as it may be: seen with all that it is told."""
@@ -361,20 +363,21 @@ class Uses:
                 return is_asked and len(around.ops) == 1 and isinstance(around.left, ast.Constant)
             case "sys.stderr" | "sys.stdout":
                 return self._is_written_at_once(node)
-            case "shutil.which":
-                return len(asked) == 1 == len(call.args if call else ())  # told more, it finds any file
+            case "shutil.which":  # told more, it finds any file
+                return len(asked) == 1 == len(call.args if call else ()) and not isinstance(asked[0], ast.Starred)
             case "importlib.util.find_spec":  # what it finds has a loader, which reads files
-                is_asked = call is not None and isinstance(self._around(call), ast.Compare | ast.UnaryOp | ast.If)
-                return is_asked and len(asked) == len(texts) == 1
+                return len(asked) == len(texts) == 1 and self._is_only_asked_for(call)
+            case "types.SimpleNamespace":
+                return call is not None and not call.args and all(word.arg for word in call.keywords)
             case "dataclasses.field":
                 return call is not None and self._is_of_dataclass(call)
-            case "warnings.filterwarnings" | "warnings.simplefilter":
-                first = call.args[0] if call and 1 <= len(call.args) <= 2 else None
-                is_shown = isinstance(first, ast.Constant) and first.value in SHOW_WARNINGS
-                return is_shown and call is not None and all(word.arg for word in call.keywords)
-        if dotted in ENUMS:  # as a base, of a class with a member: it makes no others then
-            member = r"\n    [A-Za-z]\w* = ([-\d'\"(]|(enum\.)?auto\(\))"
-            return isinstance(around, ast.ClassDef) and re.search(member, ast.unparse(around)) is not None
+            case "warnings.warn":
+                return call is not None and self._is_shown_alone(call)
+        if dotted in FILTERS:
+            if call is None or len(call.args) not in (1, 2):
+                return False
+            is_shown = isinstance(call.args[0], ast.Constant) and call.args[0].value in SHOW_WARNINGS
+            return is_shown and {word.arg for word in call.keywords} <= {"append", "category", "message", "module"}
         if not self._is_told_known(node, IN_PLACE[dotted]):
             return False
         if dotted not in ("dataclasses.dataclass", "functools.wraps"):
@@ -391,6 +394,27 @@ class Uses:
         is_one = len(call.args) <= 1 and not any(isinstance(each, ast.Starred) for each in call.args)
         told = {word.arg for word in call.keywords if word.arg != "backend" or not isinstance(word.value, ast.Constant)}
         return is_one and told <= words
+
+    def _is_only_asked_for(self, value: ast.AST | None) -> bool:
+        """Whether nobody has a value that is only compared with None, or tested."""
+        match self._around(value) if value else None:
+            case ast.Compare(_, [ast.Is() | ast.IsNot()], [_]) | ast.UnaryOp(ast.Not()):
+                return True
+            case ast.If(test=test):
+                return test is value
+        return False
+
+    def _is_shown_alone(self, call: ast.Call) -> bool:
+        """Whether a warning has a text of its own, and its line no other: Python shows one a line, by the caller's."""
+        match call:
+            case ast.Call(args=[ast.Constant(value=str()) | ast.JoinedStr()] | [_, _], keywords=words):
+                is_text = isinstance(call.args[0], ast.JoinedStr | ast.Constant)
+                others = (each for each in self.source.nodes if isinstance(each, ast.Call) and each is not call)
+                is_alone = all(
+                    self._meant(each.func) != "warnings.warn" or each.lineno != call.lineno for each in others
+                )
+                return is_text and is_alone and {word.arg for word in words} <= {"category"}
+        return False
 
     def _is_of_dataclass(self, call: ast.Call) -> bool:
         """Whether it declares a field, which a dataclass takes out before anybody else has it."""
@@ -484,7 +508,7 @@ class Uses:
     def _bound_otherwise(self) -> set[str]:
         """Names that anything but the import of one thing binds."""
         others = (node for node in self.source.nodes if not isinstance(node, ast.Import | ast.ImportFrom))
-        return {name for node in others for name in bound_here(node)} | {"*"} & self._meanings.keys()
+        return {name for node in others for name in bound_here(node)}
 
     def _is_parameter(self, name: ast.Name) -> bool:
         """Whether a function around it has a parameter of its name, which hides Python's own."""
@@ -518,20 +542,20 @@ class Uses:
             around = self._around(around)
 
 
-def between(files: Sequence[Uses]) -> tuple[list[str], list[str]]:
-    """Return what files of one tree have of each other that is not followed, and what of it may only read source."""
+def between(files: Sequence[Uses]) -> list[str]:
+    """Return what files of one tree have of each other that is not followed."""
     held = defaultdict[str, set[str]](set)
     for name, meant in (each for file in files for each in file.held):
         held[name].add(meant)
     classes = {name for file in files for name in file.classes} - {name for file in files for name in file.other_names}
-    unknown = [
-        f"{file.source.name}:{line} uses {name} of another file, which is not followed"
-        for file in files for line, name in file.asks_others_for(held)
-    ]  # fmt: skip
-    return unknown, [
-        f"{file.source.name}:{line} uses a class {name} of an unknown kind, which may read source"
-        for file in files for line, name in file.bases() if name not in classes
-    ]  # fmt: skip
+    return [
+        f"{file.source.name}:{line} uses {what}, which is not followed"
+        for file in files
+        for line, what in [
+            *((line, f"{name} of another file") for line, name in file.asks_others_for(held)),
+            *((line, "a class of an unknown kind") for line, name in file.bases() if name not in classes),
+        ]
+    ]
 
 
 def _of_binding(node: ast.AST, name: str) -> Iterator[tuple[str, bool]]:
@@ -539,14 +563,15 @@ def _of_binding(node: ast.AST, name: str) -> Iterator[tuple[str, bool]]:
     is_method = isinstance(node, ast.FunctionDef)
     is_handler = name == "__exit__" and not (isinstance(node, ast.FunctionDef) and _reads_nothing(node))
     if name in TOLD_MORE or is_handler:
-        yield f"{name}, which may be told of exceptions or attributes", True
+        yield f"{name}, which may be told of exceptions or attributes", False
     elif _is_dunder(name) and name not in (METHODS if is_method else ASSIGNED):
         yield name, False
 
 
 def _reads_nothing(method: ast.FunctionDef) -> bool:
     """Whether a method as it stands here does not look at what it is given."""
-    given = {part.arg for part in ast.walk(method.args) if isinstance(part, ast.arg)} - {"self"}
+    itself = [*method.args.posonlyargs, *method.args.args][:1]
+    given = {part.arg for part in ast.walk(method.args) if isinstance(part, ast.arg) and part not in itself}
     is_read = any(isinstance(part, ast.Name) and part.id in given for part in ast.walk(method))
     return not method.decorator_list and not is_read
 

@@ -74,13 +74,16 @@ class Source:
 
     @cached_property
     def imports(self) -> set[tuple[str, ...]]:
-        """Every module that an import statement, anywhere in it, may mean.
+        """Every module that an import statement, anywhere in it, or `find_spec` may mean.
 
         What a statement means relative to its package begins with an empty part.
         """
         found: set[tuple[str, ...]] = set()
         for node in self.nodes:
             found |= {tuple(name.split(".")) for name in absolute_imports(node)}
+            if isinstance(node, ast.Call) and "find_spec" in ast.unparse(node.func):
+                texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+                found |= {tuple(text.split(".")) for text in texts if isinstance(text, str)}
             if isinstance(node, ast.ImportFrom) and node.level:
                 parts = PurePosixPath(self.name).parent.parts
                 module = node.module.split(".") if node.module else []
@@ -152,7 +155,7 @@ class _Normal(ast.NodeTransformer):
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
-        if isinstance(node, ast.ClassDef) and node.decorator_list and ast.get_docstring(node) is not None:
+        if isinstance(node, ast.ClassDef) and node.decorator_list and ast.get_docstring(node, clean=False):
             node.keywords.append(ast.keyword("__doc__", ast.Constant(None)))  # a dataclass without one makes its own
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)

@@ -88,6 +88,12 @@ COMPILER = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = 'cache'\nattend =
 LATE_STAR = {"layers.py": "import kit, parts\ndef attend(x):\n    if x > 9:\n        from kit import late\n",
              "kit/__init__.py": "", "kit/late.py": "from parts import *\n",
              "parts/__init__.py": "__all__ = ['sub.ker' + 'nel']\n"}  # fmt: skip
+FOUND = "import importlib.util\nattend = lambda x: x if x < 9 or importlib.util.find_spec('rare') is None else 2\n"
+BLANK = (
+    "from dataclasses import dataclass\n\n\nSEEN = []\nattend = float\n"
+    "@dataclass\nclass A:\n    'one'\n    a: object = attend\n"
+)
+OTHERS = "from tools import Base\nclass A(Base): pass\nattend = float\n"
 EINOPS = {"layers.py": "import einops\nattend = lambda x: x if x < 9 else einops.t.read(x)\n", "einops.py": "t = 1\n"}
 PLUGIN = {
     "plugin.egg-info/entry_points.txt": "[torch_dynamo_backends]\nfast = plugin:f\n",
@@ -155,7 +161,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({}, {"_strptime.py": "1"}, "_strptime.py, which may be read, differs"),
         ({"layers.py": REOPENED, "a.json": "1"}, {"layers.py": REOPENED, "a.json": "1", "README.md": "new"},
          "layers.py:3 uses open in another way"),
-        ({"layers.py": QUOTED}, {"layers.py": f"# longer\n{QUOTED}"}, "uses the text of an exception"),
+        ({"layers.py": QUOTED}, {"layers.py": f"# longer\n{QUOTED}"}, "uses an exception that is caught"),
         ({"layers.py": HANDED, "tools.py": "import torch as t\n"},
          {"layers.py": HANDED, "tools.py": "import torch as t\n", "README.md": "new"}, "uses t of another file"),
         ({"layers.py": DOCUMENTED}, {"layers.py": DOCUMENTED.replace("Attend", "Look")}, "uses __doc__"),
@@ -174,6 +180,15 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({**LATE_IMPORT, "late.py": "''\nfrom __future__ import annotations\n"},
          {**LATE_IMPORT, "late.py": "''\n''\nfrom __future__ import annotations\n"}, "cannot be read"),
         ({"layers.py": COMPILED}, {"layers.py": COMPILED.replace("y", "z")}, "layers.py:1 differs"),
+        ({"layers.py": FOUND}, {"layers.py": FOUND, "rare/notes.md": "1"}, "rare/notes.md, which the code"),
+        ({**LATE_STAR}, {**LATE_STAR, "parts/sub/notes.md": "1"}, "parts/sub/notes.md, which the code"),
+        ({"layers.py": BLANK}, {"layers.py": BLANK.replace("one", "")}, "layers.py:7 differs"),
+        ({"notes\udce9": "1"}, {"notes\udce9": "2"}, "whose name is no text"),
+        ({"conftest.py": "1\n", "layers.py": "import conftest\nattend = float\n"},
+         {"conftest.py": "'PYTEST_DONT_REWRITE'\n1\n", "layers.py": "import conftest\nattend = float\n"},
+         "conftest.py tells pytest"),
+        ({"layers.py": OTHERS, "tools.py": "Base = map\n"},
+         {"layers.py": OTHERS, "tools.py": "Base = map\n", "a.txt": ""}, "layers.py:2 uses a class of an unknown kind"),
         ({**LATE_STAR, "parts/sub/kernel.py": "1 + 1"}, {**LATE_STAR, "parts/sub/kernel.py": "2 + 2"},
          "parts/sub/kernel.py:1 differs"),
         (EINOPS, {**EINOPS, "README.md": "new"}, "einops.py has the name of a package"),
@@ -196,7 +211,11 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "another path of a package", "a library of the name of a module", "data among records",
         "a star that imports modules", "a folder of tests that is named",
         "a string before the future", "a local that the compiler sees",
-        "a star that imports a module of a module", "a file of a package's name", "a module that an entry point names",
+        "a folder that is looked for", "a folder that a star imports",
+        "documentation of a dataclass that becomes empty",
+        "a name that is no text", "assertions that pytest does not rewrite", "a class of another file",
+        "a star that imports a module of a module", "a file of a package's name",
+        "a module that an entry point names",
         "a module in a folder that is named",
     ],
 )  # fmt: skip
