@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 from perf_tests.records.record import Json
+from perf_tests.user_code.followed import PACKAGES, Uses, between
 from perf_tests.user_code.named import SUITE, is_installed
-from perf_tests.user_code.source import FOLLOWED, HARMLESS, Source, words_in
+from perf_tests.user_code.source import HARMLESS, Source, words_in
 
 # What a worker used of its tree.
 
@@ -257,20 +258,25 @@ class Tree:
         return {f"{place}/{top}": top.removesuffix(".py") for place, top in tops.items()}
 
     @cached_property
+    def uses(self) -> list[Uses]:
+        """What each file in reach asks of Python and of packages."""
+        return [Uses(self.source(name)) for name in sorted(self.reach)]
+
+    @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
-        modules = set().union(*(self.source(name).modules for name in self.reach))
-        for name in sorted(self.reach):
-            source = self.source(name)
-            found += source.unknown + source.asks_others_for(modules)
-            clashing = FOLLOWED.intersection(self.importable(name).values()) - (HARMLESS - {*self.seen.modules})
-            found += [f"{name} has the name of a package" for _ in clashing]
+        found += between(self.uses)
+        for uses in self.uses:
+            source = uses.source
+            found += uses.unknown
+            clashing = PACKAGES.intersection(self.importable(source.name).values()) - (HARMLESS - {*self.seen.modules})
+            found += [f"{source.name} has the name of a package" for _ in clashing]
             found += [
-                f"{name}:{line} uses {package}, which is not followed"
+                f"{source.name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
-                if package not in FOLLOWED.union(self.seen.modules)
+                if package not in PACKAGES.union(self.seen.modules)
             ]
         return found
 
@@ -320,8 +326,9 @@ def _why_not_the_same(
             return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
-        readers = (line for name in sorted(side.reach) for line in side.source(name).reads_source)
-        if why := next(chain(side.unknown, readers if in_reach else ()), None):
+        if why := next(
+            chain(side.unknown, (line for uses in side.uses for line in uses.reads_source) if in_reach else ()), None
+        ):
             return f"{why}, and {files[0]} differs"
     others = [name for name in files if name not in in_reach]
     may_be_read = chain(_importable(others, base, head), (name for name in others if not _is_never_read(name)))
@@ -378,6 +385,8 @@ def _why_never(name: str, places: Sequence[Path]) -> str | None:
         return f"{name} is a symbolic link, and differs"
     if _may_run(places[0]) != _may_run(places[1]):
         return f"{name} may be run as a program on one side alone"
+    if re.search(r"[\ud800-\udfff]", name):
+        return f"{name!a}, whose name is no text, differs"
     if PurePosixPath(name).suffix.lower() in COMPILED:
         return f"{name} is compiled, linked or run at the start, and differs"
     if PurePosixPath(name).parts[0] == ".git" or name == ".gitmodules":
@@ -394,6 +403,8 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
     for side, words in ((base, "base"), (head, "head")):
         if not (side.tree / name).is_file():
             return f"{name}, which can be imported, is not in {words}"
+    if len({b"PYTEST_DONT_REWRITE" in side.source(name).content for side in (base, head)}) > 1:
+        return f"{name} tells pytest whether to rewrite its assertions on one side alone"
     line = head.source(name).line_of_difference(base.source(name), keeps_locals)
     return None if line is None else f"{name}:{line} differs"
 
@@ -406,7 +417,8 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
         if folder.name and (base.tree / folder).is_dir() != (head.tree / folder).is_dir()
     ]
     asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
-    return bool(alone) and bool({part for meant in asked for part in meant}.intersection(alone))
+    parts = {part for meant in asked for part in meant}
+    return bool(alone) and ("*" in parts or not parts.isdisjoint(alone))
 
 
 def _is_named(name: str, words: set[str], whole: bool) -> bool:

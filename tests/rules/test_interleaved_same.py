@@ -70,7 +70,7 @@ OWN = "def attend(x):\n    return x if x < 9 else len(open('layers.py').read())\
 BYTES = "def attend(x):\n    return x if x < 9 else open(b'README.md').read()\n"
 LATE = "def late():\n    from parts.slow import K\n    return K\n"
 PATHS = {"layers.py": "import parts\nattend = float\n", "parts/__init__.py": f"__path__ = ['to' + 'ols']\n{LATE}"}
-STARTED = "import kit.subprocess\nimport subprocess\nattend = float\n"
+STARTED = "import kit.turtle\ndef late():\n    import turtle\nattend = float\n"
 COMPILED = "def attend(x):\n    y = 2 * x\n    return torch.compile(y) if x > 9 else x\n"
 LATE_IMPORT = {"layers.py": "def attend(x):\n    if x > 9:\n        import late\n"}
 STAR = {**LATE_IMPORT, "late.py": "from package import *\n", "package/__init__.py": "__all__ = ['ke' + 'rnel']\n"}
@@ -88,6 +88,12 @@ COMPILER = "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = 'cache'\nattend =
 LATE_STAR = {"layers.py": "import kit, parts\ndef attend(x):\n    if x > 9:\n        from kit import late\n",
              "kit/__init__.py": "", "kit/late.py": "from parts import *\n",
              "parts/__init__.py": "__all__ = ['sub.ker' + 'nel']\n"}  # fmt: skip
+FOUND = "import importlib.util\nattend = lambda x: x if x < 9 or importlib.util.find_spec('rare') is None else 2\n"
+BLANK = (
+    "from dataclasses import dataclass\n\n\nSEEN = []\nattend = float\n"
+    "@dataclass\nclass A:\n    'one'\n    a: object = attend\n"
+)
+OTHERS = "from tools import Base\nclass A(Base): pass\nattend = float\n"
 EINOPS = {"layers.py": "import einops\nattend = lambda x: x if x < 9 else einops.t.read(x)\n", "einops.py": "t = 1\n"}
 PLUGIN = {
     "plugin.egg-info/entry_points.txt": "[torch_dynamo_backends]\nfast = plugin:f\n",
@@ -120,9 +126,9 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare.py": "slow = int\n"}, "rare.py, which can be imported"),
         ({"layers.py": LITERAL, "rare/__init__.py": "from deep import slow\n", "deep.py": "slow = float\n"},
          {"layers.py": LITERAL, "rare/__init__.py": "from deep import slow\n", "deep.py": "slow = int\n"},
-         "deep.py:1 differs"),
+         "uses importlib.import_module"),
         ({"layers.py": LITERAL, "rare/__init__.py": "slow = float\n"},
-         {"layers.py": LITERAL, "rare/__init__.py": "slow = int\n"}, "rare/__init__.py:1 differs"),
+         {"layers.py": LITERAL, "rare/__init__.py": "slow = int\n"}, "rare/__init__.py, which the code"),
         ({"layers.py": BRANCH}, {"layers.py": BRANCH, "rare/notes": "a package without a file"}, "rare/notes, which"),
         ({"layers.py": REGISTRY, "registry.py": "TABLE = []\n", "one.py": "import registry\nregistry.TABLE += [int]\n",
           "two.py": "import registry\nregistry.TABLE += [float]\n"},
@@ -137,11 +143,11 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
          "sitecustomize.py is imported on one side alone"),
         # Nothing of these is followed, whatever else differs.
         ({"layers.py": "attend = float\nexec('1')\n"}, {"layers.py": "attend = float\nexec('1')\n", "a.txt": ""},
-         "layers.py:2 runs code from a string or a file, and a.txt differs"),
+         "layers.py:2 uses exec, which is not followed, and a.txt differs"),
         ({"layers.py": "import subprocess\nattend = float\n"},
          {"layers.py": "import subprocess\nattend = float\n", "a.txt": ""}, "uses subprocess, which is not followed"),
         ({"layers.py": "attend = float\nattend.__doc__\n"},
-         {"layers.py": "attend = float\n# new\nattend.__doc__\n"}, "reads source or names"),
+         {"layers.py": "attend = float\n# new\nattend.__doc__\n"}, "uses __doc__, which may read source"),
         ({"layers.py": "attend = float\nname = f'weights.{1}.bin'\n"},
          {"layers.py": "attend = float\nname = f'weights.{1}.bin'\n", "data/weights.1.bin": "new"}, "names, differs"),
         ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
@@ -154,26 +160,35 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"data.bin": "1"}, {"data.bin": "2"}, "data.bin, which may be read, differs"),
         ({}, {"_strptime.py": "1"}, "_strptime.py, which may be read, differs"),
         ({"layers.py": REOPENED, "a.json": "1"}, {"layers.py": REOPENED, "a.json": "1", "README.md": "new"},
-         "layers.py:3 opens a file"),
-        ({"layers.py": QUOTED}, {"layers.py": f"# longer\n{QUOTED}"}, "(the text of an exception)"),
+         "layers.py:3 uses open in another way"),
+        ({"layers.py": QUOTED}, {"layers.py": f"# longer\n{QUOTED}"}, "uses an exception that is caught"),
         ({"layers.py": HANDED, "tools.py": "import torch as t\n"},
-         {"layers.py": HANDED, "tools.py": "import torch as t\n", "README.md": "new"}, "asks for a name that is not"),
-        ({"layers.py": DOCUMENTED}, {"layers.py": DOCUMENTED.replace("Attend", "Look")}, "reads source or names"),
-        ({"layers.py": MEASURED}, {"layers.py": f"{MEASURED}# the size changes\n"}, "asks for a file's size or date"),
+         {"layers.py": HANDED, "tools.py": "import torch as t\n", "README.md": "new"}, "uses t of another file"),
+        ({"layers.py": DOCUMENTED}, {"layers.py": DOCUMENTED.replace("Attend", "Look")}, "uses __doc__"),
+        ({"layers.py": MEASURED}, {"layers.py": f"{MEASURED}# the size changes\n"}, "uses os.stat"),
         ({"layers.py": MEASURED.replace("os.stat", "os.path.getmtime")},
-         {"layers.py": MEASURED.replace("os.stat", "os.path.getmtime"), "a.txt": ""}, "asks for a file's size or date"),
+         {"layers.py": MEASURED.replace("os.stat", "os.path.getmtime"), "a.txt": ""}, "uses os.path.getmtime"),
         ({"layers.py": OWN}, {"layers.py": f"# longer\n{OWN}"}, "layers.py, which the code or an option names"),
         ({"layers.py": BYTES}, {"layers.py": BYTES, "README.md": "longer"}, "README.md, which the code"),
-        ({**PATHS, "tools/slow.py": "K = 1\n"}, {**PATHS, "tools/slow.py": "K = 2\n"}, "reaches into the interpreter"),
-        ({"layers.py": STARTED, "kit/__init__.py": "", "kit/subprocess.py": ""},
-         {"layers.py": STARTED, "kit/__init__.py": "", "kit/subprocess.py": "", "README.md": "new"},
-         "layers.py:2 uses subprocess"),
+        ({**PATHS, "tools/slow.py": "K = 1\n"}, {**PATHS, "tools/slow.py": "K = 2\n"}, "uses __path__"),
+        ({"layers.py": STARTED, "kit/__init__.py": "", "kit/turtle.py": ""},
+         {"layers.py": STARTED, "kit/__init__.py": "", "kit/turtle.py": "", "README.md": "new"},
+         "layers.py:3 uses turtle"),
         ({}, {".benchmarks/size.json": "1"}, ".benchmarks/size.json, which may be read"),
         ({**STAR, "package/kernel.py": "1\n"}, {**STAR, "package/kernel.py": "2 + 2\n"}, "package/kernel.py:1 differs"),
         ({"layers.py": CACHE, "tests/cache/a": "1"}, {"layers.py": CACHE, "tests/cache/a": "2"}, "tests/cache/a, "),
         ({**LATE_IMPORT, "late.py": "''\nfrom __future__ import annotations\n"},
          {**LATE_IMPORT, "late.py": "''\n''\nfrom __future__ import annotations\n"}, "cannot be read"),
         ({"layers.py": COMPILED}, {"layers.py": COMPILED.replace("y", "z")}, "layers.py:1 differs"),
+        ({"layers.py": FOUND}, {"layers.py": FOUND, "rare/notes.md": "1"}, "rare/notes.md, which the code"),
+        ({**LATE_STAR}, {**LATE_STAR, "parts/sub/notes.md": "1"}, "parts/sub/notes.md, which the code"),
+        ({"layers.py": BLANK}, {"layers.py": BLANK.replace("one", "")}, "layers.py:7 differs"),
+        ({"notes\udce9": "1"}, {"notes\udce9": "2"}, "whose name is no text"),
+        ({"conftest.py": "1\n", "layers.py": "import conftest\nattend = float\n"},
+         {"conftest.py": "'PYTEST_DONT_REWRITE'\n1\n", "layers.py": "import conftest\nattend = float\n"},
+         "conftest.py tells pytest"),
+        ({"layers.py": OTHERS, "tools.py": "Base = map\n"},
+         {"layers.py": OTHERS, "tools.py": "Base = map\n", "a.txt": ""}, "layers.py:2 uses a class of an unknown kind"),
         ({**LATE_STAR, "parts/sub/kernel.py": "1 + 1"}, {**LATE_STAR, "parts/sub/kernel.py": "2 + 2"},
          "parts/sub/kernel.py:1 differs"),
         (EINOPS, {**EINOPS, "README.md": "new"}, "einops.py has the name of a package"),
@@ -196,7 +211,11 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "another path of a package", "a library of the name of a module", "data among records",
         "a star that imports modules", "a folder of tests that is named",
         "a string before the future", "a local that the compiler sees",
-        "a star that imports a module of a module", "a file of a package's name", "a module that an entry point names",
+        "a folder that is looked for", "a folder that a star imports",
+        "documentation of a dataclass that becomes empty",
+        "a name that is no text", "assertions that pytest does not rewrite", "a class of another file",
+        "a star that imports a module of a module", "a file of a package's name",
+        "a module that an entry point names",
         "a module in a folder that is named",
     ],
 )  # fmt: skip

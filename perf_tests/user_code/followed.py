@@ -1,0 +1,589 @@
+"""What one file of Python asks of the language and of packages: of each name it is known what it does. No torch.
+
+All names that a file may use and stay followed are listed in `followed.toml`. What they make, and what that has as
+attributes, opens no file, lists no folder, starts nothing and runs no text, but for attributes that are listed as well.
+So whatever else a file does is done by code of its tree. Any other name is told with its line.
+"""
+
+import ast
+import builtins
+import itertools
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, TracebackType
+from typing import Any
+
+from perf_tests.user_code.source import Function, Source, absolute_imports, bound_by, bound_here, top_of
+
+
+def _words(table: dict[str, str]) -> dict[str, frozenset[str]]:
+    return {key: frozenset(text.split()) for key, text in table.items()}
+
+
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+ASKED, READS_SOURCE = _words(_TABLE["asked"]), _words(_TABLE["reads_source"])
+"""Names by the module that may be asked for them; for the second ones only where no source is written otherwise."""
+MODULES = ASKED.keys() | READS_SOURCE.keys()
+PACKAGES = frozenset(map(top_of, MODULES))
+MAY_BE_SET = re.compile(r"torch\.(backends(\.\w+)*|_(dynamo|inductor)\.config)")
+"""Modules whose listed names may be set, to a constant: a package would call what else is set, and tell it lines."""
+
+OF_PYTHON = frozenset(dir(builtins))
+BUILTINS, READABLE, METHODS, TOLD_MORE = _words(_TABLE["language"]).values()
+EXCEPTIONS = frozenset(
+    name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
+)
+HIDING_NONE = frozenset({"hasattr", "print", "super"})
+"""Names of Python's own whose call may be given what no code of the tree may have, so that none may hide them."""
+ASSIGNED = frozenset({"__all__", "__constants__", "__slots__", "__version__"}) | METHODS - {"__exit__"}
+"""Names of the language that may be bound otherwise than by a method."""
+REFUSED = _words(_TABLE["values"])["refused"] | frozenset(
+    name
+    for kind in (AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, TracebackType)
+    for name in dir(kind)
+    if re.match(r"(ag|co|cr|f|gi|tb)_", name)
+)
+"""Attributes of values that no name of the tree's own makes harmless."""
+
+IN_PLACE = _words(_TABLE["in_place"])
+FILTERS = frozenset({"warnings.filterwarnings", "warnings.simplefilter"})
+SHOW_WARNINGS = frozenset({"always", "default", "ignore", "module", "once"})
+"""What a filter may do with a warning whose text or line it matches: "error" raises it."""
+HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
+    "abc.ABCMeta", "dataclasses.field", "importlib.util.find_spec", "shutil.which", "sys.modules", "sys.stderr",
+    "sys.stdout", "types.SimpleNamespace", "warnings.warn",
+}  # fmt: skip
+BASES = frozenset({"complex", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple"})
+MAY_BE_BASES = re.compile(
+    r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|(Mutable)?(Mapping|Sequence|Set)|Sized)"
+    r"|collections\.(Counter|OrderedDict|defaultdict|deque|namedtuple)|contextlib\.(AbstractContextManager|nullcontext)"
+    r"|torch\.(Tensor|autograd\.(function\.)?Function|nn\.([A-Z]\w+|parameter\.\w+)|optim\.(optimizer\.)?\w+)"
+    r"|torch\.utils\.data\.\w+"
+    r"|typing(_extensions)?\.(Generic|NamedTuple|Protocol|TypedDict)"
+)
+ONLY_A_NAME = re.compile(r"(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)")
+"""What may be done with `type` and `x.__class__`, which might make classes of any names; `==` may be an object's."""
+
+ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb"})
+OF_A_SIDE = frozenset({"PYTHONPATH", "PERF_TESTS_PADDING", "PWD", "OLDPWD"})
+"""Variables that differ between the sides. All others are the same, so to read one by its name is not."""
+WRITTEN = _words(_TABLE["environment"])["written"]
+
+Told = tuple[Any, str, bool]
+"""A part of the file, what it uses, and whether that is followed where no source is written otherwise."""
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What one file uses that is not followed."""
+
+    source: Source
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """What may open a file, start a program or run text, each with its line."""
+        return self._said(False, "which is not followed")
+
+    @cached_property
+    def reads_source(self) -> list[str]:
+        """What may read its own source, documentation, lines or the names of its locals."""
+        return self._said(True, "which may read source")
+
+    def _said(self, reads: bool, what: str) -> list[str]:
+        lines = sorted({(node.lineno, used) for node, used, only_reads in self._told if only_reads == reads})
+        return [f"{self.source.name}:{line} uses {used}, {what}" for line, used in lines]
+
+    def asks_others_for(self, held: Mapping[str, set[str]]) -> Iterator[tuple[int, str]]:
+        """Yield lines that ask other files of the tree for one of these names, which are modules or so there."""
+        for node in self.source.nodes:
+            match node:
+                case ast.ImportFrom(module=module, names=names, level=level):
+                    is_of_tree = level or top_of(str(module)) not in PACKAGES
+                    asked = [alias.name for alias in names if is_of_tree]
+                case ast.Attribute(value=value, attr=name) if top_of(self._meant(value)) not in PACKAGES:
+                    is_called = self._call_of(node) and held.get(name, set()) <= MODULES  # no module can be
+                    asked = [] if is_called else [name]
+                case ast.Call(ast.Name("getattr" | "setattr" | "delattr"), [value, ast.Constant(value=str(name)), *_]):
+                    asked = [name] if top_of(self._meant(value)) not in PACKAGES else []
+                case ast.MatchClass(kwd_attrs=asked):
+                    pass
+                case ast.Name(name) if "*" in self._meanings and self._meanings.get(name) != held.get(name):
+                    asked = [name]
+                case _:
+                    continue
+            yield from ((node.lineno, name) for name in asked if name in held)
+
+    @cached_property
+    def held(self) -> list[tuple[str, str]]:
+        """Names that it imports, and what they mean, which others may not ask it for: modules, and `HELD_IN_PLACE`."""
+        known = HELD_IN_PLACE | MODULES
+        return [(name, meant) for name, meanings in self._meanings.items() for meant in meanings if meant in known]
+
+    @cached_property
+    def classes(self) -> set[str]:
+        """Names that it gives classes of its own, as they stand there."""
+        found = set()
+        for node in self.source.nodes:
+            if isinstance(node, ast.ClassDef):
+                decorators = (self._meant(getattr(each, "func", each)) for each in node.decorator_list)
+                found |= {node.name} if all(top_of(meant) in PACKAGES for meant in decorators) else set()
+        return found
+
+    @cached_property
+    def other_names(self) -> set[str]:
+        """Names that it binds to anything else, as attributes too, but by imports."""
+        set_ = (node for node in self.source.nodes if isinstance(node, ast.Attribute))
+        kinds = (node for node in self.source.nodes if isinstance(node, ast.ClassDef))
+        named = {node.name for node in kinds if node.name not in self.classes}
+        bound = {
+            name
+            for node in self.source.nodes
+            if not isinstance(node, ast.ClassDef | ast.Import | ast.ImportFrom)
+            for name in bound_here(node)
+        }
+        return named | bound | {node.attr for node in set_ if not isinstance(node.ctx, ast.Load)}
+
+    @cached_property
+    def _meanings(self) -> dict[str, set[str]]:
+        """What the names that import statements bind mean, dotted."""
+        found = defaultdict[str, set[str]](set)
+        for node in self.source.nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    found[bound_by(alias)].add(alias.name if alias.asname else bound_by(alias))
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    found[bound_by(alias)].add(f"{'.' * node.level}{node.module}.{alias.name}")
+        return found
+
+    @cached_property
+    def _imported(self) -> dict[str, str]:
+        """The same of names with one meaning; others are told where they are imported."""
+        return {name: min(meanings) for name, meanings in self._meanings.items()}
+
+    def _meant(self, node: ast.AST) -> str:
+        """The module, or what of it, that an expression is, dotted; nothing for others."""
+        if isinstance(node, ast.Attribute):
+            of = self._meant(node.value)
+            return of and f"{of}.{node.attr}"
+        return self._imported.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    def _surely(self, node: ast.AST) -> str:
+        """What `_meant` says where no star of another file may bind the name that the expression begins with."""
+        return "" if "*" in self._meanings else self._meant(node)
+
+    def _around(self, node: ast.AST) -> Any:
+        return self.source.around.get(node)
+
+    def _call_of(self, node: ast.AST) -> ast.Call | None:
+        """The call of what an expression gives."""
+        around = self._around(node)
+        return around if isinstance(around, ast.Call) and around.func is node else None
+
+    @cached_property
+    def _told(self) -> list[Told]:
+        return [told for node in self.source.nodes for told in self._of(node)]
+
+    def _of(self, node: Any) -> Iterator[Told]:
+        if not isinstance(node, ast.Name | ast.alias):
+            yield from ((node, *told) for name in bound_here(node) for told in _of_binding(node, name))
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                yield from self._of_import(node)
+            case ast.Name(name, ast.Load()):
+                yield from self._of_package(node, self._meant(node))
+                yield from self._of_name(node, name)
+            case ast.Name(name):
+                yield from ((node, *told) for told in _of_binding(node, name))
+            case ast.Attribute():
+                yield from self._of_attribute(node, node.value, node.attr, isinstance(node.ctx, ast.Load))
+            case ast.MatchClass(kind, patterns, names):
+                if patterns and not (_named(kind) in BASES and _named(kind) not in self._bound):
+                    yield node, "attributes that a class names", False
+                for name in names:
+                    yield from self._of_attribute(node, ast.Constant(None), name, True)
+            case ast.keyword(arg=str(name)):
+                yield from ((node, *told) for told in _of_binding(node, name))
+            case ast.Call():
+                yield from self._of_call(node)
+            case ast.ClassDef(bases=bases, keywords=words):
+                kinds: list[ast.AST] = [base for base in bases if not self._may_be_base(base)]
+                # What makes a class is given all that is in it.
+                made = (word for word in words if word.arg in (None, "metaclass"))
+                kinds += [word for word in made if self._surely(word.value) != "abc.ABCMeta"]
+                yield from ((kind, "a class of an unknown kind", False) for kind in kinds)
+            case ast.ExceptHandler(name=str()) if not self._is_only_raised_again(node):
+                yield node, "an exception that is caught", False
+            case ast.Subscript() if self._is_evaluated(node):
+                yield node, "a type that may run text", False
+
+    def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Told]:
+        for name in bound_here(node):
+            meanings = self._meanings[name]
+            is_one = len(meanings) == 1 and name not in self._bound_otherwise
+            if not is_one and not PACKAGES.isdisjoint(map(top_of, meanings)):
+                yield node, f"{name} for two things", False
+        for parts in (dotted.split(".") for dotted in absolute_imports(node)):
+            for end in range(1, len(parts) if parts[0] in PACKAGES else 0):
+                yield from self._of_module(node, ".".join(parts[:end]), parts[end])
+
+    def _of_module(self, node: ast.AST, of: str, name: str) -> Iterator[Told]:
+        dotted = f"{of}.{name}"
+        if name in READS_SOURCE.get(of, ()):
+            yield node, dotted, True
+        elif dotted not in MODULES and name not in ASKED.get(of, ()):
+            yield node, dotted, False
+
+    def _of_package(self, node: ast.AST, dotted: str) -> Iterator[Told]:
+        """Whether a module is handed on, or what is followed in place alone is used otherwise."""
+        around = self._around(node)
+        is_asked = isinstance(around, ast.Attribute) and isinstance(node, ast.Name | ast.Attribute)
+        is_asked |= isinstance(around, ast.Call) and self._is_of_python(around.func, "hasattr")
+        is_asked |= isinstance(around, ast.Compare) and all(isinstance(each, ast.Is | ast.IsNot) for each in around.ops)
+        if dotted in MODULES and not is_asked:
+            yield node, f"{dotted} as a value", False
+        if dotted in HELD_IN_PLACE and not self._is_in_place(node, dotted):
+            yield node, f"{dotted} in another way than in place", dotted == "warnings.warn"
+        if dotted in ENVIRONMENT and not self._is_variable_known(node):
+            yield node, "the environment by an unknown name", False
+
+    def _of_name(self, node: ast.Name, name: str) -> Iterator[Told]:
+        if _is_dunder(name) and name not in READABLE:
+            yield node, name, name == "__doc__"
+        if name not in OF_PYTHON or _is_dunder(name) or self._is_parameter(node):
+            return
+        is_called = self._call_of(node) is not None
+        if name == "open":
+            if not (is_called and self._is_opened_known(self._around(node))):
+                yield node, "open in another way than to read a file of a written name at once", False
+        elif name == "type":
+            within = itertools.pairwise(self._outward(node))
+            is_written = any(
+                inner is getattr(each, "annotation", getattr(each, "returns", 0)) for inner, each in within
+            )
+            if not is_written and not self._is_only_a_name(node, 3):
+                yield node, "a class that may make others", False
+        elif name not in BUILTINS | EXCEPTIONS or (name in ("getattr", "setattr", "delattr") and not is_called):
+            yield node, name, name == "dir"
+
+    def _of_attribute(self, node: ast.AST, value: ast.AST, name: str, is_read: bool) -> Iterator[Told]:
+        of = self._meant(value)
+        dotted = f"{of}.{name}"
+        if not is_read:
+            yield from ((node, *told) for told in _of_binding(node, name))
+            is_listed = MAY_BE_SET.fullmatch(of) and (name in ASKED.get(of, ()) or of == "torch.backends.cuda.matmul")
+            is_constant = isinstance(getattr(self._around(node), "value", None), ast.Constant)
+            if top_of(of) in PACKAGES and not (is_listed and is_constant):
+                yield node, f"{dotted}, set to what its package may call", False
+            if name in HIDING_NONE:
+                yield node, f"{name} of a module's own", False
+        elif _is_dunder(name):
+            yield from self._of_dunder(node, value, name)
+        elif of in MODULES:
+            yield from self._of_module(node, of, name)
+            if isinstance(node, ast.Call) and dotted in MODULES:  # getattr(module, "another")
+                yield node, f"{dotted} as a value", False
+            yield from self._of_package(node, dotted)
+        if of not in MODULES and name in REFUSED:
+            yield node, name, False
+        if of not in MODULES and name in ("format", "format_map", "metadata", "throw"):
+            template = getattr(value, "value", None)
+            if name == "throw" or not isinstance(template, str) or re.search(r"\{[^{}]*[.\[]", template):
+                yield node, name, name != "throw"
+        if of not in MODULES and name == "compile" and not self._is_told_known(node, IN_PLACE["torch.compile"]):
+            yield node, name, False
+
+    def _of_dunder(self, node: ast.AST, value: ast.AST, name: str) -> Iterator[Told]:
+        call = self._call_of(node)
+        is_super = self._is_of_python(getattr(value, "func", value), "super")
+        if name == "__class__":
+            if not self._is_only_a_name(node, 2):
+                yield node, "a class that may make others", False
+        elif name == "__setattr__" and call is not None and (is_super or self._is_of_python(value, "object")):
+            yield from self._of_set(call, [ast.Name("self"), *call.args] if is_super else call.args)
+        elif name not in READABLE and not (is_super and name in METHODS):
+            yield node, name, name == "__doc__"
+
+    def _of_call(self, node: ast.Call) -> Iterator[Told]:
+        match node.func, node.args:
+            case ast.Name("getattr"), [of, ast.Constant(value=str(name)), *_]:
+                yield from self._of_attribute(node, of, name, True)
+            case ast.Name("getattr"), _:
+                yield node, "getattr by an unknown name", False
+            case ast.Name("setattr" | "delattr"), asked:
+                yield from self._of_set(node, asked)
+
+    def _of_set(self, node: ast.Call, asked: list[ast.expr]) -> Iterator[Told]:
+        match asked:
+            case [of, ast.Constant(value=str(name)), *_] if top_of(self._meant(of)) not in PACKAGES:
+                yield from ((node, *told) for told in _of_binding(node, name))
+                if name in HIDING_NONE:
+                    yield node, f"{name} of a module's own", False
+            case _:
+                yield node, "setattr by an unknown name", False
+
+    def _is_only_a_name(self, kind: ast.AST, outward: int) -> bool:
+        """Whether what is done with a class, in one of so many expressions around it, is to name or compare it."""
+        around = itertools.islice(self._outward(kind), outward)
+        return any(ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in around)
+
+    def _may_be_base(self, base: ast.expr) -> bool:
+        """Whether Python makes a class of it without telling anybody what is in it."""
+        base = base.value if isinstance(base, ast.Subscript) else base
+        base = base.func if isinstance(base, ast.Call) and self._meant(base.func) == "collections.namedtuple" else base
+        meant = self._surely(base)
+        if top_of(meant) in PACKAGES:
+            return MAY_BE_BASES.fullmatch(meant) is not None
+        return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
+
+    def bases(self) -> Iterator[tuple[int, str]]:
+        """Yield the names of what its classes are made of that is no package's or Python's own, with their lines."""
+        for base in (base for node in self.source.nodes if isinstance(node, ast.ClassDef) for base in node.bases):
+            kind = base.value if isinstance(base, ast.Subscript) else base
+            is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self._bound
+            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self._surely(kind)) in PACKAGES):
+                is_one = kind is base and len(self._meanings.get(_named(kind), "1")) == 1
+                yield base.lineno, (self._meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
+
+    def _is_in_place(self, node: ast.AST, dotted: str) -> bool:
+        """Whether it is used as it may be: seen with all that it is told."""
+        call, around = self._call_of(node), self._around(node)
+        asked = [*call.args, *(word.value for word in call.keywords)] if call else []
+        texts = [each.value for each in asked if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        match dotted:
+            case "abc.ABCMeta":
+                return isinstance(around, ast.keyword) and around.arg == "metaclass"
+            case "sys.modules":
+                is_asked = isinstance(around, ast.Compare) and isinstance(around.ops[0], ast.In | ast.NotIn)
+                return is_asked and len(around.ops) == 1 and isinstance(around.left, ast.Constant)
+            case "sys.stderr" | "sys.stdout":
+                return self._is_written_at_once(node)
+            case "shutil.which":  # told more, it finds any file
+                return len(asked) == 1 == len(call.args if call else ()) and not isinstance(asked[0], ast.Starred)
+            case "importlib.util.find_spec":  # what it finds has a loader, which reads files
+                return len(asked) == len(texts) == 1 and self._is_only_asked_for(call)
+            case "types.SimpleNamespace":
+                return call is not None and not call.args and all(word.arg for word in call.keywords)
+            case "dataclasses.field":
+                return call is not None and self._is_of_dataclass(call)
+            case "warnings.warn":
+                return call is not None and self._is_shown_alone(call)
+        if dotted in FILTERS:
+            if call is None or len(call.args) not in (1, 2):
+                return False
+            is_shown = isinstance(call.args[0], ast.Constant) and call.args[0].value in SHOW_WARNINGS
+            return is_shown and {word.arg for word in call.keywords} <= {"append", "category", "message", "module"}
+        if not self._is_told_known(node, IN_PLACE[dotted]):
+            return False
+        if dotted not in ("dataclasses.dataclass", "functools.wraps"):
+            return True
+        decorated = self._around(call or node)
+        is_first = (call or node) in getattr(decorated, "decorator_list", [])[-1:]
+        return is_first and isinstance(decorated, Function if dotted == "functools.wraps" else ast.ClassDef)
+
+    def _is_told_known(self, node: ast.AST, words: frozenset[str]) -> bool:
+        """Whether it decorates, or is called with one argument at most and no other keywords."""
+        call = self._call_of(node)
+        if call is None:
+            return node in getattr(self._around(node), "decorator_list", ())
+        is_one = len(call.args) <= 1 and not any(isinstance(each, ast.Starred) for each in call.args)
+        told = {word.arg for word in call.keywords if word.arg != "backend" or not isinstance(word.value, ast.Constant)}
+        return is_one and told <= words
+
+    def _is_only_asked_for(self, value: ast.AST | None) -> bool:
+        """Whether nobody has a value that is only compared with None, or tested."""
+        match self._around(value) if value else None:
+            case ast.Compare(_, [ast.Is() | ast.IsNot()], [_]) | ast.UnaryOp(ast.Not()):
+                return True
+            case ast.If(test=test):
+                return test is value
+        return False
+
+    def _is_shown_alone(self, call: ast.Call) -> bool:
+        """Whether a warning has a text of its own, and its line no other: Python shows one a line, by the caller's."""
+        match call:
+            case ast.Call(args=[ast.Constant(value=str()) | ast.JoinedStr()] | [_, _], keywords=words):
+                is_text = isinstance(call.args[0], ast.JoinedStr | ast.Constant)
+                others = (each for each in self.source.nodes if isinstance(each, ast.Call) and each is not call)
+                is_alone = all(
+                    self._meant(each.func) != "warnings.warn" or each.lineno != call.lineno for each in others
+                )
+                return is_text and is_alone and {word.arg for word in words} <= {"category"}
+        return False
+
+    def _is_of_dataclass(self, call: ast.Call) -> bool:
+        """Whether it declares a field, which a dataclass takes out before anybody else has it."""
+        match (statement := self._around(call)), self._around(statement):
+            case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
+                ids = [getattr(n, "id", 0) for each in body if not isinstance(each, Function) for n in ast.walk(each)]
+                return ids.count(name) == 1 and self._surely(getattr(last, "func", last)) == "dataclasses.dataclass"
+        return False
+
+    def _is_written_at_once(self, stream: ast.AST) -> bool:
+        match self._around(stream):
+            case ast.keyword(arg="file") as word:
+                return self._is_of_python(self._around(word).func, "print")
+            case ast.Attribute(attr="flush" | "isatty" | "write") as method:
+                return self._call_of(method) is not None
+        return False
+
+    def _is_opened_known(self, call: ast.Call) -> bool:
+        """Whether a file whose name stands here is read at once."""
+        asked = [*call.args, *(word.value for word in call.keywords)]
+        is_text = (isinstance(each, ast.Constant) and isinstance(each.value, str | bytes) for each in asked)
+        return bool(asked) and all(is_text) and "open" not in self._bound and self._is_read_at_once(call)
+
+    def _is_read_at_once(self, file: ast.AST) -> bool:
+        """Whether an open file is only read, where it is opened or within its `with`: its class may open any other."""
+        around = self._around(file)
+        match around:
+            case ast.Attribute(attr="close" | "read" | "readline" | "readlines"):
+                return self._call_of(around) is not None
+            case ast.Call(func=func, args=[given], keywords=[]):
+                return self._surely(func) in ("json.load", "tomllib.load") and given is file
+            case ast.For() | ast.comprehension():
+                return around.iter is file
+            case ast.withitem(optional_vars=ast.Name(id=name)):
+                names = [node for node in self.source.nodes if isinstance(node, ast.Name) and node.id == name]
+                loads = [node for node in names if isinstance(node.ctx, ast.Load)]
+                written = ast.unparse(self._around(around).body)  # of a module others may ask for it meanwhile
+                load = rf"\s*\w+ = ((json|tomllib)\.load\({name}\)|{name}\.read(lines)?\(\))"
+                is_hidden = self._is_local(around, name) or re.fullmatch(load, written) is not None
+                return is_hidden and all(map(self._is_read_at_once, loads))
+        return isinstance(around, ast.withitem) and around.optional_vars is None
+
+    def _is_only_raised_again(self, handler: ast.ExceptHandler) -> bool:
+        """Whether an exception, whose text may quote lines, is read by nobody, or is one of a package alone."""
+        match self._around(handler).body:
+            case [ast.Expr(ast.Call(func, [], []))] if top_of(self._surely(func)) in PACKAGES and handler.type:
+                return not {_named(kind) for kind in ast.walk(handler.type)} & {"Exception", "BaseException"}
+        names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == handler.name]
+        if not self._is_local(handler, handler.name) and not isinstance(handler.body[0], ast.Raise):
+            return False
+        return all(isinstance(self._around(name), ast.Raise) for name in names)
+
+    def _is_evaluated(self, node: ast.Subscript) -> bool:
+        """Whether jaxtyping may be told to run code: it evaluates the text of dimensions, wherever its type is from."""
+        (last,) = getattr(node.slice, "elts", [])[-1:] or [node.slice]
+        is_text = isinstance(last, ast.Constant) and isinstance(last.value, str)
+        return bool(re.search(r"[(\[{]", last.value)) if is_text else top_of(self._meant(node.value)) == "jaxtyping"
+
+    def _is_variable_known(self, place: ast.AST) -> bool:
+        """Whether a use of the environment names a variable that means the same on both sides.
+
+        What is written there may name a file, or a folder as ".", to a package.
+        """
+        around = self._around(place)
+        match around, self._around(around):
+            case (ast.Subscript(slice=ast.Constant(value=key), ctx=ast.Load()), _) | (
+                ast.Compare(ast.Constant(value=key), [ast.In() | ast.NotIn()], [_]),
+                _,
+            ):
+                return key not in OF_A_SIDE
+            case ast.Subscript(slice=ast.Constant(value=key)), ast.Assign([_], ast.Constant()):
+                return key in WRITTEN
+            case ast.Attribute(attr="get" | "pop"), ast.Call(func, [ast.Constant(value=key), *_]):
+                return func is around and key not in OF_A_SIDE
+            case ast.Attribute(attr="setdefault"), ast.Call(func, [ast.Constant(value=key), ast.Constant()]):
+                return func is around and key in WRITTEN
+            case ast.Call(func, [ast.Constant(value=key), *_]), _:
+                return func is place and key not in OF_A_SIDE
+        return False
+
+    def _is_of_python(self, node: ast.AST, name: str) -> bool:
+        """Whether an expression is this name of Python's own: nothing in the file hides it."""
+        return isinstance(node, ast.Name) and node.id == name and not {name, "*"} & self._bound
+
+    @cached_property
+    def _bound(self) -> set[str]:
+        """All names that it binds; a star for what it does not name."""
+        return self._bound_otherwise | self._meanings.keys()
+
+    @cached_property
+    def _bound_otherwise(self) -> set[str]:
+        """Names that anything but the import of one thing binds."""
+        others = (node for node in self.source.nodes if not isinstance(node, ast.Import | ast.ImportFrom))
+        return {name for node in others for name in bound_here(node)}
+
+    def _is_parameter(self, name: ast.Name) -> bool:
+        """Whether a function around it has a parameter of its name, which hides Python's own."""
+        inner: ast.AST = name
+        for around in self._outward(name):
+            body = around.body if isinstance(around, Function | ast.Lambda) else []
+            if inner in (body if isinstance(body, list) else [body]):
+                given = around.args
+                named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+                if name.id in [part.arg for part in named if part is not None]:
+                    return name.id not in self._global
+            inner = around
+        return False
+
+    def _is_local(self, node: ast.AST, name: str | None) -> bool:
+        """Whether other functions cannot ask for a name that is bound here."""
+        within = itertools.takewhile(lambda around: not isinstance(around, ast.ClassDef), self._outward(node))
+        return name not in self._global and any(isinstance(each, Function) for each in within)
+
+    @cached_property
+    def _global(self) -> set[str]:
+        """Names that a function takes from around it."""
+        scopes = (node for node in self.source.nodes if isinstance(node, ast.Global | ast.Nonlocal))
+        return {name for scope in scopes for name in scope.names}
+
+    def _outward(self, node: ast.AST) -> Iterator[Any]:
+        """Yield it and all around it."""
+        around: ast.AST | None = node
+        while around is not None:
+            yield around
+            around = self._around(around)
+
+
+def between(files: Sequence[Uses]) -> list[str]:
+    """Return what files of one tree have of each other that is not followed."""
+    held = defaultdict[str, set[str]](set)
+    for name, meant in (each for file in files for each in file.held):
+        held[name].add(meant)
+    classes = {name for file in files for name in file.classes} - {name for file in files for name in file.other_names}
+    return [
+        f"{file.source.name}:{line} uses {what}, which is not followed"
+        for file in files
+        for line, what in [
+            *((line, f"{name} of another file") for line, name in file.asks_others_for(held)),
+            *((line, "a class of an unknown kind") for line, name in file.bases() if name not in classes),
+        ]
+    ]
+
+
+def _of_binding(node: ast.AST, name: str) -> Iterator[tuple[str, bool]]:
+    """Yield what is told of a name that is bound, as a method or otherwise."""
+    is_method = isinstance(node, ast.FunctionDef)
+    is_handler = name == "__exit__" and not (isinstance(node, ast.FunctionDef) and _reads_nothing(node))
+    if name in TOLD_MORE or is_handler:
+        yield f"{name}, which may be told of exceptions or attributes", False
+    elif _is_dunder(name) and name not in (METHODS if is_method else ASSIGNED):
+        yield name, False
+
+
+def _reads_nothing(method: ast.FunctionDef) -> bool:
+    """Whether a method as it stands here does not look at what it is given."""
+    itself = [*method.args.posonlyargs, *method.args.args][:1]
+    given = {part.arg for part in ast.walk(method.args) if isinstance(part, ast.arg) and part not in itself}
+    is_read = any(isinstance(part, ast.Name) and part.id in given for part in ast.walk(method))
+    return not method.decorator_list and not is_read
+
+
+def _is_dunder(name: str) -> bool:
+    return re.fullmatch(r"__\w+__", name) is not None
+
+
+def _last(node: ast.AST) -> str:
+    """The last name of a chain of attributes."""
+    return node.attr if isinstance(node, ast.Attribute) else _named(node)
+
+
+def _named(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
