@@ -225,7 +225,8 @@ class Uses:
     def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Told]:
         for name in bound_here(node):
             meanings = self._meanings[name]
-            is_one = len(meanings) == 1 and name not in self._bound_otherwise
+            is_mangled = "__" in name and not _is_dunder(name)  # within a class C `__x` is `_C__x`
+            is_one = len(meanings) == 1 and name not in self._bound_otherwise and not is_mangled
             if not is_one and not PACKAGES.isdisjoint(map(top_of, meanings)):
                 yield node, f"{name} for two things", False
         for parts in (dotted.split(".") for dotted in absolute_imports(node)):
@@ -563,7 +564,7 @@ def _of_binding(node: ast.AST, name: str) -> Iterator[tuple[str, bool]]:
     is_method = isinstance(node, ast.FunctionDef)
     is_handler = name == "__exit__" and not (isinstance(node, ast.FunctionDef) and _reads_nothing(node))
     if name in TOLD_MORE or is_handler:
-        yield f"{name}, which may be told of exceptions or attributes", False
+        yield f"{name} with what it may be told", False
     elif _is_dunder(name) and name not in (METHODS if is_method else ASSIGNED):
         yield name, False
 

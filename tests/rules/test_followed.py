@@ -167,6 +167,9 @@ NOT_FOLLOWED = (
     "class A:\n    def __exit__(*self): f(self)", "class A:\n    def __torch_dispatch__(self, f, *given): f(x)",
     "import warnings\nwarnings.simplefilter('ignore', UserWarning, lineno=8)",
     "class A:\n    def __class_getitem__(cls, x): return f", "model._load_from_state_dict(x, y)",
+    "class C:\n    import os as __m\nC._C__m.stat(x)",
+    "import os as _C__m\nclass C:\n    def f(self): return __m.stat(x)",
+    "x._reduce_ex_internal(2)",
 )  # fmt: skip
 """Code that may open any file, list a folder, start a program, run text, or have any attribute of anything."""
 MAY_READ_SOURCE = (
