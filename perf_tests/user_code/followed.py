@@ -60,10 +60,10 @@ HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
 }  # fmt: skip
 BASES = frozenset({"complex", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple"})
 MAY_BE_BASES = re.compile(
-    r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|(Mutable)?(Mapping|Sequence|Set)|Sized)"
+    r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|Sized|(Mutable)?(Mapping|Sequence|Set))"
     r"|collections\.(Counter|OrderedDict|defaultdict|deque|namedtuple)|contextlib\.(AbstractContextManager|nullcontext)"
-    r"|torch\.(Tensor|autograd\.(function\.)?Function|nn\.([A-Z]\w+|parameter\.\w+)|optim\.(optimizer\.)?\w+)"
-    r"|torch\.utils\.data\.\w+"
+    r"|torch\.(Tensor|autograd\.(function\.)?Function|nn\.parameter\.\w+|optim\.(optimizer\.)?\w+|utils\.data\.\w+)"
+    r"|torch\.nn\.(?!GRU|LSTM|RNN)[A-Z]\w+"
     r"|typing(_extensions)?\.(Generic|NamedTuple|Protocol|TypedDict)"
 )
 ONLY_A_NAME = re.compile(r"(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)")
