@@ -36,13 +36,15 @@ def seen_importing(tree: Path, module: str = "program") -> Seen:
             getattr(__import__(module), "step", lambda: None)()
             said = observer.finished()
             paths = [path for path in said["paths"] if not os.path.isabs(path)]  # to read all packages takes seconds
-            os.write(writing, json.dumps({**said, "paths": paths, "digests": {}}).encode())
+            with os.fdopen(writing, "w") as pipe:
+                pipe.write(json.dumps({**said, "paths": paths, "digests": {}}))
         finally:
             os._exit(0)
     os.close(writing)
-    os.waitpid(child, 0)
     with os.fdopen(reading) as pipe:
-        return Seen.of(json.loads(pipe.read()))
+        heard = pipe.read()
+    os.waitpid(child, 0)
+    return Seen.of(json.loads(heard))
 
 
 def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = False) -> str | None:
@@ -53,7 +55,8 @@ def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = Fal
 
 def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
     """The same of the suite's own model, one of whose files head has otherwise, without importing it."""
-    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",))
+    names = frozenset(Observer(tmp_path / "nowhere").finished()["names"])
+    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",), names=names)
     base, head = tmp_path / "base", tmp_path / "head"
     if not base.is_dir():
         write(base, MODEL)
