@@ -77,12 +77,12 @@ class Observer:
         names, kinds = set[object](), set[type]()
         for module in list(sys.modules.values()):
             place = str(getattr(module, "__file__", ""))
-            is_installed_here = place.startswith(sys.prefix)  # maybe within the tree, or the suite's
             is_theirs = place.startswith(f"{SUITE}/") or self._in_tree(place) is not None
-            is_theirs &= not is_installed_here
+            is_theirs &= not place.startswith(sys.prefix)  # which may lie in the tree, or in the suite's
             held = {} if is_theirs else dict(getattr(module, "__dict__", {}))
             names.update(held)
-            kinds.update(kind for each in held.values() if isinstance(each, type) for kind in each.__mro__)
+            # isinstance() would ask each for its class, and some of torch warn then.
+            kinds.update(kind for each in held.values() if issubclass(type(each), type) for kind in each.__mro__)
         for kind in kinds:
             own = dict(vars(kind))
             annotated, made = own.get("__annotations__"), own.get("__init__")
