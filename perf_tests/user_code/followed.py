@@ -103,6 +103,10 @@ class Uses:
         """What may read its own source, documentation, lines or the names of its locals."""
         return self._said(True, "which may read source")
 
+    @cached_property
+    def _refused(self) -> frozenset[str]:
+        return REFUSED | self.of_packages - LISTED
+
     def _said(self, reads: bool, what: str) -> list[str]:
         lines = sorted({(node.lineno, used) for node, used, only_reads in self._told if only_reads == reads})
         return [f"{self.source.name}:{line} uses {used}, {what}" for line, used in lines]
@@ -319,7 +323,7 @@ class Uses:
             if isinstance(node, ast.Call) and dotted in MODULES:  # getattr(module, "another")
                 yield node, f"{dotted} as a value", False
             yield from self._of_package(node, dotted)
-        if of not in MODULES and name in REFUSED | self.of_packages - LISTED:
+        if of not in MODULES and name in self._refused:
             yield node, name, False
         if of not in MODULES and name in ("format", "format_map", "metadata", "throw"):
             template = getattr(value, "value", None)

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from perf_tests.interleaved.same import Observer, Seen, Tree, why_not_the_same
@@ -53,10 +54,15 @@ def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = Fal
     return why_not_the_same(sides[0], sides[1], settings, keeps_locals)
 
 
+@cache
+def names_of_packages() -> frozenset[str]:
+    """What is loaded here has at most as many names as in a worker."""
+    return frozenset(Observer(ROOT / "nowhere").finished()["names"])
+
+
 def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
     """The same of the suite's own model, one of whose files head has otherwise, without importing it."""
-    names = frozenset(Observer(tmp_path / "nowhere").finished()["names"])
-    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",), names=names)
+    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",), names=names_of_packages())
     base, head = tmp_path / "base", tmp_path / "head"
     if not base.is_dir():
         write(base, MODEL)
