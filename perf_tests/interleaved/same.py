@@ -73,7 +73,7 @@ class Observer:
         return {**said, "paths": paths, "modules": sorted(modules - shared), "names": sorted(self._names_of_packages())}
 
     def _names_of_packages(self) -> set[str]:
-        """Every name that what is loaded from elsewhere gives to anything: to modules, classes, and what these set."""
+        """Names in the tree that what is loaded from elsewhere gives too: to modules, classes, and what these set."""
         names, kinds = set[object](), set[type]()
         for module in list(sys.modules.values()):
             place = str(getattr(module, "__file__", ""))
@@ -88,7 +88,10 @@ class Observer:
             annotated, made = own.get("__annotations__"), own.get("__init__")
             names.update(own, annotated if isinstance(annotated, dict) else ())
             names.update(made.__code__.co_names if isinstance(made, FunctionType) else ())
-        return {name for name in names if isinstance(name, str) and not name.startswith("__")}
+        tree = Path(self._top)
+        sources = (tree / name for name in _files(tree) if name.endswith(".py"))
+        said = {word for path in sources for word in re.findall(r"\w+", path.read_text(errors="replace"))}
+        return {name for name in said & names if not name.startswith("__")}
 
     def _in_tree(self, place: object) -> str | None:
         if isinstance(place, bytes):
@@ -205,7 +208,7 @@ class Seen:
     modules: tuple[str, ...] = ()
     """First names of the tree's modules that ran."""
     names: frozenset[str] = frozenset()
-    """Names that loaded packages give to anything."""
+    """Those of its names that loaded packages give to anything too."""
 
     @classmethod
     def of(cls, message: Json) -> "Seen":

@@ -56,8 +56,8 @@ def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = Fal
 
 @cache
 def names_of_packages() -> frozenset[str]:
-    """What is loaded here has at most as many names as in a worker."""
-    return frozenset(Observer(ROOT / "nowhere").finished()["names"])
+    """What packages that are loaded here have by names of the model."""
+    return frozenset(Observer(ROOT / "model").finished()["names"])
 
 
 def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
