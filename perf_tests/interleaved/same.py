@@ -17,7 +17,7 @@ from filecmp import cmp
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from perf_tests.records.record import Json
@@ -50,8 +50,8 @@ class Observer:
     def finished(self) -> Json:
         """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed.
 
-        And Python's path, those of its folders that are in the tree as seen from there, without the suite; and the
-        first names of the tree's modules.
+        And Python's path, those of its folders that are in the tree as seen from there, without the suite; the first
+        names of the tree's modules; and all names that others have.
         """
         self._is_on = False
         modules, shared = set[str](), set[str]()
@@ -70,7 +70,28 @@ class Observer:
         within = {entry: self._in_tree(f"{entry}/x") for entry in entries}
         paths = [entry if name is None else str(PurePosixPath(name).parent) for entry, name in within.items()]
         said = {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
-        return {**said, "paths": paths, "modules": sorted(modules - shared)}
+        return {**said, "paths": paths, "modules": sorted(modules - shared), "names": sorted(self._names_of_packages())}
+
+    def _names_of_packages(self) -> set[str]:
+        """Names in the tree that what is loaded from elsewhere gives too: to modules, classes, and what these set."""
+        names, kinds = set[object](), set[type]()
+        for module in list(sys.modules.values()):
+            place = str(getattr(module, "__file__", ""))
+            is_theirs = place.startswith(f"{SUITE}/") or self._in_tree(place) is not None
+            is_theirs &= not place.startswith(sys.prefix)  # which may lie in the tree, or in the suite's
+            held = {} if is_theirs else dict(getattr(module, "__dict__", {}))
+            names.update(held)
+            # isinstance() would ask each for its class, and some of torch warn then.
+            kinds.update(kind for each in held.values() if issubclass(type(each), type) for kind in each.__mro__)
+        for kind in kinds:
+            own = dict(vars(kind))
+            annotated, made = own.get("__annotations__"), own.get("__init__")
+            names.update(own, annotated if isinstance(annotated, dict) else ())
+            names.update(made.__code__.co_names if isinstance(made, FunctionType) else ())
+        tree = Path(self._top)
+        sources = (tree / name for name in _files(tree) if name.endswith(".py"))
+        said = {word for path in sources for word in re.findall(r"\w+", path.read_text(errors="replace"))}
+        return {name for name in said & names if not name.startswith("__")}
 
     def _in_tree(self, place: object) -> str | None:
         if isinstance(place, bytes):
@@ -132,6 +153,7 @@ COMPILED = frozenset({
 })  # fmt: skip
 """Sources and objects that are compiled or linked, what Python imports without source, and `.pth`, which it runs at its
 start."""
+IMPORTED = (".pyc", ".pyd", ".so")
 POINTER = b"version https://git-lfs"
 BESIDE = frozenset({"docs", "doc", "examples", "tests", "test", ".github"})
 """Folders at the top of a tree that no program reads, and no package imports, unless its code names one of them or of
@@ -185,13 +207,16 @@ class Seen:
     """Folders of Python's path, those in the tree relative to its top."""
     modules: tuple[str, ...] = ()
     """First names of the tree's modules that ran."""
+    names: frozenset[str] = frozenset()
+    """Those of its names that loaded packages give to anything too."""
 
     @classmethod
     def of(cls, message: Json) -> "Seen":
         digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
         uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
         ran, beyond, paths, modules = (tuple(message[name]) for name in ("ran", "beyond", "paths", "modules"))
-        return cls(ran, frozenset(message["opened"]), beyond, digests, uncounted, paths, modules)
+        names = frozenset(message["names"])
+        return cls(ran, frozenset(message["opened"]), beyond, digests, uncounted, paths, modules, names)
 
 
 @dataclass
@@ -260,12 +285,13 @@ class Tree:
     @cached_property
     def uses(self) -> list[Uses]:
         """What each file in reach asks of Python and of packages."""
-        return [Uses(self.source(name)) for name in sorted(self.reach)]
+        return [Uses(self.source(name), self.seen.names) for name in sorted(self.reach)]
 
     @cached_property
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
+        found += [f"{name} is compiled, and can be imported" for name in _files(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
         found += between(self.uses)
         for uses in self.uses:
@@ -313,6 +339,8 @@ def _why_not_the_same(
     opened = {name for name in base.seen.opened | head.seen.opened if name.endswith(".py")}
     in_reach = [name for name in files if name in base.reach | head.reach | opened]
     words = base.words | head.words
+    if why := next((word for word in sorted(words | settings) if word.startswith(".benchmarks")), None):
+        return f"{why}, which the code or an option names, is not compared"
     # Of the suite's own model the cases say whether they compile it.
     ours = {"model/compilation.py"} if head.trusted else set[str]()
     keeps_locals |= any(side.source(name).compiles for side in sides for name in side.reach - ours)
@@ -410,15 +438,15 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
 
 
 def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
-    """Whether a folder that only one side has may be imported, which needs no file of Python in it."""
+    """Whether a folder that only one side has may be imported, which needs no file of Python in it, or be opened."""
     alone = [
         folder.name
         for folder in PurePosixPath(name).parents
         if folder.name and (base.tree / folder).is_dir() != (head.tree / folder).is_dir()
     ]
     asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
-    parts = {part for meant in asked for part in meant}
-    return bool(alone) and ("*" in parts or not parts.isdisjoint(alone))
+    parts = {part for meant in asked for part in meant}.union(*(side.words for side in (base, head)))
+    return bool(alone) and ("*" in parts or not parts.isdisjoint({*alone, *map(str.lower, alone)}))
 
 
 def _is_named(name: str, words: set[str], whole: bool) -> bool:

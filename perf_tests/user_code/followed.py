@@ -42,21 +42,28 @@ HIDING_NONE = frozenset({"hasattr", "print", "super"})
 """Names of Python's own whose call may be given what no code of the tree may have, so that none may hide them."""
 ASSIGNED = frozenset({"__all__", "__constants__", "__slots__", "__version__"}) | METHODS - {"__exit__"}
 """Names of the language that may be bound otherwise than by a method."""
-REFUSED = _words(_TABLE["values"])["refused"] | frozenset(
+LISTED, REFUSED = _words(_TABLE["values"]).values()
+LISTED |= ASKED["torch"] | {
+    name
+    for kind in (bytes, complex, dict, float, frozenset, int, list, range, set, slice, str, tuple)
+    for name in dir(kind)
+}  # fmt: skip
+"""Attributes that are followed whatever has them."""
+REFUSED |= frozenset(
     name
     for kind in (AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, TracebackType)
     for name in dir(kind)
     if re.match(r"(ag|co|cr|f|gi|tb)_", name)
 )
-"""Attributes of values that no name of the tree's own makes harmless."""
+"""Attributes that are not, also where no loaded package has them."""
 
 IN_PLACE = _words(_TABLE["in_place"])
 FILTERS = frozenset({"warnings.filterwarnings", "warnings.simplefilter"})
 SHOW_WARNINGS = frozenset({"always", "default", "ignore", "module", "once"})
 """What a filter may do with a warning whose text or line it matches: "error" raises it."""
 HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
-    "abc.ABCMeta", "dataclasses.field", "importlib.util.find_spec", "shutil.which", "sys.modules", "sys.stderr",
-    "sys.stdout", "types.SimpleNamespace", "warnings.warn",
+    "abc.ABCMeta", "dataclasses.field", "importlib.util.find_spec", "numpy.ndarray", "shutil.which", "sys.modules",
+    "sys.stderr", "sys.stdout", "warnings.catch_warnings", "warnings.warn",
 }  # fmt: skip
 BASES = frozenset({"complex", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple"})
 MAY_BE_BASES = re.compile(
@@ -83,6 +90,8 @@ class Uses:
     """What one file uses that is not followed."""
 
     source: Source
+    of_packages: frozenset[str] = frozenset()
+    """All names that loaded packages give to anything: what only the tree so calls is its own."""
 
     @cached_property
     def unknown(self) -> list[str]:
@@ -94,6 +103,10 @@ class Uses:
         """What may read its own source, documentation, lines or the names of its locals."""
         return self._said(True, "which may read source")
 
+    @cached_property
+    def _refused(self) -> frozenset[str]:
+        return REFUSED | self.of_packages - LISTED
+
     def _said(self, reads: bool, what: str) -> list[str]:
         lines = sorted({(node.lineno, used) for node, used, only_reads in self._told if only_reads == reads})
         return [f"{self.source.name}:{line} uses {used}, {what}" for line, used in lines]
@@ -102,6 +115,9 @@ class Uses:
         """Yield lines that ask other files of the tree for one of these names, which are modules or so there."""
         for node in self.source.nodes:
             match node:
+                case ast.Import(names=names):
+                    asked = [part for alias in names for part in alias.name.split(".")[1:] if alias.asname]
+                    asked = [] if top_of(names[0].name) in PACKAGES else asked
                 case ast.ImportFrom(module=module, names=names, level=level):
                     is_of_tree = level or top_of(str(module)) not in PACKAGES
                     asked = [alias.name for alias in names if is_of_tree]
@@ -121,7 +137,7 @@ class Uses:
     @cached_property
     def held(self) -> list[tuple[str, str]]:
         """Names that it imports, and what they mean, which others may not ask it for: modules, and `HELD_IN_PLACE`."""
-        known = HELD_IN_PLACE | MODULES
+        known = HELD_IN_PLACE | MODULES | {f"jaxtyping.{name}" for name in ASKED["jaxtyping"]}
         return [(name, meant) for name, meanings in self._meanings.items() for meant in meanings if meant in known]
 
     @cached_property
@@ -190,6 +206,9 @@ class Uses:
         return [told for node in self.source.nodes for told in self._of(node)]
 
     def _of(self, node: Any) -> Iterator[Told]:
+        named = {getattr(node, field, None) for field in ("attr", "id", "name", "asname", "arg", "rest")}
+        if any(isinstance(name, str) and "__" in name and not _is_dunder(name) for name in named):
+            yield node, "a name that a class changes", False  # within a class C `__x` is `_C__x`
         if not isinstance(node, ast.Name | ast.alias):
             yield from ((node, *told) for name in bound_here(node) for told in _of_binding(node, name))
         match node:
@@ -211,27 +230,43 @@ class Uses:
                 yield from ((node, *told) for told in _of_binding(node, name))
             case ast.Call():
                 yield from self._of_call(node)
-            case ast.ClassDef(bases=bases, keywords=words):
-                kinds: list[ast.AST] = [base for base in bases if not self._may_be_base(base)]
-                # What makes a class is given all that is in it.
-                made = (word for word in words if word.arg in (None, "metaclass"))
-                kinds += [word for word in made if self._surely(word.value) != "abc.ABCMeta"]
-                yield from ((kind, "a class of an unknown kind", False) for kind in kinds)
+            case ast.ClassDef():
+                yield from self._of_class(node)
             case ast.ExceptHandler(name=str()) if not self._is_only_raised_again(node):
                 yield node, "an exception that is caught", False
             case ast.Subscript() if self._is_evaluated(node):
                 yield node, "a type that may run text", False
 
+    def _of_class(self, node: ast.ClassDef) -> Iterator[Told]:
+        kinds: list[ast.AST] = [base for base in node.bases if not self._may_be_base(base)]
+        # What makes a class is given all that is in it.
+        made = (word for word in node.keywords if word.arg in (None, "metaclass"))
+        kinds += [word for word in made if self._surely(word.value) != "abc.ABCMeta"]
+        yield from ((kind, "a class of an unknown kind", False) for kind in kinds)
+        # A package's class may call what its own helper is called.
+        parts, helpers = list[ast.AST](node.body), set[str]()
+        while parts:
+            part = parts.pop()
+            helpers.update(bound_here(part))
+            parts += [] if isinstance(part, Function | ast.Lambda | ast.ClassDef) else ast.iter_child_nodes(part)
+        helpers &= self.of_packages - LISTED
+        yield from ((node, f"{name} of its own", False) for name in helpers if name.startswith("_") and name != "_")
+
     def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Told]:
         for name in bound_here(node):
             meanings = self._meanings[name]
-            is_mangled = "__" in name and not _is_dunder(name)  # within a class C `__x` is `_C__x`
-            is_one = len(meanings) == 1 and name not in self._bound_otherwise and not is_mangled
+            is_hidden = "*" in self._meanings and not self._is_after_stars(node)
+            is_one = len(meanings) == 1 and name not in self._bound_otherwise and not is_hidden
             if not is_one and not PACKAGES.isdisjoint(map(top_of, meanings)):
                 yield node, f"{name} for two things", False
         for parts in (dotted.split(".") for dotted in absolute_imports(node)):
             for end in range(1, len(parts) if parts[0] in PACKAGES else 0):
                 yield from self._of_module(node, ".".join(parts[:end]), parts[end])
+
+    def _is_after_stars(self, node: ast.Import | ast.ImportFrom) -> bool:
+        """Whether an import stands, not within others, behind all stars, which may bind its name as well."""
+        others = [each for each in self.source.nodes if isinstance(each, ast.ImportFrom) and each.names[0].name == "*"]
+        return isinstance(self._around(node), ast.Module) and all(each.lineno < node.lineno for each in others)
 
     def _of_module(self, node: ast.AST, of: str, name: str) -> Iterator[Told]:
         dotted = f"{of}.{name}"
@@ -250,6 +285,8 @@ class Uses:
             yield node, f"{dotted} as a value", False
         if dotted in HELD_IN_PLACE and not self._is_in_place(node, dotted):
             yield node, f"{dotted} in another way than in place", dotted == "warnings.warn"
+        if top_of(dotted) == "jaxtyping" and dotted not in MODULES and not isinstance(around, ast.Subscript):
+            yield node, f"{dotted} without its dimensions", False
         if dotted in ENVIRONMENT and not self._is_variable_known(node):
             yield node, "the environment by an unknown name", False
 
@@ -263,11 +300,7 @@ class Uses:
             if not (is_called and self._is_opened_known(self._around(node))):
                 yield node, "open in another way than to read a file of a written name at once", False
         elif name == "type":
-            within = itertools.pairwise(self._outward(node))
-            is_written = any(
-                inner is getattr(each, "annotation", getattr(each, "returns", 0)) for inner, each in within
-            )
-            if not is_written and not self._is_only_a_name(node, 3):
+            if not self._is_written(node) and not self._is_only_a_name(node, 3):
                 yield node, "a class that may make others", False
         elif name not in BUILTINS | EXCEPTIONS or (name in ("getattr", "setattr", "delattr") and not is_called):
             yield node, name, name == "dir"
@@ -290,7 +323,7 @@ class Uses:
             if isinstance(node, ast.Call) and dotted in MODULES:  # getattr(module, "another")
                 yield node, f"{dotted} as a value", False
             yield from self._of_package(node, dotted)
-        if of not in MODULES and name in REFUSED:
+        if of not in MODULES and name in self._refused:
             yield node, name, False
         if of not in MODULES and name in ("format", "format_map", "metadata", "throw"):
             template = getattr(value, "value", None)
@@ -302,6 +335,9 @@ class Uses:
     def _of_dunder(self, node: ast.AST, value: ast.AST, name: str) -> Iterator[Told]:
         call = self._call_of(node)
         is_super = self._is_of_python(getattr(value, "func", value), "super")
+        is_kind = is_super or self._is_of_python(value, "object") or _last(value) in self.classes
+        if name in ("__call__", "__init__", "__new__") and not (is_kind or top_of(self._meant(value)) in PACKAGES):
+            yield node, f"{name} of anything", False
         if name == "__class__":
             if not self._is_only_a_name(node, 2):
                 yield node, "a class that may make others", False
@@ -327,6 +363,18 @@ class Uses:
                     yield node, f"{name} of a module's own", False
             case _:
                 yield node, "setattr by an unknown name", False
+
+    def _is_of_environment(self, name: ast.expr) -> bool:
+        """Whether the one thing that binds a name is a variable of the environment, which is the same on both sides."""
+        bound = [node for node in self.source.nodes if isinstance(name, ast.Name) and name.id in bound_here(node)]
+        statement = self._around(bound[0]) if len(bound) == 1 else None
+        value = statement.value if isinstance(statement, ast.Assign) else None
+        return isinstance(value, ast.Call) and self._meant(value.func) in ("os.environ.get", "os.getenv")
+
+    def _is_written(self, kind: ast.AST) -> bool:
+        """Whether a class stands in an annotation."""
+        within = itertools.pairwise(self._outward(kind))
+        return any(inner is getattr(each, "annotation", getattr(each, "returns", 0)) for inner, each in within)
 
     def _is_only_a_name(self, kind: ast.AST, outward: int) -> bool:
         """Whether what is done with a class, in one of so many expressions around it, is to name or compare it."""
@@ -364,12 +412,18 @@ class Uses:
                 return is_asked and len(around.ops) == 1 and isinstance(around.left, ast.Constant)
             case "sys.stderr" | "sys.stdout":
                 return self._is_written_at_once(node)
-            case "shutil.which":  # told more, it finds any file
-                return len(asked) == 1 == len(call.args if call else ()) and not isinstance(asked[0], ast.Starred)
-            case "importlib.util.find_spec":  # what it finds has a loader, which reads files
-                return len(asked) == len(texts) == 1 and self._is_only_asked_for(call)
-            case "types.SimpleNamespace":
-                return call is not None and not call.args and all(word.arg for word in call.keywords)
+            case "numpy.ndarray":  # made of a buffer it reads any memory
+                return self._is_written(node) or (isinstance(around, ast.Call) and _named(around.func) == "isinstance")
+            case "shutil.which":  # told more, or a path, it finds any file
+                return (
+                    len(asked) == 1 and (texts[:1] or self._is_of_environment(asked[0])) and "/" not in "".join(texts)
+                )
+            case "importlib.util.find_spec":  # what it finds has a loader, which reads files; parents are imported
+                is_seen = call is not None and _last(call.func) == "find_spec" and "." not in "".join(texts)
+                return len(asked) == len(texts) == 1 and is_seen and self._is_only_asked_for(call)
+            case "warnings.catch_warnings":
+                item = self._around(call) if call else None
+                return isinstance(item, ast.withitem) and item.optional_vars is None and not asked
             case "dataclasses.field":
                 return call is not None and self._is_of_dataclass(call)
             case "warnings.warn":
@@ -411,9 +465,9 @@ class Uses:
             case ast.Call(args=[ast.Constant(value=str()) | ast.JoinedStr()] | [_, _], keywords=words):
                 is_text = isinstance(call.args[0], ast.JoinedStr | ast.Constant)
                 others = (each for each in self.source.nodes if isinstance(each, ast.Call) and each is not call)
-                is_alone = all(
-                    self._meant(each.func) != "warnings.warn" or each.lineno != call.lineno for each in others
-                )
+                lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
+                warning = [each for each in others if self._meant(each.func) == "warnings.warn"]
+                is_alone = all(each.lineno not in lines and each.end_lineno not in lines for each in warning)
                 return is_text and is_alone and {word.arg for word in words} <= {"category"}
         return False
 

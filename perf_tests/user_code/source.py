@@ -83,7 +83,7 @@ class Source:
             found |= {tuple(name.split(".")) for name in absolute_imports(node)}
             if isinstance(node, ast.Call) and "find_spec" in ast.unparse(node.func):
                 texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
-                found |= {tuple(text.split(".")) for text in texts if isinstance(text, str)}
+                found |= {(text,) for text in texts if isinstance(text, str)}
             if isinstance(node, ast.ImportFrom) and node.level:
                 parts = PurePosixPath(self.name).parent.parts
                 module = node.module.split(".") if node.module else []
@@ -155,8 +155,13 @@ class _Normal(ast.NodeTransformer):
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
-        if isinstance(node, ast.ClassDef) and node.decorator_list and ast.get_docstring(node, clean=False):
-            node.keywords.append(ast.keyword("__doc__", ast.Constant(None)))  # a dataclass without one makes its own
+        if isinstance(node, ast.ClassDef) and (said := ast.get_docstring(node, clean=False)):
+            signed = said if "--\n\n" in said else None  # the signature of a class without __init__
+            slots = any(
+                name == "__slots__" for part in node.body for each in ast.walk(part) for name in bound_here(each)
+            )
+            if node.decorator_list or slots or signed:  # a dataclass without one makes its own; slots may clash with it
+                node.keywords.append(ast.keyword("__doc__", ast.Constant(signed)))
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if not isinstance(block, list):

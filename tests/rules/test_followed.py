@@ -171,6 +171,19 @@ NOT_FOLLOWED = (
     "class C:\n    import os as __m\nC._C__m.stat(x)",
     "import os as _C__m\nclass C:\n    def f(self): return __m.stat(x)",
     "x._reduce_ex_internal(2)",
+    "import shutil\nfound = x\nshutil.which(found)",
+    "import copy\ncopy.deepcopy(x)",
+    "from types import SimpleNamespace\nSimpleNamespace(a=1)",
+    # What a second stranger found.
+    "from importlib.util import find_spec as fs\nfs('a') is None",
+    "import importlib.util\nimportlib.util.find_spec('a.b') is None",
+    "class C:\n    def f(s): return tools.__o.stat(x)", "def f():\n    global _C__o\n    import os as _C__o",
+    "from tools import *\ndef k():\n    import math as m\nm.pi.stat(x)", "import math as m\nfrom tools import *\nm.pi",
+    "import warnings\nwarnings.catch_warnings()._module.sys", "import warnings\nwith warnings.catch_warnings() as w: w",
+    "m.__init__(**x)", "f.__call__(x)", "import numpy as np\nnp.ndarray((1,), 'O', x)",
+    "from torch.compiler import set_stance",
+    "from torch.func import functional_call", "from typing import overload", "import shutil\nshutil.which('docs/a')",
+    "from jaxtyping import Float\nG = Float\nG[int, x]", "class A:\n    def setup_context(c, i, o): pass",
 )  # fmt: skip
 """Code that may open any file, list a folder, start a program, run text, or have any attribute of anything."""
 MAY_READ_SOURCE = (
@@ -201,7 +214,7 @@ FOLLOWED = (
     "import importlib.util\nimportlib.util.find_spec('triton') is None", "import torch\ntorch.compile(f)",
     "model.eval()", "import json\nwith open('a') as file:\n    names = json.load(file)", "x.exec_time", "__all__ = []",
     "import sys\n'a' in sys.modules", "from kit.subprocess import a",
-    "import torch\ntorch._dynamo.config.verbose = True", "add(help='a')", "import shutil\nshutil.which(x)",
+    "import torch\ntorch._dynamo.config.verbose = True", "add(help='a')",
     "import torch\nhasattr(torch, 'compile')", "import os\nos.path.join(x, y)", "import json\njson.load(open(b'a'))",
     "import sys\nprint(x, file=sys.stderr)", "import torch.nn.functional as F\nF.gelu(x)",
     "from torch.nn import functional as F\nF.relu(x)", "import torch\ntorch.backends.cudnn.benchmark = True",
@@ -212,7 +225,7 @@ FOLLOWED = (
     "import torch\n@torch.compile\ndef f(): pass", "import torch\n@torch.compile(dynamic=False)\ndef f(): pass",
     "def f(x: Namespace): pass", "from abc import ABC, ABCMeta\nclass A(metaclass=ABCMeta): pass",
     "import warnings\nwarnings.simplefilter('ignore')", "import warnings\nwith warnings.catch_warnings():\n    f()",
-    "from types import SimpleNamespace\na = SimpleNamespace(b=1)",
+
     "from jaxtyping import Float\ndef f(x: Float[Tensor, '... a b+1']): pass", "x.numpy()", "self.classes = 10",
     "x[()]", "def f(compile, open=None): return compile and open", "def f(format): return format(x=1)",
     "import torch\n@torch.compile(mode=m, backend='eager')\ndef f(): pass", "model.compile(fullgraph=True)",
@@ -222,9 +235,14 @@ FOLLOWED = (
     "super().__setitem__(x, y)", "object.__setattr__(self, 'a', x)",
     "import warnings\nwarnings.warn('a')\nwarnings.warn(f'a {x}', UserWarning)",
     "import warnings\nwarnings.filterwarnings('ignore', message='a', category=UserWarning)",
-    "import copy\ncopy.deepcopy(x)", "from types import SimpleNamespace\nSimpleNamespace(a=1)",
+
     "match x:\n    case int(y): pass", "class A:\n    def __exit__(self, *given): self.done = True",
     "super().__setattr__('a', x)", "import importlib.util\nif importlib.util.find_spec('a'): pass",
+    "import os\nimport shutil\ncompiler = os.environ.get('CXX', 'g++')\nshutil.which(compiler)",
+    "import copy\ncopy.copy(x)",
+    "import numpy as np\ndef f(x: np.ndarray): return isinstance(x, np.ndarray)",
+    "from tools import *\nimport math\nmath.pi",
+    "class A:\n    def __init__(self): super().__init__()\nclass B(A):\n    def __init__(self): A.__init__(self)",
 )  # fmt: skip
 """Code near to these that does neither."""
 
@@ -253,9 +271,28 @@ def test_what_does_neither_is_followed(code: str) -> None:
     assert uses(code).unknown + uses(code).reads_source == []
 
 
+OF_PACKAGES = frozenset({"_get_index", "forward", "loader", "stat"})
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [
+        ("x.stat(y)", True), ("getattr(x, 'stat')", True), ("x.loader = y", True),
+        ("match x:\n    case object(stat=y): y", True),
+        ("class P(A):\n    def _get_index(self, i): return i", True), ("class P(A):\n    _get_index = f", True),
+        ("x.forward(y)", False), ("x.block_of_mine", False), ("class P(A):\n    def loader(self): pass", False),
+        ("def _get_index(i): return i", False),
+    ],
+)  # fmt: skip
+def test_an_attribute_that_a_loaded_package_has_is_listed_or_told(code: str, is_told: bool) -> None:
+    assert bool(Uses(Source("a.py", code.encode()), OF_PACKAGES).unknown) == is_told
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "is_told"),
     [
+        ("import os as o", "import tools.o as q\nq.stat(x)", True),
+        ("from jaxtyping import Float", "a.Float[int, x]", True),
         ("import torch as t", "tools.t.save(x, y)", True), ("import torch as t", "from tools import t", True),
         ("import torch as t", "from tools import *\nt.save(x)", True), ("import os", "tools.os", True),
         ("class A:\n    import os", "A().os.listdir(x)", True), ("import json", "a.json = x", True),

@@ -163,6 +163,13 @@ def test_a_decorated_class_keeps_whether_it_has_documentation() -> None:
     )
     assert one.line_of_difference(other) is None
     assert one.line_of_difference(without) == 2
+    for first, second in (
+        ("'''A(a)\n--\n\n'''\n", "'''A(b)\n--\n\n'''\n"),  # what inspect.signature() reads
+        ("'one'; __slots__ = ('__doc__',)\n", "__slots__ = ('__doc__',)\n"),
+    ):
+        texts = (f"class A:\n    {text}" for text in (first, second))
+        kinds = [Source("a.py", text.encode()) for text in texts]
+        assert kinds[0].line_of_difference(kinds[1]) == 1
 
 
 def test_functions_that_share_a_line_are_one_to_the_compiler() -> None:

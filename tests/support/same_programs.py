@@ -6,13 +6,14 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from perf_tests.interleaved.same import Observer, Seen, Tree, why_not_the_same
 from tests.support.launch import ROOT
 
 MODEL = {f"model/{path.name}": path.read_text() for path in sorted((ROOT / "model").glob("*.py"))}
-LOADED = tuple(name for name in MODEL if name != "model/parallel.py")
+LOADED = tuple(name for name in MODEL if name not in ("model/parallel.py", "model/resident.py"))
 """What a run on one device imports of it."""
 
 
@@ -36,13 +37,15 @@ def seen_importing(tree: Path, module: str = "program") -> Seen:
             getattr(__import__(module), "step", lambda: None)()
             said = observer.finished()
             paths = [path for path in said["paths"] if not os.path.isabs(path)]  # to read all packages takes seconds
-            os.write(writing, json.dumps({**said, "paths": paths, "digests": {}}).encode())
+            with os.fdopen(writing, "w") as pipe:
+                pipe.write(json.dumps({**said, "paths": paths, "digests": {}}))
         finally:
             os._exit(0)
     os.close(writing)
-    os.waitpid(child, 0)
     with os.fdopen(reading) as pipe:
-        return Seen.of(json.loads(pipe.read()))
+        heard = pipe.read()
+    os.waitpid(child, 0)
+    return Seen.of(json.loads(heard))
 
 
 def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = False) -> str | None:
@@ -51,9 +54,15 @@ def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = Fal
     return why_not_the_same(sides[0], sides[1], settings, keeps_locals)
 
 
+@cache
+def names_of_packages() -> frozenset[str]:
+    """What packages that are loaded here have by names of the model."""
+    return frozenset(Observer(ROOT / "model").finished()["names"])
+
+
 def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
     """The same of the suite's own model, one of whose files head has otherwise, without importing it."""
-    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",))
+    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",), names=names_of_packages())
     base, head = tmp_path / "base", tmp_path / "head"
     if not base.is_dir():
         write(base, MODEL)
