@@ -189,10 +189,6 @@ class Uses:
             return of and f"{of}.{node.attr}"
         return self._imported.get(node.id, "") if isinstance(node, ast.Name) else ""
 
-    def _surely(self, node: ast.AST) -> str:
-        """What `_meant` says where no star of another file may bind the name that the expression begins with."""
-        return "" if "*" in self._meanings else self._meant(node)
-
     def _around(self, node: ast.AST) -> Any:
         return self.source.around.get(node)
 
@@ -241,7 +237,7 @@ class Uses:
         kinds: list[ast.AST] = [base for base in node.bases if not self._may_be_base(base)]
         # What makes a class is given all that is in it.
         made = (word for word in node.keywords if word.arg in (None, "metaclass"))
-        kinds += [word for word in made if self._surely(word.value) != "abc.ABCMeta"]
+        kinds += [word for word in made if self._meant(word.value) != "abc.ABCMeta"]
         yield from ((kind, "a class of an unknown kind", False) for kind in kinds)
         # A package's class may call what its own helper is called.
         parts, helpers = list[ast.AST](node.body), set[str]()
@@ -385,7 +381,7 @@ class Uses:
         """Whether Python makes a class of it without telling anybody what is in it."""
         base = base.value if isinstance(base, ast.Subscript) else base
         base = base.func if isinstance(base, ast.Call) and self._meant(base.func) == "collections.namedtuple" else base
-        meant = self._surely(base)
+        meant = self._meant(base)
         if top_of(meant) in PACKAGES:
             return MAY_BE_BASES.fullmatch(meant) is not None
         return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
@@ -395,7 +391,7 @@ class Uses:
         for base in (base for node in self.source.nodes if isinstance(node, ast.ClassDef) for base in node.bases):
             kind = base.value if isinstance(base, ast.Subscript) else base
             is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self._bound
-            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self._surely(kind)) in PACKAGES):
+            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self._meant(kind)) in PACKAGES):
                 is_one = kind is base and len(self._meanings.get(_named(kind), "1")) == 1
                 yield base.lineno, (self._meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
 
@@ -476,7 +472,7 @@ class Uses:
         match (statement := self._around(call)), self._around(statement):
             case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
                 ids = [getattr(n, "id", 0) for each in body if not isinstance(each, Function) for n in ast.walk(each)]
-                return ids.count(name) == 1 and self._surely(getattr(last, "func", last)) == "dataclasses.dataclass"
+                return ids.count(name) == 1 and self._meant(getattr(last, "func", last)) == "dataclasses.dataclass"
         return False
 
     def _is_written_at_once(self, stream: ast.AST) -> bool:
@@ -500,7 +496,7 @@ class Uses:
             case ast.Attribute(attr="close" | "read" | "readline" | "readlines"):
                 return self._call_of(around) is not None
             case ast.Call(func=func, args=[given], keywords=[]):
-                return self._surely(func) in ("json.load", "tomllib.load") and given is file
+                return self._meant(func) in ("json.load", "tomllib.load") and given is file
             case ast.For() | ast.comprehension():
                 return around.iter is file
             case ast.withitem(optional_vars=ast.Name(id=name)):
@@ -515,7 +511,7 @@ class Uses:
     def _is_only_raised_again(self, handler: ast.ExceptHandler) -> bool:
         """Whether an exception, whose text may quote lines, is read by nobody, or is one of a package alone."""
         match self._around(handler).body:
-            case [ast.Expr(ast.Call(func, [], []))] if top_of(self._surely(func)) in PACKAGES and handler.type:
+            case [ast.Expr(ast.Call(func, [], []))] if top_of(self._meant(func)) in PACKAGES and handler.type:
                 return not {_named(kind) for kind in ast.walk(handler.type)} & {"Exception", "BaseException"}
         names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == handler.name]
         if not self._is_local(handler, handler.name) and not isinstance(handler.body[0], ast.Raise):
