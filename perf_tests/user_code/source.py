@@ -74,16 +74,13 @@ class Source:
 
     @cached_property
     def imports(self) -> set[tuple[str, ...]]:
-        """Every module that an import statement, anywhere in it, or `find_spec` may mean.
+        """Every module that an import statement, anywhere in it, may mean.
 
         What a statement means relative to its package begins with an empty part.
         """
         found: set[tuple[str, ...]] = set()
         for node in self.nodes:
             found |= {tuple(name.split(".")) for name in absolute_imports(node)}
-            if isinstance(node, ast.Call) and "find_spec" in ast.unparse(node.func):
-                texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
-                found |= {(text,) for text in texts if isinstance(text, str)}
             if isinstance(node, ast.ImportFrom) and node.level:
                 parts = PurePosixPath(self.name).parent.parts
                 module = node.module.split(".") if node.module else []

@@ -185,7 +185,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": OPENED}, {"layers.py": OPENED, "rare/notes.md": "1"}, "rare/notes.md, which the code"),
         ({"kit/__init__.py": "", "kit/late.pyc": "1"}, {"kit/__init__.py": "", "kit/late.pyc": "1", "README.md": "new"},
          "kit/late.pyc is compiled, and can be imported"),
-        ({**LATE_STAR}, {**LATE_STAR, "parts/sub/notes.md": "1"}, "parts/sub/notes.md, which the code"),
+        ({**LATE_STAR}, {**LATE_STAR, "parts/deep/notes.md": "1"}, "parts/deep/notes.md, which the code"),
         ({"layers.py": BLANK}, {"layers.py": BLANK.replace("one", "")}, "layers.py:7 differs"),
         ({"notes\udce9": "1"}, {"notes\udce9": "2"}, "whose name is no text"),
         ({"conftest.py": "1\n", "layers.py": "import conftest\nattend = float\n"},
