@@ -11,7 +11,8 @@ import torch
 
 from numerics_tests.harness.faults.source import SOURCE_FAULTS
 from perf_tests.gate.verdicts import FILE_NAME
-from perf_tests.interleaved.same import Observer, Seen, Tree, differing, imported_by_packages, why_not_the_same
+from perf_tests.interleaved.observer import Observer
+from perf_tests.interleaved.same import Seen, Tree, differing, imported_by_packages, why_not_the_same
 from perf_tests.user_code.source import Source
 from tests.support.launch import ROOT
 from tests.support.same_programs import LOADED, MODEL, decided, decided_on_the_model, mutants_of_the_model, write
