@@ -66,7 +66,7 @@ HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
     "sys.stderr", "sys.stdout", "warnings.catch_warnings", "warnings.warn",
 }  # fmt: skip
 BASES = frozenset({"float", "int", "object", "str"})
-"""Of Python's own collections none: a module that is one as well would answer for any protocol."""
+"""Python's own classes that others are made of; no collection, since a module that is one too answers any protocol."""
 MAY_BE_BASES = re.compile(
     r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|Sized|(Mutable)?(Mapping|Sequence|Set))"
     r"|collections\.namedtuple|contextlib\.(AbstractContextManager|nullcontext)"
