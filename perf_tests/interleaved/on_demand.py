@@ -29,7 +29,7 @@ from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.machine import conditions
 from perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
-from perf_tests.interleaved.same import Observer
+from perf_tests.interleaved.observer import Observer
 from perf_tests.predict.counters import counters_or_reason
 from perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
 from perf_tests.records.record import COUNTERS, Json

@@ -17,128 +17,11 @@ from filecmp import cmp
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from types import FrameType, FunctionType
-from typing import Any
 
+from perf_tests.interleaved.observer import files_of
 from perf_tests.records.record import Json
 from perf_tests.user_code.followed import PACKAGES, Uses, between
-from perf_tests.user_code.named import SUITE, is_installed
 from perf_tests.user_code.source import HARMLESS, Source, words_in
-
-# What a worker used of its tree.
-
-STARTS = {
-    "subprocess.Popen": "starts another program", "os.system": "starts another program",
-    "os.exec": "starts another program", "os.posix_spawn": "starts another program",
-    "os.fork": "starts another process", "os.forkpty": "starts another process",
-    "ctypes.dlopen": "loads a library", "socket.connect": "opens a connection", "sqlite3.connect": "opens a database",
-}  # fmt: skip
-"""Python's audit events by which code leaves what can be followed."""
-
-
-class Observer:
-    """Notes what this process uses of `tree` from here on; `finished` says it. Code of `trusted` folders is ours."""
-
-    def __init__(self, tree: Path, trusted: Sequence[Path] = ()) -> None:
-        self._top, self._trusted = f"{tree}/", tuple(f"{folder}/" for folder in trusted)
-        self._ran: dict[str, None] = {}
-        self._opened: dict[str, None] = {}
-        self._beyond: dict[str, None] = {}
-        self._is_on = True
-        sys.addaudithook(self._note)  # for good: Python cannot take one away
-
-    def finished(self) -> Json:
-        """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed.
-
-        And Python's path, those of its folders that are in the tree as seen from there, without the suite; the first
-        names of the tree's modules; and all names that others have.
-        """
-        self._is_on = False
-        modules, shared = set[str](), set[str]()
-        for known_as, module in list(sys.modules.items()):
-            places = [getattr(module, "__file__", None)]
-            places += [] if places[0] else list(getattr(module, "__path__", ()))
-            for place in places:
-                if isinstance(place, str) and (name := self._in_tree(place)) is not None:
-                    self._ran.setdefault(name)
-                    modules.add(known_as.partition(".")[0])
-                elif isinstance(place, str):  # of a package that lies in both
-                    shared.add(known_as.partition(".")[0])
-        entries = [
-            os.path.abspath(entry) for entry in sys.path if is_installed(SUITE) or Path(entry).resolve() != SUITE
-        ]
-        within = {entry: self._in_tree(f"{entry}/x") for entry in entries}
-        paths = [entry if name is None else str(PurePosixPath(name).parent) for entry, name in within.items()]
-        said = {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
-        return {**said, "paths": paths, "modules": sorted(modules - shared), "names": sorted(self._names_of_packages())}
-
-    def _names_of_packages(self) -> set[str]:
-        """Names in the tree that what is loaded from elsewhere gives too: to modules, classes, and what these set."""
-        names, kinds = set[object](), set[type]()
-        for module in list(sys.modules.values()):
-            place = str(getattr(module, "__file__", ""))
-            is_theirs = place.startswith(f"{SUITE}/") or self._in_tree(place) is not None
-            is_theirs &= not place.startswith(sys.prefix)  # which may lie in the tree, or in the suite's
-            held = {} if is_theirs else dict(getattr(module, "__dict__", {}))
-            names.update(held)
-            # isinstance() would ask each for its class, and some of torch warn then.
-            kinds.update(kind for each in held.values() if issubclass(type(each), type) for kind in each.__mro__)
-        for kind in kinds:
-            own = dict(vars(kind))
-            annotated, made = own.get("__annotations__"), own.get("__init__")
-            names.update(own, annotated if isinstance(annotated, dict) else ())
-            names.update(made.__code__.co_names if isinstance(made, FunctionType) else ())
-        tree = Path(self._top)
-        sources = (tree / name for name in _files(tree) if name.endswith(".py"))
-        said = {word for path in sources for word in re.findall(r"\w+", path.read_text(errors="replace"))}
-        return {name for name in said & names if not name.startswith("__")}
-
-    def _in_tree(self, place: object) -> str | None:
-        if isinstance(place, bytes):
-            place = os.fsdecode(place)
-        if not isinstance(place, str) or place.startswith("<"):
-            return None
-        path = os.path.abspath(place)
-        if not path.startswith(self._top):
-            path = path if path.startswith((sys.prefix, sys.base_prefix)) else os.path.realpath(path)
-        return path.removeprefix(self._top) if path.startswith(self._top) else None
-
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_on:
-            return
-        if event == "open":
-            place = arguments[0]
-            if (name := self._in_tree(os.fspath(place) if hasattr(place, "__fspath__") else place)) is not None:
-                self._opened.setdefault(_source_of(name))
-        elif event == "exec":
-            if (name := self._in_tree(getattr(arguments[0], "co_filename", None))) is not None:
-                self._ran.setdefault(name)
-        elif event in ("os.listdir", "os.scandir"):
-            if self._in_tree(f"{arguments[0] or '.'}/x") is not None and (line := self._line_of_theirs()):
-                self._beyond.setdefault(f"{line} asks which files there are")
-        elif event in STARTS and (line := self._line_of_theirs()):
-            self._beyond.setdefault(f"{line} {STARTS[event]}")
-
-    def _line_of_theirs(self) -> str | None:
-        """The innermost line of the tree's code on the stack; None where the import system asks on its behalf."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            place = frame.f_code.co_filename
-            if place.startswith("<frozen importlib"):
-                return None
-            if place.startswith(self._top) and not place.startswith(self._trusted):
-                return f"{place.removeprefix(self._top)}:{frame.f_lineno}"
-            frame = frame.f_back
-        return None
-
-
-def _source_of(name: str) -> str:
-    """The source of a file of byte code; any other file's own name."""
-    path = PurePosixPath(name)
-    if path.parent.name == "__pycache__" and path.suffix == ".pyc":
-        return str(path.parent.parent / f"{path.name.partition('.')[0]}.py")
-    return name
-
 
 # The files that differ between the trees, and why one of them keeps a run from being shown to be the same.
 
@@ -165,19 +48,8 @@ PROSE = frozenset({".md", ".rst"})
 
 def differing(base: Path, head: Path) -> list[str]:
     """Files and links that only one tree has, or that differ, sorted; without byte code and records."""
-    names = _files(base) | _files(head)
+    names = files_of(base) | files_of(head)
     return sorted(name for name in names if not _are_equal(base / name, head / name))
-
-
-def _files(tree: Path) -> set[str]:
-    found = set()
-    for folder, folders, names in os.walk(tree):
-        here = Path(folder).relative_to(tree)
-        links = [name for name in folders if (tree / here / name).is_symlink()]
-        beside = (*links, "__pycache__")
-        folders[:] = [name for name in folders if name not in beside and str(here) != ".benchmarks"]
-        found |= {str(here / name) for name in (*names, *links)}
-    return found - {".benchmarks/accepted.toml"}
 
 
 def _are_equal(one: Path, other: Path) -> bool:
@@ -242,7 +114,7 @@ class Tree:
     def reach(self) -> set[str]:
         """Files of Python that ran, that any import statement of these may lead to, and so on, without ours."""
         by_last: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-        for name in _files(self.tree):
+        for name in files_of(self.tree):
             if name.endswith(".py") and not name.startswith(self.trusted or "\0"):
                 module = PurePosixPath(name).with_suffix("").parts
                 module = module[:-1] if module[-1] == "__init__" else module
@@ -291,8 +163,8 @@ class Tree:
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
-        found += [f"{name} is compiled, and can be imported" for name in _files(self.tree) if name.endswith(IMPORTED)]
-        found += [f"{name} says what to import" for name in _files(self.tree) if name.endswith("/entry_points.txt")]
+        found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
+        found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
         found += between(self.uses)
         for uses in self.uses:
             source = uses.source
@@ -328,7 +200,7 @@ def _why_not_the_same(
     never = (_why_never(name, (base.tree / name, head.tree / name)) for name in files)
     links = (
         f"{name} is a symbolic link, which is not followed, and {files[0]} differs"
-        for side in sides for name in sorted(_files(side.tree)) if (side.tree / name).is_symlink()
+        for side in sides for name in sorted(files_of(side.tree)) if (side.tree / name).is_symlink()
     )  # fmt: skip
     if why := next(filter(None, chain(never, links, *(side.seen.beyond for side in sides))), None):
         return why

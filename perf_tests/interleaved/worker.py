@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from perf_tests.bench.workers import ClosedError, channel_of_worker
-from perf_tests.interleaved.same import Observer
+from perf_tests.interleaved.observer import Observer
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Tree, take_files_from, why_not_there
 

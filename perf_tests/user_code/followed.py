@@ -65,10 +65,11 @@ HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
     "abc.ABCMeta", "dataclasses.field", "importlib.util.find_spec", "numpy.ndarray", "shutil.which", "sys.modules",
     "sys.stderr", "sys.stdout", "warnings.catch_warnings", "warnings.warn",
 }  # fmt: skip
-BASES = frozenset({"complex", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple"})
+BASES = frozenset({"float", "int", "object", "str"})
+"""Python's own classes that others are made of; no collection, since a module that is one too answers any protocol."""
 MAY_BE_BASES = re.compile(
     r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|Sized|(Mutable)?(Mapping|Sequence|Set))"
-    r"|collections\.(Counter|OrderedDict|defaultdict|deque|namedtuple)|contextlib\.(AbstractContextManager|nullcontext)"
+    r"|collections\.namedtuple|contextlib\.(AbstractContextManager|nullcontext)"
     r"|torch\.(Tensor|autograd\.(function\.)?Function|nn\.parameter\.\w+|optim\.(optimizer\.)?\w+|utils\.data\.\w+)"
     r"|torch\.nn\.(?!GRU|LSTM|RNN)[A-Z]\w+"
     r"|typing(_extensions)?\.(Generic|NamedTuple|Protocol|TypedDict)"

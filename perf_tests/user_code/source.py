@@ -57,14 +57,14 @@ class Source:
         module = self._parsed()
         try:
             compile(self.content, self.name, "exec", dont_inherit=True)  # what its grammar alone allows may not run
-            # The compiler knows a function by its line and name.
-            begin = [node.lineno for node in self.nodes if isinstance(node, Function | ast.Lambda) and keeps_locals]
             module = _Normal(keeps_locals).visit(module)
+            lines = [node.lineno for node in ast.walk(module) if keeps_locals and hasattr(node, "lineno")]
             said = [(ast.dump(statement), statement.lineno) for statement in _imports_in_order(module.body)]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"{self.name} cannot be read as Python") from error
-        beside = [line for place, line in enumerate(begin) if line in begin[:place]]
-        return [*said, *((f"function {begin.index(line)} has another on its line", line) for line in beside)]
+        # The compiler knows functions, and where it breaks off, by their lines: which of these are one has to stay.
+        places = {line: place for place, line in enumerate(sorted(set(lines)))}
+        return [*said, *((f"on line {places[line]}", line) for line in lines)]
 
     def line_of_difference(self, other: "Source", keeps_locals: bool = False) -> int | None:
         """The first line that does something else than in `other`; None where both do the same."""
@@ -74,16 +74,13 @@ class Source:
 
     @cached_property
     def imports(self) -> set[tuple[str, ...]]:
-        """Every module that an import statement, anywhere in it, or `find_spec` may mean.
+        """Every module that an import statement, anywhere in it, may mean.
 
         What a statement means relative to its package begins with an empty part.
         """
         found: set[tuple[str, ...]] = set()
         for node in self.nodes:
             found |= {tuple(name.split(".")) for name in absolute_imports(node)}
-            if isinstance(node, ast.Call) and "find_spec" in ast.unparse(node.func):
-                texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
-                found |= {(text,) for text in texts if isinstance(text, str)}
             if isinstance(node, ast.ImportFrom) and node.level:
                 parts = PurePosixPath(self.name).parent.parts
                 module = node.module.split(".") if node.module else []

@@ -184,6 +184,10 @@ NOT_FOLLOWED = (
     "from torch.compiler import set_stance",
     "from torch.func import functional_call", "from typing import overload", "import shutil\nshutil.which('docs/a')",
     "from jaxtyping import Float\nG = Float\nG[int, x]", "class A:\n    def setup_context(c, i, o): pass",
+    # What a third one found.
+    "from torch import nn\nclass D(nn.Module, dict): pass", "from dataclasses import asdict\nasdict(x)",
+    "from collections import OrderedDict\nclass D(OrderedDict): pass",
+    "import torch._dynamo\ntorch._dynamo.graph_break()",
 )  # fmt: skip
 """Code that may open any file, list a folder, start a program, run text, or have any attribute of anything."""
 MAY_READ_SOURCE = (
@@ -231,7 +235,7 @@ FOLLOWED = (
     "import torch\n@torch.compile(mode=m, backend='eager')\ndef f(): pass", "model.compile(fullgraph=True)",
     "import numpy as np\nif np is None: pass", "import torch\ntorch.__version__",
     "import torch\ntorch._foreach_add_(x, y)", "from torch.optim import AdamW\nclass A(AdamW): pass",
-    "class A(dict): pass", "from collections import namedtuple\nclass A(namedtuple('A', 'x')): pass",
+     "from collections import namedtuple\nclass A(namedtuple('A', 'x')): pass",
     "super().__setitem__(x, y)", "object.__setattr__(self, 'a', x)",
     "import warnings\nwarnings.warn('a')\nwarnings.warn(f'a {x}', UserWarning)",
     "import warnings\nwarnings.filterwarnings('ignore', message='a', category=UserWarning)",

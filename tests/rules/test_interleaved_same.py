@@ -11,7 +11,8 @@ import torch
 
 from numerics_tests.harness.faults.source import SOURCE_FAULTS
 from perf_tests.gate.verdicts import FILE_NAME
-from perf_tests.interleaved.same import Observer, Seen, Tree, differing, imported_by_packages, why_not_the_same
+from perf_tests.interleaved.observer import Observer
+from perf_tests.interleaved.same import Seen, Tree, differing, imported_by_packages, why_not_the_same
 from perf_tests.user_code.source import Source
 from tests.support.launch import ROOT
 from tests.support.same_programs import LOADED, MODEL, decided, decided_on_the_model, mutants_of_the_model, write
@@ -185,7 +186,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": OPENED}, {"layers.py": OPENED, "rare/notes.md": "1"}, "rare/notes.md, which the code"),
         ({"kit/__init__.py": "", "kit/late.pyc": "1"}, {"kit/__init__.py": "", "kit/late.pyc": "1", "README.md": "new"},
          "kit/late.pyc is compiled, and can be imported"),
-        ({**LATE_STAR}, {**LATE_STAR, "parts/sub/notes.md": "1"}, "parts/sub/notes.md, which the code"),
+        ({**LATE_STAR}, {**LATE_STAR, "parts/deep/notes.md": "1"}, "parts/deep/notes.md, which the code"),
         ({"layers.py": BLANK}, {"layers.py": BLANK.replace("one", "")}, "layers.py:7 differs"),
         ({"notes\udce9": "1"}, {"notes\udce9": "2"}, "whose name is no text"),
         ({"conftest.py": "1\n", "layers.py": "import conftest\nattend = float\n"},

@@ -6,13 +6,13 @@ import pytest
 
 from tests.support.launch import ROOT
 
-MOST_BYTES = 9_000_000
+MOST_BYTES = 9_100_000
 BLOCK_BYTES = 4096
 LARGEST_FILE_BYTES = 720_000
 """The gate's trials, and the record that README, docs and most tests read."""
 
 
-def test_tracked_files_take_less_than_nine_megabytes_on_a_disk() -> None:
+def test_tracked_files_take_less_than_nine_megabytes_and_a_tenth_on_a_disk() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("no git repository here, so nothing says which files are the checkout's")

@@ -81,7 +81,7 @@ def digests_of(order: list[str]) -> dict[str, Any]:
         for case in order
     }
     opened = BEHAVIOUR.get("opened", [])
-    return {"digests": found, "ran": [], "opened": opened, "beyond": [], "paths": ["."], "modules": []}
+    return {"digests": found, "ran": [], "opened": opened, "beyond": [], "paths": ["."], "modules": [], "names": []}
 
 
 def strike(case: str, fault: str | None) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from perf_tests.interleaved.same import Observer, Seen, Tree, why_not_the_same
+from perf_tests.interleaved.observer import Observer
+from perf_tests.interleaved.same import Seen, Tree, why_not_the_same
 from tests.support.launch import ROOT
 
 MODEL = {f"model/{path.name}": path.read_text() for path in sorted((ROOT / "model").glob("*.py"))}

@@ -1,0 +1,136 @@
+"""What the worker of a side uses of its tree: files that ran or were opened, names that packages have too. No torch."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from types import FrameType, FunctionType
+from typing import Any
+
+from perf_tests.records.record import Json
+from perf_tests.user_code.named import SUITE, is_installed
+
+STARTS = {
+    "subprocess.Popen": "starts another program", "os.system": "starts another program",
+    "os.exec": "starts another program", "os.posix_spawn": "starts another program",
+    "os.fork": "starts another process", "os.forkpty": "starts another process",
+    "ctypes.dlopen": "loads a library", "socket.connect": "opens a connection", "sqlite3.connect": "opens a database",
+}  # fmt: skip
+"""Python's audit events by which code leaves what can be followed."""
+
+
+class Observer:
+    """Notes what this process uses of `tree` from here on; `finished` says it. Code of `trusted` folders is ours."""
+
+    def __init__(self, tree: Path, trusted: Sequence[Path] = ()) -> None:
+        self._top, self._trusted = f"{tree}/", tuple(f"{folder}/" for folder in trusted)
+        self._ran: dict[str, None] = {}
+        self._opened: dict[str, None] = {}
+        self._beyond: dict[str, None] = {}
+        self._is_on = True
+        sys.addaudithook(self._note)  # for good: Python cannot take one away
+
+    def finished(self) -> Json:
+        """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed.
+
+        And Python's path, those of its folders that are in the tree as seen from there, without the suite; the first
+        names of the tree's modules; and all names that others have.
+        """
+        self._is_on = False
+        modules, shared = set[str](), set[str]()
+        for known_as, module in list(sys.modules.items()):
+            places = [getattr(module, "__file__", None)]
+            places += [] if places[0] else list(getattr(module, "__path__", ()))
+            for place in places:
+                if isinstance(place, str) and (name := self._in_tree(place)) is not None:
+                    self._ran.setdefault(name)
+                    modules.add(known_as.partition(".")[0])
+                elif isinstance(place, str):  # of a package that lies in both
+                    shared.add(known_as.partition(".")[0])
+        entries = [
+            os.path.abspath(entry) for entry in sys.path if is_installed(SUITE) or Path(entry).resolve() != SUITE
+        ]
+        within = {entry: self._in_tree(f"{entry}/x") for entry in entries}
+        paths = [entry if name is None else str(PurePosixPath(name).parent) for entry, name in within.items()]
+        said = {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
+        return {**said, "paths": paths, "modules": sorted(modules - shared), "names": sorted(self._names_of_packages())}
+
+    def _names_of_packages(self) -> set[str]:
+        """Names in the tree that what is loaded from elsewhere gives too: to modules, classes, and what these set."""
+        names, kinds = set[object](), set[type]()
+        for module in list(sys.modules.values()):
+            place = str(getattr(module, "__file__", ""))
+            is_theirs = place.startswith(f"{SUITE}/") or self._in_tree(place) is not None
+            is_theirs &= not place.startswith(sys.prefix)  # which may lie in the tree, or in the suite's
+            held = {} if is_theirs else dict(getattr(module, "__dict__", {}))
+            names.update(held)
+            # isinstance() would ask each for its class, and some of torch warn then.
+            kinds.update(kind for each in held.values() if issubclass(type(each), type) for kind in each.__mro__)
+        for kind in kinds:
+            own = dict(vars(kind))
+            annotated, made = own.get("__annotations__"), own.get("__init__")
+            names.update(own, annotated if isinstance(annotated, dict) else ())
+            names.update(made.__code__.co_names if isinstance(made, FunctionType) else ())
+        tree = Path(self._top)
+        sources = (tree / name for name in files_of(tree) if name.endswith(".py"))
+        said = {word for path in sources for word in re.findall(r"\w+", path.read_text(errors="replace"))}
+        return {name for name in said & names if not name.startswith("__")}
+
+    def _in_tree(self, place: object) -> str | None:
+        if isinstance(place, bytes):
+            place = os.fsdecode(place)
+        if not isinstance(place, str) or place.startswith("<"):
+            return None
+        path = os.path.abspath(place)
+        if not path.startswith(self._top):
+            path = path if path.startswith((sys.prefix, sys.base_prefix)) else os.path.realpath(path)
+        return path.removeprefix(self._top) if path.startswith(self._top) else None
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._is_on:
+            return
+        if event == "open":
+            place = arguments[0]
+            if (name := self._in_tree(os.fspath(place) if hasattr(place, "__fspath__") else place)) is not None:
+                self._opened.setdefault(_source_of(name))
+        elif event == "exec":
+            if (name := self._in_tree(getattr(arguments[0], "co_filename", None))) is not None:
+                self._ran.setdefault(name)
+        elif event in ("os.listdir", "os.scandir"):
+            if self._in_tree(f"{arguments[0] or '.'}/x") is not None and (line := self._line_of_theirs()):
+                self._beyond.setdefault(f"{line} asks which files there are")
+        elif event in STARTS and (line := self._line_of_theirs()):
+            self._beyond.setdefault(f"{line} {STARTS[event]}")
+
+    def _line_of_theirs(self) -> str | None:
+        """The innermost line of the tree's code on the stack; None where the import system asks on its behalf."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            place = frame.f_code.co_filename
+            if place.startswith("<frozen importlib"):
+                return None
+            if place.startswith(self._top) and not place.startswith(self._trusted):
+                return f"{place.removeprefix(self._top)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+
+def _source_of(name: str) -> str:
+    """The source of a file of byte code; any other file's own name."""
+    path = PurePosixPath(name)
+    if path.parent.name == "__pycache__" and path.suffix == ".pyc":
+        return str(path.parent.parent / f"{path.name.partition('.')[0]}.py")
+    return name
+
+
+def files_of(tree: Path) -> set[str]:
+    """Return files and links of a tree, relative to its top, without byte code and records."""
+    found = set()
+    for folder, folders, names in os.walk(tree):
+        here = Path(folder).relative_to(tree)
+        links = [name for name in folders if (tree / here / name).is_symlink()]
+        beside = (*links, "__pycache__")
+        folders[:] = [name for name in folders if name not in beside and str(here) != ".benchmarks"]
+        found |= {str(here / name) for name in (*names, *links)}
+    return found - {".benchmarks/accepted.toml"}
