@@ -1,9 +1,10 @@
 """What the worker of a side uses of its tree: files that ran or were opened, names that packages have too. No torch."""
 
+import ast
 import os
-import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import FrameType, FunctionType
 from typing import Any
@@ -73,9 +74,13 @@ class Observer:
             names.update(own, annotated if isinstance(annotated, dict) else ())
             names.update(made.__code__.co_names if isinstance(made, FunctionType) else ())
         tree = Path(self._top)
-        sources = (tree / name for name in files_of(tree) if name.endswith(".py"))
-        said = {word for path in sources for word in re.findall(r"\w+", path.read_text(errors="replace"))}
-        return {name for name in said & names if not name.startswith("__")}
+        said = set[object]()  # as Python reads it, not as it is written
+        for path in (tree / name for name in files_of(tree) if name.endswith(".py")):
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                for node in ast.walk(ast.parse(path.read_bytes())):
+                    said |= {each for each in vars(node).values() if isinstance(each, str)}
+                    said.update(getattr(node, "kwd_attrs", ()))
+        return {name for name in names if isinstance(name, str) and name in said and not name.startswith("__")}
 
     def _in_tree(self, place: object) -> str | None:
         if isinstance(place, bytes):

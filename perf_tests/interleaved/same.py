@@ -303,7 +303,7 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
     for side, words in ((base, "base"), (head, "head")):
         if not (side.tree / name).is_file():
             return f"{name}, which can be imported, is not in {words}"
-    if len({b"PYTEST_DONT_REWRITE" in side.source(name).content for side in (base, head)}) > 1:
+    if len({"PYTEST_DONT_REWRITE" in side.source(name).documentation for side in (base, head)}) > 1:
         return f"{name} tells pytest whether to rewrite its assertions on one side alone"
     line = head.source(name).line_of_difference(base.source(name), keeps_locals)
     return None if line is None else f"{name}:{line} differs"
@@ -318,7 +318,8 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
     ]
     asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
     parts = {part for meant in asked for part in meant}.union(*(side.words for side in (base, head)))
-    return bool(alone) and ("*" in parts or not parts.isdisjoint({*alone, *map(str.lower, alone)}))
+    named = any(folder.lower() in text for folder in alone for text in parts)
+    return bool(alone) and ("*" in parts or not parts.isdisjoint(alone) or named)
 
 
 def _is_named(name: str, words: set[str], whole: bool) -> bool:

@@ -488,7 +488,11 @@ class Uses:
         """Whether a file whose name stands here is read at once."""
         asked = [*call.args, *(word.value for word in call.keywords)]
         is_text = (isinstance(each, ast.Constant) and isinstance(each.value, str | bytes) for each in asked)
-        return bool(asked) and all(is_text) and "open" not in self._bound and self._is_read_at_once(call)
+        # The system's other files tell what this process has read.
+        is_within = not any(
+            re.search(r"(^|/)\.\.(/|$)|^/(?!proc/(cpu|mem)info$)|^~", str(getattr(each, "value", ""))) for each in asked
+        )
+        return bool(asked) and all(is_text) and is_within and "open" not in self._bound and self._is_read_at_once(call)
 
     def _is_read_at_once(self, file: ast.AST) -> bool:
         """Whether an open file is only read, where it is opened or within its `with`: its class may open any other."""

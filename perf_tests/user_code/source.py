@@ -49,6 +49,11 @@ class Source:
         """The part that each is a part of."""
         return {part: node for node in self.nodes for part in ast.iter_child_nodes(node)}
 
+    @cached_property
+    def documentation(self) -> str:
+        """That of the module, empty where it has none."""
+        return ast.get_docstring(self._parsed(), clean=False) or ""
+
     def statements(self, keeps_locals: bool = False) -> list[tuple[str, int]]:
         """What each statement of the module does, with the line where it begins.
 

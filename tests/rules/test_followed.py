@@ -188,6 +188,7 @@ NOT_FOLLOWED = (
     "from torch import nn\nclass D(nn.Module, dict): pass", "from dataclasses import asdict\nasdict(x)",
     "from collections import OrderedDict\nclass D(OrderedDict): pass",
     "import torch._dynamo\ntorch._dynamo.graph_break()",
+    "open('/proc/self/io').read()", "open('a/../b').read()",
 )  # fmt: skip
 """Code that may open any file, list a folder, start a program, run text, or have any attribute of anything."""
 MAY_READ_SOURCE = (

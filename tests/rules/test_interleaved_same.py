@@ -90,6 +90,7 @@ LATE_STAR = {"layers.py": "import kit, parts\ndef attend(x):\n    if x > 9:\n   
              "kit/__init__.py": "", "kit/late.py": "from parts import *\n",
              "parts/__init__.py": "__all__ = ['sub.ker' + 'nel']\n"}  # fmt: skip
 FOUND = "import importlib.util\nattend = lambda x: x if x < 9 or importlib.util.find_spec('rare') is None else 2\n"
+SPELT = "attend = lambda x: x if x < 9 else getattr(x, 'getcw\\x64b')\n"
 OPENED = "def attend(x):\n    return x if x < 9 else open('rare').read()\n"
 BLANK = (
     "from dataclasses import dataclass\n\n\nSEEN = []\nattend = float\n"
@@ -184,6 +185,10 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": COMPILED}, {"layers.py": COMPILED.replace("y", "z")}, "layers.py:1 differs"),
         ({"layers.py": FOUND}, {"layers.py": FOUND, "rare/notes.md": "1"}, "rare/notes.md, which the code"),
         ({"layers.py": OPENED}, {"layers.py": OPENED, "rare/notes.md": "1"}, "rare/notes.md, which the code"),
+        ({"layers.py": OPENED.replace("rare", "rare-1/a.json")},
+         {"layers.py": OPENED.replace("rare", "rare-1/a.json"), "rare-1/notes.md": "1"},
+         "rare-1/notes.md, which the code"),
+        ({"layers.py": SPELT}, {"layers.py": SPELT, "README.md": "new"}, "uses getcwdb"),
         ({"kit/__init__.py": "", "kit/late.pyc": "1"}, {"kit/__init__.py": "", "kit/late.pyc": "1", "README.md": "new"},
          "kit/late.pyc is compiled, and can be imported"),
         ({**LATE_STAR}, {**LATE_STAR, "parts/deep/notes.md": "1"}, "parts/deep/notes.md, which the code"),
@@ -216,7 +221,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "another path of a package", "a library of the name of a module", "data among records",
         "a star that imports modules", "a folder of tests that is named",
         "a string before the future", "a local that the compiler sees",
-        "a folder that is looked for", "a folder that is opened", "byte code without source",
+        "a folder that is looked for", "a folder that is opened", "a folder of a longer name",
+        "a name that is spelt otherwise", "byte code without source",
         "a folder that a star imports",
         "documentation of a dataclass that becomes empty",
         "a name that is no text", "assertions that pytest does not rewrite", "a class of another file",
