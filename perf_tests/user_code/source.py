@@ -51,7 +51,7 @@ class Source:
 
     @cached_property
     def documentation(self) -> str:
-        """That of the module, empty where it has none."""
+        """The documentation of the module, empty where it has none."""
         return ast.get_docstring(self._parsed(), clean=False) or ""
 
     def statements(self, keeps_locals: bool = False) -> list[tuple[str, int]]:
