@@ -226,9 +226,8 @@ def _why_not_the_same(
             return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
-        if why := next(
-            chain(side.unknown, (line for uses in side.uses for line in uses.reads_source) if in_reach else ()), None
-        ):
+        readers = (line for uses in side.uses for line in uses.reads_source)
+        if why := next(chain(side.unknown, readers if in_reach else ()), None):
             return f"{why}, and {files[0]} differs"
     others = [name for name in files if name not in in_reach]
     may_be_read = chain(_importable(others, base, head), (name for name in others if not _is_never_read(name)))
@@ -318,8 +317,8 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
     ]
     asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
     parts = {part for meant in asked for part in meant}.union(*(side.words for side in (base, head)))
-    named = any(folder.lower() in text for folder in alone for text in parts)
-    return bool(alone) and ("*" in parts or not parts.isdisjoint(alone) or named)
+    named = any(folder.lower() in text.lower() for folder in alone for text in parts)
+    return named or (bool(alone) and "*" in parts)
 
 
 def _is_named(name: str, words: set[str], whole: bool) -> bool:

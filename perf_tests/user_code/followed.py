@@ -38,7 +38,7 @@ BUILTINS, READABLE, METHODS, TOLD_MORE = _words(_TABLE["language"]).values()
 EXCEPTIONS = frozenset(
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 )
-HIDING_NONE = frozenset({"hasattr", "print", "super"})
+HIDING_NONE = frozenset({"hasattr", "isinstance", "print", "super"})
 """Names of Python's own whose call may be given what no code of the tree may have, so that none may hide them."""
 ASSIGNED = frozenset({"__all__", "__constants__", "__slots__", "__version__"}) | METHODS - {"__exit__"}
 """Names of the language that may be bound otherwise than by a method."""
@@ -354,10 +354,8 @@ class Uses:
 
     def _of_set(self, node: ast.Call, asked: list[ast.expr]) -> Iterator[Told]:
         match asked:
-            case [of, ast.Constant(value=str(name)), *_] if top_of(self._meant(of)) not in PACKAGES:
-                yield from ((node, *told) for told in _of_binding(node, name))
-                if name in HIDING_NONE:
-                    yield node, f"{name} of a module's own", False
+            case [of, ast.Constant(value=str(name)), *_]:
+                yield from self._of_attribute(node, of, name, False)
             case _:
                 yield node, "setattr by an unknown name", False
 
@@ -410,11 +408,11 @@ class Uses:
             case "sys.stderr" | "sys.stdout":
                 return self._is_written_at_once(node)
             case "numpy.ndarray":  # made of a buffer it reads any memory
-                return self._is_written(node) or (isinstance(around, ast.Call) and _named(around.func) == "isinstance")
+                is_asked = isinstance(around, ast.Call) and self._is_of_python(around.func, "isinstance")
+                return is_asked or self._is_written(node)
             case "shutil.which":  # told more, or a path, it finds any file
-                return (
-                    len(asked) == 1 and (texts[:1] or self._is_of_environment(asked[0])) and "/" not in "".join(texts)
-                )
+                is_known = len(asked) == 1 and (bool(texts) or self._is_of_environment(asked[0]))
+                return is_known and "/" not in "".join(texts)
             case "importlib.util.find_spec":  # what it finds has a loader, which reads files; parents are imported
                 is_seen = call is not None and _last(call.func) == "find_spec" and "." not in "".join(texts)
                 return len(asked) == len(texts) == 1 and is_seen and self._is_only_asked_for(call)

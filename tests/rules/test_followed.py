@@ -189,6 +189,7 @@ NOT_FOLLOWED = (
     "from collections import OrderedDict\nclass D(OrderedDict): pass",
     "import torch._dynamo\ntorch._dynamo.graph_break()",
     "open('/proc/self/io').read()", "open('a/../b').read()",
+    "setattr(x, 'tofile', f)", "import numpy as np\ndef isinstance(x, kind): return kind\nisinstance(x, np.ndarray)",
 )  # fmt: skip
 """Code that may open any file, list a folder, start a program, run text, or have any attribute of anything."""
 MAY_READ_SOURCE = (
