@@ -237,11 +237,10 @@ FOLLOWED = (
     "import torch\n@torch.compile(mode=m, backend='eager')\ndef f(): pass", "model.compile(fullgraph=True)",
     "import numpy as np\nif np is None: pass", "import torch\ntorch.__version__",
     "import torch\ntorch._foreach_add_(x, y)", "from torch.optim import AdamW\nclass A(AdamW): pass",
-     "from collections import namedtuple\nclass A(namedtuple('A', 'x')): pass",
+    "from collections import namedtuple\nclass A(namedtuple('A', 'x')): pass",
     "super().__setitem__(x, y)", "object.__setattr__(self, 'a', x)",
     "import warnings\nwarnings.warn('a')\nwarnings.warn(f'a {x}', UserWarning)",
     "import warnings\nwarnings.filterwarnings('ignore', message='a', category=UserWarning)",
-
     "match x:\n    case int(y): pass", "class A:\n    def __exit__(self, *given): self.done = True",
     "super().__setattr__('a', x)", "import importlib.util\nif importlib.util.find_spec('a'): pass",
     "import os\nimport shutil\ncompiler = os.environ.get('CXX', 'g++')\nshutil.which(compiler)",
@@ -315,7 +314,7 @@ def test_an_attribute_that_a_loaded_package_has_is_listed_or_told(code: str, is_
 def test_no_file_has_a_module_or_what_is_followed_in_place_from_another(asked: str, code: str, is_told: bool) -> None:
     told = between([uses(asked), Uses(Source("b.py", code.encode()))])
     assert bool(told) == is_told
-    assert all(told.endswith(" of another file, which is not followed") for told in told)
+    assert all(each.endswith(" of another file, which is not followed") for each in told)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +358,7 @@ KNOWN = {
     "torch.amp.grad_scaler.GradScaler.step", "torch.autograd.function.Function.apply",
     "torch.nn.functional.interpolate", "torch.nn.functional.max_pool3d_with_indices", "torch.nn.functional.pad",
     "torch.nn.modules.module.Module.__setattr__", "typing._SpecialForm.__init__",
-    "typing._SpecialGenericAlias.__init__", "typing.overload", "typing_extensions._SpecialForm.__init__",
+    "typing._SpecialGenericAlias.__init__", "typing_extensions._SpecialForm.__init__",
     "typing_extensions._UnpackSpecialForm.__init__",
 }  # fmt: skip
 """What looks at a signature, a variable of a literal name or a line of another file, or copies documentation that
@@ -419,10 +418,9 @@ def has_any_attribute(function: FunctionType) -> bool:
         match node:
             case ast.Attribute(attr="__dict__") | ast.Call(ast.Name("vars")):
                 return True
-            case ast.Call(ast.Name("delattr" | "getattr" | "setattr"), [_, name, *_]) if not isinstance(
-                name, ast.Constant
-            ):
-                return True
+            case ast.Call(ast.Name("delattr" | "getattr" | "setattr"), [_, name, *_]):
+                if not isinstance(name, ast.Constant):
+                    return True
     return False
 
 
