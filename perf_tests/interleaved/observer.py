@@ -29,6 +29,7 @@ class Observer:
         self._ran: dict[str, None] = {}
         self._opened: dict[str, None] = {}
         self._beyond: dict[str, None] = {}
+        self._registered = set[str]()
         self._is_on = True
         sys.addaudithook(self._note)  # for good: Python cannot take one away
 
@@ -36,7 +37,7 @@ class Observer:
         """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed.
 
         And Python's path, those of its folders that are in the tree as seen from there, without the suite; the first
-        names of the tree's modules; and all names that others have.
+        names of the tree's modules; all names that others have; and of these, those of parts of `torch.nn.Module`s.
         """
         self._is_on = False
         modules, shared = set[str](), set[str]()
@@ -54,11 +55,35 @@ class Observer:
         ]
         within = {entry: self._in_tree(f"{entry}/x") for entry in entries}
         paths = [entry if name is None else str(PurePosixPath(name).parent) for entry, name in within.items()]
-        said = {"ran": [*self._ran], "opened": [*self._opened], "beyond": [*self._beyond]}
-        return {**said, "paths": paths, "modules": sorted(modules - shared), "names": sorted(self._names_of_packages())}
+        of_packages = self._names_of_packages()
+        registered = {name for name in self._registered if name in of_packages or name.startswith("__")}
+        return {
+            "ran": [*self._ran],
+            "opened": [*self._opened],
+            "beyond": [*self._beyond],
+            "paths": paths,
+            "modules": sorted(modules - shared),
+            "names": sorted(name for name in of_packages & self._names() if not name.startswith("__")),
+            "registered": sorted(registered),
+        }
+
+    def note_parts(self) -> None:
+        """Note from here on what code of the tree calls the parts of a `torch.nn.Module`, by a computed name too."""
+        from torch.nn.modules import module as torch_module  # a worker first says whether its tree is right
+
+        torch_module.register_module_buffer_registration_hook(self._note_part)
+        torch_module.register_module_module_registration_hook(self._note_part)
+        torch_module.register_module_parameter_registration_hook(self._note_part)
+
+    def _note_part(self, module: object, name: str, part: object) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and "/torch/nn/modules/" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if self._is_on and frame is not None and frame.f_code.co_filename.startswith(self._top):
+            self._registered.add(name)
 
     def _names_of_packages(self) -> set[str]:
-        """Names in the tree that what is loaded from elsewhere gives too: to modules, classes, and what these set."""
+        """Names that what is loaded from elsewhere gives: to modules, classes, and what these set."""
         names, kinds = set[object](), set[type]()
         for module in list(sys.modules.values()):
             place = str(getattr(module, "__file__", ""))
@@ -73,14 +98,17 @@ class Observer:
             annotated, made = own.get("__annotations__"), own.get("__init__")
             names.update(own, annotated if isinstance(annotated, dict) else ())
             names.update(made.__code__.co_names if isinstance(made, FunctionType) else ())
-        tree = Path(self._top)
-        said = set[object]()  # as Python reads it, not as it is written
+        return {name for name in names if isinstance(name, str)}
+
+    def _names(self) -> set[object]:
+        """All names and texts in the tree, as Python reads them, not as they are written."""
+        tree, said = Path(self._top), set[object]()
         for path in (tree / name for name in files_of(tree) if name.endswith(".py")):
             with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
                 for node in ast.walk(ast.parse(path.read_bytes())):
                     said |= {each for each in vars(node).values() if isinstance(each, str)}
                     said.update(getattr(node, "kwd_attrs", ()))
-        return {name for name in names if isinstance(name, str) and name in said and not name.startswith("__")}
+        return said
 
     def _in_tree(self, place: object) -> str | None:
         if isinstance(place, bytes):

@@ -51,6 +51,8 @@ def serve(channel: Channel, task: Json, observer: Observer | None = None) -> str
 
     With an `observer` they are not measured but run on fake tensors.
     """
+    if observer is not None:
+        observer.note_parts()
     plugin = GatePlugin(settings=received(task["settings"]), channel=channel, observer=observer)
     plugin.run(task["files"])
     if not plugin.was_ready:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from perf_tests.interleaved.observer import files_of
 from perf_tests.records.record import Json
-from perf_tests.user_code.followed import PACKAGES, Uses, between
+from perf_tests.user_code.followed import LISTED, PACKAGES, Uses, between
 from perf_tests.user_code.source import HARMLESS, Source, words_in
 
 # The files that differ between the trees, and why one of them keeps a run from being shown to be the same.
@@ -81,14 +81,16 @@ class Seen:
     """First names of the tree's modules that ran."""
     names: frozenset[str] = frozenset()
     """Those of its names that loaded packages give to anything too."""
+    registered: frozenset[str] = frozenset()
+    """What its code calls parts of a `torch.nn.Module`, where packages, or the language, have such a name."""
 
     @classmethod
     def of(cls, message: Json) -> "Seen":
         digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
         uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
         ran, beyond, paths, modules = (tuple(message[name]) for name in ("ran", "beyond", "paths", "modules"))
-        names = frozenset(message["names"])
-        return cls(ran, frozenset(message["opened"]), beyond, digests, uncounted, paths, modules, names)
+        names, registered = frozenset(message["names"]), frozenset(message["registered"])
+        return cls(ran, frozenset(message["opened"]), beyond, digests, uncounted, paths, modules, names, registered)
 
 
 @dataclass
@@ -165,6 +167,7 @@ class Tree:
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
+        found += [f"a module has a part {name}" for name in sorted(self.seen.registered - LISTED)]
         found += between(self.uses)
         for uses in self.uses:
             source = uses.source
@@ -215,7 +218,7 @@ def _why_not_the_same(
         return f"{why}, which the code or an option names, is not compared"
     # Of the suite's own model the cases say whether they compile it.
     ours = {"model/compilation.py"} if head.trusted else set[str]()
-    keeps_locals |= any(side.source(name).compiles for side in sides for name in side.reach - ours)
+    keeps_locals |= any(side.source(name).keeps_locals for side in sides for name in side.reach - ours)
     for name in files:
         is_code = name in in_reach
         if is_code and (why := _why_code_differs(name, base, head, keeps_locals)):
@@ -304,6 +307,14 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
             return f"{name}, which can be imported, is not in {words}"
     if len({"PYTEST_DONT_REWRITE" in side.source(name).documentation for side in (base, head)}) > 1:
         return f"{name} tells pytest whether to rewrite its assertions on one side alone"
+    # The compiler knows a function's past by the bytes of its file, and of a copy as of the other.
+    copies = (
+        other
+        for side in (base, head) for other in sorted(side.reach - {name})
+        if keeps_locals and side.source(other).content == side.source(name).content
+    )  # fmt: skip
+    if copy := next(copies, None):
+        return f"{name} is the same file as {copy} on one side alone"
     line = head.source(name).line_of_difference(base.source(name), keeps_locals)
     return None if line is None else f"{name}:{line} differs"
 

@@ -77,6 +77,9 @@ MAY_BE_BASES = re.compile(
 ONLY_A_NAME = re.compile(r"(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)")
 """What may be done with `type` and `x.__class__`, which might make classes of any names; `==` may be an object's."""
 
+BY_ADDRESSES = "an order by addresses"
+"""A set of objects, and their numbers, are ordered by where they lie: a longer documentation moves them."""
+
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb"})
 OF_A_SIDE = frozenset({"PYTHONPATH", "PERF_TESTS_PADDING", "PWD", "OLDPWD"})
 """Variables that differ between the sides. All others are the same, so to read one by its name is not."""
@@ -102,7 +105,7 @@ class Uses:
     @cached_property
     def reads_source(self) -> list[str]:
         """What may read its own source, documentation, lines or the names of its locals."""
-        return self._said(True, "which may read source")
+        return self._said(True, "which sees how it is written")
 
     @cached_property
     def _refused(self) -> frozenset[str]:
@@ -204,7 +207,7 @@ class Uses:
 
     def _of(self, node: Any) -> Iterator[Told]:
         named = {getattr(node, field, None) for field in ("attr", "id", "name", "asname", "arg", "rest")}
-        if any(isinstance(name, str) and "__" in name and not _is_dunder(name) for name in named):
+        if any("__" in str(name) and not _is_dunder(str(name)) for name in named):
             yield node, "a name that a class changes", False  # within a class C `__x` is `_C__x`
         if not isinstance(node, ast.Name | ast.alias):
             yield from ((node, *told) for name in bound_here(node) for told in _of_binding(node, name))
@@ -218,11 +221,8 @@ class Uses:
                 yield from ((node, *told) for told in _of_binding(node, name))
             case ast.Attribute():
                 yield from self._of_attribute(node, node.value, node.attr, isinstance(node.ctx, ast.Load))
-            case ast.MatchClass(kind, patterns, names):
-                if patterns and not (_named(kind) in BASES and _named(kind) not in self._bound):
-                    yield node, "attributes that a class names", False
-                for name in names:
-                    yield from self._of_attribute(node, ast.Constant(None), name, True)
+            case ast.MatchClass():
+                yield from self._of_pattern(node)
             case ast.keyword(arg=str(name)):
                 yield from ((node, *told) for told in _of_binding(node, name))
             case ast.Call():
@@ -233,6 +233,14 @@ class Uses:
                 yield node, "an exception that is caught", False
             case ast.Subscript() if self._is_evaluated(node):
                 yield node, "a type that may run text", False
+            case ast.SetComp() | ast.Set() | ast.BinOp():
+                yield from self._of_set_display(node)
+
+    def _of_pattern(self, node: ast.MatchClass) -> Iterator[Told]:
+        if node.patterns and not (_named(node.cls) in BASES and _named(node.cls) not in self._bound):
+            yield node, "attributes that a class names", False
+        for name in node.kwd_attrs:
+            yield from self._of_attribute(node, ast.Constant(None), name, True)
 
     def _of_class(self, node: ast.ClassDef) -> Iterator[Told]:
         kinds: list[ast.AST] = [base for base in node.bases if not self._may_be_base(base)]
@@ -301,6 +309,41 @@ class Uses:
                 yield node, "a class that may make others", False
         elif name not in BUILTINS | EXCEPTIONS or (name in ("getattr", "setattr", "delattr") and not is_called):
             yield node, name, name == "dir"
+        elif name in ("hash", "id") or (name in ("frozenset", "set") and not self._is_set_known(node)):
+            yield node, BY_ADDRESSES, True
+
+    def _of_set_display(self, node: ast.Set | ast.SetComp | ast.BinOp) -> Iterator[Told]:
+        match node:
+            case ast.BinOp(left, ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.Sub(), right):
+                is_told = any(_last(getattr(side, "func", side)) in ("items", "keys") for side in (left, right))
+            case _:
+                is_told = not isinstance(node, ast.BinOp) and not (_is_constant(node) or self._is_looked_in(node))
+        if is_told:
+            yield node, BY_ADDRESSES, True
+
+    def _is_set_known(self, kind: ast.AST) -> bool:
+        """Whether `set` is a type, or makes what is only looked in, or has constants alone."""
+        call, around = self._call_of(kind), self._around(kind)
+        if call is not None:
+            return self._is_looked_in(call) or (bool(call.args) and all(map(_is_constant, call.args)))
+        is_type = isinstance(around, ast.Subscript) and self._around(around) is not None and around.value is kind
+        return (
+            is_type
+            or self._is_written(kind)
+            or (isinstance(around, ast.Call) and self._is_of_python(around.func, "isinstance"))
+        )
+
+    def _is_looked_in(self, collection: ast.AST) -> bool:
+        """Whether nobody goes through it: it stands behind `in`, or is a local that does, or that is added to."""
+        match self._around(collection):
+            case ast.Compare(_, [ast.In() | ast.NotIn()], [behind]):
+                return behind is collection
+            case ast.Attribute(attr="add" | "discard" | "remove"):
+                return isinstance(collection, ast.Name)
+            case ast.Assign([ast.Name(name) as target]) if self._is_local(target, name):
+                uses = (node for node in self.source.nodes if isinstance(node, ast.Name) and node.id == name)
+                return all(isinstance(use.ctx, ast.Store) or self._is_looked_in(use) for use in uses)
+        return False
 
     def _of_attribute(self, node: ast.AST, value: ast.AST, name: str, is_read: bool) -> Iterator[Told]:
         of = self._meant(value)
@@ -628,6 +671,11 @@ def _reads_nothing(method: ast.FunctionDef) -> bool:
     given = {part.arg for part in ast.walk(method.args) if isinstance(part, ast.arg) and part not in itself}
     is_read = any(isinstance(part, ast.Name) and part.id in given for part in ast.walk(method))
     return not method.decorator_list and not is_read
+
+
+def _is_constant(node: ast.AST) -> bool:
+    """Whether it is a constant, or a collection of constants, whose hashes both sides have alike."""
+    return all(isinstance(part, ast.Constant) for part in getattr(node, "elts", [node]))
 
 
 def _is_dunder(name: str) -> bool:

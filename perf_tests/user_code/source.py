@@ -19,6 +19,11 @@ HARMLESS = frozenset({
 MODULES_OF_TORCH = frozenset({"nn", "functional"})
 """Others of torch may be loaded only where they are imported; its classes, in capitals, are not."""
 
+SEES_LOCALS = frozenset({
+    "compile", "create_block_mask", "flex_attention", "catch_warnings", "filterwarnings", "simplefilter",
+})  # fmt: skip
+"""What sees the names of locals, and which parts stand on one line: the compiler; a warning is shown once a line."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Nested = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp,
@@ -109,11 +114,11 @@ class Source:
         )
 
     @cached_property
-    def compiles(self) -> bool:
-        """Whether it may give functions to the compiler, which sees the names of their locals."""
+    def keeps_locals(self) -> bool:
+        """Whether the compiler, which sees names of locals, may have its functions, or warnings are shown by line."""
         fields = ("attr", "id", "name", "value")  # of an attribute, a name, an import and a string
         asked = {said for node in self.nodes for field in fields if isinstance(said := getattr(node, field, None), str)}
-        return not {"compile", "create_block_mask", "flex_attention"}.isdisjoint(asked)
+        return not asked.isdisjoint(SEES_LOCALS)
 
 
 def words_in(texts: Iterable[str]) -> set[str]:

@@ -199,8 +199,12 @@ MAY_READ_SOURCE = (
     "from inspect import signature\nsignature(f)", "import logging\nlogging.getLogger(__name__).info('a')",
     "import warnings\nwarnings.warn('a', stacklevel=2)", "import warnings\nwarnings.warn(x)",
     "import warnings\nwarnings.warn('a'); warnings.warn('a')", "import warnings\nmap(warnings.warn, x)",
+    "[*{f, g}]", "{f(a) for a in b}", "set(x)", "frozenset(x)", "x = set()\nx.add(f)", "sorted(x, key=id)", "hash(f)",
+    "f.keys() - g.keys()", "f.items() | {}", "sorted(map(hash, x))", "y = set", "h(default_factory=set)",
+    "from weakref import WeakSet\nWeakSet(x)", "a in {f} == {g}", "{f} in a", "seen = set()\nx in seen",
+    "def h():\n    seen = set()\n    seen.add(f)\n    return [*seen]",
 )  # fmt: skip
-"""Code that may read documentation or lines, alone or by what a package does for it."""
+"""Code that may read documentation or lines, alone or by what a package does for it, or go through addresses."""
 FOLLOWED = (
     "'{}'.format(f)", "import abc\nclass A(metaclass=abc.ABCMeta): pass", "class A(B): pass",
     "import functools\n@functools.wraps(f)\ndef g(): pass",
@@ -247,6 +251,9 @@ FOLLOWED = (
     "import copy\ncopy.copy(x)",
     "import numpy as np\ndef f(x: np.ndarray): return isinstance(x, np.ndarray)",
     "from tools import *\nimport math\nmath.pi",
+    "x in {f, g}", "def h():\n    seen = {f for f in g}\n    seen.add(f)\n    return x in seen",
+    "x not in frozenset(y)", "{'a', 1}", "frozenset({'a', 'b'})", "def f(x: set[int]) -> set: pass",
+    "isinstance(x, set)", "x: set[int] = y", "f.keys()", "set(('a', 'b'))", "def f(id): return id",
     "class A:\n    def __init__(self): super().__init__()\nclass B(A):\n    def __init__(self): A.__init__(self)",
 )  # fmt: skip
 """Code near to these that does neither."""
@@ -265,7 +272,7 @@ def test_a_name_that_is_not_listed_is_told_with_its_line(code: str) -> None:
 @pytest.mark.parametrize("code", MAY_READ_SOURCE)
 def test_what_may_read_source_documentation_lines_or_locals_is_told_as_such(code: str) -> None:
     assert all(
-        told.startswith("a.py:") and told.endswith(", which may read source") for told in uses(code).reads_source
+        told.startswith("a.py:") and told.endswith(", which sees how it is written") for told in uses(code).reads_source
     )
     assert uses(code).reads_source
     assert uses(code).unknown == []

@@ -97,6 +97,15 @@ BLANK = (
     "@dataclass\nclass A:\n    'one'\n    a: object = attend\n"
 )
 OTHERS = "from tools import Base\nclass A(Base): pass\nattend = float\n"
+PARTS = (
+    "from torch import nn\n\n\ndef attend(x):\n    part = nn.Identity()\n"
+    "    nn.Module().add_module('__deep' + 'copy__', part)\n    return x\n"
+)
+CHILDREN = PARTS.replace(
+    "nn.Module().add_module('__deep' + 'copy__', part)", "nn.ModuleDict({'__deep' + 'copy__': part})"
+)
+COPY = {"layers.py": COMPILED, "other.py": COMPILED, "program.py": f"import other\n{PROGRAM}"}
+TWICE = "import warnings\nattend = float\ndef late(x):\n    warnings.simplefilter('default')\n    x(); x()\n"
 EINOPS = {"layers.py": "import einops\nattend = lambda x: x if x < 9 else einops.t.read(x)\n", "einops.py": "t = 1\n"}
 PLUGIN = {
     "plugin.egg-info/entry_points.txt": "[torch_dynamo_backends]\nfast = plugin:f\n",
@@ -150,7 +159,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": "import subprocess\nattend = float\n"},
          {"layers.py": "import subprocess\nattend = float\n", "a.txt": ""}, "uses subprocess, which is not followed"),
         ({"layers.py": "attend = float\nattend.__doc__\n"},
-         {"layers.py": "attend = float\n# new\nattend.__doc__\n"}, "uses __doc__, which may read source"),
+         {"layers.py": "attend = float\n# new\nattend.__doc__\n"}, "uses __doc__, which sees how it is written"),
         ({"layers.py": "attend = float\nname = f'weights.{1}.bin'\n"},
          {"layers.py": "attend = float\nname = f'weights.{1}.bin'\n", "data/weights.1.bin": "new"}, "names, differs"),
         ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
@@ -203,6 +212,13 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
          "parts/sub/kernel.py:1 differs"),
         (EINOPS, {**EINOPS, "README.md": "new"}, "einops.py has the name of a package"),
         ({**PLUGIN, "deep.py": "1"}, {**PLUGIN, "deep.py": "2"}, "entry_points.txt says what to import"),
+        ({"layers.py": PARTS}, {"layers.py": PARTS, "a.txt": "new"}, "a module has a part __deepcopy__"),
+        ({"layers.py": CHILDREN}, {"layers.py": CHILDREN, "a.txt": "new"}, "a module has a part __deepcopy__"),
+        ({"layers.py": COPY["layers.py"], **COPY}, {**COPY, "other.py": f"{COMPILED}# new\n"},
+         "other.py is the same file as layers.py on one side alone"),
+        ({"layers.py": TWICE}, {"layers.py": TWICE.replace("x(); x()", "x()\n    x()")}, "layers.py:6 differs"),
+        ({"layers.py": "attend = list({float, int})[0]\n"}, {"layers.py": "attend = list({float, int})[0]  # new\n"},
+         "uses an order by addresses"),
         ({"layers.py": COMPILER, "cache/ab/cd.py": "1"}, {"layers.py": COMPILER, "cache/ab/cd.py": "2"},
          "cache/ab/cd.py, which the code or an option names"),
     ],
@@ -228,6 +244,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "a name that is no text", "assertions that pytest does not rewrite", "a class of another file",
         "a star that imports a module of a module", "a file of a package's name",
         "a module that an entry point names",
+        "a module's part of a computed name",
+        "an item of a computed name", "a file twice", "warnings on one line", "order of a set of classes",
         "a module in a folder that is named",
     ],
 )  # fmt: skip

@@ -35,6 +35,7 @@ def seen_importing(tree: Path, module: str = "program") -> Seen:
             sys.dont_write_bytecode = True
             os.chdir(tree)
             observer = Observer(tree)
+            observer.note_parts()
             getattr(__import__(module), "step", lambda: None)()
             said = observer.finished()
             paths = [path for path in said["paths"] if not os.path.isabs(path)]  # to read all packages takes seconds
