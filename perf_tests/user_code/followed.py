@@ -18,7 +18,7 @@ from pathlib import Path
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, TracebackType
 from typing import Any
 
-from perf_tests.user_code.source import Function, Source, absolute_imports, bound_by, bound_here, top_of
+from perf_tests.user_code.source import Function, Source, absolute_imports, bound_here, top_of
 
 
 def _words(table: dict[str, str]) -> dict[str, frozenset[str]]:
@@ -125,14 +125,14 @@ class Uses:
                 case ast.ImportFrom(module=module, names=names, level=level):
                     is_of_tree = level or top_of(str(module)) not in PACKAGES
                     asked = [alias.name for alias in names if is_of_tree]
-                case ast.Attribute(value=value, attr=name) if top_of(self._meant(value)) not in PACKAGES:
-                    is_called = self._call_of(node) and held.get(name, set()) <= MODULES  # no module can be
+                case ast.Attribute(value=value, attr=name) if top_of(self.source.meant(value)) not in PACKAGES:
+                    is_called = self.source.call_of(node) and held.get(name, set()) <= MODULES  # no module can be
                     asked = [] if is_called else [name]
                 case ast.Call(ast.Name("getattr" | "setattr" | "delattr"), [value, ast.Constant(value=str(name)), *_]):
-                    asked = [name] if top_of(self._meant(value)) not in PACKAGES else []
+                    asked = [name] if top_of(self.source.meant(value)) not in PACKAGES else []
                 case ast.MatchClass(kwd_attrs=asked):
                     pass
-                case ast.Name(name) if "*" in self._meanings and self._meanings.get(name) != held.get(name):
+                case ast.Name(name) if "*" in self.source.meanings and self.source.meanings.get(name) != held.get(name):
                     asked = [name]
                 case _:
                     continue
@@ -142,7 +142,9 @@ class Uses:
     def held(self) -> list[tuple[str, str]]:
         """Names that it imports, and what they mean, which others may not ask it for: modules, and `HELD_IN_PLACE`."""
         known = HELD_IN_PLACE | MODULES | {f"jaxtyping.{name}" for name in ASKED["jaxtyping"]}
-        return [(name, meant) for name, meanings in self._meanings.items() for meant in meanings if meant in known]
+        return [
+            (name, meant) for name, meanings in self.source.meanings.items() for meant in meanings if meant in known
+        ]
 
     @cached_property
     def classes(self) -> set[str]:
@@ -150,7 +152,7 @@ class Uses:
         found = set()
         for node in self.source.nodes:
             if isinstance(node, ast.ClassDef):
-                decorators = (self._meant(getattr(each, "func", each)) for each in node.decorator_list)
+                decorators = (self.source.meant(getattr(each, "func", each)) for each in node.decorator_list)
                 found |= {node.name} if all(top_of(meant) in PACKAGES for meant in decorators) else set()
         return found
 
@@ -169,39 +171,6 @@ class Uses:
         return named | bound | {node.attr for node in set_ if not isinstance(node.ctx, ast.Load)}
 
     @cached_property
-    def _meanings(self) -> dict[str, set[str]]:
-        """What the names that import statements bind mean, dotted."""
-        found = defaultdict[str, set[str]](set)
-        for node in self.source.nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    found[bound_by(alias)].add(alias.name if alias.asname else bound_by(alias))
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    found[bound_by(alias)].add(f"{'.' * node.level}{node.module}.{alias.name}")
-        return found
-
-    @cached_property
-    def _imported(self) -> dict[str, str]:
-        """The same of names with one meaning; others are told where they are imported."""
-        return {name: min(meanings) for name, meanings in self._meanings.items()}
-
-    def _meant(self, node: ast.AST) -> str:
-        """The module, or what of it, that an expression is, dotted; nothing for others."""
-        if isinstance(node, ast.Attribute):
-            of = self._meant(node.value)
-            return of and f"{of}.{node.attr}"
-        return self._imported.get(node.id, "") if isinstance(node, ast.Name) else ""
-
-    def _around(self, node: ast.AST) -> Any:
-        return self.source.around.get(node)
-
-    def _call_of(self, node: ast.AST) -> ast.Call | None:
-        """The call of what an expression gives."""
-        around = self._around(node)
-        return around if isinstance(around, ast.Call) and around.func is node else None
-
-    @cached_property
     def _told(self) -> list[Told]:
         return [told for node in self.source.nodes for told in self._of(node)]
 
@@ -215,7 +184,7 @@ class Uses:
             case ast.Import() | ast.ImportFrom():
                 yield from self._of_import(node)
             case ast.Name(name, ast.Load()):
-                yield from self._of_package(node, self._meant(node))
+                yield from self._of_package(node, self.source.meant(node))
                 yield from self._of_name(node, name)
             case ast.Name(name):
                 yield from ((node, *told) for told in _of_binding(node, name))
@@ -237,7 +206,7 @@ class Uses:
                 yield from self._of_set_display(node)
 
     def _of_pattern(self, node: ast.MatchClass) -> Iterator[Told]:
-        if node.patterns and not (_named(node.cls) in BASES and _named(node.cls) not in self._bound):
+        if node.patterns and not (_named(node.cls) in BASES and _named(node.cls) not in self.source.bound):
             yield node, "attributes that a class names", False
         for name in node.kwd_attrs:
             yield from self._of_attribute(node, ast.Constant(None), name, True)
@@ -246,7 +215,7 @@ class Uses:
         kinds: list[ast.AST] = [base for base in node.bases if not self._may_be_base(base)]
         # What makes a class is given all that is in it.
         made = (word for word in node.keywords if word.arg in (None, "metaclass"))
-        kinds += [word for word in made if self._meant(word.value) != "abc.ABCMeta"]
+        kinds += [word for word in made if self.source.meant(word.value) != "abc.ABCMeta"]
         yield from ((kind, "a class of an unknown kind", False) for kind in kinds)
         # A package's class may call what its own helper is called.
         parts, helpers = list[ast.AST](node.body), set[str]()
@@ -259,9 +228,9 @@ class Uses:
 
     def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Told]:
         for name in bound_here(node):
-            meanings = self._meanings[name]
-            is_hidden = "*" in self._meanings and not self._is_after_stars(node)
-            is_one = len(meanings) == 1 and name not in self._bound_otherwise and not is_hidden
+            meanings = self.source.meanings[name]
+            is_hidden = "*" in self.source.meanings and not self._is_after_stars(node)
+            is_one = len(meanings) == 1 and name not in self.source.bound_otherwise and not is_hidden
             if not is_one and not PACKAGES.isdisjoint(map(top_of, meanings)):
                 yield node, f"{name} for two things", False
         for parts in (dotted.split(".") for dotted in absolute_imports(node)):
@@ -271,7 +240,7 @@ class Uses:
     def _is_after_stars(self, node: ast.Import | ast.ImportFrom) -> bool:
         """Whether an import stands, not within others, behind all stars, which may bind its name as well."""
         others = [each for each in self.source.nodes if isinstance(each, ast.ImportFrom) and each.names[0].name == "*"]
-        return isinstance(self._around(node), ast.Module) and all(each.lineno < node.lineno for each in others)
+        return isinstance(self.source.around(node), ast.Module) and all(each.lineno < node.lineno for each in others)
 
     def _of_module(self, node: ast.AST, of: str, name: str) -> Iterator[Told]:
         dotted = f"{of}.{name}"
@@ -282,9 +251,9 @@ class Uses:
 
     def _of_package(self, node: ast.AST, dotted: str) -> Iterator[Told]:
         """Whether a module is handed on, or what is followed in place alone is used otherwise."""
-        around = self._around(node)
+        around = self.source.around(node)
         is_asked = isinstance(around, ast.Attribute) and isinstance(node, ast.Name | ast.Attribute)
-        is_asked |= isinstance(around, ast.Call) and self._is_of_python(around.func, "hasattr")
+        is_asked |= isinstance(around, ast.Call) and self.source.is_of_python(around.func, "hasattr")
         is_asked |= isinstance(around, ast.Compare) and all(isinstance(each, ast.Is | ast.IsNot) for each in around.ops)
         if dotted in MODULES and not is_asked:
             yield node, f"{dotted} as a value", False
@@ -298,11 +267,11 @@ class Uses:
     def _of_name(self, node: ast.Name, name: str) -> Iterator[Told]:
         if _is_dunder(name) and name not in READABLE:
             yield node, name, name == "__doc__"
-        if name not in OF_PYTHON or _is_dunder(name) or self._is_parameter(node):
+        if name not in OF_PYTHON or _is_dunder(name) or self.source.is_parameter(node):
             return
-        is_called = self._call_of(node) is not None
+        is_called = self.source.call_of(node) is not None
         if name == "open":
-            if not (is_called and self._is_opened_known(self._around(node))):
+            if not (is_called and self._is_opened_known(self.source.around(node))):
                 yield node, "open in another way than to read a file of a written name at once", False
         elif name == "type":
             if not self._is_written(node) and not self._is_only_a_name(node, 3):
@@ -323,35 +292,35 @@ class Uses:
 
     def _is_set_known(self, kind: ast.AST) -> bool:
         """Whether `set` is a type, or makes what is only looked in, or has constants alone."""
-        call, around = self._call_of(kind), self._around(kind)
+        call, around = self.source.call_of(kind), self.source.around(kind)
         if call is not None:
             return self._is_looked_in(call) or (bool(call.args) and all(map(_is_constant, call.args)))
-        is_type = isinstance(around, ast.Subscript) and self._around(around) is not None and around.value is kind
+        is_type = isinstance(around, ast.Subscript) and self.source.around(around) is not None and around.value is kind
         return (
             is_type
             or self._is_written(kind)
-            or (isinstance(around, ast.Call) and self._is_of_python(around.func, "isinstance"))
+            or (isinstance(around, ast.Call) and self.source.is_of_python(around.func, "isinstance"))
         )
 
     def _is_looked_in(self, collection: ast.AST) -> bool:
         """Whether nobody goes through it: it stands behind `in`, or is a local that does, or that is added to."""
-        match self._around(collection):
+        match self.source.around(collection):
             case ast.Compare(_, [ast.In() | ast.NotIn()], [behind]):
                 return behind is collection
             case ast.Attribute(attr="add" | "discard" | "remove"):
                 return isinstance(collection, ast.Name)
-            case ast.Assign([ast.Name(name) as target]) if self._is_local(target, name):
+            case ast.Assign([ast.Name(name) as target]) if self.source.is_local(target, name):
                 uses = (node for node in self.source.nodes if isinstance(node, ast.Name) and node.id == name)
                 return all(isinstance(use.ctx, ast.Store) or self._is_looked_in(use) for use in uses)
         return False
 
     def _of_attribute(self, node: ast.AST, value: ast.AST, name: str, is_read: bool) -> Iterator[Told]:
-        of = self._meant(value)
+        of = self.source.meant(value)
         dotted = f"{of}.{name}"
         if not is_read:
             yield from ((node, *told) for told in _of_binding(node, name))
             is_listed = MAY_BE_SET.fullmatch(of) and (name in ASKED.get(of, ()) or of == "torch.backends.cuda.matmul")
-            is_constant = isinstance(getattr(self._around(node), "value", None), ast.Constant)
+            is_constant = isinstance(getattr(self.source.around(node), "value", None), ast.Constant)
             if top_of(of) in PACKAGES and not (is_listed and is_constant):
                 yield node, f"{dotted}, set to what its package may call", False
             if name in HIDING_NONE:
@@ -373,15 +342,17 @@ class Uses:
             yield node, name, False
 
     def _of_dunder(self, node: ast.AST, value: ast.AST, name: str) -> Iterator[Told]:
-        call = self._call_of(node)
-        is_super = self._is_of_python(getattr(value, "func", value), "super")
-        is_kind = is_super or self._is_of_python(value, "object") or _last(value) in self.classes
-        if name in ("__call__", "__init__", "__new__") and not (is_kind or top_of(self._meant(value)) in PACKAGES):
+        call = self.source.call_of(node)
+        is_super = self.source.is_of_python(getattr(value, "func", value), "super")
+        is_kind = is_super or self.source.is_of_python(value, "object") or _last(value) in self.classes
+        if name in ("__call__", "__init__", "__new__") and not (
+            is_kind or top_of(self.source.meant(value)) in PACKAGES
+        ):
             yield node, f"{name} of anything", False
         if name == "__class__":
             if not self._is_only_a_name(node, 2):
                 yield node, "a class that may make others", False
-        elif name == "__setattr__" and call is not None and (is_super or self._is_of_python(value, "object")):
+        elif name == "__setattr__" and call is not None and (is_super or self.source.is_of_python(value, "object")):
             yield from self._of_set(call, [ast.Name("self"), *call.args] if is_super else call.args)
         elif name not in READABLE and not (is_super and name in METHODS):
             yield node, name, name == "__doc__"
@@ -405,25 +376,29 @@ class Uses:
     def _is_of_environment(self, name: ast.expr) -> bool:
         """Whether the one thing that binds a name is a variable of the environment, which is the same on both sides."""
         bound = [node for node in self.source.nodes if isinstance(name, ast.Name) and name.id in bound_here(node)]
-        statement = self._around(bound[0]) if len(bound) == 1 else None
+        statement = self.source.around(bound[0]) if len(bound) == 1 else None
         value = statement.value if isinstance(statement, ast.Assign) else None
-        return isinstance(value, ast.Call) and self._meant(value.func) in ("os.environ.get", "os.getenv")
+        return isinstance(value, ast.Call) and self.source.meant(value.func) in ("os.environ.get", "os.getenv")
 
     def _is_written(self, kind: ast.AST) -> bool:
         """Whether a class stands in an annotation."""
-        within = itertools.pairwise(self._outward(kind))
+        within = itertools.pairwise(self.source.outward(kind))
         return any(inner is getattr(each, "annotation", getattr(each, "returns", 0)) for inner, each in within)
 
     def _is_only_a_name(self, kind: ast.AST, outward: int) -> bool:
         """Whether what is done with a class, in one of so many expressions around it, is to name or compare it."""
-        around = itertools.islice(self._outward(kind), outward)
+        around = itertools.islice(self.source.outward(kind), outward)
         return any(ONLY_A_NAME.fullmatch(ast.unparse(each)) for each in around)
 
     def _may_be_base(self, base: ast.expr) -> bool:
         """Whether Python makes a class of it without telling anybody what is in it."""
         base = base.value if isinstance(base, ast.Subscript) else base
-        base = base.func if isinstance(base, ast.Call) and self._meant(base.func) == "collections.namedtuple" else base
-        meant = self._meant(base)
+        base = (
+            base.func
+            if isinstance(base, ast.Call) and self.source.meant(base.func) == "collections.namedtuple"
+            else base
+        )
+        meant = self.source.meant(base)
         if top_of(meant) in PACKAGES:
             return MAY_BE_BASES.fullmatch(meant) is not None
         return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
@@ -432,14 +407,14 @@ class Uses:
         """Yield the names of what its classes are made of that is no package's or Python's own, with their lines."""
         for base in (base for node in self.source.nodes if isinstance(node, ast.ClassDef) for base in node.bases):
             kind = base.value if isinstance(base, ast.Subscript) else base
-            is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self._bound
-            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self._meant(kind)) in PACKAGES):
-                is_one = kind is base and len(self._meanings.get(_named(kind), "1")) == 1
-                yield base.lineno, (self._meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
+            is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self.source.bound
+            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self.source.meant(kind)) in PACKAGES):
+                is_one = kind is base and len(self.source.meanings.get(_named(kind), "1")) == 1
+                yield base.lineno, (self.source.meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
 
     def _is_in_place(self, node: ast.AST, dotted: str) -> bool:
         """Whether it is used as it may be: seen with all that it is told."""
-        call, around = self._call_of(node), self._around(node)
+        call, around = self.source.call_of(node), self.source.around(node)
         asked = [*call.args, *(word.value for word in call.keywords)] if call else []
         texts = [each.value for each in asked if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         match dotted:
@@ -451,7 +426,7 @@ class Uses:
             case "sys.stderr" | "sys.stdout":
                 return self._is_written_at_once(node)
             case "numpy.ndarray":  # made of a buffer it reads any memory
-                is_asked = isinstance(around, ast.Call) and self._is_of_python(around.func, "isinstance")
+                is_asked = isinstance(around, ast.Call) and self.source.is_of_python(around.func, "isinstance")
                 return is_asked or self._is_written(node)
             case "shutil.which":  # told more, or a path, it finds any file
                 is_known = len(asked) == 1 and (bool(texts) or self._is_of_environment(asked[0]))
@@ -460,7 +435,7 @@ class Uses:
                 is_seen = call is not None and _last(call.func) == "find_spec" and "." not in "".join(texts)
                 return len(asked) == len(texts) == 1 and is_seen and self._is_only_asked_for(call)
             case "warnings.catch_warnings":
-                item = self._around(call) if call else None
+                item = self.source.around(call) if call else None
                 return isinstance(item, ast.withitem) and item.optional_vars is None and not asked
             case "dataclasses.field":
                 return call is not None and self._is_of_dataclass(call)
@@ -475,22 +450,22 @@ class Uses:
             return False
         if dotted not in ("dataclasses.dataclass", "functools.wraps"):
             return True
-        decorated = self._around(call or node)
+        decorated = self.source.around(call or node)
         is_first = (call or node) in getattr(decorated, "decorator_list", [])[-1:]
         return is_first and isinstance(decorated, Function if dotted == "functools.wraps" else ast.ClassDef)
 
     def _is_told_known(self, node: ast.AST, words: frozenset[str]) -> bool:
         """Whether it decorates, or is called with one argument at most and no other keywords."""
-        call = self._call_of(node)
+        call = self.source.call_of(node)
         if call is None:
-            return node in getattr(self._around(node), "decorator_list", ())
+            return node in getattr(self.source.around(node), "decorator_list", ())
         is_one = len(call.args) <= 1 and not any(isinstance(each, ast.Starred) for each in call.args)
         told = {word.arg for word in call.keywords if word.arg != "backend" or not isinstance(word.value, ast.Constant)}
         return is_one and told <= words
 
     def _is_only_asked_for(self, value: ast.AST | None) -> bool:
         """Whether nobody has a value that is only compared with None, or tested."""
-        match self._around(value) if value else None:
+        match self.source.around(value) if value else None:
             case ast.Compare(_, [ast.Is() | ast.IsNot()], [_]) | ast.UnaryOp(ast.Not()):
                 return True
             case ast.If(test=test):
@@ -504,25 +479,26 @@ class Uses:
                 is_text = isinstance(call.args[0], ast.JoinedStr | ast.Constant)
                 others = (each for each in self.source.nodes if isinstance(each, ast.Call) and each is not call)
                 lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
-                warning = [each for each in others if self._meant(each.func) == "warnings.warn"]
+                warning = [each for each in others if self.source.meant(each.func) == "warnings.warn"]
                 is_alone = all(each.lineno not in lines and each.end_lineno not in lines for each in warning)
                 return is_text and is_alone and {word.arg for word in words} <= {"category"}
         return False
 
     def _is_of_dataclass(self, call: ast.Call) -> bool:
         """Whether it declares a field, which a dataclass takes out before anybody else has it."""
-        match (statement := self._around(call)), self._around(statement):
+        match (statement := self.source.around(call)), self.source.around(statement):
             case ast.AnnAssign(ast.Name(name)), ast.ClassDef(body=body, decorator_list=[*_, last]):
                 ids = [getattr(n, "id", 0) for each in body if not isinstance(each, Function) for n in ast.walk(each)]
-                return ids.count(name) == 1 and self._meant(getattr(last, "func", last)) == "dataclasses.dataclass"
+                made = self.source.meant(getattr(last, "func", last))
+                return ids.count(name) == 1 and made == "dataclasses.dataclass"
         return False
 
     def _is_written_at_once(self, stream: ast.AST) -> bool:
-        match self._around(stream):
+        match self.source.around(stream):
             case ast.keyword(arg="file") as word:
-                return self._is_of_python(self._around(word).func, "print")
+                return self.source.is_of_python(self.source.around(word).func, "print")
             case ast.Attribute(attr="flush" | "isatty" | "write") as method:
-                return self._call_of(method) is not None
+                return self.source.call_of(method) is not None
         return False
 
     def _is_opened_known(self, call: ast.Call) -> bool:
@@ -533,50 +509,53 @@ class Uses:
         is_within = not any(
             re.search(r"(^|/)\.\.(/|$)|^/(?!proc/(cpu|mem)info$)|^~", str(getattr(each, "value", ""))) for each in asked
         )
-        return bool(asked) and all(is_text) and is_within and "open" not in self._bound and self._is_read_at_once(call)
+        is_known = bool(asked) and all(is_text) and is_within
+        return is_known and "open" not in self.source.bound and self._is_read_at_once(call)
 
     def _is_read_at_once(self, file: ast.AST) -> bool:
         """Whether an open file is only read, where it is opened or within its `with`: its class may open any other."""
-        around = self._around(file)
+        around = self.source.around(file)
         match around:
             case ast.Attribute(attr="close" | "read" | "readline" | "readlines"):
-                return self._call_of(around) is not None
+                return self.source.call_of(around) is not None
             case ast.Call(func=func, args=[given], keywords=[]):
-                return self._meant(func) in ("json.load", "tomllib.load") and given is file
+                return self.source.meant(func) in ("json.load", "tomllib.load") and given is file
             case ast.For() | ast.comprehension():
                 return around.iter is file
             case ast.withitem(optional_vars=ast.Name(id=name)):
                 names = [node for node in self.source.nodes if isinstance(node, ast.Name) and node.id == name]
                 loads = [node for node in names if isinstance(node.ctx, ast.Load)]
-                written = ast.unparse(self._around(around).body)  # of a module others may ask for it meanwhile
+                written = ast.unparse(self.source.around(around).body)  # of a module others may ask for it meanwhile
                 load = rf"\s*\w+ = ((json|tomllib)\.load\({name}\)|{name}\.read(lines)?\(\))"
-                is_hidden = self._is_local(around, name) or re.fullmatch(load, written) is not None
+                is_hidden = self.source.is_local(around, name) or re.fullmatch(load, written) is not None
                 return is_hidden and all(map(self._is_read_at_once, loads))
         return isinstance(around, ast.withitem) and around.optional_vars is None
 
     def _is_only_raised_again(self, handler: ast.ExceptHandler) -> bool:
         """Whether an exception, whose text may quote lines, is read by nobody, or is one of a package alone."""
-        match self._around(handler).body:
-            case [ast.Expr(ast.Call(func, [], []))] if top_of(self._meant(func)) in PACKAGES and handler.type:
+        match self.source.around(handler).body:
+            case [ast.Expr(ast.Call(func, [], []))] if top_of(self.source.meant(func)) in PACKAGES and handler.type:
                 return not {_named(kind) for kind in ast.walk(handler.type)} & {"Exception", "BaseException"}
         names = [node for node in ast.walk(handler) if isinstance(node, ast.Name) and node.id == handler.name]
-        if not self._is_local(handler, handler.name) and not isinstance(handler.body[0], ast.Raise):
+        if not self.source.is_local(handler, handler.name) and not isinstance(handler.body[0], ast.Raise):
             return False
-        return all(isinstance(self._around(name), ast.Raise) for name in names)
+        return all(isinstance(self.source.around(name), ast.Raise) for name in names)
 
     def _is_evaluated(self, node: ast.Subscript) -> bool:
         """Whether jaxtyping may be told to run code: it evaluates the text of dimensions, wherever its type is from."""
         (last,) = getattr(node.slice, "elts", [])[-1:] or [node.slice]
         is_text = isinstance(last, ast.Constant) and isinstance(last.value, str)
-        return bool(re.search(r"[(\[{]", last.value)) if is_text else top_of(self._meant(node.value)) == "jaxtyping"
+        if is_text:
+            return re.search(r"[(\[{]", last.value) is not None
+        return top_of(self.source.meant(node.value)) == "jaxtyping"
 
     def _is_variable_known(self, place: ast.AST) -> bool:
         """Whether a use of the environment names a variable that means the same on both sides.
 
         What is written there may name a file, or a folder as ".", to a package.
         """
-        around = self._around(place)
-        match around, self._around(around):
+        around = self.source.around(place)
+        match around, self.source.around(around):
             case (ast.Subscript(slice=ast.Constant(value=key), ctx=ast.Load()), _) | (
                 ast.Compare(ast.Constant(value=key), [ast.In() | ast.NotIn()], [_]),
                 _,
@@ -591,52 +570,6 @@ class Uses:
             case ast.Call(func, [ast.Constant(value=key), *_]), _:
                 return func is place and key not in OF_A_SIDE
         return False
-
-    def _is_of_python(self, node: ast.AST, name: str) -> bool:
-        """Whether an expression is this name of Python's own: nothing in the file hides it."""
-        return isinstance(node, ast.Name) and node.id == name and not {name, "*"} & self._bound
-
-    @cached_property
-    def _bound(self) -> set[str]:
-        """All names that it binds; a star for what it does not name."""
-        return self._bound_otherwise | self._meanings.keys()
-
-    @cached_property
-    def _bound_otherwise(self) -> set[str]:
-        """Names that anything but the import of one thing binds."""
-        others = (node for node in self.source.nodes if not isinstance(node, ast.Import | ast.ImportFrom))
-        return {name for node in others for name in bound_here(node)}
-
-    def _is_parameter(self, name: ast.Name) -> bool:
-        """Whether a function around it has a parameter of its name, which hides Python's own."""
-        inner: ast.AST = name
-        for around in self._outward(name):
-            body = around.body if isinstance(around, Function | ast.Lambda) else []
-            if inner in (body if isinstance(body, list) else [body]):
-                given = around.args
-                named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-                if name.id in [part.arg for part in named if part is not None]:
-                    return name.id not in self._global
-            inner = around
-        return False
-
-    def _is_local(self, node: ast.AST, name: str | None) -> bool:
-        """Whether other functions cannot ask for a name that is bound here."""
-        within = itertools.takewhile(lambda around: not isinstance(around, ast.ClassDef), self._outward(node))
-        return name not in self._global and any(isinstance(each, Function) for each in within)
-
-    @cached_property
-    def _global(self) -> set[str]:
-        """Names that a function takes from around it."""
-        scopes = (node for node in self.source.nodes if isinstance(node, ast.Global | ast.Nonlocal))
-        return {name for scope in scopes for name in scope.names}
-
-    def _outward(self, node: ast.AST) -> Iterator[Any]:
-        """Yield it and all around it."""
-        around: ast.AST | None = node
-        while around is not None:
-            yield around
-            around = self._around(around)
 
 
 def between(files: Sequence[Uses]) -> list[str]:

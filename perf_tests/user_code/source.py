@@ -1,9 +1,9 @@
-"""One file of Python: what it does, without how it is written. No torch."""
+"""One file of Python: what it does, without how it is written, and what its names mean. No torch."""
 
 import ast
 import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,9 +50,12 @@ class Source:
         return list(ast.walk(self._parsed()))
 
     @cached_property
-    def around(self) -> dict[ast.AST, Any]:
-        """The part that each is a part of."""
+    def _around(self) -> dict[ast.AST, Any]:
         return {part: node for node in self.nodes for part in ast.iter_child_nodes(node)}
+
+    def around(self, part: ast.AST) -> Any:
+        """Return what it is a part of; None for the module."""
+        return self._around.get(part)
 
     @cached_property
     def documentation(self) -> str:
@@ -119,6 +122,84 @@ class Source:
         fields = ("attr", "id", "name", "value")  # of an attribute, a name, an import and a string
         asked = {said for node in self.nodes for field in fields if isinstance(said := getattr(node, field, None), str)}
         return not asked.isdisjoint(SEES_LOCALS)
+
+    # What its names mean.
+
+    @cached_property
+    def meanings(self) -> dict[str, set[str]]:
+        """What the names that import statements bind mean, dotted."""
+        found = defaultdict[str, set[str]](set)
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    found[bound_by(alias)].add(alias.name if alias.asname else bound_by(alias))
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    found[bound_by(alias)].add(f"{'.' * node.level}{node.module}.{alias.name}")
+        return found
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """The same of names with one meaning; others are told where they are imported."""
+        return {name: min(meanings) for name, meanings in self.meanings.items()}
+
+    def meant(self, node: ast.AST) -> str:
+        """The module, or what of it, that an expression is, dotted; nothing for others."""
+        if isinstance(node, ast.Attribute):
+            of = self.meant(node.value)
+            return of and f"{of}.{node.attr}"
+        return self.imported.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    def call_of(self, node: ast.AST) -> ast.Call | None:
+        """The call of what an expression gives."""
+        around = self.around(node)
+        return around if isinstance(around, ast.Call) and around.func is node else None
+
+    def is_of_python(self, node: ast.AST, name: str) -> bool:
+        """Whether an expression is this name of Python's own: nothing in the file hides it."""
+        return isinstance(node, ast.Name) and node.id == name and not {name, "*"} & self.bound
+
+    @cached_property
+    def bound(self) -> set[str]:
+        """All names that it binds; a star for what it does not name."""
+        return self.bound_otherwise | self.meanings.keys()
+
+    @cached_property
+    def bound_otherwise(self) -> set[str]:
+        """Names that anything but the import of one thing binds."""
+        others = (node for node in self.nodes if not isinstance(node, ast.Import | ast.ImportFrom))
+        return {name for node in others for name in bound_here(node)}
+
+    def is_parameter(self, name: ast.Name) -> bool:
+        """Whether a function around it has a parameter of its name, which hides Python's own."""
+        inner: ast.AST = name
+        for around in self.outward(name):
+            body = around.body if isinstance(around, Function | ast.Lambda) else []
+            if inner in (body if isinstance(body, list) else [body]):
+                given = around.args
+                named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+                if name.id in [part.arg for part in named if part is not None]:
+                    return name.id not in self._global
+            inner = around
+        return False
+
+    def is_local(self, node: ast.AST, name: str | None) -> bool:
+        """Whether other functions cannot ask for a name that is bound here."""
+        within = itertools.takewhile(lambda around: not isinstance(around, ast.ClassDef), self.outward(node))
+        return name not in self._global and any(isinstance(each, Function) for each in within)
+
+    @cached_property
+    def _global(self) -> set[str]:
+        """Names that a function takes from around it."""
+        scopes = (node for node in self.nodes if isinstance(node, ast.Global | ast.Nonlocal))
+        return {name for scope in scopes for name in scope.names}
+
+    def outward(self, node: ast.AST) -> Iterator[Any]:
+        """Yield it and all around it."""
+        around: ast.AST | None = node
+        while around is not None:
+            yield around
+            around = self.around(around)
 
 
 def words_in(texts: Iterable[str]) -> set[str]:
