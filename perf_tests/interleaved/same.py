@@ -167,7 +167,7 @@ class Tree:
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
-        found += [f"a module has a part {name}" for name in sorted(self.seen.registered - LISTED)]
+        found += [f"a part of a module is called {name}, which packages ask for" for name in sorted(self.seen.registered - LISTED)]
         found += between(self.uses)
         for uses in self.uses:
             source = uses.source
