@@ -108,11 +108,6 @@ class FakeRound:
     peak_bytes: int
     """Everything resident included."""
 
-    @property
-    def reads_values(self) -> bool:
-        """Whether the host reads values, which are not known here, so that other ones might take another way."""
-        return any(one.reads for one in self.operations)
-
 
 def fake_round(case: Case, tree: Path = SUITE) -> FakeRound:
     """The second round of a case, whose first has made what is made once; lines are of files in `tree` and the suite.
