@@ -426,8 +426,10 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     if not names:
         return []
     base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
-    pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
-    lines = []
+    pairs, lines = [], list[str]()
+    for case in (cases[name] for name in names[:MOST_CASES]):
+        values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
+        pairs.append((sent_case(replace(case, **values)), sent_case(case)))  # type: ignore[type-var]  # each is a dataclass
     for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
         lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _difference_lines(found))]
     left = names[MOST_CASES:]
@@ -439,12 +441,6 @@ def side_in(tree: Path, repository: Repository) -> SideToRun:
     """The side whose code lies in `tree`, run in the folder and environment of a gate's worker."""
     folder = tree if repository.holds_suite else repository.folder_in(tree)
     return SideToRun(tree, folder, environment_of_side(repository, tree), repository.as_json)
-
-
-def _at_base(case: Case, other: Mapping[str, str]) -> Case:
-    """The case with base's values on the axes that it has."""
-    values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
-    return replace(case, **values)  # type: ignore[type-var]  # each family is a dataclass
 
 
 def _difference_lines(found: Difference | str) -> list[str]:
