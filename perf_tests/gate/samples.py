@@ -360,16 +360,6 @@ class Measurement:
         return self.base_cpu_seconds, self.head_cpu_seconds
 
 
-def _measurement(line: Json) -> Measurement:
-    """Read a measurement. Raises ValueError, with what is wrong, for a missing or damaged value."""
-    orders = line.get("orders")
-    if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
-        raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
-    clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
-    seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
-    return Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
-
-
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
     """Seconds by quadruple; None for a CPU clock that was not read, or is too coarse to have seen the work."""
     value = line.get(name)
@@ -479,7 +469,12 @@ class GateSamples:
             kind = EVENTS[line["event"]]
             self.events.append(kind(**_checked(kind, line)))
             return
-        found = _measurement(line)
+        orders = line.get("orders")
+        if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
+            raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
+        clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
+        seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
+        found = Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
         if found.case not in self.cases:
             raise ValueError(f"the case {found.case!r} is not in the header")
         # A pair has each case at most once, so a double lies among the last lines of as many cases.

@@ -281,24 +281,18 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
             measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         except OutOfTimeError:
             return "time_limit"
-        if pair == 0:
-            _leave_out(run, measuring)
+        if pair == 0:  # where the time is too short for all cases, fewer are measured well
+            measured = {case: measuring.case_seconds[case] for case in plan.cases if case in measuring.case_seconds}
+            cost = PairCost(measuring.launch_seconds, measured)
+            left = left_out(samples, cost, plan.rules, plan.seconds - measuring.once_seconds)
+            for case in left:
+                measuring.samples_file.append(LeftOut(case).to_line())
+            if left:
+                said = too_short_sentence(left, cost, plan.rules, plan.seconds)
+                measuring.watch.say(said)
+                run.notes.append(said)
         pair += 1
     return "budget"
-
-
-def _leave_out(run: GateRun, measuring: Measuring) -> None:
-    """Measure fewer cases well, after the first launch pair, where the time is too short for all."""
-    measured = {case: measuring.case_seconds[case] for case in run.plan.cases if case in measuring.case_seconds}
-    cost = PairCost(measuring.launch_seconds, measured)
-    still = run.plan.seconds - measuring.once_seconds
-    left = left_out(measuring.samples_file.samples, cost, run.plan.rules, still)
-    for case in left:
-        measuring.samples_file.append(LeftOut(case).to_line())
-    if left:
-        said = too_short_sentence(left, cost, run.plan.rules, run.plan.seconds)
-        measuring.watch.say(said)
-        run.notes.append(said)
 
 
 CONFIRMED_SHARE = 0.2
