@@ -134,10 +134,9 @@ def _refuse_to_guess(counting: Counting, training: Training, own: UserOptimizer)
 def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
     with fake_run(case.device, case.precision) as counting:
-        size = (case.batch_size, case.sequence_length, case.head_dim)
         dtype = tensor_dtype(PRECISIONS[case.precision])
-        leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
-        gradient_BTK = torch.zeros(size, dtype=dtype)
+        leaves = [torch.zeros(case.query_shape, dtype=dtype).requires_grad_() for _ in range(3)]
+        gradient_BTK = torch.zeros(case.query_shape, dtype=dtype)
         counting.claim(INPUTS)
         counting.guesses_values = not is_user_function(case.attention)
         attention = attention_named(case.attention, FAKE_RUN).build()

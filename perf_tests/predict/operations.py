@@ -137,10 +137,9 @@ def fake_round(case: Case, tree: Path = SUITE) -> FakeRound:
 
 
 def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[], None]:
-    size = (case.batch_size, case.sequence_length, case.head_dim)
     dtype = tensor_dtype(PRECISIONS[case.precision])
-    leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
-    gradient = torch.zeros(size, dtype=dtype)
+    leaves = [torch.zeros(case.query_shape, dtype=dtype).requires_grad_() for _ in range(3)]
+    gradient = torch.zeros(case.query_shape, dtype=dtype)
     recording.claim(INPUTS)
     attention = attention_named(case.attention, FAKE_RUN).build()
 
