@@ -35,7 +35,13 @@ def main(words: Sequence[str] | None = None) -> int:
         with watched_output():
             return _run(words)
     except OutputError as lost:
-        return end_without_output(lost)
+        # What is left is discarded, or Python would try to write it when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(lost.error, BrokenPipeError):
+            return FINE  # a reader closed the pipe, as `| head` does
+        with suppress(OSError):
+            print(f"The output cannot be written: {lost}; free space or print elsewhere.", file=sys.stderr)
+        return USAGE
 
 
 def _run(words: Sequence[str] | None) -> int:
@@ -43,8 +49,11 @@ def _run(words: Sequence[str] | None) -> int:
         sys.path.insert(0, str(SUITE))  # where this was started, `model` may be another package
     words = sys.argv[1:] if words is None else words
     words, of_pytest = (words[:1], words[1:]) if words[:1] == ["run"] else (words, [])
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("perf-tests", "perf-tests VERB ...", __doc__, _verbs(), formatter_class=raw)
+    raw, lines = argparse.RawDescriptionHelpFormatter, ["each verb has a --help of its own"]
+    for group, verbs_of_group in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {name:8} {sentence_of(place)}" for name, place in verbs_of_group.items())]
+    epilog = "\n".join(lines)
+    parser = argparse.ArgumentParser("perf-tests", "perf-tests VERB ...", __doc__, epilog, formatter_class=raw)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", prog="perf-tests", help=argparse.SUPPRESS)
     module = None
     for name, place in VERBS.items():
@@ -68,14 +77,6 @@ def _run(words: Sequence[str] | None) -> int:
         print(printable(as_typed(str(refusal), words)), file=sys.stderr)
         return refusal.exit_code
     return exit_code
-
-
-def _verbs() -> str:
-    """List the verbs by group, each with its sentence."""
-    lines = ["each verb has a --help of its own"]
-    for group, verbs in GROUPS.items():
-        lines += ["", f"{group}:", *(f"  {name:8} {sentence_of(place)}" for name, place in verbs.items())]
-    return "\n".join(lines)
 
 
 def sentence_of(module: str) -> str:
@@ -136,19 +137,6 @@ def watched_output() -> Iterator[None]:
     finally:
         sys.stdout = stream
         output.flush()
-
-
-def end_without_output(lost: OutputError) -> int:
-    """Discard what is left, which Python would try to write when it ends. The exit code, and why there is none.
-
-    That a reader closes the pipe, as `| head` does, is no fault.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(lost.error, BrokenPipeError):
-        return FINE
-    with suppress(OSError):
-        print(f"The output cannot be written: {lost}; free space or print elsewhere.", file=sys.stderr)
-    return USAGE
 
 
 if __name__ == "__main__":

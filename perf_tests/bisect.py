@@ -311,12 +311,6 @@ MOST_LETTERS = 60
 """Letters of a subject in the table."""
 
 
-def progress_line(judged: Judged) -> str:
-    effect, interval, pairs = judged.figures
-    figures = f", {effect} ({interval})" if judged.effect is not None else ""
-    return printable(f"{judged.commit[:12]} {judged.state}{figures}, {pairs}{judged.reason and ': '}{judged.reason}")
-
-
 def found_lines(found: Found, asked: Asked) -> list[str]:
     """The table of all commits tried, the last line the answer."""
     rows = [
@@ -433,7 +427,11 @@ def exit_code(found: Found) -> int:
 
 
 def _print_news(news: str | Judged) -> None:
-    print(news if isinstance(news, str) else progress_line(news), file=sys.stderr, flush=True)
+    if isinstance(news, Judged):
+        effect, interval, pairs = news.figures
+        figures = f", {effect} ({interval})" if news.effect is not None else ""
+        news = printable(f"{news.commit[:12]} {news.state}{figures}, {pairs}{news.reason and ': '}{news.reason}")
+    print(news, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

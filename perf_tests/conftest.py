@@ -111,9 +111,8 @@ def attend(case: AttentionCase, workbench: Workbench) -> Iterator[AttentionFunct
 @pytest.fixture
 def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
     generator = torch.Generator().manual_seed(workbench.settings.seed)
-    shape = (case.batch_size, case.sequence_length, case.head_dim)
     device, dtype = workbench.device.torch_device, tensor_dtype(PRECISIONS[case.precision])
-    q, k, v, gradient = (torch.randn(shape, generator=generator).to(device, dtype) for _ in range(4))
+    q, k, v, gradient = (torch.randn(case.query_shape, generator=generator).to(device, dtype) for _ in range(4))
     return AttentionInputs(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), gradient)
 
 

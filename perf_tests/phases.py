@@ -148,8 +148,7 @@ def place_of(name: str) -> tuple[bool, int]:
 # The fields that two rows must share to be comparable, one dataclass for each family of cases. No torch.
 #
 # Fields have the record's order. A new field goes to the end and defaults to null, as in the rows of older records,
-# which
-# therefore still join.
+# which therefore still join.
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from model.precision import PRECISIONS
 from perf_tests.audit.rounds import why_replaced
 from perf_tests.bench.options import read_against, take_over
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, SuspiciousError, outcome_of_error
+from perf_tests.bench.recording import uncaptured
 from perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmark, noted, session_of
 from perf_tests.cases.options import PASSES, add_options
 from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
@@ -100,7 +101,7 @@ def _is_late(config: pytest.Config) -> bool:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     if _is_late(config):
         return []
-    places = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    places = before.typed_paths(config)
     if places and all(path.is_relative_to(before.HERE.parent / "numerics_tests") for path in places):
         return []  # it has a line of its own, and other threads
     settings = session_of(config).settings
@@ -263,12 +264,11 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    capture = item.config.pluginmanager.getplugin("capturemanager")
     try:
         with ExitStack() as kept:
             if is_benchmark(item):
                 kept.enter_context(torch_defaults_kept())
-                kept.enter_context(process_kept(capture.global_and_fixture_disabled if capture else nullcontext))
+                kept.enter_context(process_kept(uncaptured(item.config)))
             yield from _device_limits_skip(item)
             if is_benchmark(item) and noted(item).case.user_code and (replaced := put_back()):
                 raise SuspiciousError(why_replaced(replaced))

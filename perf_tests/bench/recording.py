@@ -279,10 +279,14 @@ def line_or_log(config: pytest.Config) -> Log | None:
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is None:
         return None
-    capture = config.pluginmanager.getplugin("capturemanager")
-    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
     is_watched = sys.__stdout__ is not None and sys.__stdout__.isatty() and not os.environ.get("CI")
-    return (Line if is_watched else Log)(reporter, uncaptured)
+    return (Line if is_watched else Log)(reporter, uncaptured(config))
+
+
+def uncaptured(config: pytest.Config) -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes a context in which pytest captures no output."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return nullcontext if capture is None else capture.global_and_fixture_disabled
 
 
 @dataclass

@@ -360,16 +360,6 @@ class Measurement:
         return self.base_cpu_seconds, self.head_cpu_seconds
 
 
-def _measurement(line: Json) -> Measurement:
-    """Read a measurement. Raises ValueError, with what is wrong, for a missing or damaged value."""
-    orders = line.get("orders")
-    if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
-        raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
-    clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
-    seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
-    return Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
-
-
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
     """Seconds by quadruple; None for a CPU clock that was not read, or is too coarse to have seen the work."""
     value = line.get(name)
@@ -426,7 +416,26 @@ class GateSamples:
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _check_header(self.header)
+        header: object = self.header
+        if not isinstance(header, dict) or header.get("kind") != KIND:
+            raise ValueError("it does not begin with the header of gate samples")
+        if (version := header.get("format_version")) != FORMAT_VERSION:
+            raise ValueError(f"its format version is {version!r}, this suite reads {FORMAT_VERSION}")
+        for name in SIDES:
+            if not isinstance(header.get(name), dict) or not isinstance(header[name].get("label"), str):
+                raise ValueError(f"its {name!r} has no label")
+        defaults: Json = {"machine_info": None, "settings": None, "accepted": [], "options": "", "engine": 1}
+        for key, default in defaults.items():
+            kind = dict if default is None else type(default)
+            if type(header.get(key, default)) is not kind:
+                raise ValueError(f"its {key!r} is no {kind.__name__}")
+        cases = header.get("cases")
+        ids = [case.get("id") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
+        are_named = all(isinstance(name, str) and name for name in ids)
+        if not isinstance(cases, list) or len(ids) < len(cases) or not are_named:
+            raise ValueError("its 'cases' is not a list of cases with an id")
+        if len(set(ids)) < len(ids):
+            raise ValueError("its 'cases' name one id twice")
 
     @property
     def cases(self) -> list[str]:
@@ -460,7 +469,12 @@ class GateSamples:
             kind = EVENTS[line["event"]]
             self.events.append(kind(**_checked(kind, line)))
             return
-        found = _measurement(line)
+        orders = line.get("orders")
+        if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
+            raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
+        clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
+        seconds: Json = {name: _quadruples(line, name, len(orders)) for name in clocks}
+        found = Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
         if found.case not in self.cases:
             raise ValueError(f"the case {found.case!r} is not in the header")
         # A pair has each case at most once, so a double lies among the last lines of as many cases.
@@ -517,23 +531,3 @@ def read_samples(path: Path) -> GateSamples:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be used: line {number} is damaged: {error}.") from error
     return samples
-
-
-def _check_header(header: object) -> None:
-    if not isinstance(header, dict) or header.get("kind") != KIND:
-        raise ValueError("it does not begin with the header of gate samples")
-    if header.get("format_version") != FORMAT_VERSION:
-        raise ValueError(f"its format version is {header.get('format_version')!r}, this suite reads {FORMAT_VERSION}")
-    for name in SIDES:
-        if not isinstance(header.get(name), dict) or not isinstance(header[name].get("label"), str):
-            raise ValueError(f"its {name!r} has no label")
-    known = {"machine_info": {}, "settings": {}, "accepted": [], "options": "", "engine": 1} | header
-    for key, kind in {"machine_info": dict, "settings": dict, "accepted": list, "options": str, "engine": int}.items():
-        if (key not in header and kind is dict) or type(known[key]) is not kind:
-            raise ValueError(f"its {key!r} is no {kind.__name__}")
-    cases = header.get("cases")
-    ids = [case.get("id") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
-    if not isinstance(cases, list) or len(ids) < len(cases) or not all(isinstance(name, str) and name for name in ids):
-        raise ValueError("its 'cases' is not a list of cases with an id")
-    if len(set(ids)) < len(ids):
-        raise ValueError("its 'cases' name one id twice")

@@ -91,7 +91,7 @@ def _of_phase(phase: str, forward_flops: int) -> int | None:
 
 # Peak rates of a machine, from which times are predicted: products, memory traffic, launches.
 #
-# In: a card's datasheet. Out: `Ceilings`, which `prediction/machine_ceilings.py` measures on a machine.
+# In: a card's datasheet. Out: `Ceilings`, which `predict/machine.py` measures on a machine.
 
 
 LARGEST_NUMBER = 1e30

@@ -281,24 +281,18 @@ def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
             measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         except OutOfTimeError:
             return "time_limit"
-        if pair == 0:
-            _leave_out(run, measuring)
+        if pair == 0:  # where the time is too short for all cases, fewer are measured well
+            measured = {case: measuring.case_seconds[case] for case in plan.cases if case in measuring.case_seconds}
+            cost = PairCost(measuring.launch_seconds, measured)
+            left = left_out(samples, cost, plan.rules, plan.seconds - measuring.once_seconds)
+            for case in left:
+                measuring.samples_file.append(LeftOut(case).to_line())
+            if left:
+                said = too_short_sentence(left, cost, plan.rules, plan.seconds)
+                measuring.watch.say(said)
+                run.notes.append(said)
         pair += 1
     return "budget"
-
-
-def _leave_out(run: GateRun, measuring: Measuring) -> None:
-    """Measure fewer cases well, after the first launch pair, where the time is too short for all."""
-    measured = {case: measuring.case_seconds[case] for case in run.plan.cases if case in measuring.case_seconds}
-    cost = PairCost(measuring.launch_seconds, measured)
-    still = run.plan.seconds - measuring.once_seconds
-    left = left_out(measuring.samples_file.samples, cost, run.plan.rules, still)
-    for case in left:
-        measuring.samples_file.append(LeftOut(case).to_line())
-    if left:
-        said = too_short_sentence(left, cost, run.plan.rules, run.plan.seconds)
-        measuring.watch.say(said)
-        run.notes.append(said)
 
 
 CONFIRMED_SHARE = 0.2
@@ -426,8 +420,10 @@ def what_changed(result: GateResult, cases: Mapping[str, Case], other: Mapping[s
     if not names:
         return []
     base, head = (side_in(tree, trees.repository) for tree in (trees.base, trees.head))
-    pairs = [(sent_case(_at_base(cases[name], other)), sent_case(cases[name])) for name in names[:MOST_CASES]]
-    lines = []
+    pairs, lines = [], list[str]()
+    for case in (cases[name] for name in names[:MOST_CASES]):
+        values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
+        pairs.append((sent_case(replace(case, **values)), sent_case(case)))  # type: ignore[type-var]  # each is a dataclass
     for name, found in zip(names, compare_sides(base, head, pairs), strict=False):
         lines += [f"What changed in {case_name(name)}:", *(f"  {line}" for line in _difference_lines(found))]
     left = names[MOST_CASES:]
@@ -439,12 +435,6 @@ def side_in(tree: Path, repository: Repository) -> SideToRun:
     """The side whose code lies in `tree`, run in the folder and environment of a gate's worker."""
     folder = tree if repository.holds_suite else repository.folder_in(tree)
     return SideToRun(tree, folder, environment_of_side(repository, tree), repository.as_json)
-
-
-def _at_base(case: Case, other: Mapping[str, str]) -> Case:
-    """The case with base's values on the axes that it has."""
-    values = {axis: value for axis, value in other.items() if hasattr(case, axis)}
-    return replace(case, **values)  # type: ignore[type-var]  # each family is a dataclass
 
 
 def _difference_lines(found: Difference | str) -> list[str]:

@@ -123,12 +123,18 @@ def planted(repository: Repository, base: Commit | None) -> Iterator[Trees]:
 
 def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head", repository)
-    of_head, of_base, from_head = _files_of_working_tree(repository), {}, {}
+    of_head, of_base, from_head = _files_of_working_tree(repository), dict[Path, int](), dict[Path, int]()
     if base is None:
         from_head = of_head
     else:
         from_head = {file: size for file, size in of_head.items() if measures(file, repository)}
-        of_base = _files_of_commit(repository, base)
+        words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
+        for entry in filter(None, run_git(repository.root, *words).stdout.split("\0")):
+            about, _, name = entry.partition("\t")
+            file, size = Path(name), about.split()[3]
+            # A submodule has a dash for its size.
+            if size.isdecimal() and is_needed(file, repository) and not measures(file, repository):
+                of_base[file] = int(size)
     # Byte code takes as much again.
     needed = 2 * sum(size for files in (of_head, of_base, from_head) for size in files.values())
     free = shutil.disk_usage(folder).free
@@ -190,16 +196,6 @@ def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
     if ignored:
         raise TreeError(f"git ignores {min(ignored)}, so base cannot hold it; take it out of .gitignore and commit it.")
     return {file: (root / file).lstat().st_size for file in there if is_needed(file, repository)}
-
-
-def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
-    """Bytes of each needed file that base does not take from head."""
-    words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
-    entries = [entry.partition("\t") for entry in run_git(repository.root, *words).stdout.split("\0") if entry]
-    # A submodule has a dash for its size.
-    sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
-    needed = (file for file in sizes if is_needed(file, repository) and not measures(file, repository))
-    return {file: int(sizes[file]) for file in needed}
 
 
 def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:

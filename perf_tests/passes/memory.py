@@ -136,7 +136,7 @@ class MemoryMeasure(Measure):
     case: Case
     device: torch.device
     standing: Callable[[], Standing]
-    """Examine the rounds; called once the benchmark has built what its rounds need."""
+    """The tensors that outlive a round; called once the benchmark has built what its rounds need."""
     snapshot: Path | None
 
     def run_rounds(self, rounds: Rounds) -> Json:

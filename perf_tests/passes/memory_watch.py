@@ -85,7 +85,7 @@ class RoundMemory:
     events: tuple["AllocatorEvent", ...] = ()
     """Every block of the round in order, on a CPU."""
     allocated_before_bytes: int = 0
-    """LiveTensors before the first of `events`."""
+    """Bytes held before the first of `events`."""
     peak_requested_bytes: int | None = None
     """The peak without what a caching allocator's blocks are larger by; None on a CPU, whose blocks are exact."""
 

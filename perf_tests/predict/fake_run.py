@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 import model as model_package
 from model.precision import PRECISIONS
@@ -79,7 +78,8 @@ def count_passes(case: LanguageModelCase) -> Parts:
         del logits_BTV
         with counting.part("backward"):
             training.backward(loss)
-        counting.register(gradients_of(training), GRADIENTS)
+        parameters = training.model.parameters()
+        counting.register((one.grad for one in parameters if one.grad is not None), GRADIENTS)
         return counting.finished()
 
 
@@ -134,10 +134,9 @@ def _refuse_to_guess(counting: Counting, training: Training, own: UserOptimizer)
 def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
     with fake_run(case.device, case.precision) as counting:
-        size = (case.batch_size, case.sequence_length, case.head_dim)
         dtype = tensor_dtype(PRECISIONS[case.precision])
-        leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
-        gradient_BTK = torch.zeros(size, dtype=dtype)
+        leaves = [torch.zeros(case.query_shape, dtype=dtype).requires_grad_() for _ in range(3)]
+        gradient_BTK = torch.zeros(case.query_shape, dtype=dtype)
         counting.claim(INPUTS)
         counting.guesses_values = not is_user_function(case.attention)
         attention = attention_named(case.attention, FAKE_RUN).build()
@@ -191,10 +190,6 @@ def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:
 def make_loss_scale(training: Training) -> None:
     """Make the scale, which a scaler makes at its first use."""
     training.scaler.scale(torch.zeros(()))
-
-
-def gradients_of(training: Training) -> list[Tensor]:
-    return [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
 
 
 # Counters of a deep model, exactly, from those of two shallow ones that differ by one layer.

@@ -108,11 +108,6 @@ class FakeRound:
     peak_bytes: int
     """Everything resident included."""
 
-    @property
-    def reads_values(self) -> bool:
-        """Whether the host reads values, which are not known here, so that other ones might take another way."""
-        return any(one.reads for one in self.operations)
-
 
 def fake_round(case: Case, tree: Path = SUITE) -> FakeRound:
     """The second round of a case, whose first has made what is made once; lines are of files in `tree` and the suite.
@@ -142,10 +137,9 @@ def fake_round(case: Case, tree: Path = SUITE) -> FakeRound:
 
 
 def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[], None]:
-    size = (case.batch_size, case.sequence_length, case.head_dim)
     dtype = tensor_dtype(PRECISIONS[case.precision])
-    leaves = [torch.zeros(size, dtype=dtype).requires_grad_() for _ in range(3)]
-    gradient = torch.zeros(size, dtype=dtype)
+    leaves = [torch.zeros(case.query_shape, dtype=dtype).requires_grad_() for _ in range(3)]
+    gradient = torch.zeros(case.query_shape, dtype=dtype)
     recording.claim(INPUTS)
     attention = attention_named(case.attention, FAKE_RUN).build()
 

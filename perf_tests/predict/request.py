@@ -97,16 +97,11 @@ def answered(arguments: argparse.Namespace) -> Answer:
 
 
 def requested_machine(text: str) -> TargetMachine:
-    """`here`, a card's name, or its peaks."""
-    if text.strip() == "here":
-        return this_machine()
-    gpu = gpu_named(text)
-    libraries = libraries_on(gpu.compute_major, torch.__version__, os.environ)
-    return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), True, libraries)
-
-
-def this_machine() -> TargetMachine:
-    """The machine that the suite would measure on: the GPU if there is one, else the CPU with all its cores."""
+    """`here`, a card's name, or its peaks; here is the GPU if there is one, else the CPU with all its cores."""
+    if text.strip() != "here":
+        gpu = gpu_named(text)
+        libraries = libraries_on(gpu.compute_major, torch.__version__, os.environ)
+        return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), True, libraries)
     torch.set_num_threads(physical_cores())
     device = open_device(device_named("auto"))
     kind = device.torch_device.type

@@ -187,12 +187,17 @@ def how_long(config: pytest.Config) -> list[str]:
 # What cannot run, or would say nothing, is refused before the first case.
 
 
+def typed_paths(config: pytest.Config) -> list[Path]:
+    """Files and folders that pytest was given, without the tests named in them."""
+    return [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+
+
 def read_run_options(config: pytest.Config) -> None:
     """Check options of the run; raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that
     makes no sense here.
     """
     option, suite = config.option, session_of(config)
-    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    paths = typed_paths(config)
     # Not where only other tests run, in whatever way their user likes.
     if any(path == HERE or path in HERE.parents or (path.parent == HERE and path.suffix == ".py") for path in paths):
         if getattr(option, "dist", "no") != "no":
@@ -227,8 +232,7 @@ def is_restricted(config: pytest.Config) -> bool:
     words = (option.keyword, option.markexpr, option.deselect, option.ignore, option.ignore_glob)
     if any(words) or getattr(option, "lf", False) or session_of(config).is_deselected:
         return True
-    folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    whole = any(folder == HERE or folder in HERE.parents for folder in folders)
+    whole = any(path == HERE or path in HERE.parents for path in typed_paths(config))
     return not whole or any("::" in argument for argument in config.args)
 
 

@@ -7,14 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
 import pytest
 
 from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.bench.recording import MeasuringSession
+from perf_tests.bench.recording import MeasuringSession, uncaptured
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention import CollectiveCase
@@ -266,8 +266,7 @@ class Timeout:
     def _end(self, item: pytest.Item, outcome: Outcome, session: MeasuringSession) -> None:
         with suppress(OSError):  # a full disk, on which the case stays begun
             session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
-        capture = self.config.pluginmanager.getplugin("capturemanager")
-        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        with uncaptured(self.config)():
             print(
                 f"\n{case_name(item.nodeid)} {outcome.reason} It does not return, so this process ends; "
                 f"resume with `{session.contents.header['command']}`.",

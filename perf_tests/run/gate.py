@@ -174,16 +174,11 @@ class GatePlugin:
         if not is_benchmark(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        item.ihook.pytest_runtest_logreport(report=self._report(item))
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
-
-    def _report(self, item: pytest.Item) -> pytest.TestReport:
         outcome, words, reason = self._verdict_on(item.nodeid)
         longrepr: str | tuple[str, int, str] | None = reason if outcome == "failed" else None
         if outcome == "skipped":
             longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {reason}")
-        return pytest.TestReport(
+        report = pytest.TestReport(
             item.nodeid,
             item.location,
             dict.fromkeys(item.keywords, 1),
@@ -193,6 +188,9 @@ class GatePlugin:
             user_properties=[(VERDICT, words)],
             _pdbshown=True,  # pytest lists it as failed, and leaves to the screen of the gate what it says
         )
+        item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
 
     def _verdict_on(self, case_id: str) -> tuple[str, str, str]:
         """pytest's outcome, the verdict, and the sentence that explains it."""

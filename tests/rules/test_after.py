@@ -11,9 +11,9 @@ import pytest
 
 from perf_tests.bench.options import SavingOptions
 from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.bench.recording import MeasuringSession
+from perf_tests.bench.recording import MeasuringSession, Progress
 from perf_tests.bench.session import Run, noted
-from perf_tests.records.journal import read_journal
+from perf_tests.records.journal import Journal, read_journal
 from perf_tests.records.store import StoredRecord, machine_folder
 from perf_tests.run.after import finish, note_report, note_start, shortened
 from perf_tests.run.ends import TimeLimit
@@ -89,7 +89,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_does_not_blame_the_case_i
 
 @pytest.mark.parametrize("before, exit_code", [(0, 1), (5, 1), (2, 2)])
 def test_a_run_in_which_the_process_was_killed_twice_is_not_saved_before_its_user_has_seen_it(
-    before: int, exit_code: int, measuring: MeasuringSession
+    before: int, exit_code: int, measuring: MeasuringSession, tmp_path: Path
 ) -> None:
     for case_id in (FORWARD, FULL_STEP):
         measuring.measured(timed(case_id))
@@ -97,6 +97,11 @@ def test_a_run_in_which_the_process_was_killed_twice_is_not_saved_before_its_use
     code, run = ended(measuring, before)
     assert (code, run.record) == (exit_code, None)
     assert "--resume --retry` measures again, `pytest perf_tests --size tiny --resume` saves" in run.notes[-1]
+    journal: Any = Journal.reopen(measuring.journal.path)
+    again = MeasuringSession(journal, measuring.contents, Progress(None))
+    code, run = ended(again, before, saving=SavingOptions(tmp_path))
+    assert (code, again.journal.path.exists()) == (exit_code, False)
+    assert [row["outcome"] for row in (run.record or {})["outcomes"]] == ["process_died"]
 
 
 COMPLETE = [

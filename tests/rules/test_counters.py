@@ -276,19 +276,9 @@ def test_what_no_counter_covers_needs_no_more_than_the_eager_case(changes: dict[
 FLOPS_OF = [{"name": "Healthy"}, {"name": "GroupedHeads"}, {"name": "Tied"}, *OURS[: len(CHECKPOINTS)]]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_naive_attention_executes_its_model_flops(precision: str) -> None:
-    """It multiplies 9 times a layer, its backward pass 18 times."""
-    for phase, times in (("inference", 1), ("forward", 1), ("backward", 2), ("full_step", 3)):
-        case = case_of("small", phase=phase, precision=precision)
-        counters = counters_of(case)
-        assert counters.executed_flops == counters.model_flops == times * case.forward_flops
-        assert counters.matmul_calls == 109 * times
-
-
 @pytest.mark.parametrize("changes", FLOPS_OF)
 def test_flops_are_those_that_pytorch_counts_of_the_real_model(changes: dict[str, Any]) -> None:
-    """What a checkpoint computes again is executed and no model's.
+    """What a checkpoint computes again is executed and no model's. A layer multiplies 9 times, its backward pass 18.
 
     PyTorch has no formula for the CPU's fused kernel: two products forward, four backward.
     """
@@ -305,8 +295,10 @@ def test_flops_are_those_that_pytorch_counts_of_the_real_model(changes: dict[str
         assert module.pass_flops(case) == wanted
         assert counters_of(of(**changes, phase=FULL_STEP)).model_flops == sum(wanted.values())
         return
-    for phase, times in (("forward", 1), ("backward", 2)):
-        counters = counters_of(replace(case, phase=phase))
+    wanted |= {"inference": wanted["forward"], FULL_STEP: sum(wanted.values())}
+    phases = ("inference", "bf16", 1), ("forward", "fp32", 1), ("backward", "fp32", 2), (FULL_STEP, "bf16", 3)
+    for phase, precision, times in phases:
+        counters = counters_of(replace(case, phase=phase, precision=precision))
         assert (counters.executed_flops, counters.model_flops) == (wanted[phase], times * case.forward_flops)
         assert case.checkpoint != "none" or counters.matmul_calls == times * (9 * TOY.num_layers + 1)
 

@@ -59,16 +59,6 @@ def test_growth_is_capped_by_the_budget_below_the_systems_own_limit(monkeypatch:
         assert [call.args[1] for call in setrlimit.call_args_list[-2:]] == [(limit, hard), (hard, hard)]
 
 
-def test_the_line_that_says_what_happened_is_shown() -> None:
-    """Errors of a compiler begin with others."""
-    errors = {
-        "compiling failed\nCUDA out of memory. Tried\nmore": "CUDA out of memory. Tried",
-        "raised:\nout of resource: shared memory": "out of resource: shared memory",
-        "one\ntwo": "one", "": "RuntimeError",
-    }  # fmt: skip
-    assert {text: devices.error_text(RuntimeError(text)) for text in errors} == errors
-
-
 def test_only_an_error_beside_out_of_memory_means_a_lost_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     lacks = torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error: out of memory")
     lost = RuntimeError("CUDA error: device-side assert triggered")

@@ -116,11 +116,12 @@ def test_an_error_of_the_device_is_an_outcome_with_one_line_that_says_what_is_fr
     case = of_size("small")
     for error, device, outcome, reason in (
         (RuntimeError(TRITON), FullDevice, "unsupported", "Required: 327680, Hardware limit: 232448"),
-        (RuntimeError("CUDA error: out of memory"), FullDevice, "out_of_memory", "0.1 GiB free, 79.0 GiB used)"),
+        (RuntimeError("compiling failed\nCUDA error: out of memory"), FullDevice, "out_of_memory",
+         "CUDA error: out of memory (NVIDIA Example has 79.1 GiB: 0.1 GiB free, 79.0 GiB used)"),
         (RuntimeError("CUDA out of memory. of which 0.2 GiB is free."), FullDevice, "out_of_memory", "0.2 GiB is free"),
         (RuntimeError("can't allocate memory\nin a long trace"), CpuDevice, "out_of_memory", "can't allocate memory"),
         (MemoryError(), CpuDevice, "out_of_memory", "MemoryError"),
-    ):
+    ):  # fmt: skip
         found: Any = outcome_of_error(error, case, device(CPU), 5)
         assert (found.outcome, found.reason.count("\n"), reason in found.reason) == (outcome, 0, True)
         assert found.reason.count("free") == reason.count("free")

@@ -36,8 +36,6 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"{OWN_MODEL}:Healthy --checkpoint=block": ("--checkpoint does not apply",),
     f"{OWN_MODEL}:exits": ("planted_models:exits builds no model", "it called exit(3)"),
     f"{OWN_MODEL}:WrongShape": ("planted_models:WrongShape returned (1, 8, 9999)", "(1, 8, 10000)"),
-    "--benchmark-compare-fail=median:5%": ("--benchmark-compare-fail", "add --benchmark-compare"),
-    "--benchmark-compare-fail=median:5% --benchmark-compare": ("nothing to compare with", "no record"),
     "--benchmark-compare=0077": ("--benchmark-compare=0077 matches no record", "recorded here: 0001_broken"),
     "--benchmark-compare=0001": ("0001_broken.json cannot be read",),
     "--resume": ("journal-foreign.jsonl is not a journal", "Delete it"),
@@ -63,7 +61,6 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--against-option=attention=naive": ("is head's own value",),
     "--against-option=attention=sdpa --attention=naive,compiled": ("compares with one attention", "naive, compiled"),
     f"--against-option=attention=sdpa {OWN_MODEL}:WrongShape": ("compares with one attention", "own"),
-    "--time-limit=1 --benchmark-disable": ("--time-limit keeps what is measured", "drop one of the two"),
     **{f"{gate}--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured")
        for gate in ("", f"{GATE} ")},
     "--cold-cache -k=test_forward": ("--cold-cache is for timings of attention alone", "add test_attention.py"),

@@ -1,6 +1,6 @@
 """Runs that end before their time, in real launches: nothing finished is lost, and what goes on ends in one record.
 
-Sixteen launches: signals, two runs at once, and a grid in slices of time and in shares.
+Thirteen launches: signals, two runs at once, and a grid in slices of time and in shares.
 """
 
 import json
@@ -61,16 +61,6 @@ def test_a_case_that_brings_a_signal_upon_itself_is_given_up(ended: dict[str, La
     assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
     assert last.outcomes[AT_16]["outcome"] == "process_died"
     assert "died twice while this case ran, last of: Segmentation fault" in last.outcomes[AT_16]["reason"]
-
-
-def test_a_case_killed_twice_is_the_users_to_decide(ended: dict[str, Launch], tmp_path: Path) -> None:
-    storage = ended["SIGKILL"].copied(tmp_path)
-    launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-    third = launch(storage, *DIES_AT_16, "--resume", exits=1)
-    assert third.records == []
-    assert "the process was killed twice while forward tiny-ctx16-fp32-own ran" in third.output
-    saved = launch(storage, *DIES_AT_16, "--resume", exits=1)
-    assert (saved.journals, saved.outcomes[AT_16]["outcome"]) == ([], "process_died")
 
 
 def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Path) -> None:
