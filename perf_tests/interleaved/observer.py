@@ -34,21 +34,25 @@ class Observer:
         sys.addaudithook(self._note)  # for good: Python cannot take one away
 
     def finished(self) -> Json:
-        """Files of the tree, relative to its top: those that ran, in order; those opened; what cannot be followed.
+        """Files of the tree, relative to its top: those that ran, in order; those opened; those of modules that stay.
 
-        And Python's path, those of its folders that are in the tree as seen from there, without the suite; the first
-        names of the tree's modules; all names that others have; and of these, those of parts of `torch.nn.Module`s.
+        Beside them what cannot be followed; Python's path, those of its folders that are in the tree as seen from
+        there, without the suite; the first names of the tree's modules; all names that others have; and of these,
+        those of parts of `torch.nn.Module`s.
         """
         self._is_on = False
-        modules, shared = set[str](), set[str]()
+        modules, shared, loaded = set[str](), set[str](), set[str]()
         for known_as, module in list(sys.modules.items()):
             places = [getattr(module, "__file__", None)]
             places += [] if places[0] else list(getattr(module, "__path__", ()))
             for place in places:
-                if isinstance(place, str) and (name := self._in_tree(place)) is not None:
+                if not isinstance(place, str) or not os.path.isabs(place):  # torch has some without a folder
+                    continue
+                if (name := self._in_tree(place)) is not None:
                     self._ran.setdefault(name)
+                    loaded.add(name)
                     modules.add(known_as.partition(".")[0])
-                elif isinstance(place, str):  # of a package that lies in both
+                else:  # of a package that lies in both
                     shared.add(known_as.partition(".")[0])
         entries = [
             os.path.abspath(entry) for entry in sys.path if is_installed(SUITE) or Path(entry).resolve() != SUITE
@@ -60,6 +64,7 @@ class Observer:
         return {
             "ran": [*self._ran],
             "opened": [*self._opened],
+            "loaded": sorted(loaded),
             "beyond": [*self._beyond],
             "paths": paths,
             "modules": sorted(modules - shared),

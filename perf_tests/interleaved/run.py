@@ -170,6 +170,9 @@ def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool])
     submodules = [name for name, is_submodule in changed.items() if is_submodule]
     if submodules:
         return f"{submodules[0]} is a submodule, which is in neither tree, and differs"
+    started = [plan.repository.folder_in(tree).relative_to(tree) for tree in (trees.head, trees.base)]
+    if started[0] != started[1]:
+        return f"base has no {started[0]}, where this was started, so that its paths mean other files there"
     name = "pyproject.toml"
     if plan.base is not None and plan.repository.holds_suite and name in changed:
         shown = run_git(plan.repository.root, "show", f"{plan.base.full_hash}:{plan.base.prefix}{name}").stdout

@@ -41,9 +41,13 @@ POINTER = b"version https://git-lfs"
 BESIDE = frozenset({"docs", "doc", "examples", "tests", "test", ".github"})
 """Folders at the top of a tree that no program reads, and no package imports, unless its code names one of them or of
 their files."""
-BESIDE_NAMES = (".GITIGNORE", "LICENSE", "CHANGELOG")
-PROSE = frozenset({".md", ".rst"})
-"""Documents: of these alone a word of a string that is their name without suffix says nothing."""
+BESIDE_NAMES = (
+    ".EDITORCONFIG", ".FLAKE8", ".GITATTRIBUTES", ".GITIGNORE", ".PRE-COMMIT", "CHANGELOG", "CODEOWNERS",
+    "CONTRIBUTING", "LICENSE", "MYPY.INI", "RUFF.TOML",
+)  # fmt: skip
+PROSE = frozenset({".cff", ".ipynb", ".md", ".pyi", ".rst"})
+"""Documents, and what type checkers read: of these alone a word of a string that is their name without suffix says
+nothing."""
 
 
 def differing(base: Path, head: Path) -> list[str]:
@@ -81,6 +85,8 @@ class Seen:
     """First names of the tree's modules that ran."""
     names: frozenset[str] = frozenset()
     """Those of its names that loaded packages give to anything too."""
+    loaded: frozenset[str] = frozenset()
+    """Files of its modules that stayed: what failed to be imported is run again whenever it is asked for."""
     registered: frozenset[str] = frozenset()
     """What its code calls parts of a `torch.nn.Module`, where packages, or the language, have such a name."""
 
@@ -89,8 +95,10 @@ class Seen:
         digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
         uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
         ran, beyond, paths, modules = (tuple(message[name]) for name in ("ran", "beyond", "paths", "modules"))
-        names, registered = frozenset(message["names"]), frozenset(message["registered"])
-        return cls(ran, frozenset(message["opened"]), beyond, digests, uncounted, paths, modules, names, registered)
+        opened, names, loaded, registered = (
+            frozenset(message[name]) for name in ("opened", "names", "loaded", "registered")
+        )
+        return cls(ran, opened, beyond, digests, uncounted, paths, modules, names, loaded, registered)
 
 
 @dataclass
@@ -167,7 +175,10 @@ class Tree:
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
-        found += [f"a part of a module is called {name}, which packages ask for" for name in sorted(self.seen.registered - LISTED)]
+        found += [
+            f"a part of a module is called {name}, which packages ask for"
+            for name in sorted(self.seen.registered - LISTED)
+        ]
         found += between(self.uses)
         for uses in self.uses:
             source = uses.source
@@ -307,16 +318,20 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
             return f"{name}, which can be imported, is not in {words}"
     if len({"PYTEST_DONT_REWRITE" in side.source(name).documentation for side in (base, head)}) > 1:
         return f"{name} tells pytest whether to rewrite its assertions on one side alone"
+    line = head.source(name).line_of_difference(base.source(name), keeps_locals)
+    if line is not None:
+        return f"{name}:{line} differs"
+    # Each import that fails, perhaps of every step, reads it and runs it anew, at the cost of its text.
+    if not all(name in side.seen.loaded for side in (base, head)):
+        return f"{name} may be imported again and again, and differs"
     # The compiler knows a function's past by the bytes of its file, and of a copy as of the other.
     copies = (
         other
         for side in (base, head) for other in sorted(side.reach - {name})
         if keeps_locals and side.source(other).content == side.source(name).content
     )  # fmt: skip
-    if copy := next(copies, None):
-        return f"{name} is the same file as {copy} on one side alone"
-    line = head.source(name).line_of_difference(base.source(name), keeps_locals)
-    return None if line is None else f"{name}:{line} differs"
+    copy = next(copies, None)
+    return copy and f"{name} is the same file as {copy} on one side alone"
 
 
 def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
@@ -328,7 +343,8 @@ def _makes_a_package(name: str, base: Tree, head: Tree) -> bool:
     ]
     asked = (meant for side in (base, head) for module in side.reach for meant in side.source(module).imports)
     parts = {part for meant in asked for part in meant}.union(*(side.words for side in (base, head)))
-    named = any(folder.lower() in text.lower() for folder in alone for text in parts)
+    names = "|".join(map(re.escape, alone))
+    named = any(re.search(rf"(?i)(?<![\w-])({names})(?![\w-])", text) for text in parts if alone)
     return named or (bool(alone) and "*" in parts)
 
 

@@ -77,6 +77,11 @@ MAY_BE_BASES = re.compile(
 ONLY_A_NAME = re.compile(r"(type\([\w.]+\)|[\w.]+\.__class__)(\.__(module|name|qualname)__| is (not )?[\w.]+)")
 """What may be done with `type` and `x.__class__`, which might make classes of any names; `==` may be an object's."""
 
+WALKS = frozenset({
+    "all", "any", "dict", "enumerate", "filter", "iter", "len", "list", "map", "max", "min", "sorted", "sum", "tuple",
+    "zip",
+})  # fmt: skip
+"""Functions of Python's own that go through what they are given."""
 BY_ADDRESSES = "an order by addresses"
 """A set of objects, and their numbers, are ordered by where they lie: a longer documentation moves them."""
 
@@ -202,8 +207,8 @@ class Uses:
                 yield node, "an exception that is caught", False
             case ast.Subscript() if self._is_evaluated(node):
                 yield node, "a type that may run text", False
-            case ast.SetComp() | ast.Set() | ast.BinOp():
-                yield from self._of_set_display(node)
+            case ast.SetComp() | ast.Set() if not (_is_constant(node) or self._is_looked_in(node)):
+                yield node, BY_ADDRESSES, True
 
     def _of_pattern(self, node: ast.MatchClass) -> Iterator[Told]:
         if node.patterns and not (_named(node.cls) in BASES and _named(node.cls) not in self.source.bound):
@@ -278,16 +283,11 @@ class Uses:
                 yield node, "a class that may make others", False
         elif name not in BUILTINS | EXCEPTIONS or (name in ("getattr", "setattr", "delattr") and not is_called):
             yield node, name, name == "dir"
-        elif name in ("hash", "id") or (name in ("frozenset", "set") and not self._is_set_known(node)):
-            yield node, BY_ADDRESSES, True
-
-    def _of_set_display(self, node: ast.Set | ast.SetComp | ast.BinOp) -> Iterator[Told]:
-        match node:
-            case ast.BinOp(left, ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.Sub(), right):
-                is_told = any(_last(getattr(side, "func", side)) in ("items", "keys") for side in (left, right))
-            case _:
-                is_told = not isinstance(node, ast.BinOp) and not (_is_constant(node) or self._is_looked_in(node))
-        if is_told:
+        elif (
+            name in ("hash", "id")
+            or (name in ("repr", "str") and getattr(self.source.around(node), "arg", "") == "key")
+            or (name in ("frozenset", "set") and not self._is_set_known(node))
+        ):
             yield node, BY_ADDRESSES, True
 
     def _is_set_known(self, kind: ast.AST) -> bool:
@@ -365,6 +365,25 @@ class Uses:
                 yield node, "getattr by an unknown name", False
             case ast.Name("setattr" | "delattr"), asked:
                 yield from self._of_set(node, asked)
+            case ast.Attribute(attr="items" | "keys"), [] if not self._is_walked(node):
+                yield node, BY_ADDRESSES, True
+            case ast.Attribute(attr="add_module" | "register_buffer" | "register_module" | "register_parameter"), asked:
+                named = [*asked[:1], *(word.value for word in node.keywords if word.arg in ("name", None))]
+                if not all(map(_names_a_part, named)):
+                    yield node, "a part by an unknown name", True
+
+    def _is_walked(self, view: ast.Call) -> bool:
+        """Whether what a dictionary has is gone through, or looked in, where it is asked for: others combine it."""
+        match self.source.around(view):
+            case ast.For(iter=walked) | ast.comprehension(iter=walked) | ast.Starred(walked):
+                return walked is view
+            case ast.Compare(_, [ast.In() | ast.NotIn()], [_]):
+                return True
+            case ast.Call(ast.Name(name) as func, args):
+                return view in args and name in WALKS and self.source.is_of_python(func, name)
+            case ast.Call(ast.Attribute(attr=name), args):
+                return view in args and name in ("extend", "join", "update")
+        return False
 
     def _of_set(self, node: ast.Call, asked: list[ast.expr]) -> Iterator[Told]:
         match asked:
@@ -609,6 +628,16 @@ def _reads_nothing(method: ast.FunctionDef) -> bool:
 def _is_constant(node: ast.AST) -> bool:
     """Whether it is a constant, or a collection of constants, whose hashes both sides have alike."""
     return all(isinstance(part, ast.Constant) for part in getattr(node, "elts", [node]))
+
+
+def _names_a_part(name: ast.AST) -> bool:
+    """Whether an expression gives a name that the language has not."""
+    match name:
+        case ast.Constant(value=str(text)):
+            return "__" not in text
+        case ast.JoinedStr(values=[ast.Constant(value=str(begin)), *_]):
+            return begin[0].isalpha()
+    return False
 
 
 def _is_dunder(name: str) -> bool:

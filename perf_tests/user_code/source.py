@@ -240,9 +240,14 @@ class _Normal(ast.NodeTransformer):
 
     def __init__(self, keeps_locals: bool) -> None:
         self._keeps_locals = keeps_locals
+        self._is_in_function = False
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
+        around, is_in_function = self._is_in_function, isinstance(node, Function)
+        is_in_function |= around and not isinstance(node, ast.ClassDef)
+        self._is_in_function = is_in_function
         super().generic_visit(node)
+        self._is_in_function = around
         if isinstance(node, ast.ClassDef) and (said := ast.get_docstring(node, clean=False)):
             signed = said if "--\n\n" in said else None  # the signature of a class without __init__
             slots = any(
@@ -254,19 +259,22 @@ class _Normal(ast.NodeTransformer):
             block = getattr(node, name, None)
             if not isinstance(block, list):
                 continue
-            # A string, or another constant, that stands alone is documentation: the compiler drops it, as `pass`.
-            kept = [
-                each
-                for each in block
-                if not isinstance(each, ast.Pass)
-                and not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-            ]
+            # A constant that stands alone does as much as `pass`, which a function takes a step over each time.
+            kept = [ast.Pass() if _is_constant(each) else each for each in block]
+            if isinstance(node, Function) and name == "body" and _is_constant(block[0]):
+                kept = kept[1:]  # its documentation
+            elif not is_in_function:
+                kept = [each for each in kept if not isinstance(each, ast.Pass)]
             if block and not kept and not isinstance(node, ast.Module) and name == "body":
                 kept = [ast.Pass(lineno=block[0].lineno, col_offset=0)]
             setattr(node, name, kept)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not self._keeps_locals:
             _name_locals(node)
         return node
+
+
+def _is_constant(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _name_locals(function: Function) -> None:

@@ -200,7 +200,11 @@ MAY_READ_SOURCE = (
     "import warnings\nwarnings.warn('a', stacklevel=2)", "import warnings\nwarnings.warn(x)",
     "import warnings\nwarnings.warn('a'); warnings.warn('a')", "import warnings\nmap(warnings.warn, x)",
     "[*{f, g}]", "{f(a) for a in b}", "set(x)", "frozenset(x)", "x = set()\nx.add(f)", "sorted(x, key=id)", "hash(f)",
-    "f.keys() - g.keys()", "f.items() | {}", "sorted(map(hash, x))", "y = set", "h(default_factory=set)",
+    "f.keys() - g.keys()", "f.items() | {}", "a = f.keys()", "a |= f.keys()", "use(f.keys())", "sorted(x, key=repr)", "max(x, key=str)",
+    "from operator import xor\nxor(f, g)", "def list(x): return x\nlist(f.items())",
+    "self.add_module(name, part)", "self.register_buffer(name=f'{a}b', tensor=part)",
+    "m.register_module('__a__', part)",
+    "self.add_module(**given)", "sorted(map(hash, x))", "y = set", "h(default_factory=set)",
     "from weakref import WeakSet\nWeakSet(x)", "a in {f} == {g}", "{f} in a", "seen = set()\nx in seen",
     "def h():\n    seen = set()\n    seen.add(f)\n    return [*seen]",
 )  # fmt: skip
@@ -253,7 +257,9 @@ FOLLOWED = (
     "from tools import *\nimport math\nmath.pi",
     "x in {f, g}", "def h():\n    seen = {f for f in g}\n    seen.add(f)\n    return x in seen",
     "x not in frozenset(y)", "{'a', 1}", "frozenset({'a', 'b'})", "def f(x: set[int]) -> set: pass",
-    "isinstance(x, set)", "x: set[int] = y", "f.keys()", "set(('a', 'b'))", "def f(id): return id",
+    "isinstance(x, set)", "x: set[int] = y", "'a' in f.keys()", "set(('a', 'b'))",
+    "for k, v in f.items(): x[k] = v", "[k for k in f.keys()]", "x.update(f.items())", "[*f.keys()]", "dict(f.items())",
+    "self.keys(x)", "self.add_module(f'block{i}', part)", "self.register_buffer('_mask', part)", "def f(id): return id",
     "class A:\n    def __init__(self): super().__init__()\nclass B(A):\n    def __init__(self): A.__init__(self)",
 )  # fmt: skip
 """Code near to these that does neither."""

@@ -139,6 +139,16 @@ def test_a_change_of_the_suite_is_not_judged(project: Path, files: dict[str, str
     assert said in " ".join(run.notes)
 
 
+def test_a_gate_started_in_a_folder_of_head_alone_shows_nothing_to_be_the_same(project: Path) -> None:
+    def also_new(*_: object) -> Any:
+        return find_commit(write(project, {"experiments/notes.md": "new"}), "main")
+
+    here = Repository(project, folder=project / "experiments")
+    _, result = gated(project, {}, {}, measures_same=False, base_of=also_new, repository=here, **ONE_PAIR)
+    why = "base has no experiments, where this was started, so that its paths mean other files there"
+    assert {row.why_measured for row in result.cases} == {why}
+
+
 def test_a_submodule_that_moved_is_in_neither_tree_and_not_the_same(project: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", {"a": ""})
     commit(other)

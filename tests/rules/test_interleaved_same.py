@@ -43,10 +43,14 @@ def two(tmp_path: Path, base: Files, head: Files) -> str | None:
         # Bytes that are equal may read their own documentation.
         ({"layers.py": "attend = float\nattend.__doc__\n"},
          {"layers.py": "attend = float\nattend.__doc__\n", "README.md": "new"}),
+        ({"layers.py": "import dataclasses\nattend = float\n"},
+         {"layers.py": "import dataclasses\nattend = float\n", "tests/data/new.json": "1", "layers.pyi": "1",
+          ".pre-commit-config.yaml": "1"}),
         ({"tools/run.sh": "1", ".benchmarks/accepted.toml": "1", ".benchmarks/Linux/0001.json": "1"},
          {"tools/run.sh": "1", "LICENSE.md": "new"}),
     ],
-    ids=["nothing", "documents", "tests and a module", "comments", "layout", "its data", "its own words", "records"],
+    ids=["nothing", "documents", "tests and a module", "comments", "layout", "its data", "its own words", "of checkers",
+         "records"],
 )  # fmt: skip
 def test_a_change_that_reaches_nothing_of_the_program_leaves_it_the_same(
     base: Files, head: Files, tmp_path: Path
@@ -104,6 +108,12 @@ PARTS = (
 CHILDREN = PARTS.replace(
     "nn.Module().add_module('__deep' + 'copy__', part)", "nn.ModuleDict({'__deep' + 'copy__': part})"
 )
+OPTIONAL = (
+    "import parts\n\n\ndef attend(x):\n    try:\n        from parts.fast import attend\n"
+    "    except ImportError:\n        return x\n    return attend(x)\n"
+)
+FAILS = {"layers.py": OPTIONAL, "parts/__init__.py": "", "parts/fast.py": "'One.'\nraise ImportError('no GPU')\n"}
+LATER = {**FAILS, "layers.py": OPTIONAL.replace("try", "if x > 9").replace("except ImportError", "else")}
 COPY = {"layers.py": COMPILED, "other.py": COMPILED, "program.py": f"import other\n{PROGRAM}"}
 TWICE = "import warnings\nattend = float\ndef late(x):\n    warnings.simplefilter('default')\n    x(); x()\n"
 EINOPS = {"layers.py": "import einops\nattend = lambda x: x if x < 9 else einops.t.read(x)\n", "einops.py": "t = 1\n"}
@@ -212,6 +222,10 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
          "parts/sub/kernel.py:1 differs"),
         (EINOPS, {**EINOPS, "README.md": "new"}, "einops.py has the name of a package"),
         ({**PLUGIN, "deep.py": "1"}, {**PLUGIN, "deep.py": "2"}, "entry_points.txt says what to import"),
+        (FAILS, {**FAILS, "parts/fast.py": FAILS["parts/fast.py"].replace("One", "One and more")},
+         "parts/fast.py may be imported again and again, and differs"),
+        (LATER, {**LATER, "parts/fast.py": f"# more\n{LATER['parts/fast.py']}"},
+         "parts/fast.py may be imported again and again, and differs"),
         ({"layers.py": PARTS}, {"layers.py": PARTS, "a.txt": "new"}, "a part of a module is called __deepcopy__"),
         ({"layers.py": CHILDREN}, {"layers.py": CHILDREN, "a.txt": "new"}, "a part of a module is called __deepcopy__"),
         ({"layers.py": COPY["layers.py"], **COPY}, {**COPY, "other.py": f"{COMPILED}# new\n"},
@@ -244,6 +258,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "a name that is no text", "assertions that pytest does not rewrite", "a class of another file",
         "a star that imports a module of a module", "a file of a package's name",
         "a module that an entry point names",
+        "an import that fails at each step", "an import that was not seen",
         "a module's part of a computed name",
         "an item of a computed name", "a file twice", "warnings on one line", "order of a set of classes",
         "a module in a folder that is named",

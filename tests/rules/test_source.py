@@ -57,7 +57,7 @@ def line(old: str, new: str, keeps_locals: bool = False, before: str = BEFORE) -
         ("    # more\n", "\n\n"), ('    """Grow."""\n', ""), ('    """Its size."""\n', ""), ('"""A layer."""', "pass"),
         ("x * by", "(x\n        * by)"), ('open("a")', "open('a')"), ("by: int = 2", "by: int = 0x2"),
         ("import math\nimport torch\n", "import torch\nimport math\n"), ("Tensor, nn", "nn, Tensor"),
-        ("    size: int = 4\n", "    size: int = (4)\n"),
+        ("    size: int = 4\n", "    size: int = (4)\n"), ("WIDTH = 3", "WIDTH = 3\n'all'"),
     ],
 )  # fmt: skip
 def test_comments_documentation_and_layout_change_nothing(old: str, new: str) -> None:
@@ -82,6 +82,8 @@ def test_a_renamed_local_changes_nothing_but_for_the_compiler(name: str) -> None
         ("import math\n", "import math\nimport model\n"), ('open("a")', 'open("b")'),
         ("    rest = total - WIDTH\n", "    global rest\n    rest = total - WIDTH\n"),
         ("    for step", "    WIDTH = 5\n    for step"),
+        ("        rest += step\n", "        rest += step\n        'a step'\n"),
+        ("        rest += step\n", "        pass\n"),
         ("total = x * by", "total: Tensor = x * by"), ("if far:", "if far and locals():"),
         ("import math\nimport torch\n", "import torch\nfrom math import *\n"),
         ("    return total + rest\n", "    return total + rest\n\n\ndef unused():\n    return 1\n"),

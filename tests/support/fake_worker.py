@@ -81,7 +81,8 @@ def digests_of(order: list[str]) -> dict[str, Any]:
         for case in order
     }
     opened = BEHAVIOUR.get("opened", [])
-    return {"digests": found, "ran": [], "opened": opened, "beyond": [], "paths": ["."], "modules": [], "names": []}
+    nothing = dict.fromkeys(("ran", "beyond", "loaded", "modules", "names", "registered"), ())
+    return {**nothing, "digests": found, "opened": opened, "paths": ["."]}
 
 
 def strike(case: str, fault: str | None) -> None:

@@ -64,7 +64,9 @@ def names_of_packages() -> frozenset[str]:
 
 def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
     """The same of the suite's own model, one of whose files head has otherwise, without importing it."""
-    seen = Seen(LOADED, frozenset(), (), {}, {}, modules=("model",), names=names_of_packages())
+    seen = Seen(
+        LOADED, frozenset(), (), {}, {}, modules=("model",), names=names_of_packages(), loaded=frozenset(LOADED)
+    )
     base, head = tmp_path / "base", tmp_path / "head"
     if not base.is_dir():
         write(base, MODEL)
