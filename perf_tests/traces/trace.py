@@ -536,7 +536,25 @@ class _Database:
         yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}").fetchall()
 
     def events(self) -> Iterator[Json]:
-        yield from self._ranges()
+        """What the export has of ranges, calls, kernels, copies and fills, as Kineto writes it.
+
+        Ranges are those of the suite's domain and of autograd; without the suite's domain, all of them.
+        """
+        rows = [
+            (start, end, kind, text if text and isinstance(text, str) else self._text(text_id), thread, domain)
+            for start, end, kind, text, text_id, thread, domain in self.rows(
+                RANGES, "start", "end", "eventType", "text", "textId", "globalTid", "domainId"
+            )
+        ]
+        ours = {domain for _, _, kind, text, _, domain in rows if kind == _DOMAIN_CREATED and text == DOMAIN}
+        for start, end, kind, text, thread, domain in rows:
+            if end is None or kind not in (_PUSH_POP, None):
+                continue
+            if autograd := _AUTOGRAD_RANGE.match(text):
+                number = {"Sequence number": int(autograd["number"])}
+                yield _event("cpu_op", autograd["name"], start, end, thread, **number)
+            elif not ours or domain in ours:
+                yield _event("user_annotation", text, start, end, thread)
         for name_id, times, thread, key in self._activities(CALLS, "globalTid", "nameId"):
             yield _event("cuda_runtime", self._text(name_id[0]), *times, thread, correlation=key)
         for names, times, _, key in self._activities(KERNELS, "globalPid", "demangledName", "shortName", "name"):
@@ -555,25 +573,6 @@ class _Database:
         for start, end, of, correlation, *values in self.rows(table, "start", "end", owner, "correlationId", *columns):
             process = of // _THREADS_OF_A_PROCESS if knows and isinstance(of, int) else 0
             yield values, (start, end), of, (process, correlation)
-
-    def _ranges(self) -> Iterator[Json]:
-        """Ranges of the suite's domain and of autograd; without the suite's domain, all ranges."""
-        rows = [
-            (start, end, kind, text if text and isinstance(text, str) else self._text(text_id), thread, domain)
-            for start, end, kind, text, text_id, thread, domain in self.rows(
-                RANGES, "start", "end", "eventType", "text", "textId", "globalTid", "domainId"
-            )
-        ]
-        ours = {domain for _, _, kind, text, _, domain in rows if kind == _DOMAIN_CREATED and text == DOMAIN}
-        for start, end, kind, text, thread, domain in rows:
-            if end is None or kind not in (_PUSH_POP, None):
-                continue
-            autograd = _AUTOGRAD_RANGE.match(text)
-            if autograd is not None:
-                number = {"Sequence number": int(autograd["number"])}
-                yield _event("cpu_op", autograd["name"], start, end, thread, **number)
-            elif not ours or domain in ours:
-                yield _event("user_annotation", text, start, end, thread)
 
     def _text(self, value: object) -> str:
         """Names are ids into the table of strings; older exports hold the text itself."""
