@@ -30,6 +30,7 @@ from perf_tests.audit.rows import ALONE, KERNELS, MEAN, MEMORY, MODEL, STD, Row,
 from perf_tests.hardware.datasheets import Gpu, gpu_named
 from perf_tests.hardware.limits import SIZES, AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
+from perf_tests.records.format import printable
 from perf_tests.records.record import how_many
 from perf_tests.records.store import ENDINGS, announced
 
@@ -77,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fitted(sentence: str) -> str:
-    """Wrap a sentence at a terminal's width; a program that reads gets it as it is."""
+    """Wrap a sentence at a terminal's width; a program that reads gets one line."""
+    sentence = printable(sentence)  # the labels are a stranger's
     if not sys.stdout.isatty():
         return sentence
     return fill(sentence, shutil.get_terminal_size().columns, subsequent_indent="    ", break_long_words=False)

@@ -42,8 +42,10 @@ def test_findings_are_shown_in_groups_the_worst_first_in_bounded_room_and_unread
     assert "not judged: 2: mean_ms is not a number (first line 6: 'fast')" in shown
     assert verb("audit", tmp_path / "table.csv", "--all")[1].count("Most likely") == 4
     monkeypatch.setattr("perf_tests.audit.tables.MOST_GROUPS", 5)
-    code, shown, _ = verb("audit", written(tmp_path, [TOO_FAST | {"source": str(number)} for number in range(30)]))
+    sources = (f"\x1b[2J{number}" for number in range(30))
+    code, shown, _ = verb("audit", written(tmp_path, [TOO_FAST | {"source": source} for source in sources]))
     assert (code, shown.count("Most likely"), "The worst of 25 like it" in shown) == (1, 6, True)
+    assert all(map(str.isprintable, shown.splitlines()))
 
 
 def test_what_would_fill_the_memory_is_torn_or_never_ends_is_refused(
