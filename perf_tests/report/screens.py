@@ -20,7 +20,7 @@ from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, printable, shown, table
 from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
 from perf_tests.records.store import ENDINGS, read_record
-from perf_tests.report.tables import Fit, attention_fits, for_this_machine, part_name, with_marks
+from perf_tests.report.tables import WAYS, Fit, attention_fits, for_this_machine, part_name, with_marks
 from perf_tests.traces.kernels import KERNEL_VALUES, STEADY, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
@@ -186,7 +186,8 @@ def detail_lines(values: Json) -> list[str]:
         for name, what in GAPS.items()
         if (gap := values.get(name))
     ]
-    for name, direction in (values["attention"] or {}).items():
+    for name in WAYS:
+        direction = (values["attention"] or {}).get(name)
         if direction is None:
             continue
         lines += ["", f"one of {direction['layers']} attention layers, {name}"]
