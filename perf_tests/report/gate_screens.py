@@ -75,7 +75,7 @@ def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rul
 
 def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
-    lines = failure_sentences(result, header, rules)
+    lines = failure_sentences(result, header)
     lines += table(*verdict_table(result, header)) if result.cases else []
     lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
     lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
@@ -170,10 +170,10 @@ def _interval(effect: Effect | Shift) -> str:
 
 def finding_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
     """What is to be said beside the table, failures first."""
-    return failure_sentences(result, header, rules) + _other_sentences(result, header, rules)
+    return failure_sentences(result, header) + _other_sentences(result, header, rules)
 
 
-def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+def failure_sentences(result: Result, header: Json) -> list[str]:
     """One for the suite if it slowed down, for each case that is slower or lost, and for each whose counters rose."""
     sentences = []
     if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:
