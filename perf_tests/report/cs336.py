@@ -262,7 +262,7 @@ def short_page(sources: Sources) -> str:
     records = grouped((line.split(": ", 1) for line in reversed(sources.machines)), itemgetter(1))
     machines = "\n".join(
         fill(
-            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120,
+            f"* {in_markdown(name)}: {', '.join(f'`{file}`' for file, _ in of)}", 120,
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
         )
         for name, of in records.items()

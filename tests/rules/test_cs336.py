@@ -203,6 +203,13 @@ def test_the_short_page_has_our_row_for_each_brief_question_and_the_range_of_oth
     assert short_page(Sources(root, Counted())).count("| figure |") < answered
 
 
+def test_text_of_a_record_is_no_markup_on_either_page(root: Path) -> None:
+    sources = with_record(root, record([timed(**CELL)], brand_raw="<b>\x1b[2J"))
+    for page in (short_page(sources), cs336.markdown_page(sources)):
+        assert (r"\<b\>" in page, "<b>" in page) == (True, False)
+        assert all(map(str.isprintable, page.splitlines()))
+
+
 def test_a_peak_that_was_not_measured_has_its_outcome(root: Path) -> None:
     measured = remembered(size="small", context_length=512)
     lost = {**untimed(measured["id"], "would_not_fit", size="small", context_length=512), "pass": "memory"}
