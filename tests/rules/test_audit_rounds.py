@@ -133,7 +133,7 @@ def noise(draw: random.Random, rounds: int, deviation: float = 0.02) -> list[flo
     return [draw.gauss(1.0, deviation) for _ in range(rounds)]
 
 
-@given(st.lists(st.integers(0, 9), max_size=200))
+@given(st.lists(st.integers(0, 9), min_size=60, max_size=90))
 def test_a_trend_counts_rises_less_falls_of_all_pairs(values: list[int]) -> None:
     signs = ((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
     assert ours.rises_less_falls(values) == sum(signs)
