@@ -545,7 +545,7 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[s
             places[MODEL] |= {"d_model", "d_ff", "n_layers"}
         return {name: [one for one in kind.needed.split() if one not in places[name]] for name, kind in KINDS.items()}
 
-    twice = sorted({column for column in header if column and header.count(column) > 1})
+    twice = sorted(column for column, count in Counter(header).items() if column and count > 1)
     if twice:
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
     narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
