@@ -474,8 +474,7 @@ def phases_in(header: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
     for phase in dict.fromkeys(part[0] for part in parts if part):
         named = zip(header, parts, strict=True)
         alone = [(part[1] if part[0] == phase else "") if part else name for name, part in named]
-        timed = [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]
-        if timed:
+        if timed := [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]:
             yield phase, header[timed[0]], [*alone, "phase"]
 
 
@@ -545,8 +544,7 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[s
             places[MODEL] |= {"d_model", "d_ff", "n_layers"}
         return {name: [one for one in kind.needed.split() if one not in places[name]] for name, kind in KINDS.items()}
 
-    twice = sorted(column for column, count in Counter(header).items() if column and count > 1)
-    if twice:
+    if twice := sorted(column for column, count in Counter(header).items() if column and count > 1):
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
     narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
     wide = [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]

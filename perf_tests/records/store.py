@@ -76,8 +76,7 @@ def read_record(path: Path) -> StoredRecord:
         raise ValueError(f"{path} cannot be read: it is not JSON, as records are ({error}){others}.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
-    reason = recorded.why_not_a_record(data)
-    if reason:
+    if reason := recorded.why_not_a_record(data):
         raise ValueError(f"{path} cannot be used: {reason}.")
     return StoredRecord(path, data)
 
@@ -404,8 +403,7 @@ def _compared(case_id: str, before: Json | None, now: Json | None) -> ComparedCa
         return row(Status.NEW, explanation=is_now)
     if before_seconds is None:
         return row(Status.NEVER, explanation=is_now) if is_now else row(Status.MEASURED_NOW, explanation=was)
-    difference = identity_difference(before, now)
-    if difference:
+    if difference := identity_difference(before, now):
         return row(Status.INCOMPARABLE, before_seconds=before_seconds if is_now else None, explanation=difference)
     if times_now is None or times_before is None:
         return row(Status.NO_LONGER, explanation=is_now)
@@ -458,8 +456,7 @@ def latest_baseline(
     sharing = [record for record in ours if not selection or selection.keys() & recorded.ids_of(record.data)]
     comparable = {record.path: len(comparable_ids(record.data, selection)) for record in sharing}
     for fewest in (len(selection), 1, 0):
-        enough = [record for record in sharing if comparable[record.path] >= fewest]
-        if enough:
+        if enough := [record for record in sharing if comparable[record.path] >= fewest]:
             return next((record for record in enough if not is_disturbed(record.data)), enough[0])
     return None
 
@@ -500,8 +497,7 @@ def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRe
         record = read_record(found[0])
     except ValueError as error:
         raise BaselineError(f"The baseline {error}") from error
-    differences = machine_differences(machine_info, record.data["machine_info"])
-    if differences:
+    if differences := machine_differences(machine_info, record.data["machine_info"]):
         raise BaselineError(
             f"The baseline {record.name} was recorded on another machine, build or setting "
             f"({'; '.join(differences)}); times of the two cannot be compared. Record a baseline here first."

@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         before, now = map(read_record, announced((arguments.before, arguments.now)))
     if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
         raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
-    differences = machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B"))
-    if differences:
+    if differences := machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B")):
         words = "; ".join(differences)
         raise RefusalError(f"{before.name} (A) and {now.name} (B) differ in machine, build or settings: {words}.")
     rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))

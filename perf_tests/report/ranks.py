@@ -64,8 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise RefusalError(f"{record.path} cannot be used: {case_name(row['fullname'])} is damaged: {wrong}.")
     first, *others = records
     for other in others:
-        differences = recorded.machine_differences(first.data["machine_info"], other.data["machine_info"])
-        if differences:
+        if differences := recorded.machine_differences(first.data["machine_info"], other.data["machine_info"]):
             said = f"{first.name} and {other.name} differ in machine, build or settings"
             raise RefusalError(f"{said}, so no efficiency relates them: {'; '.join(differences)}.")
     rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))

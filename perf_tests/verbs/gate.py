@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         kept = sorted(machines, key=itemgetter(0))[-1][1] if machines else set.union(*sides)
         base, head = ([record for record in side if record.path in kept] for side in found)
         others = [record.name for record in chain(*found) if record.path not in kept]
-        reason = why_incomparable(base, head)
-        if reason:
+        if reason := why_incomparable(base, head):
             raise ValueError(reason)
         base_name = code_of(base[0].data)[:12]
         accepted = [entry for entry in read_accepted(arguments.storage / FILE_NAME) if entry.is_of(base_name)]
