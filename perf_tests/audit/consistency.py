@@ -106,11 +106,6 @@ class Table:
                 groups.append(flat)
         return groups
 
-    @cached_property
-    def launch_bound_places(self) -> set[str]:
-        """Places of the timings in these groups."""
-        return {timing.place for group in self.launch_bound_groups for timing in group}
-
 
 WIDTH, LENGTH = attrgetter("work.config.d_model"), attrgetter("work.sequence_length")
 _CONFIGURATION = attrgetter("series", "gpu", "work", "precision_label", "implementation")
@@ -233,6 +228,7 @@ _INSIDE = {
 def backward_over_forward(table: Table) -> Iterator[Finding]:
     """Check that a backward pass takes twice the time where arithmetic bounds it: it does twice as much."""
     low, high = MODEL_BACKWARD_OVER_FORWARD
+    launched = {timing.place for group in table.launch_bound_groups for timing in group}
     for phases in table.configurations:
         forwards, backwards = phases.get("forward"), phases.get("backward", phases.get("forward_backward"))
         if not forwards or not backwards:
@@ -246,7 +242,7 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
         least, most = (bound - of_forward for bound in _ratio_between(backward, forward))
         shown = f"backward / forward {ratio:.2f}"
         # Near enough to its peak, and no launches limit its widths.
-        is_compute_bound = 0.3 < _share_of_fp32_peak(forward) <= 1 and forward.place not in table.launch_bound_places
+        is_compute_bound = 0.3 < _share_of_fp32_peak(forward) <= 1 and forward.place not in launched
         if ratio > PAGING_BACKWARD_OVER_FORWARD and isinstance(forward.work, ModelWork):
             why = f"{_milliseconds([backward])} after a forward pass of {_milliseconds([forward])}"
             cause = "paging to host memory, or code generated inside the timed rounds"
