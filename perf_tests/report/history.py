@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perf_tests.history import series
-from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
+from perf_tests.history.commits import Machine, machines_of, moment, read_line, read_log
 from perf_tests.history.relative import read_run, relative_lines, relative_of
 from perf_tests.history.series import CounterChange, Era, OpenItem, Point, Series, Step, new_slowdowns, still_open
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
@@ -284,7 +284,8 @@ def otava(era: Era) -> str:
     """A row for each launch that timed a case, a column for each case: the median in seconds.
 
     Otava refuses an empty cell, so a case that a launch did not time has its time of the launch before, or of the first
-    one that timed it: what Otava itself does with values that are missing.
+    one that timed it: what Otava itself does with values that are missing. Of two identities of a case, which no series
+    joins, it has that of the newest code.
     Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
     `direction: -1`.
     """
@@ -292,17 +293,26 @@ def otava(era: Era) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["time", "commit", "record", *(texts.no_formula(_name(case)) for case in cases)])
-    found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
-    last: dict[str, Figure] = {}
-    for _, launch in reversed(found):
-        last |= launch.figures  # the first of each case in the end
-    for code, launch in found:
-        last |= launch.figures
+    newest, last = era.by_case, dict[str, float]()
+    known = [
+        (
+            code,
+            launch,
+            {case: one.seconds for case, one in launch.figures.items() if one.identity == newest[case].identity},
+        )
+        for code in era.codes
+        for launch in code.launches
+    ]
+    found = [of for of in known if of[2]]
+    for _, _, seconds in reversed(found):
+        last |= seconds  # the first of each case in the end
+    for code, launch, seconds in found:
+        last |= seconds
         # Where its record names no date that is one, its commit's, else that of 1970.
         written = moment(launch.written) or moment(code.date) or 0.0
         labels = (texts.no_formula(printable(name)) for name in (code.name, launch.name))
         date = datetime.fromtimestamp(written, UTC).isoformat()
-        rows.writerow([date, *labels, *(last[case].seconds for case in cases)])
+        rows.writerow([date, *labels, *(last[case] for case in cases)])
     return text.getvalue()
 
 

@@ -53,6 +53,9 @@ def test_otavas_file_has_no_empty_cell_which_otava_refuses() -> None:
     (era,) = history(records)
     rows = list(csv.DictReader(io.StringIO(otava(era))))
     assert [row["backward tiny-ctx8-fp32-naive"] for row in rows] == ["3.0", "3.0", "3.0", "5.0"]
+    (era,) = history([launch(1, 1.0), launch(2, 9.0, batch_size=64), launch(3, 8.0, batch_size=64)])
+    times = [row["forward tiny-ctx8-fp32-naive"] for row in csv.DictReader(io.StringIO(otava(era)))]
+    assert times == ["9.0", "8.0"], "two identities are never joined"
 
 
 @pytest.mark.parametrize("export", EXPORTS)
