@@ -322,10 +322,15 @@ def _name(case: str) -> str:
 
 
 def github_action_benchmark(era: Era) -> str:
-    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range."""
-    newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
-    rows = []
-    for one, point in newest:
+    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range.
+
+    Each name once: of two identities of a case, that of the newest code.
+    """
+    by_case, rows = era.by_case, []
+    for one in era.series:
+        point = one.points[-1]
+        if point.code is not era.codes[-1] or by_case[one.case] is not one:
+            continue
         row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
         if point.interval is not None:
             row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
