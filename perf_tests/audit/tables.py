@@ -8,7 +8,6 @@ perf-tests audit TIMES.csv --gpu H100 --all
 """
 
 import argparse
-import json
 import re
 import shutil
 import sys
@@ -31,7 +30,7 @@ from perf_tests.hardware.datasheets import Gpu, gpu_named
 from perf_tests.hardware.limits import SIZES, AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
 from perf_tests.records.format import printable
-from perf_tests.records.record import how_many
+from perf_tests.records.record import how_many, strict_json
 from perf_tests.records.store import ENDINGS, announced
 
 SHOWN_GROUPS = 40
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.json:  # line by line: a part's findings are let go before the next part is read
                     not_judged += part.not_judged
                     for finding in part.findings:
-                        print(f"{before}{json.dumps(asdict(finding))}")
+                        print(f"{before}{strict_json(asdict(finding), indent=None)}")
                         before = ","
                 elif arguments.all:
                     for finding in part.findings:
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rest = {"kind": tally.kind, "figures": tally.counts.total(), "counts": dict(tally.counts)}
         rest["not_judged"] = [asdict(one) for one in not_judged]
-        print(f"{before.removesuffix(',')}],{json.dumps(rest, indent=1).removeprefix('{')}")
+        print(f"{before.removesuffix(',')}],{strict_json(rest).removeprefix('{')}")
     else:
         print("\n".join(map(_fitted, [*([] if arguments.all else tally.shown_groups()), *tally.lines()])))
     return FINDINGS if any(verdict in labelled.ACCUSING for verdict, _, _ in tally.groups) else FINE

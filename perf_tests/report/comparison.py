@@ -7,7 +7,6 @@ Also the screen of a run beside its baseline: lost cases first, then the largest
 """
 
 import argparse
-import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, has_colours, printable, table
-from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
+from perf_tests.records.record import how_many, is_shard, machine_differences, run_of, strict_json
 from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record
 
 NARROWEST, WIDEST = 80, 200
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RefusalError(f"{before.name} (A) and {now.name} (B) differ in machine, build or settings: {words}.")
     rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
     if arguments.json:
-        print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
+        print(strict_json([{**asdict(row), "is_failure": row.is_failure} for row in rows]))
     else:
         print("\n".join(map(painted, comparison_lines(rows, width()))))
     return FINDINGS if any(row.is_failure for row in rows) else FINE

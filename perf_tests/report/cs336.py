@@ -9,7 +9,6 @@ of five public write-ups stand beside each other.
 """
 
 import argparse
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
-from perf_tests.records.record import Json, grouped, without_path
+from perf_tests.records.record import Json, grouped, strict_json, without_path
 from perf_tests.records.store import check_folder, print_left_out, write_named
 from perf_tests.report.cs336_ours import HERE, OURS, counted_figures
 from perf_tests.report.cs336_sources import ROOT, SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
@@ -54,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         sources = Sources(root, counted_figures(), takes_ignored=output is not None)
         if arguments.json:
-            text = json.dumps(as_data(sources), indent=1) + "\n"
+            text = strict_json(as_data(sources)) + "\n"
         else:
             text = (markdown_page if arguments.all else short_page)(sources)
     except (OSError, ValueError, IndexError, KeyError) as error:

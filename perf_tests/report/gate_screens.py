@@ -28,7 +28,7 @@ from perf_tests.gate.verdicts import FILE_NAME, SUITE, CaseResult, Effect, Exact
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, has_colours, in_markdown, painted, pipe_table, printable, table
-from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
+from perf_tests.records.record import Json, grouped, how_many, some_of, strict_json
 from perf_tests.records.store import write_named, write_whole
 from perf_tests.user_code import named
 
@@ -125,7 +125,7 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
     if not any(row.why_measured or row.verdict == Verdict.SAME for row in result.cases):  # programs were not compared
         for entry in data["cases"]:
             del entry["why_measured"]
-    return json.dumps(without_nan(data), allow_nan=False, indent=1)
+    return strict_json(data)
 
 
 def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[str]]]:

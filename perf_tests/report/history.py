@@ -24,7 +24,7 @@ from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageErr
 from perf_tests.records import format as texts
 from perf_tests.records.columns import case_name, machine_line
 from perf_tests.records.format import DASH, STEPS, Columns, column_table, duration, has_colours, painted, printable
-from perf_tests.records.record import OUTCOMES, how_many
+from perf_tests.records.record import OUTCOMES, how_many, strict_json
 from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, write_named
 
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     new = new_slowdowns(eras[0], log)
     if arguments.json:
         shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
-        print(json.dumps(shown, indent=1))
+        print(strict_json(shown))
     else:
         shown_eras = ("\n".join(history_lines(era, arguments.case)) for era in eras)
         print(painted("\n\n".join(shown_eras), has_colours(), STEPS))
@@ -104,7 +104,7 @@ def _relative(arguments: argparse.Namespace) -> int:
     if arguments.case and not any(arguments.case in case_name(one["case"]) for one in found["cases"]):
         raise UsageError(f"--case {arguments.case}: no case of these runs has this in its name.")
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(strict_json(found))
     else:
         print(painted("\n".join(relative_lines(found, arguments.case)), has_colours(), STEPS))
     return FINDINGS if found["new_slowdowns"] or left_out else FINE
@@ -349,7 +349,7 @@ def asv(era: Era) -> str:
             line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
                     "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
                     "number": point.launches, "params": dict(one.identity)}  # fmt: skip
-            lines.append(json.dumps(line))
+            lines.append(strict_json(line, indent=None))
     return "\n".join(lines) + "\n"
 
 

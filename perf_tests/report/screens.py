@@ -7,7 +7,6 @@ Also what a run prints at its end: its results, and the rows of each extra pass.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 from collections import Counter
@@ -18,7 +17,17 @@ from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, printable, shown, table
-from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
+from perf_tests.records.record import (
+    FAILURES,
+    OUTCOMES,
+    Json,
+    collected,
+    how_many,
+    misshapen,
+    some_of,
+    strict_json,
+    unpacked,
+)
 from perf_tests.records.store import ENDINGS, read_record
 from perf_tests.report.tables import WAYS, Fit, attention_fits, for_this_machine, part_name, with_marks
 from perf_tests.traces.kernels import KERNEL_VALUES, STEADY, kernel_values
@@ -46,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         names_it = str(arguments.file) in str(error)
         raise RefusalError(error if names_it else f"{arguments.file} cannot be used: {error}.") from error
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(strict_json(found))
     else:
         for name, values in found.items():
             print("\n".join(map(printable, [name, *detail_lines(values), ""])))

@@ -6,13 +6,13 @@ perf-tests predict --model hf:CONFIG.json --gpu H100
 
 import argparse
 import gc
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perf_tests.phases import FINDINGS, FINE, UsageError
+from perf_tests.records.record import strict_json
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 from perf_tests.verbs.diff import differences
 
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             gc.enable()
     if arguments.against is not None:
         answer = _since(arguments, answer)
-    print(json.dumps(answer.data, indent=1) if arguments.json else "\n".join(answer.lines))
+    print(strict_json(answer.data) if arguments.json else "\n".join(answer.lines))
     return FINE if answer.fits else FINDINGS
 
 
