@@ -30,8 +30,8 @@ from perf_tests.hardware.datasheets import Gpu, gpu_named
 from perf_tests.hardware.limits import SIZES, AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
 from perf_tests.records.format import printable
-from perf_tests.records.record import how_many, strict_json
-from perf_tests.records.store import ENDINGS, announced
+from perf_tests.records.record import how_many
+from perf_tests.records.store import ENDINGS, announced, strict_json
 
 SHOWN_GROUPS = 40
 MOST_REASONS = 30

@@ -1,7 +1,6 @@
 """The record of one run: pytest-benchmark's JSON, with the cases without a timing beside its `benchmarks`."""
 
 import gzip
-import json
 import lzma
 import math
 import os
@@ -130,11 +129,6 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return value
-
-
-def strict_json(data: object, indent: int | None = 1) -> str:
-    """The data as JSON that every program reads: Python's own would write NaN and Infinity as they are."""
-    return json.dumps(without_nan(data), allow_nan=False, indent=indent)
 
 
 NEVER_COMPARED = {

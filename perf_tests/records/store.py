@@ -204,6 +204,11 @@ def as_typed(sentence: str, words: Iterable[str]) -> str:
 # Writing records and other files.
 
 
+def strict_json(data: object, indent: int | None = 1) -> str:
+    """The data as JSON that every program reads: Python's own would write NaN and Infinity as they are."""
+    return json.dumps(recorded.without_nan(data), allow_nan=False, indent=indent)
+
+
 def encoded(record: Json) -> bytes:
     """One line for each row of a list and for every other part: a third less than indented, and as easy to compare."""
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, has_colours, printable, table
-from perf_tests.records.record import how_many, is_shard, machine_differences, run_of, strict_json
-from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record
+from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
+from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record, strict_json
 
 NARROWEST, WIDEST = 80, 200
 """Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""

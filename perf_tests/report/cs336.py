@@ -22,8 +22,8 @@ from typing import Any
 
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
-from perf_tests.records.record import Json, grouped, strict_json, without_path
-from perf_tests.records.store import check_folder, print_left_out, write_named
+from perf_tests.records.record import Json, grouped, without_path
+from perf_tests.records.store import check_folder, print_left_out, strict_json, write_named
 from perf_tests.report.cs336_ours import HERE, OURS, counted_figures
 from perf_tests.report.cs336_sources import ROOT, SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 

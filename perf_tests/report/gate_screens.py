@@ -28,8 +28,8 @@ from perf_tests.gate.verdicts import FILE_NAME, SUITE, CaseResult, Effect, Exact
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, has_colours, in_markdown, painted, pipe_table, printable, table
-from perf_tests.records.record import Json, grouped, how_many, some_of, strict_json
-from perf_tests.records.store import write_named, write_whole
+from perf_tests.records.record import Json, grouped, how_many, some_of
+from perf_tests.records.store import strict_json, write_named, write_whole
 from perf_tests.user_code import named
 
 Result = GateResult | RecordedResult

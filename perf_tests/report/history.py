@@ -24,8 +24,8 @@ from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageErr
 from perf_tests.records import format as texts
 from perf_tests.records.columns import case_name, machine_line
 from perf_tests.records.format import DASH, STEPS, Columns, column_table, duration, has_colours, painted, printable
-from perf_tests.records.record import OUTCOMES, how_many, strict_json
-from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, write_named
+from perf_tests.records.record import OUTCOMES, how_many
+from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, strict_json, write_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,20 +19,8 @@ from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records import record as recorded
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
-from perf_tests.records.record import (
-    AMOUNT,
-    NUMBER,
-    TEXT,
-    Json,
-    OrNull,
-    Some,
-    Value,
-    collected,
-    identity_of,
-    misshapen,
-    strict_json,
-)
-from perf_tests.records.store import read_record
+from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
+from perf_tests.records.store import read_record, strict_json
 from perf_tests.report.comparison import width
 
 WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")

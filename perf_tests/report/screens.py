@@ -17,18 +17,8 @@ from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, printable, shown, table
-from perf_tests.records.record import (
-    FAILURES,
-    OUTCOMES,
-    Json,
-    collected,
-    how_many,
-    misshapen,
-    some_of,
-    strict_json,
-    unpacked,
-)
-from perf_tests.records.store import ENDINGS, read_record
+from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
+from perf_tests.records.store import ENDINGS, read_record, strict_json
 from perf_tests.report.tables import WAYS, Fit, attention_fits, for_this_machine, part_name, with_marks
 from perf_tests.traces.kernels import KERNEL_VALUES, STEADY, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
-from perf_tests.records.record import some_of, strict_json
+from perf_tests.records.record import some_of
+from perf_tests.records.store import strict_json
 from perf_tests.user_code.named import UNDER_TEST, Repository, repository_of
 
 if TYPE_CHECKING:

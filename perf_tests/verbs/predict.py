@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perf_tests.phases import FINDINGS, FINE, UsageError
-from perf_tests.records.record import strict_json
+from perf_tests.records.store import strict_json
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 from perf_tests.verbs.diff import differences
 

@@ -18,7 +18,7 @@ from perf_tests.records import store
 from perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
 from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant, typst
 from perf_tests.records.published import FLAT_COLUMNS, flat_figures
-from perf_tests.records.record import strict_json, without_path
+from perf_tests.records.record import without_path
 from perf_tests.report.tables import tables_of
 
 CASES = "cases"
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     only = arguments.only if choice == CaseChoice() else CASES
     if arguments.json:
-        print(strict_json([{"record": one.name, **_rows_of([one], only, choice)} for one in records]))
+        print(store.strict_json([{"record": one.name, **_rows_of([one], only, choice)} for one in records]))
     elif not (texts := _texts(records, arguments.format, only, choice)):
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
@@ -244,7 +244,7 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
     if chosen_format == PARQUET:
         return _as_parquet(rows)
     if chosen_format == "jsonl":
-        return "".join(strict_json(row, indent=None) + "\n" for row in rows).encode()
+        return "".join(store.strict_json(row, indent=None) + "\n" for row in rows).encode()
     lines = []
     for cells in (rows[0], *(row.values() for row in rows)):
         line = io.StringIO()
