@@ -293,17 +293,14 @@ def otava(era: Era) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["time", "commit", "record", *(texts.no_formula(_name(case)) for case in cases)])
-    newest, last = era.by_case, dict[str, float]()
-    known = [
-        (
-            code,
-            launch,
-            {case: one.seconds for case, one in launch.figures.items() if one.identity == newest[case].identity},
-        )
+    newest = {(case, one.identity) for case, one in era.by_case.items()}
+    found = [
+        (code, launch, seconds)
         for code in era.codes
         for launch in code.launches
+        if (seconds := {case: of.seconds for case, of in launch.figures.items() if (case, of.identity) in newest})
     ]
-    found = [of for of in known if of[2]]
+    last: dict[str, float] = {}
     for _, _, seconds in reversed(found):
         last |= seconds  # the first of each case in the end
     for code, launch, seconds in found:
