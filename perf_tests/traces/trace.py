@@ -496,7 +496,23 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
         first, last = min(event["ts"] for event in events), max(event["ts"] + event["dur"] for event in events)
         events.append({"cat": "user_annotation", "name": ROUND, "tid": None, "ts": first, "dur": last - first})
     trace = trace_of_events(events)
-    return trace if range_name in (None, ROUND) else _projected(trace, str(range_name))
+    if range_name in (None, ROUND):
+        return trace
+    # The kernels launched in ranges of this name; each range spans its first to its last kernel.
+    inside = [
+        [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]
+        for region in trace.regions
+        if region.path[-1] == range_name and trace.round_at(region.start_us) is not None
+    ]
+    inside = [kernels for kernels in inside if kernels]
+    if not inside:
+        raise RangeError(f"no kernel was launched in a range named {range_name!r}")
+    return Trace(
+        is_on_gpu=True,
+        rounds=[Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside],
+        kernels=[replace(kernel, launch=None) for group in inside for kernel in group],
+        regions=trace.regions,
+    )
 
 
 def versions_of(path: Path) -> Json:
@@ -592,22 +608,3 @@ def _event(cat: str, name: str, start_ns: int, end_ns: int, thread: object, **ar
         raise ValueError(f"it is damaged: of {name[:60]!r} start, end or bytes is wrong: {wrong}")
     times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
     return {"cat": cat, "name": name, "tid": thread, **times, "args": arguments}
-
-
-def _projected(trace: Trace, range_name: str) -> Trace:
-    """Kernels launched in ranges of this name; each range spans its first to its last kernel."""
-    ranges = [region for region in trace.regions if region.path[-1] == range_name]
-    inside = [
-        [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]
-        for region in ranges
-        if trace.round_at(region.start_us) is not None
-    ]
-    inside = [kernels for kernels in inside if kernels]
-    if not inside:
-        raise RangeError(f"no kernel was launched in a range named {range_name!r}")
-    return Trace(
-        is_on_gpu=True,
-        rounds=[Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside],
-        kernels=[replace(kernel, launch=None) for group in inside for kernel in group],
-        regions=trace.regions,
-    )
