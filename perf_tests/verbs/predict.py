@@ -62,11 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    alone = arguments.head_dim is not None or arguments.sequence_length is not None
+    if alone == (arguments.size is not None or arguments.model is not None):
+        raise UsageError(
+            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
+        )
+    typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
+    if alone and typed:
+        option = "--" + typed[0].replace("_", "-")
+        raise UsageError(f"{option} is for a training step; it does not apply to attention alone.")
+    for name in OF_A_STEP.keys() - typed:
+        setattr(arguments, name, OF_A_STEP[name])
     was_enabled = gc.isenabled()
     gc.disable()  # importing torch and counting steps leaves little garbage; collecting it takes a sixth of the time
     try:
         with UsageError.instead_of(ValueError):
-            _complete(arguments)
             # Only this verb counts a model's operations, which needs torch; the others start without it.
             from perf_tests.predict.request import answered
 
@@ -104,18 +114,3 @@ def _name(case: "Case") -> str:
     names = {"model_size": "size"}
     values = {axis: getattr(case, names.get(axis, axis), None) for axis in type(case).axes}
     return case.id_of(*values.values())
-
-
-def _complete(arguments: argparse.Namespace) -> None:
-    """Fill in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
-    alone = arguments.head_dim is not None or arguments.sequence_length is not None
-    if alone == (arguments.size is not None or arguments.model is not None):
-        raise ValueError(
-            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
-        )
-    typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
-    if alone and typed:
-        option = "--" + typed[0].replace("_", "-")
-        raise ValueError(f"{option} is for a training step; it does not apply to attention alone.")
-    for name in OF_A_STEP.keys() - typed:
-        setattr(arguments, name, OF_A_STEP[name])
