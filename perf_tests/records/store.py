@@ -61,7 +61,10 @@ def record_name(path: Path) -> str:
 
 def record_files(folder: Path, name: str = "*/*") -> list[Path]:
     """The files below the folder that are named as records, sorted; `name` is a pattern without the ending."""
-    return sorted(path for ending in ENDINGS for path in folder.glob(f"{name}{ending}"))
+    # A folder that may not be looked at, or whose name is too long, has none; `Path.glob` would fail there.
+    return (
+        sorted(path for ending in ENDINGS for path in folder.glob(f"{name}{ending}")) if os.path.isdir(folder) else []
+    )
 
 
 def read_record(path: Path) -> StoredRecord:
@@ -179,7 +182,7 @@ def newest(records: Iterable[StoredRecord]) -> StoredRecord | None:
 def announced(paths: Iterable[Path]) -> Iterator[Path]:
     """The same paths, with a line on standard error before each large file."""
     for path in paths:
-        size_bytes = path.stat().st_size if path.is_file() else 0
+        size_bytes = path.stat().st_size if os.path.isfile(path) else 0  # else its reader says what is wrong
         if size_bytes >= LARGE_BYTES:
             print(f"Reading {printable(path)}, {size_bytes / 1e6:.0f} MB ...", file=sys.stderr, flush=True)
         yield path

@@ -9,6 +9,7 @@ of five public write-ups stand beside each other.
 """
 
 import argparse
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(output)
         if Path(output).resolve() == (root / TRACKED).resolve():
             raise UsageError(f"{output} is the page of the committed records; name another file for yours.")
-    if not (root / "published").is_dir():
+    if not os.path.isdir(root / "published"):
         raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:
         sources = Sources(root, counted_figures(), takes_ignored=output is not None)

@@ -10,6 +10,7 @@ import argparse
 import csv
 import io
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -84,7 +85,7 @@ def _relative(arguments: argparse.Namespace) -> int:
     if arguments.export:
         raise UsageError("--export writes times of one machine, and --relative has none; choose one of them.")
     named = [Path(word) for word in arguments.runs or [arguments.storage / "gate"]]
-    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl*")) if one.is_dir() else [one])]
+    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl*")) if os.path.isdir(one) else [one])]
     left_out: list[str] = []
     runs = []
     for path in announced(paths):

@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = _read(arguments.file, arguments.range, arguments.case)
     except RangeError as error:
         raise UsageError(f"{arguments.file}: {error}.") from error
-    except ValueError as error:
-        names_it = str(arguments.file) in str(error)
-        raise RefusalError(error if names_it else f"{arguments.file} cannot be used: {error}.") from error
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        names_it = str(arguments.file) in said
+        raise RefusalError(said if names_it else f"{arguments.file} cannot be used: {said}.") from error
     if arguments.json:
         print(strict_json(found))
     else:

@@ -5,6 +5,7 @@ perf-tests gate 3adf61e 9e03909 --summary verdicts.md
 """
 
 import argparse
+import os
 import re
 from itertools import chain
 from operator import itemgetter
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     """The launches of a folder or commit; raises ValueError with one sentence for none or a broken one."""
-    if Path(asked).is_dir():
+    if os.path.isdir(asked):
         paths = record_files(Path(asked), "*")
     else:
         stored = record_files(storage) or record_files(storage, "*")  # a machine's folder
