@@ -61,10 +61,9 @@ def record_name(path: Path) -> str:
 
 def record_files(folder: Path, name: str = "*/*") -> list[Path]:
     """The files below the folder that are named as records, sorted; `name` is a pattern without the ending."""
-    # A folder that may not be looked at, or whose name is too long, has none; `Path.glob` would fail there.
-    return (
-        sorted(path for ending in ENDINGS for path in folder.glob(f"{name}{ending}")) if os.path.isdir(folder) else []
-    )
+    if not os.path.isdir(folder):  # or one that may not be looked at, where `Path.glob` fails
+        return []
+    return sorted(path for ending in ENDINGS for path in folder.glob(f"{name}{ending}"))
 
 
 def read_record(path: Path) -> StoredRecord:
