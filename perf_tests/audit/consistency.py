@@ -106,15 +106,6 @@ class Table:
                 groups.append(flat)
         return groups
 
-    @cached_property
-    def launch_bound_places(self) -> set[str]:
-        """Places of the timings in these groups."""
-        return {timing.place for group in self.launch_bound_groups for timing in group}
-
-    def is_compute_bound(self, forward: Timing) -> bool:
-        """Whether arithmetic bounds a forward pass: near enough to its peak, and no launches limit its widths."""
-        return 0.3 < _share_of_fp32_peak(forward) <= 1 and forward.place not in self.launch_bound_places
-
 
 WIDTH, LENGTH = attrgetter("work.config.d_model"), attrgetter("work.sequence_length")
 _CONFIGURATION = attrgetter("series", "gpu", "work", "precision_label", "implementation")
@@ -237,6 +228,7 @@ _INSIDE = {
 def backward_over_forward(table: Table) -> Iterator[Finding]:
     """Check that a backward pass takes twice the time where arithmetic bounds it: it does twice as much."""
     low, high = MODEL_BACKWARD_OVER_FORWARD
+    launched = {timing.place for group in table.launch_bound_groups for timing in group}
     for phases in table.configurations:
         forwards, backwards = phases.get("forward"), phases.get("backward", phases.get("forward_backward"))
         if not forwards or not backwards:
@@ -249,12 +241,14 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
         ratio = _time(backward) / _time(forward) - of_forward
         least, most = (bound - of_forward for bound in _ratio_between(backward, forward))
         shown = f"backward / forward {ratio:.2f}"
+        # Near enough to its peak, and no launches limit its widths.
+        is_compute_bound = 0.3 < _share_of_fp32_peak(forward) <= 1 and forward.place not in launched
         if ratio > PAGING_BACKWARD_OVER_FORWARD and isinstance(forward.work, ModelWork):
             why = f"{_milliseconds([backward])} after a forward pass of {_milliseconds([forward])}"
             cause = "paging to host memory, or code generated inside the timed rounds"
             limit = f"{PAGING_BACKWARD_OVER_FORWARD:g}"
             yield found(SUSPICIOUS, "paging", [backward], shown, limit, why, cause)
-        elif (least > high or most < low) and table.is_compute_bound(forward):
+        elif (least > high or most < low) and is_compute_bound:
             why = "the forward pass is compute-bound, and the backward pass needs twice its arithmetic"
             cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
             if low < ratio - 1 < high and not of_forward:

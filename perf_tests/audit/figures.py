@@ -14,6 +14,7 @@ from model.sizes import ModelConfig
 from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests.phases import has_identity, is_attention, is_collective
 from perf_tests.records.columns import inside
+from perf_tests.records.format import finite
 from perf_tests.records.record import Json, unpacked, without_path
 from perf_tests.records.store import MOST_UNPACKED_BYTES
 
@@ -112,7 +113,7 @@ class Timing(Labelled):
     rounds: int | None
     matmul_flops_per_second: float | None = None
     """Rate of the best product measured on the same machine, where a record holds it."""
-    peak_bytes: int | None = None
+    peak_bytes: float | None = None
     warmup_rounds: int | None = None
     is_causal: bool = True
     """False where the table says that nothing is masked."""
@@ -335,7 +336,7 @@ def _timing(row: Json, gpu: str) -> Timing:
         # Of the population; `statistics.pstdev` computes in fractions, which takes a minute for millions of rounds.
         std_seconds=sqrt(fmean((one - mean) ** 2 for one in seconds)),
         rounds=len(seconds),
-        peak_bytes=info.get("peak_allocated_bytes"),
+        peak_bytes=finite(info.get("peak_allocated_bytes")),
         # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
     )

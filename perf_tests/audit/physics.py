@@ -70,16 +70,11 @@ def rule_out(timing: Timing) -> list[Said]:
     else:
         rules = (_faster_than_arithmetic, _faster_than_traffic, _larger_than_card)
         found_or_not = [rule(timing, most_seconds, gpu) for rule in rules[timing.is_update :]]
-    findings = [_of_the_shape(one, timing) for one in found_or_not if one]
+    findings = [one for one in found_or_not if one]
+    if timing.shape_is_by_name:  # it may mean another, so that nothing is impossible by it
+        other = "another shape or batch than the course's of that name, or "
+        findings = [replace(one, verdict=SUSPICIOUS, likely_cause=f"{other}{one.likely_cause}") for one in findings]
     return [NotJudged(timing.place, reason)] if reason and not findings else [*findings]
-
-
-def _of_the_shape(finding: Finding, timing: Timing) -> Finding:
-    """The same where the table has the shape; a name alone may mean another, so that nothing is impossible by it."""
-    if not timing.shape_is_by_name:
-        return finding
-    cause = f"another shape or batch than the course's of that name, or {finding.likely_cause}"
-    return replace(finding, verdict=SUSPICIOUS, likely_cause=cause)
 
 
 def is_impossible(timing: Timing) -> bool:

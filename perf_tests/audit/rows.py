@@ -347,9 +347,9 @@ Lines = Iterator[tuple[str, "list[str] | UnreadableError"]]
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """The file as text, whatever its byte order mark says. Raises ValueError with one sentence."""
-    if path.is_char_device():
-        raise ValueError(f"{path} is a device, which may never end; write the table into a file first.")
     try:
+        if path.is_char_device():
+            raise ValueError(f"{path} is a device, which may never end; write the table into a file first.")
         # Line by line from the disk, but a packed table unpacked as a whole.
         packed = io.BytesIO(unpacked(path, MOST_UNPACKED_BYTES)) if path.suffix in SUFFIXES else None
         with open(path, "rb") if packed is None else io.BufferedReader(packed) as file:

@@ -8,7 +8,6 @@ perf-tests audit TIMES.csv --gpu H100 --all
 """
 
 import argparse
-import json
 import re
 import shutil
 import sys
@@ -30,8 +29,9 @@ from perf_tests.audit.rows import ALONE, KERNELS, MEAN, MEMORY, MODEL, STD, Row,
 from perf_tests.hardware.datasheets import Gpu, gpu_named
 from perf_tests.hardware.limits import SIZES, AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
+from perf_tests.records.format import printable
 from perf_tests.records.record import how_many
-from perf_tests.records.store import ENDINGS, announced
+from perf_tests.records.store import ENDINGS, announced, strict_json
 
 SHOWN_GROUPS = 40
 MOST_REASONS = 30
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.json:  # line by line: a part's findings are let go before the next part is read
                     not_judged += part.not_judged
                     for finding in part.findings:
-                        print(f"{before}{json.dumps(asdict(finding))}")
+                        print(f"{before}{strict_json(asdict(finding), indent=None)}")
                         before = ","
                 elif arguments.all:
                     for finding in part.findings:
@@ -70,14 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rest = {"kind": tally.kind, "figures": tally.counts.total(), "counts": dict(tally.counts)}
         rest["not_judged"] = [asdict(one) for one in not_judged]
-        print(f"{before.removesuffix(',')}],{json.dumps(rest, indent=1).removeprefix('{')}")
+        print(f"{before.removesuffix(',')}],{strict_json(rest).removeprefix('{')}")
     else:
         print("\n".join(map(_fitted, [*([] if arguments.all else tally.shown_groups()), *tally.lines()])))
     return FINDINGS if any(verdict in labelled.ACCUSING for verdict, _, _ in tally.groups) else FINE
 
 
 def _fitted(sentence: str) -> str:
-    """Wrap a sentence at a terminal's width; a program that reads gets it as it is."""
+    """Wrap a sentence at a terminal's width; a program that reads gets one line."""
+    sentence = printable(sentence)  # the labels are a stranger's
     if not sys.stdout.isatty():
         return sentence
     return fill(sentence, shutil.get_terminal_size().columns, subsequent_indent="    ", break_long_words=False)
@@ -472,8 +473,7 @@ def phases_in(header: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
     for phase in dict.fromkeys(part[0] for part in parts if part):
         named = zip(header, parts, strict=True)
         alone = [(part[1] if part[0] == phase else "") if part else name for name, part in named]
-        timed = [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]
-        if timed:
+        if timed := [place for place, part in enumerate(parts) if part and part[0] == phase and MEAN.find([part[1]])]:
             yield phase, header[timed[0]], [*alone, "phase"]
 
 
@@ -543,8 +543,7 @@ def _kind_of(path: Path, header: list[str]) -> tuple[str, list[tuple[str, list[s
             places[MODEL] |= {"d_model", "d_ff", "n_layers"}
         return {name: [one for one in kind.needed.split() if one not in places[name]] for name, kind in KINDS.items()}
 
-    twice = sorted({column for column in header if column and header.count(column) > 1})
-    if twice:
+    if twice := sorted(column for column, count in Counter(header).items() if column and count > 1):
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
     narrow: list[tuple[str, list[str], list[str]]] = [("", [], header)]
     wide = [(f" {heading}", [phase], alone) for phase, heading, alone in phases_in(header)]

@@ -177,11 +177,11 @@ def read_line(folder: Path, since: str | None = None) -> tuple[list[str], int]:
 def in_order(launches: Sequence[Launch], log: Log) -> list[Code]:
     """One entry for each code: commits as git orders them, others by their date among them."""
     codes = [_code_of(found, log) for found in grouped(launches, lambda launch: launch.code).values()]
-
-    def age(code: Code) -> tuple[float, int, float]:
-        return moment(code.date), log.places.get(code.commit or "", len(log.places)), moment(code.launches[0].written)
-
-    return [replace(code, place=place) for place, code in enumerate(sorted(codes, key=age))]
+    places, unknown = log.places, len(log.places)
+    codes.sort(
+        key=lambda one: (moment(one.date), places.get(one.commit or "", unknown), moment(one.launches[0].written))
+    )
+    return [replace(code, place=place) for place, code in enumerate(codes)]
 
 
 def _code_of(launches: Sequence[Launch], log: Log) -> Code:

@@ -377,8 +377,19 @@ def steps_of(
 
 
 def _steps(values: Floats, launches: NDArray[np.int_], noise: float, limit: float, around: float) -> list[Step]:
-    """The borders between levels that are `limit` standard errors apart; intervals reach `around` to either side."""
-    starts = _segmentation(values, launches, noise)
+    """The borders between levels that are `limit` standard errors apart; intervals reach `around` to either side.
+
+    The search for borders is generous, because each is tested afterwards. A commit has as many points there as
+    launches, so that they weigh it; all have the commit's figure.
+    """
+    starts, ends = [0, len(values)], np.cumsum(launches)
+    if ends[-1] >= 2 * LEAST_LAUNCHES:
+        from ruptures import KernelCPD  # loads scipy
+
+        signal = np.repeat((values - np.median(values)) / noise, launches)
+        search = KernelCPD(kernel="rbf", min_size=LEAST_LAUNCHES, params={"gamma": KERNEL_GAMMA})
+        borders = search.fit(signal[:, None]).predict(pen=PENALTY)[:-1]
+        starts = sorted({*starts, *(int(np.argmin(np.abs(ends - border))) + 1 for border in borders)})
     level = cache(lambda first, end: float(np.median(values[first:end])))
     while True:
         found = []
@@ -398,23 +409,6 @@ def _steps(values: Floats, launches: NDArray[np.int_], noise: float, limit: floa
         if weakest is None or weakest[0] >= (True, limit):
             return [step for _, step in found]
         starts.remove(weakest[1].start)
-
-
-def _segmentation(values: Floats, launches: NDArray[np.int_], noise: float) -> list[int]:
-    """Places at which segments begin, with both ends: generous, because each border is tested afterwards.
-
-    A commit has as many points as launches, so that the search weighs them; all have the commit's figure.
-    """
-    ends = np.cumsum(launches)
-    if ends[-1] < 2 * LEAST_LAUNCHES:
-        return [0, len(values)]
-    from ruptures import KernelCPD  # loads scipy
-
-    signal = np.repeat((values - np.median(values)) / noise, launches)
-    search = KernelCPD(kernel="rbf", min_size=LEAST_LAUNCHES, params={"gamma": KERNEL_GAMMA})
-    borders = search.fit(signal[:, None]).predict(pen=PENALTY)[:-1]
-    nearest = {int(np.argmin(np.abs(ends - border))) + 1 for border in borders}
-    return sorted({0, *nearest, len(values)})
 
 
 def median_loss(count: float) -> float:

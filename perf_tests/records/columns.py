@@ -248,8 +248,7 @@ def seconds_of(series: Json, name: str) -> list[float]:
 def machine_name(record: Json) -> str:
     """The GPU, else the CPU with its count of cores, as the machine names them."""
     machine = record["machine_info"]
-    gpu = (machine.get("torch") or {}).get("gpu")
-    if gpu:
+    if gpu := (machine.get("torch") or {}).get("gpu"):
         return str(gpu.get("name", gpu) if isinstance(gpu, dict) else gpu)
     cpu = machine.get("cpu") or {}
     count = finite(cpu.get("count"))

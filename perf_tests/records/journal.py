@@ -188,8 +188,7 @@ def read_journal(path: Path) -> JournalContents | None:
             if wrong := record.misshapen(row, ROWS.get(kind, WORD), kind):
                 raise ValueError(wrong)
             contents.add(kind, row)
-        crash = CRASH_LINE.search(content)
-        if crash is not None:
+        if crash := CRASH_LINE.search(content):
             contents.out_of_time = crash[1] is None
             contents.fatal_error = (crash[1] or b"").decode(errors="replace") or None
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

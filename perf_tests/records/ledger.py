@@ -35,31 +35,21 @@ Line = Mapping[str, int | None]
 Ledger = Mapping[LedgerKey, Line]
 
 
-def ledger_file(folder: Path, torch_version: str) -> Path:
-    """`torch-2.13.csv` for torch 2.13.0+cpu."""
-    major, minor = torch_version.split(".")[:2]
-    return folder / f"torch-{major}.{minor}.csv"
-
-
 def read_ledger(path: Path) -> dict[LedgerKey, dict[str, int | None]]:
     """The ledger at `path`; raises ValueError with one sentence for an unreadable or other file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        header, *rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8")))) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
-    rows = csv.reader(io.StringIO(text))
-    header = next(rows, [])
     if tuple(header) != COLUMNS:
         raise ValueError(f"{path} is not a ledger: its columns are {','.join(header)!r}, not {','.join(COLUMNS)!r}.")
     ledger: dict[LedgerKey, dict[str, int | None]] = {}
-    for row in rows:
+    for number, row in enumerate(rows, 2):
         phase, case_id, *values = row if len(row) == len(COLUMNS) else ["", "", "?"]
         if not all(value == "" or value.isdecimal() for value in values):
-            raise ValueError(
-                f"{path}, line {rows.line_num}: {','.join(row)!r} is not {len(COLUMNS)} fields of numbers."
-            )
+            raise ValueError(f"{path}, line {number}: {','.join(row)!r} is not {len(COLUMNS)} fields of numbers.")
         if (phase, case_id) in ledger:
-            raise ValueError(f"{path}, line {rows.line_num}: duplicate entry of {phase} {case_id}; remove one.")
+            raise ValueError(f"{path}, line {number}: duplicate entry of {phase} {case_id}; remove one.")
         numbers = [int(value) if value else None for value in values]
         ledger[phase, case_id] = dict(zip(COUNTERS, numbers, strict=True))
     return ledger
@@ -111,8 +101,12 @@ class LedgerBook:
     def opened(
         cls, folder: Path, torch_version: str, is_updating: bool, keys: Sequence[LedgerKey], options: str = ""
     ) -> "LedgerBook":
-        """Read the ledger. Raises ValueError with one sentence for one that cannot be read."""
-        path = ledger_file(folder, torch_version)
+        """Read the ledger, `torch-2.13.csv` for torch 2.13.0+cpu.
+
+        Raises ValueError with one sentence for one that cannot be read.
+        """
+        major, minor, *_ = torch_version.split(".")
+        path = folder / f"torch-{major}.{minor}.csv"
         ledger = read_ledger(path) if path.exists() else None
         return cls(path, torch_version, is_updating, keys, ledger, options)
 

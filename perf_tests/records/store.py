@@ -61,6 +61,8 @@ def record_name(path: Path) -> str:
 
 def record_files(folder: Path, name: str = "*/*") -> list[Path]:
     """The files below the folder that are named as records, sorted; `name` is a pattern without the ending."""
+    if not os.path.isdir(folder):  # or one that may not be looked at, where `Path.glob` fails
+        return []
     return sorted(path for ending in ENDINGS for path in folder.glob(f"{name}{ending}"))
 
 
@@ -76,8 +78,7 @@ def read_record(path: Path) -> StoredRecord:
         raise ValueError(f"{path} cannot be read: it is not JSON, as records are ({error}){others}.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
-    reason = recorded.why_not_a_record(data)
-    if reason:
+    if reason := recorded.why_not_a_record(data):
         raise ValueError(f"{path} cannot be used: {reason}.")
     return StoredRecord(path, data)
 
@@ -180,7 +181,7 @@ def newest(records: Iterable[StoredRecord]) -> StoredRecord | None:
 def announced(paths: Iterable[Path]) -> Iterator[Path]:
     """The same paths, with a line on standard error before each large file."""
     for path in paths:
-        size_bytes = path.stat().st_size if path.is_file() else 0
+        size_bytes = path.stat().st_size if os.path.isfile(path) else 0  # else its reader says what is wrong
         if size_bytes >= LARGE_BYTES:
             print(f"Reading {printable(path)}, {size_bytes / 1e6:.0f} MB ...", file=sys.stderr, flush=True)
         yield path
@@ -203,6 +204,11 @@ def as_typed(sentence: str, words: Iterable[str]) -> str:
 
 
 # Writing records and other files.
+
+
+def strict_json(data: object, indent: int | None = 1) -> str:
+    """The data as JSON that every program reads: Python's own would write NaN and Infinity as they are."""
+    return json.dumps(recorded.without_nan(data), allow_nan=False, indent=indent)
 
 
 def encoded(record: Json) -> bytes:
@@ -404,8 +410,7 @@ def _compared(case_id: str, before: Json | None, now: Json | None) -> ComparedCa
         return row(Status.NEW, explanation=is_now)
     if before_seconds is None:
         return row(Status.NEVER, explanation=is_now) if is_now else row(Status.MEASURED_NOW, explanation=was)
-    difference = identity_difference(before, now)
-    if difference:
+    if difference := identity_difference(before, now):
         return row(Status.INCOMPARABLE, before_seconds=before_seconds if is_now else None, explanation=difference)
     if times_now is None or times_before is None:
         return row(Status.NO_LONGER, explanation=is_now)
@@ -458,8 +463,7 @@ def latest_baseline(
     sharing = [record for record in ours if not selection or selection.keys() & recorded.ids_of(record.data)]
     comparable = {record.path: len(comparable_ids(record.data, selection)) for record in sharing}
     for fewest in (len(selection), 1, 0):
-        enough = [record for record in sharing if comparable[record.path] >= fewest]
-        if enough:
+        if enough := [record for record in sharing if comparable[record.path] >= fewest]:
             return next((record for record in enough if not is_disturbed(record.data)), enough[0])
     return None
 
@@ -500,8 +504,7 @@ def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRe
         record = read_record(found[0])
     except ValueError as error:
         raise BaselineError(f"The baseline {error}") from error
-    differences = machine_differences(machine_info, record.data["machine_info"])
-    if differences:
+    if differences := machine_differences(machine_info, record.data["machine_info"]):
         raise BaselineError(
             f"The baseline {record.name} was recorded on another machine, build or setting "
             f"({'; '.join(differences)}); times of the two cannot be compared. Record a baseline here first."

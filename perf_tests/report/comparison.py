@@ -7,7 +7,6 @@ Also the screen of a run beside its baseline: lost cases first, then the largest
 """
 
 import argparse
-import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, has_colours, printable, table
 from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
-from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record
+from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record, strict_json
 
 NARROWEST, WIDEST = 80, 200
 """Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""
@@ -48,13 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         before, now = map(read_record, announced((arguments.before, arguments.now)))
     if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
         raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
-    differences = machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B"))
-    if differences:
+    if differences := machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B")):
         words = "; ".join(differences)
         raise RefusalError(f"{before.name} (A) and {now.name} (B) differ in machine, build or settings: {words}.")
     rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
     if arguments.json:
-        print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
+        print(strict_json([{**asdict(row), "is_failure": row.is_failure} for row in rows]))
     else:
         print("\n".join(map(painted, comparison_lines(rows, width()))))
     return FINDINGS if any(row.is_failure for row in rows) else FINE

@@ -9,7 +9,7 @@ of five public write-ups stand beside each other.
 """
 
 import argparse
-import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from typing import Any
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.format import DASH, Table, distinct, in_markdown, pipe_table, significant
 from perf_tests.records.record import Json, grouped, without_path
-from perf_tests.records.store import check_folder, print_left_out, write_named
+from perf_tests.records.store import check_folder, print_left_out, strict_json, write_named
 from perf_tests.report.cs336_ours import HERE, OURS, counted_figures
 from perf_tests.report.cs336_sources import ROOT, SENTENCES, SIZES, THEIRS, Figure, Sources, table, write_ups
 
@@ -49,12 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(output)
         if Path(output).resolve() == (root / TRACKED).resolve():
             raise UsageError(f"{output} is the page of the committed records; name another file for yours.")
-    if not (root / "published").is_dir():
+    if not os.path.isdir(root / "published"):
         raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:
         sources = Sources(root, counted_figures(), takes_ignored=output is not None)
         if arguments.json:
-            text = json.dumps(as_data(sources), indent=1) + "\n"
+            text = strict_json(as_data(sources)) + "\n"
         else:
             text = (markdown_page if arguments.all else short_page)(sources)
     except (OSError, ValueError, IndexError, KeyError) as error:
@@ -262,7 +262,7 @@ def short_page(sources: Sources) -> str:
     records = grouped((line.split(": ", 1) for line in reversed(sources.machines)), itemgetter(1))
     machines = "\n".join(
         fill(
-            f"* {name}: {', '.join(f'`{file}`' for file, _ in of)}", 120,
+            f"* {in_markdown(name)}: {', '.join(f'`{file}`' for file, _ in of)}", 120,
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
         )
         for name, of in records.items()

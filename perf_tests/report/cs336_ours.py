@@ -476,8 +476,12 @@ LARGEST = 5
 
 
 def counted_figures() -> cs336_sources.Counted:
-    """Count every step in about ten seconds, and compute the exercises of the numerics suite."""
+    """Count every step in about ten seconds, and compute the exercises of the numerics suite.
+
+    Peaks are of the five write-ups, and of every single-level checkpoint, whose code's conditions are known.
+    """
     from numerics_tests.harness.exercises import tables
+    from perf_tests.predict.published import CHECKPOINT, predicted_bytes, published_peaks
 
     exercises = {
         name: [
@@ -487,7 +491,17 @@ def counted_figures() -> cs336_sources.Counted:
         ]
         for name, (header, *rows) in tables().items()
     }
-    return cs336_sources.Counted({**exercises, **_steps()}, list(_peaks_beside()))
+    rows = map(cs336_sources.Printed, published_rows(cs336_sources.MEMORY))
+    printed = {(row["source"], row["mode"], row["context"], row["precision"]): row for row in rows}
+    beside = []
+    for cell in published_peaks():
+        row = printed[cell.source, cell.mode, str(cell.case.context_length), cell.precision]
+        if cs336_sources.is_write_up(row) or cell.mode.startswith(CHECKPOINT):
+            unit_bytes = int(cell.conditions["unit_bytes"])
+            unit = "GB, meaning GiB" if (row["unit"], unit_bytes) == ("GB", GIB) else row["unit"]
+            labels = row["source_name"], cell.case.size, cell.case.context_length, cell.precision, cell.mode
+            beside.append(cs336_sources.PeakBeside(*labels, row["value"], unit, predicted_bytes(cell) / unit_bytes))
+    return cs336_sources.Counted({**exercises, **_steps()}, beside)
 
 
 def _steps() -> dict[str, list[Figure]]:
@@ -553,20 +567,3 @@ def _step(size: str, context: int) -> "LanguageModelCase":
         batch_size=4, precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer="loop",
         device="cuda", model="ours",
     )  # fmt: skip
-
-
-def _peaks_beside() -> Iterator[cs336_sources.PeakBeside]:
-    """The cells of the five write-ups, and every single-level checkpoint, whose code's conditions are known."""
-    from perf_tests.predict.published import CHECKPOINT, predicted_bytes, published_peaks
-
-    rows = map(cs336_sources.Printed, published_rows(cs336_sources.MEMORY))
-    printed = {(row["source"], row["mode"], row["context"], row["precision"]): row for row in rows}
-    for cell in published_peaks():
-        row = printed[cell.source, cell.mode, str(cell.case.context_length), cell.precision]
-        if cs336_sources.is_write_up(row) or cell.mode.startswith(CHECKPOINT):
-            unit_bytes = int(cell.conditions["unit_bytes"])
-            means_another = (row["unit"], unit_bytes) == ("GB", GIB)
-            yield cs336_sources.PeakBeside(
-                row["source_name"], cell.case.size, cell.case.context_length, cell.precision, cell.mode, row["value"],
-                "GB, meaning GiB" if means_another else row["unit"], predicted_bytes(cell) / unit_bytes,
-            )  # fmt: skip

@@ -240,8 +240,7 @@ def write_ups(sources: Sources) -> list[tuple[str, str, str]]:
     cards: dict[str, list[str]] = {}
     for row in printed(sources, E2E):
         name = row["source_name"]
-        inside = re.search(r"\(([\w.-]+/[\w.-]+)", row["source"])
-        if inside:
+        if inside := re.search(r"\(([\w.-]+/[\w.-]+)", row["source"]):
             repositories.setdefault(name, inside[1])
         known = cards.setdefault(name, [])
         card = row["gpu"].partition(" (")[0] + ("" if row["gpu_basis"].startswith("stated") else ", inferred")

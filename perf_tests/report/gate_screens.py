@@ -28,8 +28,8 @@ from perf_tests.gate.verdicts import FILE_NAME, SUITE, CaseResult, Effect, Exact
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, duration, has_colours, in_markdown, painted, pipe_table, printable, table
-from perf_tests.records.record import Json, grouped, how_many, some_of, without_nan
-from perf_tests.records.store import write_named, write_whole
+from perf_tests.records.record import Json, grouped, how_many, some_of
+from perf_tests.records.store import strict_json, write_named, write_whole
 from perf_tests.user_code import named
 
 Result = GateResult | RecordedResult
@@ -75,7 +75,7 @@ def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rul
 
 def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
-    lines = failure_sentences(result, header, rules)
+    lines = failure_sentences(result, header)
     lines += table(*verdict_table(result, header)) if result.cases else []
     lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
     lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
@@ -125,7 +125,7 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
     if not any(row.why_measured or row.verdict == Verdict.SAME for row in result.cases):  # programs were not compared
         for entry in data["cases"]:
             del entry["why_measured"]
-    return json.dumps(without_nan(data), allow_nan=False, indent=1)
+    return strict_json(data)
 
 
 def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[str]]]:
@@ -170,10 +170,10 @@ def _interval(effect: Effect | Shift) -> str:
 
 def finding_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
     """What is to be said beside the table, failures first."""
-    return failure_sentences(result, header, rules) + _other_sentences(result, header, rules)
+    return failure_sentences(result, header) + _other_sentences(result, header, rules)
 
 
-def failure_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+def failure_sentences(result: Result, header: Json) -> list[str]:
     """One for the suite if it slowed down, for each case that is slower or lost, and for each whose counters rose."""
     sentences = []
     if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:

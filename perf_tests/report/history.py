@@ -10,6 +10,7 @@ import argparse
 import csv
 import io
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perf_tests.history import series
-from perf_tests.history.commits import Figure, Machine, machines_of, moment, read_line, read_log
+from perf_tests.history.commits import Machine, machines_of, moment, read_line, read_log
 from perf_tests.history.relative import read_run, relative_lines, relative_of
 from perf_tests.history.series import CounterChange, Era, OpenItem, Point, Series, Step, new_slowdowns, still_open
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
@@ -25,7 +26,7 @@ from perf_tests.records import format as texts
 from perf_tests.records.columns import case_name, machine_line
 from perf_tests.records.format import DASH, STEPS, Columns, column_table, duration, has_colours, painted, printable
 from perf_tests.records.record import OUTCOMES, how_many
-from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, write_named
+from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, strict_json, write_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     new = new_slowdowns(eras[0], log)
     if arguments.json:
         shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
-        print(json.dumps(shown, indent=1))
+        print(strict_json(shown))
     else:
         shown_eras = ("\n".join(history_lines(era, arguments.case)) for era in eras)
         print(painted("\n\n".join(shown_eras), has_colours(), STEPS))
@@ -84,7 +85,7 @@ def _relative(arguments: argparse.Namespace) -> int:
     if arguments.export:
         raise UsageError("--export writes times of one machine, and --relative has none; choose one of them.")
     named = [Path(word) for word in arguments.runs or [arguments.storage / "gate"]]
-    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl*")) if one.is_dir() else [one])]
+    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl*")) if os.path.isdir(one) else [one])]
     left_out: list[str] = []
     runs = []
     for path in announced(paths):
@@ -104,7 +105,7 @@ def _relative(arguments: argparse.Namespace) -> int:
     if arguments.case and not any(arguments.case in case_name(one["case"]) for one in found["cases"]):
         raise UsageError(f"--case {arguments.case}: no case of these runs has this in its name.")
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(strict_json(found))
     else:
         print(painted("\n".join(relative_lines(found, arguments.case)), has_colours(), STEPS))
     return FINDINGS if found["new_slowdowns"] or left_out else FINE
@@ -284,7 +285,8 @@ def otava(era: Era) -> str:
     """A row for each launch that timed a case, a column for each case: the median in seconds.
 
     Otava refuses an empty cell, so a case that a launch did not time has its time of the launch before, or of the first
-    one that timed it: what Otava itself does with values that are missing.
+    one that timed it: what Otava itself does with values that are missing. Of two identities of a case, which no series
+    joins, it has that of the newest code.
     Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
     `direction: -1`.
     """
@@ -292,17 +294,23 @@ def otava(era: Era) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["time", "commit", "record", *(texts.no_formula(_name(case)) for case in cases)])
-    found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
-    last: dict[str, Figure] = {}
-    for _, launch in reversed(found):
-        last |= launch.figures  # the first of each case in the end
-    for code, launch in found:
-        last |= launch.figures
+    newest = {(case, one.identity) for case, one in era.by_case.items()}
+    found = [
+        (code, launch, seconds)
+        for code in era.codes
+        for launch in code.launches
+        if (seconds := {case: of.seconds for case, of in launch.figures.items() if (case, of.identity) in newest})
+    ]
+    last: dict[str, float] = {}
+    for _, _, seconds in reversed(found):
+        last |= seconds  # the first of each case in the end
+    for code, launch, seconds in found:
+        last |= seconds
         # Where its record names no date that is one, its commit's, else that of 1970.
         written = moment(launch.written) or moment(code.date) or 0.0
         labels = (texts.no_formula(printable(name)) for name in (code.name, launch.name))
         date = datetime.fromtimestamp(written, UTC).isoformat()
-        rows.writerow([date, *labels, *(last[case].seconds for case in cases)])
+        rows.writerow([date, *labels, *(last[case] for case in cases)])
     return text.getvalue()
 
 
@@ -312,10 +320,15 @@ def _name(case: str) -> str:
 
 
 def github_action_benchmark(era: Era) -> str:
-    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range."""
-    newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
-    rows = []
-    for one, point in newest:
+    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range.
+
+    Each name once: of two identities of a case, that of the newest code.
+    """
+    by_case, rows = era.by_case, []
+    for one in era.series:
+        point = one.points[-1]
+        if point.code is not era.codes[-1] or by_case[one.case] is not one:
+            continue
         row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
         if point.interval is not None:
             row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
@@ -334,7 +347,7 @@ def asv(era: Era) -> str:
             line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
                     "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
                     "number": point.launches, "params": dict(one.identity)}  # fmt: skip
-            lines.append(json.dumps(line))
+            lines.append(strict_json(line, indent=None))
     return "\n".join(lines) + "\n"
 
 

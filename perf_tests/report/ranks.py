@@ -7,7 +7,6 @@ Also what a run of several ranks adds to its record: their efficiency, and the l
 """
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from perf_tests.records import record as recorded
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
 from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
-from perf_tests.records.store import read_record
+from perf_tests.records.store import read_record, strict_json
 from perf_tests.report.comparison import width
 
 WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
@@ -64,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise RefusalError(f"{record.path} cannot be used: {case_name(row['fullname'])} is damaged: {wrong}.")
     first, *others = records
     for other in others:
-        differences = recorded.machine_differences(first.data["machine_info"], other.data["machine_info"])
-        if differences:
+        if differences := recorded.machine_differences(first.data["machine_info"], other.data["machine_info"]):
             said = f"{first.name} and {other.name} differ in machine, build or settings"
             raise RefusalError(f"{said}, so no efficiency relates them: {'; '.join(differences)}.")
     rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
@@ -73,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         data = [
             {"id": row["fullname"], "efficiency": share, "relative_to": base} for row, share, base in scalings(rows)
         ]
-        print(json.dumps(data, indent=1))
+        print(strict_json(data))
     else:
         lines = [*rank_lines(rows, math.inf), *message_lines(rows), *collective_lines(rows)]
         print("\n".join(map(printable, lines)) or "No row is of several ranks; measure some with --parallel.")

@@ -7,7 +7,6 @@ Also what a run prints at its end: its results, and the rows of each extra pass.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 from collections import Counter
@@ -19,8 +18,8 @@ from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_colle
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, printable, shown, table
 from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
-from perf_tests.records.store import ENDINGS, read_record
-from perf_tests.report.tables import Fit, attention_fits, for_this_machine, part_name, with_marks
+from perf_tests.records.store import ENDINGS, read_record, strict_json
+from perf_tests.report.tables import WAYS, Fit, attention_fits, for_this_machine, part_name, with_marks
 from perf_tests.traces.kernels import KERNEL_VALUES, STEADY, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
@@ -42,11 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
         found = _read(arguments.file, arguments.range, arguments.case)
     except RangeError as error:
         raise UsageError(f"{arguments.file}: {error}.") from error
-    except ValueError as error:
-        names_it = str(arguments.file) in str(error)
-        raise RefusalError(error if names_it else f"{arguments.file} cannot be used: {error}.") from error
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        names_it = str(arguments.file) in said
+        raise RefusalError(said if names_it else f"{arguments.file} cannot be used: {said}.") from error
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(strict_json(found))
     else:
         for name, values in found.items():
             print("\n".join(map(printable, [name, *detail_lines(values), ""])))
@@ -186,7 +186,8 @@ def detail_lines(values: Json) -> list[str]:
         for name, what in GAPS.items()
         if (gap := values.get(name))
     ]
-    for name, direction in (values["attention"] or {}).items():
+    for name in WAYS:
+        direction = (values["attention"] or {}).get(name)
         if direction is None:
             continue
         lines += ["", f"one of {direction['layers']} attention layers, {name}"]

@@ -309,20 +309,19 @@ def attention_values(trace: Trace, kernels: Kernels, matmul_flops_per_second: fl
 def _direction(trace: Trace, kernels: Kernels, bound: Bound, is_backward: bool) -> Json | None:
     cells: dict[str, Layers] = {part: defaultdict(list) for part in PARTS}
     layers: Layers = defaultdict(list)
-    for kernel in (kernel for kernel in kernels if kernel.is_backward is is_backward):
-        if part := _part_of(kernel.regions):
-            cells[part][_cell(kernel.regions, kernel.issued_us, trace)].append(kernel)
+    for kernel in kernels:
+        if kernel.is_backward is is_backward and (place := _place(kernel.regions, kernel.issued_us, trace)):
+            part, cell = place
+            cells[part][cell].append(kernel)
+            layers[cell].append(kernel)
     if not all(cells[part] for part in LAYER_PRODUCTS):
         return None
-    for groups in cells.values():
-        for cell, group in groups.items():
-            layers[cell] += group
     # When the host ran each part of each layer, in the rounds; the backward pass has no regions of its own.
     spans: dict[str, dict[Cell, Region]] = {part: {} for part in PARTS}
     for region in () if is_backward else trace.regions:
-        part = _part_of(region.path)
-        if part and trace.round_at(region.start_us) is not None:
-            spans[part].setdefault(_cell(region.path, region.start_us, trace), region)
+        if place := _place(region.path, region.start_us, trace):
+            part, cell = place
+            spans[part].setdefault(cell, region)
     softmax = cells["softmax"].values()
     products = [_products(group) for part in LAYER_PRODUCTS for group in cells[part].values()]
     flops, softmax_flops = (sum(kernel.flops for group in groups for kernel in group) for groups in (products, softmax))
@@ -341,14 +340,11 @@ def _direction(trace: Trace, kernels: Kernels, bound: Bound, is_backward: bool) 
     }
 
 
-def _part_of(path: tuple[str, ...]) -> str | None:
-    return path[-1] if path and path[-1] in PARTS else None
-
-
-def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
-    number = trace.round_at(moment_us)
-    assert number is not None
-    return number, layer_of(path) or "alone"
+def _place(path: tuple[str, ...], moment_us: float, trace: Trace) -> tuple[str, Cell] | None:
+    """The part and the layer that the region is in at the moment; None for other regions and outside of the rounds."""
+    if not path or path[-1] not in PARTS or (number := trace.round_at(moment_us)) is None:
+        return None
+    return path[-1], (number, layer_of(path) or "alone")
 
 
 def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], bound: Bound) -> Json:

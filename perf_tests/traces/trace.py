@@ -496,7 +496,23 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
         first, last = min(event["ts"] for event in events), max(event["ts"] + event["dur"] for event in events)
         events.append({"cat": "user_annotation", "name": ROUND, "tid": None, "ts": first, "dur": last - first})
     trace = trace_of_events(events)
-    return trace if range_name in (None, ROUND) else _projected(trace, str(range_name))
+    if range_name in (None, ROUND):
+        return trace
+    # The kernels launched in ranges of this name; each range spans its first to its last kernel.
+    inside = [
+        [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]
+        for region in trace.regions
+        if region.path[-1] == range_name and trace.round_at(region.start_us) is not None
+    ]
+    inside = [kernels for kernels in inside if kernels]
+    if not inside:
+        raise RangeError(f"no kernel was launched in a range named {range_name!r}")
+    return Trace(
+        is_on_gpu=True,
+        rounds=[Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside],
+        kernels=[replace(kernel, launch=None) for group in inside for kernel in group],
+        regions=trace.regions,
+    )
 
 
 def versions_of(path: Path) -> Json:
@@ -536,7 +552,25 @@ class _Database:
         yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}").fetchall()
 
     def events(self) -> Iterator[Json]:
-        yield from self._ranges()
+        """What the export has of ranges, calls, kernels, copies and fills, as Kineto writes it.
+
+        Ranges are those of the suite's domain and of autograd; without the suite's domain, all of them.
+        """
+        rows = [
+            (start, end, kind, text if text and isinstance(text, str) else self._text(text_id), thread, domain)
+            for start, end, kind, text, text_id, thread, domain in self.rows(
+                RANGES, "start", "end", "eventType", "text", "textId", "globalTid", "domainId"
+            )
+        ]
+        ours = {domain for _, _, kind, text, _, domain in rows if kind == _DOMAIN_CREATED and text == DOMAIN}
+        for start, end, kind, text, thread, domain in rows:
+            if end is None or kind not in (_PUSH_POP, None):
+                continue
+            if autograd := _AUTOGRAD_RANGE.match(text):
+                number = {"Sequence number": int(autograd["number"])}
+                yield _event("cpu_op", autograd["name"], start, end, thread, **number)
+            elif not ours or domain in ours:
+                yield _event("user_annotation", text, start, end, thread)
         for name_id, times, thread, key in self._activities(CALLS, "globalTid", "nameId"):
             yield _event("cuda_runtime", self._text(name_id[0]), *times, thread, correlation=key)
         for names, times, _, key in self._activities(KERNELS, "globalPid", "demangledName", "shortName", "name"):
@@ -556,25 +590,6 @@ class _Database:
             process = of // _THREADS_OF_A_PROCESS if knows and isinstance(of, int) else 0
             yield values, (start, end), of, (process, correlation)
 
-    def _ranges(self) -> Iterator[Json]:
-        """Ranges of the suite's domain and of autograd; without the suite's domain, all ranges."""
-        rows = [
-            (start, end, kind, text if text and isinstance(text, str) else self._text(text_id), thread, domain)
-            for start, end, kind, text, text_id, thread, domain in self.rows(
-                RANGES, "start", "end", "eventType", "text", "textId", "globalTid", "domainId"
-            )
-        ]
-        ours = {domain for _, _, kind, text, _, domain in rows if kind == _DOMAIN_CREATED and text == DOMAIN}
-        for start, end, kind, text, thread, domain in rows:
-            if end is None or kind not in (_PUSH_POP, None):
-                continue
-            autograd = _AUTOGRAD_RANGE.match(text)
-            if autograd is not None:
-                number = {"Sequence number": int(autograd["number"])}
-                yield _event("cpu_op", autograd["name"], start, end, thread, **number)
-            elif not ours or domain in ours:
-                yield _event("user_annotation", text, start, end, thread)
-
     def _text(self, value: object) -> str:
         """Names are ids into the table of strings; older exports hold the text itself."""
         if isinstance(value, str):
@@ -593,22 +608,3 @@ def _event(cat: str, name: str, start_ns: int, end_ns: int, thread: object, **ar
         raise ValueError(f"it is damaged: of {name[:60]!r} start, end or bytes is wrong: {wrong}")
     times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
     return {"cat": cat, "name": name, "tid": thread, **times, "args": arguments}
-
-
-def _projected(trace: Trace, range_name: str) -> Trace:
-    """Kernels launched in ranges of this name; each range spans its first to its last kernel."""
-    ranges = [region for region in trace.regions if region.path[-1] == range_name]
-    inside = [
-        [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]
-        for region in ranges
-        if trace.round_at(region.start_us) is not None
-    ]
-    inside = [kernels for kernels in inside if kernels]
-    if not inside:
-        raise RangeError(f"no kernel was launched in a range named {range_name!r}")
-    return Trace(
-        is_on_gpu=True,
-        rounds=[Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside],
-        kernels=[replace(kernel, launch=None) for group in inside for kernel in group],
-        regions=trace.regions,
-    )

@@ -5,7 +5,6 @@ perf-tests diff v1 v2 --size medium --phase full_step --gpu H100
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
 from perf_tests.records.record import some_of
+from perf_tests.records.store import strict_json
 from perf_tests.user_code.named import UNDER_TEST, Repository, repository_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         data = {name: {"why_not": one} if isinstance(one, str) else difference_json(one) for name, one in
                 zip(cases, found, strict=True)}  # fmt: skip
-        print(json.dumps(data, indent=1))
+        print(strict_json(data))
     else:
         for name, one in zip(cases, found, strict=True):
             lines = [one] if isinstance(one, str) else difference_lines(one)

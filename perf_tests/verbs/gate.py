@@ -5,7 +5,9 @@ perf-tests gate 3adf61e 9e03909 --summary verdicts.md
 """
 
 import argparse
+import os
 import re
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
@@ -28,9 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with RefusalError.instead_of(ValueError):
         found = [records_of(arguments.storage, word) for word in (arguments.base, arguments.head)]
-        base, head, others = of_newest_machine(*found)
-        reason = why_incomparable(base, head)
-        if reason:
+        # Of the newest machine that has both sides; all where none has both.
+        sides = [{record.path for record in side} for side in found]
+        machines = [
+            (max(moment(launch.written) for launch in machine.launches), paths)
+            for machine in machines_of(chain(*found))
+            if all((paths := {launch.path for launch in machine.launches}) & side for side in sides)
+        ]
+        kept = sorted(machines, key=itemgetter(0))[-1][1] if machines else set.union(*sides)
+        base, head = ([record for record in side if record.path in kept] for side in found)
+        others = [record.name for record in chain(*found) if record.path not in kept]
+        if reason := why_incomparable(base, head):
             raise ValueError(reason)
         base_name = code_of(base[0].data)[:12]
         accepted = [entry for entry in read_accepted(arguments.storage / FILE_NAME) if entry.is_of(base_name)]
@@ -46,24 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def of_newest_machine(
-    base: list[StoredRecord], head: list[StoredRecord]
-) -> tuple[list[StoredRecord], list[StoredRecord], list[str]]:
-    """Both sides as the newest machine has them that has both, and names of the others; all where none has both."""
-    sides = [{record.path for record in side} for side in (base, head)]
-    both = [
-        (max(moment(launch.written) for launch in machine.launches), paths)
-        for machine in machines_of([*base, *head])
-        if all((paths := {launch.path for launch in machine.launches}) & side for side in sides)
-    ]
-    kept = sorted(both, key=itemgetter(0))[-1][1] if both else sides[0] | sides[1]
-    others = [record.name for record in (*base, *head) if record.path not in kept]
-    return [one for one in base if one.path in kept], [one for one in head if one.path in kept], others
-
-
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     """The launches of a folder or commit; raises ValueError with one sentence for none or a broken one."""
-    if Path(asked).is_dir():
+    if os.path.isdir(asked):
         paths = record_files(Path(asked), "*")
     else:
         stored = record_files(storage) or record_files(storage, "*")  # a machine's folder

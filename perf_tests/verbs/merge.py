@@ -6,6 +6,7 @@ perf-tests merge .benchmarks/shards -o whole.json
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = merged(records)
     if arguments.output is not None:
         path = Path(arguments.output)
-        if path.exists():
+        if os.path.exists(path):
             raise UsageError(f"{path} exists, and merge overwrites nothing; name another file with -o.")
         store.write_named(arguments.output, store.encoded(record))
     else:

@@ -6,13 +6,13 @@ perf-tests predict --model hf:CONFIG.json --gpu H100
 
 import argparse
 import gc
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perf_tests.phases import FINDINGS, FINE, UsageError
+from perf_tests.records.store import strict_json
 from perf_tests.user_code.named import UNDER_TEST, repository_of
 from perf_tests.verbs.diff import differences
 
@@ -62,11 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    alone = arguments.head_dim is not None or arguments.sequence_length is not None
+    if alone == (arguments.size is not None or arguments.model is not None):
+        raise UsageError(
+            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
+        )
+    typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
+    if alone and typed:
+        option = "--" + typed[0].replace("_", "-")
+        raise UsageError(f"{option} is for a training step; it does not apply to attention alone.")
+    for name in OF_A_STEP.keys() - typed:
+        setattr(arguments, name, OF_A_STEP[name])
     was_enabled = gc.isenabled()
     gc.disable()  # importing torch and counting steps leaves little garbage; collecting it takes a sixth of the time
     try:
         with UsageError.instead_of(ValueError):
-            _complete(arguments)
             # Only this verb counts a model's operations, which needs torch; the others start without it.
             from perf_tests.predict.request import answered
 
@@ -77,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             gc.enable()
     if arguments.against is not None:
         answer = _since(arguments, answer)
-    print(json.dumps(answer.data, indent=1) if arguments.json else "\n".join(answer.lines))
+    print(strict_json(answer.data) if arguments.json else "\n".join(answer.lines))
     return FINE if answer.fits else FINDINGS
 
 
@@ -104,18 +114,3 @@ def _name(case: "Case") -> str:
     names = {"model_size": "size"}
     values = {axis: getattr(case, names.get(axis, axis), None) for axis in type(case).axes}
     return case.id_of(*values.values())
-
-
-def _complete(arguments: argparse.Namespace) -> None:
-    """Fill in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
-    alone = arguments.head_dim is not None or arguments.sequence_length is not None
-    if alone == (arguments.size is not None or arguments.model is not None):
-        raise ValueError(
-            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
-        )
-    typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
-    if alone and typed:
-        option = "--" + typed[0].replace("_", "-")
-        raise ValueError(f"{option} is for a training step; it does not apply to attention alone.")
-    for name in OF_A_STEP.keys() - typed:
-        setattr(arguments, name, OF_A_STEP[name])

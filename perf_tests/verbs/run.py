@@ -23,18 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Become pytest, whose exit code is the command's.
+    """Become pytest, whose exit code is the command's, or print the suite's own options by group.
 
     First words such as `test_counters.py` are files of the suite, and `numerics_tests`, or a file in it, those tests.
     """
-    if {"-h", "--help"} & set(arguments.of_pytest):
-        print(_help(), end="")
-        return FINE
-    return os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
-
-
-def _help() -> str:
-    """Return the suite's own options by group, as argparse prints them."""
+    if not {"-h", "--help"} & set(arguments.of_pytest):
+        return os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
     from perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")
@@ -46,7 +40,8 @@ def _help() -> str:
         group = parser.add_argument_group(title)
         for option in options:
             group.add_argument(option.name, **argparse_keywords(option))
-    return parser.format_help()
+    parser.print_help()
+    return FINE
 
 
 def of_pytest(words: Sequence[str]) -> list[str]:

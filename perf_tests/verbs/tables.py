@@ -8,7 +8,6 @@ import argparse
 import csv
 import difflib
 import io
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -63,27 +62,25 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     only = arguments.only if choice == CaseChoice() else CASES
     if arguments.json:
-        print(json.dumps([{"record": one.name, **_rows_of([one], only, choice)} for one in records], indent=1))
-        return FINDINGS if left_out else FINE
-    texts = _texts(records, arguments.format, only, choice)
-    if not texts:
+        print(store.strict_json([{"record": one.name, **_rows_of([one], only, choice)} for one in records]))
+    elif not (texts := _texts(records, arguments.format, only, choice)):
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
-    if arguments.output is None:
+    elif arguments.output is None:
         shown = "\n".join(text.decode() for text in texts.values())
         if sys.stdout.isatty():  # a program that reads the tables gets them as they are
             shown = "".join(printable(line.rstrip("\n")) + "\n" for line in shown.splitlines(keepends=True))
         print(shown, end="")
-        return FINDINGS if left_out else FINE
-    folder = Path(arguments.output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            store.write_whole(folder / name, text)
-            print(folder / name)
-    except OSError as error:
-        why = without_path(error)
-        raise UsageError(f"The tables cannot be written to {arguments.output}: {why}; name another folder.") from error
+    else:
+        folder = Path(arguments.output)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                store.write_whole(folder / name, text)
+                print(folder / name)
+        except OSError as error:
+            said = f"The tables cannot be written to {arguments.output}: {without_path(error)}"
+            raise UsageError(f"{said}; name another folder.") from error
     return FINDINGS if left_out else FINE
 
 
@@ -247,7 +244,7 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
     if chosen_format == PARQUET:
         return _as_parquet(rows)
     if chosen_format == "jsonl":
-        return "".join(json.dumps(row) + "\n" for row in rows).encode()
+        return "".join(store.strict_json(row, indent=None) + "\n" for row in rows).encode()
     lines = []
     for cells in (rows[0], *(row.values() for row in rows)):
         line = io.StringIO()

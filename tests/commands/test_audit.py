@@ -15,12 +15,12 @@ NO_GPU = TOO_FAST | {"gpu": ""}
 
 @pytest.mark.parametrize("row, words, code", [
     (model_row(), "", 0), (TOO_FAST, "", 1), (NO_GPU, "", 0), (NO_GPU, "--gpu A100-80GB", 1),
-    (NO_GPU, "--gpu memory=80,bandwidth=2000,fp32=100", 0),
+    (NO_GPU, "--gpu memory=80,bandwidth=2000,fp32=100", 0), (TOO_FAST | {"mean_ms": "1e-310", "std_ms": ""}, "", 1),
 ])  # fmt: skip
 def test_the_exit_code_is_1_where_one_is_accused(row: Row, words: str, code: int, tmp_path: Path, verb: Verb) -> None:
     path = written(tmp_path, [row])
     ended, shown, _ = verb("audit", path, "--json", *words.split())
-    data = json.loads(shown)
+    data = json.loads(shown, parse_constant=pytest.fail)
     assert (ended, data["kind"], data["figures"], data["counts"]["impossible"]) == (code, "model timing", 1, code)
     assert [finding["places"] for finding in data["findings"]] == [["line 2"]] * code
     ended, _, said = verb("audit", path, "--gpu", "Z9")
@@ -42,8 +42,10 @@ def test_findings_are_shown_in_groups_the_worst_first_in_bounded_room_and_unread
     assert "not judged: 2: mean_ms is not a number (first line 6: 'fast')" in shown
     assert verb("audit", tmp_path / "table.csv", "--all")[1].count("Most likely") == 4
     monkeypatch.setattr("perf_tests.audit.tables.MOST_GROUPS", 5)
-    code, shown, _ = verb("audit", written(tmp_path, [TOO_FAST | {"source": str(number)} for number in range(30)]))
+    sources = (f"\x1b[2J{number}" for number in range(30))
+    code, shown, _ = verb("audit", written(tmp_path, [TOO_FAST | {"source": source} for source in sources]))
     assert (code, shown.count("Most likely"), "The worst of 25 like it" in shown) == (1, 6, True)
+    assert all(map(str.isprintable, shown.splitlines()))
 
 
 def test_what_would_fill_the_memory_is_torn_or_never_ends_is_refused(

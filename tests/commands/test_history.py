@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.records.record import Json
-from perf_tests.report.history import EXPORTS, asv, otava
+from perf_tests.report.history import EXPORTS, asv, github_action_benchmark, otava
 from tests.support.launch import Verb
 from tests.support.launches_over_commits import COUNT, START, history, launch, with_step
 from tests.support.synthetic import BACKWARD, timed, timed_collective, write_record
@@ -53,6 +53,15 @@ def test_otavas_file_has_no_empty_cell_which_otava_refuses() -> None:
     (era,) = history(records)
     rows = list(csv.DictReader(io.StringIO(otava(era))))
     assert [row["backward tiny-ctx8-fp32-naive"] for row in rows] == ["3.0", "3.0", "3.0", "5.0"]
+    (era,) = history([launch(1, 1.0), launch(2, 9.0, batch_size=64), launch(3, 8.0, batch_size=64)])
+    times = [row["forward tiny-ctx8-fp32-naive"] for row in csv.DictReader(io.StringIO(otava(era)))]
+    assert times == ["9.0", "8.0"], "two identities are never joined"
+
+
+def test_a_name_stands_once_among_what_github_is_given() -> None:
+    (era,) = history([launch(1, 1.0), launch(2, 9.0), launch(3, 8.0, "02" * 20, batch_size=64)])
+    (row,) = json.loads(github_action_benchmark(era))
+    assert row["name"] == "forward tiny-ctx8-fp32-naive"
 
 
 @pytest.mark.parametrize("export", EXPORTS)

@@ -32,8 +32,9 @@ def kernels(verb: Verb) -> Kernels:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a capture, a trace and a record of one kernel pass."""
+    """A folder with a capture, a trace and a record of one kernel pass, which has what nobody knows beside."""
     values = kernel_values(read_sqlite(one_layer(tmp_path / "report.sqlite")), {})
+    values["attention"]["sideways"] = 3
     (tmp_path / "forward.trace.json.gz").write_bytes(gzip.compress(forward_and_backward().text()))
     (tmp_path / "record.json").write_text(json.dumps(with_passes(record(), passed(FORWARD, values=values))))
     return tmp_path

@@ -1,8 +1,5 @@
 """`python -m perf_tests`: one sentence for each refusal, and no verb loads what only others take."""
 
-import argparse
-import importlib
-import itertools
 import json
 import lzma
 import re
@@ -19,7 +16,7 @@ from perf_tests.cases.options import GROUPS as OPTION_GROUPS
 from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
 from tests.support.file_readers import READERS
-from tests.support.launch import Verb
+from tests.support.launch import Verb, parsed
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +59,12 @@ REFUSED = {
     "tables {file} --columns none": 2,
     "tables {file} -o ./run.jsonl": 2,
     "writeup -o ./no/none.md": 2,
-}
+    # A name that no file system takes fails at every question after it, as one in a folder of somebody else's does.
+    **{f"{words} none{'x' * 300}": 3 for words in (
+        "audit", "compare {file}", "gate base", "gate none none --storage", "history --relative", "history --storage",
+        "kernels", "replay", "report --storage", "scaling", "tables --storage", "writeup --root",
+    )},
+}  # fmt: skip
 """What each verb was given, and its exit code: 2 for a choice or an output, 3 for what cannot be read."""
 
 
@@ -183,13 +185,10 @@ def test_the_help_of_a_verb_begins_with_a_sentence_and_ends_with_two_examples_th
     assert re.fullmatch(r"[A-Z][^.]+(?:\.\w[^.]*)*\.", " ".join(sentence.split())), sentence
     first, *typed = examples.strip().splitlines()
     assert (first, len(typed)) == ("examples:", 2)
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--json", action="store_true")
-    importlib.import_module(VERBS[name]).add_arguments(parser)
     for line in typed:
         program, named, *words = shlex.split(line)
         assert (program, named) == ("perf-tests", name)
-        parser.parse_args(words)
+        parsed(name, words)
 
 
 def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests_are(verb: Verb) -> None:
@@ -198,14 +197,10 @@ def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests
     assert re.findall(r"^  (--[\w-]+)", shown, re.M) == [option.name for option in OPTIONS]
     assert [title for title in re.findall(r"^(\S.*):$", shown, re.M) if title != "examples"] == list(OPTION_GROUPS)
     assert "`perf-tests run --help-all`" in shown
-    known = {option.name: option.parse for option in OPTIONS}
     examples = [shlex.split(line)[2:] for line in shown.partition("\nexamples:\n")[2].strip().splitlines()]
     assert len(examples) == 2
     for typed in examples:
-        assert {word for word in typed if word.startswith("--")} <= known.keys()
-        for name, value in itertools.pairwise([*typed, "--end"]):
-            if (parse := known.get(name)) is not None:
-                parse(name, value)
+        parsed("run", typed)
 
 
 def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:

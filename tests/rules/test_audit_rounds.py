@@ -4,9 +4,12 @@ import copy
 import math
 import random
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perf_tests.audit import rounds as ours
 from perf_tests.records.record import Json
@@ -128,6 +131,24 @@ SERIES = 500
 
 def noise(draw: random.Random, rounds: int, deviation: float = 0.02) -> list[float]:
     return [draw.gauss(1.0, deviation) for _ in range(rounds)]
+
+
+@given(st.lists(st.integers(0, 9), min_size=60, max_size=90))
+def test_a_trend_counts_rises_less_falls_of_all_pairs(values: list[int]) -> None:
+    signs = ((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
+    assert ours.rises_less_falls(values) == sum(signs)
+
+
+def test_a_trend_of_many_rounds_takes_far_fewer_comparisons_than_they_have_pairs() -> None:
+    compared = []
+
+    class Counted(float):
+        def __lt__(self, other: float) -> bool:
+            compared.append(other)
+            return float(self) < float(other)
+
+    assert not ours.has_trend([Counted(one) for one in noise(random.Random(11), 4000)])
+    assert len(compared) < 4000 * 100
 
 
 def test_false_trends_are_rare() -> None:

@@ -7,13 +7,11 @@ import pytest
 from perf_tests.records.store import ComparedCase, Status, compare
 from perf_tests.report import comparison as screen
 from perf_tests.report.comparison import NARROWEST, Reading, comparison_lines, painted, shortened
-from tests.support.synthetic import record, timed, untimed
-
-TEN = timed()["stats"]["data"]
+from tests.support.synthetic import TEN_ROUNDS, record, timed, untimed
 
 
 def slower(name: str, factor: float) -> dict[str, object]:
-    return timed(name, [factor * seconds for seconds in TEN])
+    return timed(name, [factor * seconds for seconds in TEN_ROUNDS])
 
 
 BEFORE = record(

@@ -1,25 +1,22 @@
 """Rules of `report/cs336`: questions are sound data; figures are those of records, counters and published tables."""
 
-import argparse
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from numerics_tests.harness import exercises
-from perf_tests.__main__ import VERBS
-from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
 from perf_tests.report import cs336
 from perf_tests.report.cs336 import Entry, Question, problems, questions, short_page
 from perf_tests.report.cs336_ours import CLOSED_FORMS, scores_saved
 from perf_tests.report.cs336_sources import ROOT, Counted, Figure, Sources
 from tests.support.cs336 import COUNTED, checkout, everything, with_record
+from tests.support.launch import parsed
 from tests.support.synthetic import BACKWARD, record, remembered, timed, traced, untimed, write_record
 
 QUESTION = Question("Times", "a_problem", "How long?", "pytest", "Because.", ("Size", "Context"), ())
@@ -60,23 +57,14 @@ RANKS = "torchrun --standalone --nproc-per-node 2 --no-python"
 
 def test_commands_have_known_files_options_and_values_and_those_of_several_sizes_name_their_contexts() -> None:
     """The default context is another one on a CPU than on a GPU; the rows are the same."""
-    known = {option.name: option.parse for option in OPTIONS}
     for command in {question.command for question in questions()}:
         program, verb, *words = shlex.split(command.removeprefix(f"{RANKS} "))
         assert program == "perf-tests", command
+        typed = parsed(verb, words)
         if verb != "run":
-            parser = argparse.ArgumentParser(exit_on_error=False)
-            parser.add_argument("--json", action="store_true")  # of every verb
-            import_module(VERBS[verb]).add_arguments(parser)
-            parser.parse_args(words)
             continue
         folder = ROOT / ("" if words[0].startswith("numerics_tests") else "perf_tests")
         assert all((folder / word).exists() for word in words if word.endswith(".py")), command
-        typed = {name: value for name, value in pairwise([*words, "--end"]) if name.startswith("--")}
-        for name, value in typed.items():
-            assert (known[name] is None) == value.startswith("--"), command
-            if (parse := known[name]) is not None:
-                parse(name, value)
         assert typed.get("--size", "small") == "small" or "--context" in typed, command
 
 
@@ -201,6 +189,13 @@ def test_the_short_page_has_our_row_for_each_brief_question_and_the_range_of_oth
     assert (len(headings), answered) == (all_of_them, text.count("| figure | here | published |")) == (30, 17)
     assert "| step of ddp, ms (ddp, small 128) | 1250 ± 190 | " in text
     assert short_page(Sources(root, Counted())).count("| figure |") < answered
+
+
+def test_text_of_a_record_is_no_markup_on_either_page(root: Path) -> None:
+    sources = with_record(root, record([timed(**CELL)], brand_raw="<b>\x1b[2J"))
+    for page in (short_page(sources), cs336.markdown_page(sources)):
+        assert (r"\<b\>" in page, "<b>" in page) == (True, False)
+        assert all(map(str.isprintable, page.splitlines()))
 
 
 def test_a_peak_that_was_not_measured_has_its_outcome(root: Path) -> None:

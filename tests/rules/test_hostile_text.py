@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import tempfile
 from collections.abc import Callable
@@ -78,12 +79,14 @@ def in_csv(said: str) -> None:
     assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@", "\t", "\r"))]
 
 
-def in_json_lines(said: str) -> None:
-    assert [json.loads(line) for line in said.split("\n") if line]
-
-
 def in_json(said: str) -> None:
-    assert json.loads(said)
+    """No NaN, which is none of JSON's."""
+    assert json.loads(said, parse_constant=pytest.fail)
+
+
+def in_json_lines(said: str) -> None:
+    for line in said.split("\n"):
+        assert not line or json.loads(line, parse_constant=pytest.fail)
 
 
 def in_a_page(said: str) -> None:
@@ -126,7 +129,7 @@ VIEWS: dict[str, Callable[[str], None]] = {
 
 @cache
 def base() -> Json:
-    """A record with every pass, a lost case, attention alone, several ranks and collectives."""
+    """A record with every pass, a lost case, attention alone, several ranks, collectives, and numbers that are none."""
     sent: Json = {
         "sent_by_part": {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}},
         "sent_bytes": 12345,
@@ -139,7 +142,9 @@ def base() -> Json:
     ]  # fmt: skip
     kernels = (row for row in read_record(COMMITTED).data["passes"] if row["values"].get("attention"))
     studies = [min(kernels, key=lambda row: len(str(row))), synthetic.remembered(), synthetic.warmed()]
-    return synthetic.with_passes(record(rows, [synthetic.untimed("lost")]), *studies)
+    data = synthetic.with_passes(record(rows, [synthetic.untimed("lost")]), *studies)
+    studies[0]["values"]["unheard_of"] = data["benchmarks"][1]["extra_info"]["vocab_size"] = math.nan
+    return data
 
 
 def records(around: Callable[[Any], Any]) -> list[Json]:

@@ -12,6 +12,7 @@ import pytest
 
 from perf_tests.records.journal import Journal, JournalContents, read_journal, remove_headless, unfinished_journals
 from perf_tests.records.store import is_locked
+from tests.support.launch import contents_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, passed, timed, untimed
 
 HEADER = header([FORWARD, BACKWARD, FULL_STEP])
@@ -22,12 +23,6 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     journal = Journal.create(tmp_path / "machine", HEADER)
     yield journal
     journal.close()
-
-
-def contents_of(path: Path) -> JournalContents:
-    contents = read_journal(path)
-    assert contents is not None
-    return contents
 
 
 def test_what_was_written_is_read_back_with_how_often_each_case_began(journal: Journal) -> None:

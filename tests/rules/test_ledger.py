@@ -15,7 +15,10 @@ STRANGER: ledgers.LedgerKey = ("forward", "huge")
 LINE: dict[str, int | None] = {name: place * 1000 for place, name in enumerate(ledgers.COUNTERS)}
 
 
-def book(folder: Path, is_updating: bool = False) -> ledgers.LedgerBook:
+def book(folder: Path, is_updating: bool = False, ledger: ledgers.Ledger | None = None) -> ledgers.LedgerBook:
+    """A run over two cases, and what the ledger has of them."""
+    if ledger is not None:
+        ledgers.write_ledger(folder / "torch-2.13.csv", ledger)
     return ledgers.LedgerBook.opened(folder, "2.13.0+cpu", is_updating, [KEY, OTHER], " --model a")
 
 
@@ -23,8 +26,8 @@ def test_what_is_written_is_read_and_each_minor_version_of_torch_has_its_own(tmp
     ledger = {KEY: LINE, OTHER: {**LINE, "model_flops": None}}
     ledgers.write_ledger(tmp_path / "new" / "torch-2.13.csv", ledger)
     assert ledgers.read_ledger(tmp_path / "new" / "torch-2.13.csv") == ledger
-    names = {version: ledgers.ledger_file(Path(), version).name for version in ("2.13.0+cpu", "2.9.1")}
-    assert names == {"2.13.0+cpu": "torch-2.13.csv", "2.9.1": "torch-2.9.csv"}
+    for version, name in {"2.13.0+cpu": "torch-2.13.csv", "2.9.1": "torch-2.9.csv"}.items():
+        assert ledgers.LedgerBook.opened(Path(), version, False, []).path.name == name
 
 
 HEADER = ",".join(ledgers.COLUMNS)
@@ -37,6 +40,7 @@ BROKEN = {
     f"{HEADER}\n{GOOD}\nforward,small,1\n": "line 3",
     f"{HEADER}\n{GOOD}\n{GOOD}\n": "line 3: duplicate entry of forward small",
     "\xff\xfe": "cannot be read",
+    "a" * 200_000: "cannot be read: field larger than",
 }
 
 
@@ -67,8 +71,7 @@ def test_each_difference_is_a_finding_with_its_next_step(tmp_path: Path) -> None
     assert (without.compare({KEY: LINE}), without.strangers()) == ([], [])
     said = "\n".join(without.closed(is_complete=True))
     assert re.search("(?s)kernel_launches 4000.*has no ledger.*--update-counters --model a", said)
-    ledgers.write_ledger(ledgers.ledger_file(tmp_path, "2.13"), {STRANGER: LINE, KEY: LINE})
-    comparing = book(tmp_path)
+    comparing = book(tmp_path, ledger={STRANGER: LINE, KEY: LINE})
     found, next_step = comparing.compare({OTHER: LINE})
     assert next_step.endswith("--update-counters --model a` and commit torch-2.13.csv.")
     assert (found, comparing.strangers()) == (
@@ -82,12 +85,11 @@ def test_an_update_drops_the_line_of_no_case_and_keeps_what_was_not_counted(tmp_
     assert (incomplete.compare({KEY: LINE}), incomplete.strangers()) == ([], [])
     assert "is unchanged, because" in incomplete.closed(is_complete=False)[0]
     assert list(tmp_path.iterdir()) == []
-    ledgers.write_ledger(ledgers.ledger_file(tmp_path, "2.13"), {STRANGER: LINE, KEY: LINE, OTHER: LINE})
-    updating = book(tmp_path, is_updating=True)
+    updating = book(tmp_path, is_updating=True, ledger={STRANGER: LINE, KEY: LINE, OTHER: LINE})
     updating.compare({KEY: {**LINE, "saved_bytes": 5}})
     change, gone, _ = updating.closed(is_complete=True)
     assert ("saved_bytes" in change, gone) == (True, "forward huge: gone")
-    assert ledgers.read_ledger(ledgers.ledger_file(tmp_path, "2.13")) == {KEY: {**LINE, "saved_bytes": 5}, OTHER: LINE}
+    assert ledgers.read_ledger(updating.path) == {KEY: {**LINE, "saved_bytes": 5}, OTHER: LINE}
 
 
 def test_the_committed_ledger_has_a_line_for_every_case_of_the_grid() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from perf_tests.history.commits import Log
 from perf_tests.history.relative import EXACT, GateRun, Ratio, pooled, relative_of
 from perf_tests.records.record import Json
 from tests.support.git_repository import git
+from tests.support.launch import Verb
 from tests.support.simulated_launches import RULES, SimulatedCase, header, line
 
 COMMITS = [f"{place:012}" for place in range(9)]
@@ -152,16 +153,9 @@ def write(name: str, base: str, head: str, slowdown: float = 0.0, end: str = "fi
     file.close()
 
 
-Say = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def said(made: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Say:
-    def say(*words: str) -> tuple[int, str, str]:
-        code = main(["history", "--relative", "runs", *words])
-        return code, *capsys.readouterr()
-
-    return say
+def said(made: dict[str, str], verb: Verb) -> Verb:
+    return lambda *words: verb("history", "--relative", "runs", *words)
 
 
 def write_all(made: dict[str, str], *slower: str) -> None:
@@ -170,7 +164,7 @@ def write_all(made: dict[str, str], *slower: str) -> None:
         write(f"{base}-{head}", made[base], made[head], 0.2 * (head in slower))
 
 
-def test_steps_are_found_in_files_and_one_of_the_newest_commit_is_a_finding(made: dict[str, str], said: Say) -> None:
+def test_steps_are_found_in_files_and_one_of_the_newest_commit_is_a_finding(made: dict[str, str], said: Verb) -> None:
     write_all(made, "third")
     code, printed, _ = said("--case", "forward 0")
     assert (code, printed.count(f"{made['third'][:12]}")) == (0, 2)
@@ -201,7 +195,7 @@ FILES: dict[str, Json] = {
 }
 
 
-def test_a_file_that_is_no_link_is_counted_by_why_and_a_damaged_one_named(made: dict[str, str], said: Say) -> None:
+def test_a_file_that_is_no_link_is_counted_by_why_and_a_damaged_one_named(made: dict[str, str], said: Verb) -> None:
     write_all(made)
     for why, facts in FILES.items():
         sides = {side: {key: made.get(str(value), value) for key, value in of.items()}
@@ -217,7 +211,7 @@ def test_a_file_that_is_no_link_is_counted_by_why_and_a_damaged_one_named(made: 
     assert (code, len(errors.splitlines()), "runs/damaged.jsonl" in errors) == (1, 1, True)
 
 
-def test_the_verdict_same_is_a_ratio_of_one(made: dict[str, str], said: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_same_is_a_ratio_of_one(made: dict[str, str], said: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     def shown_same(*given: object) -> object:
         result = conclude(*given)  # type: ignore[arg-type]
         result.cases[0] = CaseResult("test_forward[0]", Verdict.SAME)
@@ -239,7 +233,7 @@ REFUSED: dict[str, tuple[Sequence[str], int, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_question_without_an_answer_is_one_sentence(what: str, made: dict[str, str], said: Say) -> None:
+def test_a_question_without_an_answer_is_one_sentence(what: str, made: dict[str, str], said: Verb) -> None:
     words, exit_code, sentence = REFUSED[what]
     Path("runs").mkdir()
     if what == "no run of the line":
@@ -252,7 +246,7 @@ def test_a_question_without_an_answer_is_one_sentence(what: str, made: dict[str,
 
 
 def test_outside_of_a_repository_there_is_no_line(
-    made: dict[str, str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, said: Say
+    made: dict[str, str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, said: Verb
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("none"))
     write("one", made["first"], made["second"])

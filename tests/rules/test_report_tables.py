@@ -1,10 +1,10 @@
 """The tables of a write-up: every case once, in its unit, with its conditions below."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.records.format import Table, latex, markdown, typst
+from perf_tests.records.format import Table
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.tables import Fit, attention_fits, tables_of
 from tests.support import synthetic
@@ -104,13 +104,6 @@ def test_without_fp32_a_peak_and_a_sound_pass_there_are_timings_alone_of_any_ide
     damaged: list[object] = [None, {}, [None], [{"pass": "kernels"}], [{**synthetic.traced(), "pass": "other"}]]
     for passes in damaged:
         assert list(tables({**synthetic.record(), "benchmarks": [row], "passes": passes})) == ["timing"]
-
-
-@pytest.mark.parametrize("write", [markdown, latex, typst])
-def test_rows_have_one_order_in_each_format_and_name_their_unit(write: Callable[[list[Table]], str]) -> None:
-    forwards = write(tables_of(GRID, "run"))
-    assert "(ms)" in forwards
-    assert forwards == write(tables_of({**GRID, "benchmarks": sorted(GRID["benchmarks"], key=str)}, "run"))
 
 
 # How the memory of attention alone grows.

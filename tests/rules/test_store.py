@@ -168,7 +168,7 @@ def test_records_are_listed_by_date_and_a_name_has_its_folder(tmp_path: Path, mo
     records = store.list_records(tmp_path).records
     assert [found.name for found in records] == ["c/0001_name", "a/0001_name", "b/0001_name"]
     assert (store.newest(records[::-1]), store.newest([])) == (records[-1], None)
-    assert store.list_records(tmp_path / "nowhere").records == []
+    assert all(store.list_records(tmp_path / name).records == [] for name in ("nowhere", "x" * 300))
     assert [store.saved_as(tmp_path / "a", run) for run in "ab"] == [tmp_path / "a/0001_name.json", None]
     monkeypatch.chdir(tmp_path / "a")
     assert store.read_record(Path("0001_name.json")).name == "a/0001_name"
@@ -195,7 +195,7 @@ def test_records_are_named_by_path_folder_or_beginning_of_a_name(tmp_path: Path)
 
 
 def test_a_large_file_is_named_before_it_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [tmp_path / "small", tmp_path / "missing", tmp_path / "large"]
+    paths = [tmp_path / name for name in ("small", "missing", "large", "x" * 300)]
     paths[0].touch()
     paths[2].touch()
     os.truncate(paths[2], 50_000_000)

@@ -7,13 +7,18 @@ import shutil
 import socket
 import subprocess
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import pytest
 
+from perf_tests.__main__ import VERBS
+from perf_tests.cases.options import OPTIONS
 from perf_tests.records.journal import JournalContents, read_journal
 from perf_tests.records.record import Json
 from tests.support.forked_python import forked_python
@@ -89,6 +94,22 @@ class Launch:
     def copied(self, folder: Path) -> Path:
         """What it left, to go on from without touching it."""
         return Path(shutil.copytree(self.storage, folder / "storage"))
+
+
+def parsed(verb: str, words: Sequence[str]) -> dict[str, str]:
+    """Hold words to what the verb takes; of `run`, each option and what follows it, which its own reader reads."""
+    if verb != "run":
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--json", action="store_true")  # of every verb
+        import_module(VERBS[verb]).add_arguments(parser)
+        return vars(parser.parse_args(words))
+    known = {option.name: option.parse for option in OPTIONS}
+    typed = {name: value for name, value in pairwise([*words, "--end"]) if name.startswith("--")}
+    for name, value in typed.items():
+        assert (known[name] is None) == value.startswith("--"), words
+        if (parse := known[name]) is not None:
+            parse(name, value)
+    return typed
 
 
 def contents_of(journal: Path) -> JournalContents:
