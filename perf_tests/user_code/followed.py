@@ -59,8 +59,8 @@ REFUSED |= frozenset(
 
 IN_PLACE = _words(_TABLE["in_place"])
 FILTERS = frozenset({"warnings.filterwarnings", "warnings.simplefilter"})
-SHOW_WARNINGS = frozenset({"always", "default", "ignore", "module", "once"})
-"""What a filter may do with a warning whose text or line it matches: "error" raises it."""
+SHOW_WARNINGS = frozenset({"default", "ignore", "module", "once"})
+"""What a filter may do with a warning: "error" raises it, and "always" prints its line, comments too, at each step."""
 HELD_IN_PLACE = frozenset(IN_PLACE) | FILTERS | {
     "abc.ABCMeta", "dataclasses.field", "importlib.util.find_spec", "numpy.ndarray", "shutil.which", "sys.modules",
     "sys.stderr", "sys.stdout", "warnings.catch_warnings", "warnings.warn",
@@ -365,7 +365,9 @@ class Uses:
                 yield node, "getattr by an unknown name", False
             case ast.Name("setattr" | "delattr"), asked:
                 yield from self._of_set(node, asked)
-            case ast.Attribute(attr="items" | "keys"), [] if not self._is_walked(node):
+            case ast.Attribute(of, "items" | "keys"), asked if not (
+                asked and _named(of) != "dict" or self._is_walked(node)
+            ):
                 yield node, BY_ADDRESSES, True
             case ast.Attribute(attr="add_module" | "register_buffer" | "register_module" | "register_parameter"), asked:
                 named = [*asked[:1], *(word.value for word in node.keywords if word.arg in ("name", None))]
