@@ -365,10 +365,9 @@ class Uses:
                 yield node, "getattr by an unknown name", False
             case ast.Name("setattr" | "delattr"), asked:
                 yield from self._of_set(node, asked)
-            case ast.Attribute(of, "items" | "keys"), asked if not (
-                asked and _named(of) != "dict" or self._is_walked(node)
-            ):
-                yield node, BY_ADDRESSES, True
+            case ast.Attribute(of, "items" | "keys"), asked:
+                if (not asked or _named(of) == "dict") and not self._is_walked(node):
+                    yield node, BY_ADDRESSES, True
             case ast.Attribute(attr="add_module" | "register_buffer" | "register_module" | "register_parameter"), asked:
                 named = [*asked[:1], *(word.value for word in node.keywords if word.arg in ("name", None))]
                 if not all(map(_names_a_part, named)):
