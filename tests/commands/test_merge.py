@@ -126,7 +126,8 @@ def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
         code, _, said = verb("compare", *paths[:2])
         assert (code, "are one run, saved twice" in said) == (3, True)
         assert len(launches(map(Path, paths[:2]))) == 1
-    assert verb("merge", *paths[:-1])[0] == 0
+    for _ in range(copies):  # shards that are merged twice are one run, too
+        assert verb("merge", *paths[:-1])[0] == 0
     left = [f"machine/000{copies + number}_abc" for number in (2, 3)]
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
         assert sorted(stored.name for stored in found) == left
