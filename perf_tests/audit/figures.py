@@ -122,6 +122,8 @@ class Timing(Labelled):
     """The author's words; empty where not stated or not run."""
     shape_is_by_name: bool = False
     """Whether the table names the size alone, so that it may mean another shape or batch than the course's."""
+    mean_seconds: float | None = None
+    """Where `seconds` is known to be another figure of the rounds."""
 
     @property
     def precision(self) -> str | None:
@@ -335,6 +337,7 @@ def _timing(row: Json, gpu: str) -> Timing:
         # Of the population; `statistics.pstdev` computes in fractions, which takes a minute for millions of rounds.
         std_seconds=sqrt(fmean((one - mean) ** 2 for one in seconds)),
         rounds=len(seconds),
+        mean_seconds=mean,
         peak_bytes=info.get("peak_allocated_bytes"),
         # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
