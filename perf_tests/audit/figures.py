@@ -123,7 +123,7 @@ class Timing(Labelled):
     shape_is_by_name: bool = False
     """Whether the table names the size alone, so that it may mean another shape or batch than the course's."""
     mean_seconds: float | None = None
-    """Where `seconds` is known to be another figure of the rounds."""
+    """The mean of the rounds, where `seconds` is known to be another figure of them."""
 
     @property
     def precision(self) -> str | None:
