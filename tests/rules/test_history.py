@@ -228,6 +228,8 @@ def test_a_history_says_what_it_could_show() -> None:
     shown = era.least_shown
     assert shown is not None
     assert f"in 12 commits one of about {shown:.1%} would be shown" in said[2]
+    scattered = era_of([launch(place, (1.0, 3.0, 1.0, 9.0)[place // 3], name_of(place // 3)) for place in range(12)])
+    assert "in 4 commits only one of over 1000% would be shown" in "\n".join(history_lines(scattered))
     # Twice as much is shown, and half of it is not.
     for factor, places in ((2, [11]), (0.5, [])):
         seconds = [NOISE[place % COUNT] * (1 + factor * shown * (place >= 55)) for place in range(60)]
