@@ -78,7 +78,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
             "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )
     missing = {*settings.passes} - {noted(item).extra_pass for item in benchmarks}
-    if missing and not is_in_worker and settings.shard is None:
+    by_cache = suite.keeps_selection or any(getattr(config.option, name, False) for name in ("lf", "stepwise"))
+    if missing and not (is_in_worker or by_cache or settings.shard is not None):
         name = min(missing)
         raise pytest.UsageError(
             f"{PASSES[name]} runs cases of its own, and none is selected; drop it or add test_{name}.py or "
