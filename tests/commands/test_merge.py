@@ -54,6 +54,16 @@ def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_pa
     assert [Path(path).read_bytes() for path in paths] == before
 
 
+def test_what_rows_of_several_shards_say_together_is_a_notice_of_the_merged_record(tmp_path: Path, verb: Verb) -> None:
+    """A full step that is shorter than its forward pass; what one shard alone said of its rows is said anew."""
+    for data, seconds in ((FIRST, 2.0), (SECOND, 1.0)):
+        data = {**data, "benchmarks": [timed(row["fullname"], [seconds] * 5) for row in data["benchmarks"]]}
+        write_record(tmp_path / f"m/000{int(seconds)}_abc.json", {**data, "notices": [{"sentence": "of a shard"}]})
+    assert verb("merge", tmp_path / "m/0001_abc.json", tmp_path / "m/0002_abc.json")[0] == 0
+    (notice,) = json.loads((tmp_path / "m/0003_abc.json").read_bytes())["notices"]
+    assert "full_step" in notice["sentence"]
+
+
 def with_suite(data: Json, **facts: Any) -> Json:
     return {**data, "suite": {**data["suite"], **facts}}
 
