@@ -142,6 +142,9 @@ def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
         assert sorted(stored.name for stored in found) == left
     assert launches(sorted(tmp_path.glob("*/*.json"))) == left
+    (alone,) = written(tmp_path / "alone", with_suite(shard(1, {FORWARD: 0}, shares=1), run="journal-3"))
+    assert verb("merge", alone)[0] == 0
+    assert launches(sorted(Path(alone).parent.iterdir())) == ["machine/0002_abc"], "no run is left out as its own part"
 
 
 def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path, verb: Verb) -> None:
