@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-from perf_tests.phases import FINE, USAGE, RefusalError
+from perf_tests.phases import FINE, INTERRUPTED, USAGE, RefusalError
 from perf_tests.user_code.named import SUITE
 
 GROUPS = {
@@ -36,6 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
             return _run(words)
     except OutputError as lost:
         return end_without_output(lost)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(words: Sequence[str] | None) -> int:
