@@ -38,17 +38,22 @@ def main(words: Sequence[str] | None = None, claims: dict[str, Claim] = CLAIMS, 
         prog="python -m claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims to try (default: all)")
-    parser.add_argument("--list", action="store_true", help="print every claim with its limits, and try none")
+    parser.add_argument("--list", action="store_true", help="print the claims with their limits, and try none")
     parser.add_argument("--most-minutes", type=float, metavar="M", help="leave out what takes longer than this")
     asked = parser.parse_args(words)
     if unknown := [name for name in asked.names if name not in claims]:
         parser.error(f"no claim is named {unknown[0]!r}; the known ones are {', '.join(claims)}.")
-    if asked.list:
-        print(listed(claims))
-        return 0
     chosen = {name: claims[name] for name in asked.names or claims}
     if asked.most_minutes is not None:
+        shortest = min(claim.minutes for claim in chosen.values())
         chosen = {name: claim for name, claim in chosen.items() if claim.minutes <= asked.most_minutes}
+        if not chosen:
+            parser.error(
+                f"--most-minutes {asked.most_minutes:g} leaves out every claim; the shortest takes {shortest:g}."
+            )
+    if asked.list:
+        print(listed(chosen))
+        return 0
     verdicts = []
     for name, claim in chosen.items():
         # How busy the machine is: neighbours widen every interval.

@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-from perf_tests.phases import FINE, USAGE, RefusalError
+from perf_tests.phases import FINE, INTERRUPTED, USAGE, RefusalError
 from perf_tests.user_code.named import SUITE
 
 GROUPS = {
@@ -42,6 +42,9 @@ def main(words: Sequence[str] | None = None) -> int:
         with suppress(OSError):
             print(f"The output cannot be written: {lost}; free space or print elsewhere.", file=sys.stderr)
         return USAGE
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(words: Sequence[str] | None) -> int:

@@ -223,6 +223,8 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
         return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
 
     benchmarks = before.of_interrupted_run(config, sorted(in_order, key=place_in_run))
+    if suite.against is not None and others and not benchmarks:
+        raise pytest.UsageError("--against gates benchmarks, and none is selected; drop it, or name benchmarks.")
     if benchmarks and settings.shard is not None:
         suite.places_in_grid = places = before.places_of_share(benchmarks, settings)
         left_out = set(range(len(benchmarks))).difference(places)

@@ -123,6 +123,8 @@ class Timing(Labelled):
     """The author's words; empty where not stated or not run."""
     shape_is_by_name: bool = False
     """Whether the table names the size alone, so that it may mean another shape or batch than the course's."""
+    mean_seconds: float | None = None
+    """The mean of the rounds, where `seconds` is known to be another figure of them."""
 
     @property
     def precision(self) -> str | None:
@@ -336,6 +338,7 @@ def _timing(row: Json, gpu: str) -> Timing:
         # Of the population; `statistics.pstdev` computes in fractions, which takes a minute for millions of rounds.
         std_seconds=sqrt(fmean((one - mean) ** 2 for one in seconds)),
         rounds=len(seconds),
+        mean_seconds=mean,
         peak_bytes=finite(info.get("peak_allocated_bytes")),
         # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,

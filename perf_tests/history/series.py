@@ -126,11 +126,11 @@ def newest_first(machines: Iterable[Machine], log: Log) -> list[Era]:
 
 
 def eras_of(machine: Machine, log: Log) -> list[Era]:
-    """The older launches, which record no sentinel, apart from the others; those of passes alone are in the newest."""
-    older = [one for one in machine.launches if one.has_cases and not _has_sentinel(one)]
+    """The older launches, which record no sentinel, apart; those that timed nothing are in the newest."""
+    older = [one for one in machine.launches if one.figures and not _has_sentinel(one)]
     newer = [one for one in machine.launches if _has_sentinel(one)]
-    rest = [one for one in machine.launches if not one.has_cases]
-    found = {False: older, True: newer + rest} if newer else {False: older + rest}
+    rest = [one for one in machine.launches if not one.figures]
+    found = {False: older + rest} if older and not newer else {False: older, True: newer + rest}
     return [_era(machine, has_sentinel, launches, log) for has_sentinel, launches in found.items() if launches]
 
 

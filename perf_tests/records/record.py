@@ -64,8 +64,10 @@ def is_shard(record: Json) -> bool:
 
 
 def run_of(record: Json) -> str | None:
-    """The run, however often it was saved; None for older records."""
-    run = record["suite"].get("run")
+    """The run, however often it was saved, or merged from the same shards; None for older records."""
+    run, shards = (record["suite"].get(name) for name in ("run", "merged_runs"))
+    if run is None and isinstance(shards, list) and shards and all(isinstance(one, str) for one in shards):
+        return f"merged from {' and '.join(sorted(shards))}"
     return run if isinstance(run, str) else None
 
 

@@ -22,7 +22,15 @@ from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
 from perf_tests.records.store import Status, StoredRecord, compare, each_readable
 from perf_tests.report import blocks
 from perf_tests.report.comparison import why_without_ratio
-from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
+from perf_tests.report.history import (
+    COUNTER_COLUMNS,
+    STEP_COLUMNS,
+    conditions,
+    counter_changes_in,
+    least_words,
+    since,
+    steps_in,
+)  # fmt: skip
 from perf_tests.report.plots import RecordedRun, pass_name
 
 MOST_JUDGED = 10
@@ -324,7 +332,7 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
         yield blocks.Rows("worst", "What moved", ("Case", "verdict", "change", "since", "trend", "why"), 1, rows)
     listed = {row.case for row in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
-    least = f" (one of about {era.least_shown:.1%} would be shown)" if era.least_shown else ""
+    least = f" ({least_words(era.least_shown)} would be shown)" if era.least_shown else ""
     unchanged = f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)"
     words = {Verdict.OK: unchanged, "no step": f"without a step{least}"}
     said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []

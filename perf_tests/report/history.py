@@ -123,13 +123,15 @@ def chosen_machines(arguments: argparse.Namespace) -> tuple[list[Machine], list[
 
 
 SUBJECT_WIDTH = 50
+MOST_SHOWN = 10
+"""Steps above this, as a ratio less one, are all alike."""
 
 
 def history_lines(era: Era, named: str | None = None) -> list[str]:
     """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
     lines = conditions(era)
     count, least = len(era.timed_places), era.least_shown
-    said = f"no step in any case; in {how_many(count, 'commit')} one of about {least or 0:.1%} would be shown"
+    said = f"no step in any case; in {how_many(count, 'commit')} {least_words(least or 0)} would be shown"
     if count < 2:
         said = "nothing to compare yet; the next run of another commit will say"
     elif least is None:
@@ -158,6 +160,11 @@ def still_open_line(era: Era, items: Sequence[OpenItem]) -> str:
         for (what, place), count in counts.items()
     ]
     return f"Still open: {', '.join(said)}." if said else ""
+
+
+def least_words(least: float) -> str:
+    """The least step that would be shown; few commits that scatter show none in sight, whose digits say nothing."""
+    return f"one of about {least:.1%}" if least <= MOST_SHOWN else f"only one of over {MOST_SHOWN:.0%}"
 
 
 def steps_in(era: Era) -> list[tuple[Series, Step]]:

@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
+from perf_tests.audit.consistency import Table
+from perf_tests.audit.figures import timings_of
 from perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
 from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records import record as recorded
@@ -219,6 +221,16 @@ def message_lines(rows: Sequence[Json]) -> list[str]:
         "predicted": lambda one: collectives(one, "predicted_sent_by_part"),
     }
     return column_table(columns, sending) if sending else []
+
+
+def conclude(record: Json) -> None:
+    """Add to a record what all of its rows say together: efficiencies, links, figures that contradict each other."""
+    for row, efficiency, base in scalings(record["benchmarks"]):
+        row["extra_info"] |= {"scaling_efficiency": efficiency, "relative_to": base}
+    if links := links_of(record["benchmarks"]):
+        record["links"] = links
+    findings = Table(timings_of(record)).findings()
+    record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
 
 
 def links_of(rows: Sequence[Json]) -> list[Json]:

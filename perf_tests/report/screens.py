@@ -230,7 +230,9 @@ MOST_NAMES = 6
 RESULTS: Columns[Json] = {
     "case": lambda row: case_name(row["fullname"]),
     "median": lambda row: duration(row["stats"]["median"]),
-    "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
+    "spread": lambda row: shown(
+        row["stats"]["iqr"] / row["stats"]["median"] if row["stats"]["rounds"] > 1 else None, ".1%"
+    ),
     "tokens/s": lambda row: _rate(row["extra_info"].get("tokens_per_second")),
     "TFLOP/s": lambda row: _rate(row["extra_info"].get("tflops_per_second")),
     "of ceiling": lambda row: shown(row["extra_info"].get("share_of_matmul_ceiling"), ".0%"),

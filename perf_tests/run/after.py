@@ -5,14 +5,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf_tests.audit.consistency import Table
-from perf_tests.audit.figures import timings_of
 from perf_tests.bench.options import SavingOptions, regressions
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.recording import MeasuringSession
@@ -28,7 +25,7 @@ from perf_tests.records.record import FAILURES, Json, how_many, identity_of, ids
 from perf_tests.records.store import DIRTY, StoredRecord, compare, encoded, list_records, write_whole
 from perf_tests.report.comparison import comparison_lines, width
 from perf_tests.report.gate_screens import offer_among, offer_entries
-from perf_tests.report.ranks import collective_lines, links_of, rank_lines, scalings
+from perf_tests.report.ranks import collective_lines, conclude, rank_lines
 from perf_tests.report.screens import pass_lines, result_lines, tally_line, time_line
 from perf_tests.run.ends import TimeLimit, keep_ratio
 from perf_tests.run.termination import termination_of
@@ -110,12 +107,7 @@ def finish(session: pytest.Session) -> None:
         _finish_for_now(session, suite, run, measuring)
         return
     run.record = record = measuring.record()
-    for row, efficiency, base in scalings(record["benchmarks"]):
-        row["extra_info"] |= {"scaling_efficiency": efficiency, "relative_to": base}
-    if links := links_of(record["benchmarks"]):
-        record["links"] = links
-    findings = Table(timings_of(record)).findings()
-    record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
+    conclude(record)
     saving, commit = suite.saving, record["commit_info"]
     name = saving.save_name or f"{str(commit.get('id'))[:12]}{DIRTY if commit.get('dirty') else ''}"
     try:

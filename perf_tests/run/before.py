@@ -77,6 +77,14 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         raise pytest.UsageError(
             "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )
+    missing = {*settings.passes} - {noted(item).extra_pass for item in benchmarks}
+    by_cache = suite.keeps_selection or any(getattr(config.option, name, False) for name in ("lf", "stepwise"))
+    if missing and not (is_in_worker or by_cache or settings.shard is not None):
+        name = min(missing)
+        raise pytest.UsageError(
+            f"{PASSES[name]} runs cases of its own, and none is selected; drop it or add test_{name}.py or "
+            f"test_attention_{name}.py."
+        )
     is_recorded = not (is_gate or suite.saving.disabled or settings.nvtx)
     limit, timeout = read_time_limit(config), None
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time

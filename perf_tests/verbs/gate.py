@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     """The launches of a folder or commit; raises ValueError with one sentence for none or a broken one."""
     if os.path.isdir(asked):
-        paths = record_files(Path(asked), "*")
+        paths = record_files(Path(asked), "*") or record_files(Path(asked))  # a machine's folder, or a storage
     else:
         stored = record_files(storage) or record_files(storage, "*")  # a machine's folder
         start = asked[:12] if re.fullmatch("[0-9a-f]{40}", asked) else asked  # a record's name has the start of a hash

@@ -15,6 +15,7 @@ from pathlib import Path
 from perf_tests.phases import FINE, RefusalError, UsageError
 from perf_tests.records import store
 from perf_tests.records.record import Json, machine_differences, run_of, without_nan
+from perf_tests.report.ranks import conclude
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +115,7 @@ def merged(records: Sequence[store.StoredRecord]) -> Json:
         "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
         "suite": suite,
     }
+    conclude(record)
     return without_nan(record)
 
 

@@ -1,7 +1,8 @@
 """`run [OPTIONS]`: measure, or gate with --against, from any folder; pytest on the suite's benchmarks.
 
-Lists take commas; `all` is every value. Every option of pytest and of pytest-benchmark follows: -k, -x,
---benchmark-compare, --benchmark-save and more. `perf-tests run --help-all` prints them too.
+Lists take commas; `all` is every value. Words such as `test_memory.py` or a record's id select cases, `numerics_tests`
+those tests instead. Every option of pytest and of pytest-benchmark follows: -k, -x, --benchmark-compare,
+--benchmark-save and more. `perf-tests run --help-all` prints them too.
 
 examples:
   perf-tests run --size small --context 128,512 --kernels --memory
@@ -12,10 +13,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from perf_tests.phases import FINE
 from perf_tests.user_code.named import CONFIGURED, SUITE
+
+OF_FILES = {"-k", "--deselect", "--ignore", "--ignore-glob"}
+"""Options of pytest whose value may be a file of the suite."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Become pytest, whose exit code is the command's, or print the suite's own options by group.
 
-    First words such as `test_counters.py` are files of the suite, and `numerics_tests`, or a file in it, those tests.
+    Words such as `test_counters.py`, or an id of a record, are files of the suite, and `numerics_tests`, or a file in
+    it, those tests.
     """
     if not {"-h", "--help"} & set(arguments.of_pytest):
         return os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
@@ -50,6 +55,15 @@ def of_pytest(words: Sequence[str]) -> list[str]:
     `--help-all` is pytest's own help, with the options of its plugins.
     """
     words = ["--help" if word == "--help-all" else word for word in words]
-    files = list(takewhile(lambda word: word.startswith(("test_", "numerics_tests")), words))
-    places = [SUITE / ("" if file.startswith("numerics_tests") else "perf_tests") / file for file in files or [""]]
-    return [*CONFIGURED, *map(str, places), *words[len(files) :]]
+    first = len(list(takewhile(lambda word: word.startswith(("test_", "numerics_tests")), words)))
+    benchmarks = {path.name for path in (SUITE / "perf_tests").glob("test_*.py")}
+    places, others = [], []
+    for place, (before, word) in enumerate(pairwise(["", *words])):
+        file = word.removeprefix("perf_tests/")  # as a record's ids begin
+        is_numerics = word.partition("/")[0] == "numerics_tests"
+        is_named = before not in OF_FILES and (is_numerics or file.partition("::")[0] in benchmarks)
+        if place < first or is_named:
+            places.append(str(SUITE / ("" if word.startswith("numerics_tests") else "perf_tests") / file))
+        else:
+            others.append(word)
+    return [*CONFIGURED, *(places or [str(SUITE / "perf_tests")]), *others]

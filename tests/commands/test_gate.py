@@ -47,7 +47,7 @@ def test_recorded_launches_are_those_of_a_folder_or_of_a_commit_without_changes(
     storage, summary = tmp_path / "storage", tmp_path / "summary.md"
     dirty = [{**launch, "commit_info": {**launch["commit_info"], "dirty": True}} for launch in launches(3, 8, 0.5)]
     written(storage / "machine", [*launches(1, 8), *dirty])
-    head = written(tmp_path / "head", launches(2, 5, slowdown=0.2))
+    head = written(tmp_path / "head/machine", launches(2, 5, slowdown=0.2))
     moved = written(tmp_path / "moved", launches(2, 5, drift=0.005, machine_slower=0.3))
     for base, other in (("abc123", "abc"), ("abc123-dirty", "abc123-dirty")):
         code, shown, _ = verb("gate", base, other, "--storage", storage, "--json")
@@ -59,6 +59,8 @@ def test_recorded_launches_are_those_of_a_folder_or_of_a_commit_without_changes(
     (path,) = (storage / "gate").glob("*_accept.toml")
     assert str(path) in offer
     assert summary.read_text().startswith("### gate: FAILED")
+    of_a_storage = verb("gate", "abc123", tmp_path / "head", "--storage", storage)[1]
+    assert of_a_storage.splitlines()[1] == row
     for other, why in (("nothing", "nothing is not a folder with records"), (moved, "CONTAMINATED")):
         code, *said = verb("gate", "abc", other, "--storage", storage)
         assert (code, why in "".join(said)) == (3, True)

@@ -54,6 +54,16 @@ def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_pa
     assert [Path(path).read_bytes() for path in paths] == before
 
 
+def test_what_rows_of_several_shards_say_together_is_a_notice_of_the_merged_record(tmp_path: Path, verb: Verb) -> None:
+    """A full step that is shorter than its forward pass; what one shard alone said of its rows is said anew."""
+    for data, seconds in ((FIRST, 2.0), (SECOND, 1.0)):
+        data = {**data, "benchmarks": [timed(row["fullname"], [seconds] * 5) for row in data["benchmarks"]]}
+        write_record(tmp_path / f"m/000{int(seconds)}_abc.json", {**data, "notices": [{"sentence": "of a shard"}]})
+    assert verb("merge", tmp_path / "m/0001_abc.json", tmp_path / "m/0002_abc.json")[0] == 0
+    (notice,) = json.loads((tmp_path / "m/0003_abc.json").read_bytes())["notices"]
+    assert "full_step" in notice["sentence"]
+
+
 def with_suite(data: Json, **facts: Any) -> Json:
     return {**data, "suite": {**data["suite"], **facts}}
 
@@ -126,11 +136,15 @@ def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
         code, _, said = verb("compare", *paths[:2])
         assert (code, "are one run, saved twice" in said) == (3, True)
         assert len(launches(map(Path, paths[:2]))) == 1
-    assert verb("merge", *paths[:-1])[0] == 0
+    for _ in range(copies):  # shards that are merged twice are one run, too
+        assert verb("merge", *paths[:-1])[0] == 0
     left = [f"machine/000{copies + number}_abc" for number in (2, 3)]
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
         assert sorted(stored.name for stored in found) == left
     assert launches(sorted(tmp_path.glob("*/*.json"))) == left
+    (alone,) = written(tmp_path / "alone", with_suite(shard(1, {FORWARD: 0}, shares=1), run="journal-3"))
+    assert verb("merge", alone)[0] == 0
+    assert launches(sorted(Path(alone).parent.iterdir())) == ["machine/0002_abc"], "no run is left out as its own part"
 
 
 def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path, verb: Verb) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TextIO
+from unittest.mock import Mock
 
 import pytest
 
@@ -55,3 +56,11 @@ def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: py
     monkeypatch.setattr("perf_tests.verbs.tables.run", fails)
     with pytest.raises(OSError, match="a disk of theirs"):
         main(["tables"])
+
+
+def test_ctrl_c_is_one_sentence_and_a_shells_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perf_tests.report.comparison.run", Mock(side_effect=KeyboardInterrupt))
+    assert main(["compare", "a.json", "b.json"]) == 130
+    assert capsys.readouterr() == ("", "Interrupted.\n")

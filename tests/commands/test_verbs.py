@@ -204,13 +204,17 @@ def test_the_help_of_run_has_the_suites_options_in_groups_and_says_where_pytests
 
 
 def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From any folder; first words that name files of a suite select them."""
+    """From any folder; words that name files of a suite select them, before and after options, as a record's ids do."""
     monkeypatch.setattr("os.execv", execv := Mock())
     always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
     for typed, words in {
         "--model a.py:build --json": f"{ROOT}/perf_tests --model a.py:build --json",
         "test_memory.py test_counters.py": f"{ROOT}/perf_tests/test_memory.py {ROOT}/perf_tests/test_counters.py",
         "numerics_tests/test_softmax.py -q": f"{ROOT}/numerics_tests/test_softmax.py -q",
+        "perf_tests/test_memory.py::a[b] -x test_forward.py": f"{ROOT}/perf_tests/test_memory.py::a[b] "
+        f"{ROOT}/perf_tests/test_forward.py -x",
+        "-x numerics_tests": f"{ROOT}/numerics_tests -x",
+        "--deselect test_memory.py --size a": f"{ROOT}/perf_tests --deselect test_memory.py --size a",
     }.items():
         verb("run", *typed.split())
         assert execv.call_args.args[1] == [*always, *words.split()]

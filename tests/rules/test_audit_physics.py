@@ -1,10 +1,14 @@
 """Honest figures pass, and what no hardware can do is impossible: times, peaks of memory, profiles."""
 
+from pathlib import Path
+
 import pytest
 
 from perf_tests.audit.figures import ACCUSING
 from perf_tests.audit.physics import slow_round
+from perf_tests.audit.tables import audit_file
 from tests.support.audited_tables import TOO_FAST, Row, attention_row, audited, model_row, model_table, rules, without
+from tests.support.synthetic import record, timed, write_record
 
 ARITHMETIC, TRAFFIC = "impossible: arithmetic", "impossible: traffic"
 FUSION, OUTLIER = "suspicious: more than fusion", "suspicious: outlier"
@@ -132,6 +136,18 @@ def test_one_slow_round_gives_mean_and_spread() -> None:
     assert slow_round(1.9, 2.7, 10) == pytest.approx((1.0, 10.0))
     assert slow_round(34.2, 34.4, 10) == pytest.approx((22.7, 137), rel=0.01)
     assert [slow_round(1.0, 3.0, 10), slow_round(1.0, 0.5, 2), slow_round(1.0, 0.0, 10)] == [None] * 3
+
+
+def test_a_slow_round_is_told_of_a_record_by_its_mean_and_of_a_table_by_either_deviation(tmp_path: Path) -> None:
+    """The median, taken for the mean, would rule it out, as would the population's deviation where it is a sample's."""
+    of_record = audit_file(write_record(tmp_path / "run.json", record([timed(seconds=(1.0, 1.0, 13.0))]))).findings
+    of_table = audited(model_row(mean_ms="4800", std_ms="6928.2", n_measured="3")).findings
+    (outlier,) = (one for one in of_table if one.rule == "outlier")
+    assert [one.figure for one in of_record] == ["5000 +- 5657 ms"]
+    assert [one.why for one in (*of_record, outlier)] == [
+        "one round of 1.3e+04 ms among 2 rounds of 1000 ms gives the same mean and spread",
+        "one round of 1.28e+04 ms among 2 rounds of 800 ms gives the same mean and spread",
+    ]
 
 
 def memory_row(**changes: str) -> Row:

@@ -50,12 +50,20 @@ def test_the_exit_code_is_that_of_the_gravest_claim_and_the_evidence_keeps_a_row
     assert rows == [f"| {name}" for name in FOUR if name in tried]
 
 
-def test_an_unknown_name_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_and_minutes_for_no_claim_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["nonsense"], FOUR, tmp_path / "evidence.md")
     assert ended.value.code == 2
     assert "'nonsense'; the known ones are held, refuted, untried, half." in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--most-minutes", "0.5"], FOUR, tmp_path / "evidence.md")
+    assert ended.value.code == 2
+    assert "--most-minutes 0.5 leaves out every claim; the shortest takes 1." in capsys.readouterr().err
     assert not (tmp_path / "evidence.md").exists()
+    assert main(["--list", "--most-minutes=1"], FOUR) == 0
+    assert re.findall(r"^\w+", capsys.readouterr().out, re.M) == ["held", "refuted", "untried"]
 
 
 def test_the_list_has_each_claim_with_its_limits_and_the_evidence_rows_of_these_alone() -> None:

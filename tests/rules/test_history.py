@@ -15,7 +15,7 @@ from perf_tests.records.store import StoredRecord
 from perf_tests.report.history import history_lines
 from tests.support.git_repository import git
 from tests.support.launches_over_commits import COUNT, NO_LOG, NOISE, START, history, launch, name_of, with_step
-from tests.support.synthetic import record, timed, timed_attention
+from tests.support.synthetic import record, timed, timed_attention, untimed
 
 
 def era_of(records: Sequence[Json]) -> Era:
@@ -57,7 +57,7 @@ def test_no_step_is(what: str) -> None:
 
 
 def test_what_is_another_machine_build_identity_or_has_no_sentinel_is_never_joined() -> None:
-    """Launches of passes alone belong to the newest; a run that was saved twice is one launch."""
+    """Launches that timed nothing, of passes alone or of failures, belong to the newest; a run saved twice is one."""
     ours = [launch(place, 1.0) for place in range(3)]
     other = {**launch(9, 3.0), "machine_info": record(torch="2.12.0")["machine_info"]}
     saved_twice = launch(8, 9.0, batch_size=64)
@@ -71,6 +71,10 @@ def test_what_is_another_machine_build_identity_or_has_no_sentinel_is_never_join
     assert [len(era.series[0].points) for era in (old, new)] == [START, COUNT - START]
     assert (len(new.codes), new.timed_places) == (COUNT - START + 1, list(range(COUNT - START)))
     assert "without a product" in "\n".join(history_lines(old))
+    failures = {**launch(31, 1.0), "benchmarks": [], "outcomes": [untimed()]}
+    (new,) = history([launch(0, 1.0), failures])
+    assert [len(new.codes), len(new.series)] == [2, 1], "a commit that lost every case is no other machine's"
+    assert "older records" not in "\n".join(history_lines(era_of([passes])))
     machines = machines_of(StoredRecord(Path(f"m/{place}.json"), data) for place, data in enumerate([*records, other]))
     assert [era.has_sentinel for era in newest_first(machines, NO_LOG)] == [True, False, True], "the newest run first"
 
@@ -224,6 +228,8 @@ def test_a_history_says_what_it_could_show() -> None:
     shown = era.least_shown
     assert shown is not None
     assert f"in 12 commits one of about {shown:.1%} would be shown" in said[2]
+    scattered = era_of([launch(place, (1.0, 3.0, 1.0, 9.0)[place // 3], name_of(place // 3)) for place in range(12)])
+    assert "in 4 commits only one of over 1000% would be shown" in "\n".join(history_lines(scattered))
     # Twice as much is shown, and half of it is not.
     for factor, places in ((2, [11]), (0.5, [])):
         seconds = [NOISE[place % COUNT] * (1 + factor * shown * (place >= 55)) for place in range(60)]

@@ -63,6 +63,8 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"--against-option=attention=sdpa {OWN_MODEL}:WrongShape": ("compares with one attention", "own"),
     **{f"{gate}--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured")
        for gate in ("", f"{GATE} ")},
+    f"{GATE} -k=numerics_tests numerics_tests": ("--against gates benchmarks, and none is selected",),
+    "--memory -k=test_forward": ("--memory runs cases of its own, and none is selected", "add test_memory.py"),
     "--cold-cache -k=test_forward": ("--cold-cache is for timings of attention alone", "add test_attention.py"),
     "--parallel=ddp": ("start them with `torchrun --nproc-per-node 2 --no-python pytest",),
     "-p no:benchmark": ("-p no:benchmark switched it off",),

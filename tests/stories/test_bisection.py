@@ -151,6 +151,15 @@ def test_commits_that_cannot_be_judged_leave_several_suspects(repository: Path) 
     assert (bisect.exit_code(same), f": the same code as {good}; there is nothing to search." in said) == (0, True)
 
 
+def test_a_commit_whose_model_cannot_be_imported_is_skipped(repository: Path) -> None:
+    """It is collected, as one that the gate of another process refuses is, which ends the search."""
+    refused = add(repository, {"refuses": "--model lm.py:make cannot be imported: SyntaxError"}, "refused")
+    slow = add(repository, SLOW, "slow")
+    found, _ = found_in(repository)
+    assert found.suspects == [slow, refused]
+    assert [step.state for step in found.steps] == ["slower", "absent"]
+
+
 def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(repository: Path) -> None:
     """The gate finds the same program wherever it is asked: of the first commit against BAD, which is slower."""
     culprit = add(repository, SAME, "first")
