@@ -2,7 +2,7 @@
 attention by part; and what the first round of a process is spent on."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -70,7 +70,8 @@ def kernel_values(
     rounds = _Rounds(count, total_us(kernels) / count, total_us(trace.rounds) / count)
     busy = _merged([*kernels, *copies])
     calls = grouped(sorted(trace.calls, key=START), attrgetter("thread")).values()
-    of_round = [sum(span.holds(kernel.issued_us) for kernel in kernels) for span in trace.rounds]
+    launches = Counter(trace.round_at(kernel.issued_us) for kernel in kernels)
+    of_round = [launches[number] for number in range(count)]
     products = _products(kernels)
     is_compiled = "compiled" in (identity.get("attention"), identity.get("execution"))
     left_out = None

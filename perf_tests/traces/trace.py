@@ -6,11 +6,14 @@ forward operation that they differentiate by autograd's sequence number. Times a
 import json
 import re
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +109,15 @@ class Trace:
     """Kernels left out because the trace begins after their launch."""
 
     def round_at(self, *moments_us: float) -> int | None:
-        """The number of the round that holds all of these moments, else None."""
-        holding = (place for place, span in enumerate(self.rounds) if all(map(span.holds, moments_us)))
-        return next(holding, None)
+        """The number of the first round that holds all of these moments, else None; `rounds` are in order of start."""
+        place = bisect_left(self._latest_ends, max(moments_us))
+        is_there = place < len(self.rounds) and all(map(self.rounds[place].holds, moments_us))
+        return place if is_there else None
+
+    @cached_property
+    def _latest_ends(self) -> list[float]:
+        """The latest end of each round and those before it: a capture may have a thousand, and as many kernels each."""
+        return [*accumulate((span.end_us for span in self.rounds), max)]
 
 
 def layer_of(path: tuple[str, ...]) -> str | None:
@@ -509,7 +518,10 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
         raise RangeError(f"no kernel was launched in a range named {range_name!r}")
     return Trace(
         is_on_gpu=True,
-        rounds=[Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside],
+        rounds=sorted(
+            (Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside),
+            key=attrgetter("start_us"),
+        ),
         kernels=[replace(kernel, launch=None) for group in inside for kernel in group],
         regions=trace.regions,
     )

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perf_tests.records.record import Json
 from perf_tests.traces import trace as reading
@@ -33,6 +35,20 @@ def test_a_kernel_of_a_gpu_belongs_to_the_region_it_was_launched_in_or_that_of_t
     assert (cast.name, cast.kind, cast.shapes, cast.bytes_touched) == (CAST, "cast", "32x16 32x16", 32 * 16 * 6)
     copies = [(operation.kind, operation.bytes_moved, operation.issued_us) for operation in trace.memory_operations]
     assert copies == [("host-to-device", 4096, 10), ("memset", 512, 840)]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6)
+
+
+@given(SPANS, st.lists(st.integers(0, 20), min_size=1, max_size=2))
+def test_the_round_of_moments_is_the_first_that_holds_them_all(
+    spans: list[tuple[int, int]], moments: list[int]
+) -> None:
+    """Found without looking at each: a capture of a thousand steps has a thousand kernels in each."""
+    rounds = sorted((reading.Span(start, start + length) for start, length in spans), key=lambda span: span.start_us)
+    holding = [place for place, span in enumerate(rounds) if all(map(span.holds, moments))]
+    trace = reading.Trace(is_on_gpu=False, rounds=rounds, kernels=())
+    assert trace.round_at(*moments) == next(iter(holding), None)
 
 
 NODE = "autograd::engine::evaluate_function: "
