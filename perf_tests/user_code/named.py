@@ -98,7 +98,7 @@ def why_not_there(text: str | None) -> str | None:
     if text is None or _tree is None or text not in _tree.named:
         return None
     file = file_of(text)
-    if file is None or not file.is_file() or not file.is_relative_to(_tree.tree):
+    if file is None or not os.path.isfile(file) or not file.is_relative_to(_tree.tree):
         return f"it has no {_place(text)}"
     if file.suffix != ".py":
         return None
@@ -149,10 +149,10 @@ def check_name(option: str, text: str) -> None:
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
         raise ValueError(f"{option} {text!r} names nothing to load; write package.module:NAME or path/file.py:NAME.")
-    if path_of(place).is_dir() and ("/" in place or place.endswith(".py")):
+    if os.path.isdir(path_of(place)) and ("/" in place or place.endswith(".py")):
         raise ValueError(f"{option} {text!r}: {place} is a folder, not a file; name the file as path/file.py:{name}.")
     if place.endswith(".py"):
-        if not path_of(place).is_file():
+        if not os.path.isfile(path_of(place)):
             raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")
         return
     try:

@@ -202,6 +202,7 @@ def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch:
 NOWHERE = {
     "{}:build": "is a folder, not a file; name the file as path/file.py:build",
     "nowhere.py:build": "there is no file nowhere.py",
+    f"{'long' * 99}.py:build": "there is no file longlong",
     "nowhere:build": "there is no module 'nowhere' on the path; add its folder to PYTHONPATH",
     "no.where:build": "'no.where:build'",
     **dict.fromkeys(("torch", "torch:"), "names nothing to load"),
