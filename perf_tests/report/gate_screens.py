@@ -249,7 +249,7 @@ def _same_sentences(rows: Sequence[CaseResult]) -> list[str]:
         "(--gate-measure-same measures all)."
     ] if same else []  # fmt: skip
     return sentences + [
-        f"Measured, because not shown to be the same program: {how_many(count, 'case')}: {reason.rstrip('.')}."
+        f"Not shown to be the same program: {how_many(count, 'case')}: {reason.rstrip('.')}."
         for reason, count in reasons.items()
     ]
 

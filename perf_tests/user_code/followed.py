@@ -9,6 +9,7 @@ import ast
 import builtins
 import itertools
 import re
+import string
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ HIDING_NONE = frozenset({"hasattr", "isinstance", "print", "super"})
 ASSIGNED = frozenset({"__all__", "__constants__", "__slots__", "__version__"}) | METHODS - {"__exit__"}
 """Names of the language that may be bound otherwise than by a method."""
 LISTED, REFUSED = _words(_TABLE["values"]).values()
-LISTED |= ASKED["torch"] | {
+LISTED |= ASKED["torch"] | {*string.ascii_letters} | {
     name
     for kind in (bytes, complex, dict, float, frozenset, int, list, range, set, slice, str, tuple)
     for name in dir(kind)

@@ -292,7 +292,7 @@ def test_what_does_neither_is_followed(code: str) -> None:
     assert uses(code).unknown + uses(code).reads_source == []
 
 
-OF_PACKAGES = frozenset({"_get_index", "forward", "loader", "stat"})
+OF_PACKAGES = frozenset({"_get_index", "forward", "h", "loader", "stat"})
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,8 @@ OF_PACKAGES = frozenset({"_get_index", "forward", "loader", "stat"})
         ("x.stat(y)", True), ("getattr(x, 'stat')", True), ("x.loader = y", True),
         ("match x:\n    case object(stat=y): y", True),
         ("class P(A):\n    def _get_index(self, i): return i", True), ("class P(A):\n    _get_index = f", True),
-        ("x.forward(y)", False), ("x.block_of_mine", False), ("class P(A):\n    def loader(self): pass", False),
+        ("x.forward(y)", False), ("self.h = h", False),
+        ("x.block_of_mine", False), ("class P(A):\n    def loader(self): pass", False),
         ("def _get_index(i): return i", False),
     ],
 )  # fmt: skip
