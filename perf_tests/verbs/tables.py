@@ -152,9 +152,8 @@ def choice_of(arguments: argparse.Namespace) -> CaseChoice:
         only, options = arguments.only, "--columns, --sort, --where and --against-axis"
         if choice != CaseChoice():
             raise UsageError(f"{options} choose from the table {CASES}; drop --only {only}.")
-        if only not in FLAT_COLUMNS and (arguments.json or arguments.format not in FORMATS):
-            typed = "--json" if arguments.json else f"--format {arguments.format}"
-            raise UsageError(f"{typed} has no table {only}; choose {' or '.join(FORMATS)} for it.")
+        if only not in FLAT_COLUMNS and not arguments.json and arguments.format not in FORMATS:
+            raise UsageError(f"--format {arguments.format} has no table {only}; choose {' or '.join(FORMATS)} for it.")
         if arguments.format == PARQUET and not arguments.json:
             raise UsageError(f"--format parquet writes the table {CASES} alone; choose csv or jsonl for {only}.")
     if arguments.format == PARQUET and arguments.output is None and not arguments.json:

@@ -133,7 +133,6 @@ BAD = {
     "--against-axis=attention=flex": "there are sdpa, naive",
     "--only=timing --sort=id": "drop --only timing",
     "--format=csv --only=saved": "--format csv has no table saved; choose markdown or latex or typst",
-    "--json --only=first_rounds": "--json has no table first_rounds",
     "--format=parquet": "-o FOLDER",
     "--format=parquet --only=kernels": "choose csv or jsonl",
     "--format=parquet -oout": "pip install pyarrow",
