@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernels import TracedRound, expected_products, first_round_parts, kernel_values, largest_growth
+from perf_tests.traces.kernels import (
+    TOP_KERNELS,
+    TracedRound,
+    expected_products,
+    first_round_parts,
+    kernel_values,
+    largest_growth,
+)  # fmt: skip
 from perf_tests.traces.trace import read_chrome_trace
 from tests.support.synthetic import identity
 from tests.support.synthetic_trace import DIV, SGEMM, HandWritten, forward_and_backward, row
@@ -39,6 +46,7 @@ FIGURES: list[tuple[tuple[Any, ...], object]] = [
     (("matrix_products", "count"), 4), (("matrix_products", "launches"), 5),
     (("matrix_products", "share_of_kernel_time"), 100 / 170), (("matrix_products", "share_of_wall"), 100 / 900),
     (("kernels", {"name": SGEMM}, "calls"), 4), (("kernels", {"name": SGEMM}, "total_seconds"), 95e-6),
+    (("kernels", {"name": SGEMM}, "mean_seconds"), 23.75e-6),
     (("kernels", {"name": SGEMM}, "stddev_seconds"), 4.14578e-6), (("kernels", {"name": SGEMM}, "share"), 95 / 170),
     (("kernels", {"name": SGEMM}, "shapes", 0, "shapes"), "4x8x16 4x16x8"), (("other_kernels", "names"), 0),
     (("kinds", 0, "kind"), "matrix product"), (("kinds", 1, "kind"), "elementwise"), (("kinds", 2, "kind"), "cast"),
@@ -69,6 +77,20 @@ FIGURES: list[tuple[tuple[Any, ...], object]] = [
 def test_each_figure_of_a_round_is_as_the_trace_has_it(values: Json) -> None:
     for path, expected in FIGURES:
         assert at(values, path) == (pytest.approx(expected) if isinstance(expected, float) else expected), path
+
+
+def test_kernels_beyond_the_longest_are_summed_up_by_the_round() -> None:
+    """Of 2 rounds: 30 kernels of names of their own, the n-th of n microseconds."""
+    read = read_chrome_trace(forward_and_backward().twice().text())
+    kernels = [
+        replace(kernel, name=str(n), end_us=kernel.start_us + n)
+        for kernel in (read.kernels[0], read.kernels[-1]) for n in range(1, 31)
+    ]  # fmt: skip
+    left = sum(range(1, 31 - TOP_KERNELS))
+    found = kernel_values(replace(read, kernels=kernels), {}, 700e-6, None)
+    assert {key: pytest.approx(value) for key, value in found["other_kernels"].items()} == {
+        "names": 30 - TOP_KERNELS, "calls": 30 - TOP_KERNELS, "total_seconds": left * 1e-6, "share": left / 465,
+    }  # fmt: skip
 
 
 def test_figures_are_those_of_one_round_however_many_were_traced(values: Json) -> None:
