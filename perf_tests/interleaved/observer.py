@@ -26,7 +26,9 @@ class Observer:
 
     def __init__(self, tree: Path, trusted: Sequence[Path] = ()) -> None:
         self._top, self._trusted = f"{tree}/", tuple(f"{folder}/" for folder in trusted)
-        self._ran: dict[str, None] = {}
+        self._ran: dict[str, int] = {}
+        """How often the code of each file, as a module, ran."""
+        self._early = set[str]()
         self._opened: dict[str, None] = {}
         self._beyond: dict[str, None] = {}
         self._registered = set[str]()
@@ -36,9 +38,9 @@ class Observer:
     def finished(self) -> Json:
         """Files of the tree, relative to its top: those that ran, in order; those opened; those of modules that stay.
 
-        Beside them what cannot be followed; Python's path, those of its folders that are in the tree as seen from
-        there, without the suite; the first names of the tree's modules; all names that others have; and of these,
-        those of parts of `torch.nn.Module`s.
+        And of these those that were there before the cases ran; what cannot be followed; Python's path, those of its
+        folders that are in the tree as seen from there, without the suite; the first names of the tree's modules; all
+        names that others have; and of these, those of parts of `torch.nn.Module`s.
         """
         self._is_on = False
         modules, shared, loaded = set[str](), set[str](), set[str]()
@@ -49,7 +51,7 @@ class Observer:
                 if not isinstance(place, str) or not os.path.isabs(place):  # torch has some without a folder
                     continue
                 if (name := self._in_tree(place)) is not None:
-                    self._ran.setdefault(name)
+                    self._ran.setdefault(name, 1)
                     loaded.add(name)
                     modules.add(known_as.partition(".")[0])
                 else:  # of a package that lies in both
@@ -64,13 +66,19 @@ class Observer:
         return {
             "ran": [*self._ran],
             "opened": [*self._opened],
-            "loaded": sorted(loaded),
+            "loaded": sorted(name for name in loaded if self._ran[name] < 2),
+            "early": sorted(self._early),
             "beyond": [*self._beyond],
             "paths": paths,
             "modules": sorted(modules - shared),
             "names": sorted(name for name in of_packages & self._names() if not name.startswith("__")),
             "registered": sorted(registered),
         }
+
+    def note_loaded(self) -> None:
+        """Note which modules are there before cases run on fake tensors, on which an import may do what else fails."""
+        places = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        self._early |= {name for place in places if (name := self._in_tree(place)) is not None}
 
     def note_parts(self) -> None:
         """Note from here on what code of the tree calls the parts of a `torch.nn.Module`, by a computed name too."""
@@ -134,7 +142,8 @@ class Observer:
                 self._opened.setdefault(_source_of(name))
         elif event == "exec":
             if (name := self._in_tree(getattr(arguments[0], "co_filename", None))) is not None:
-                self._ran.setdefault(name)
+                self._ran.setdefault(name, 0)
+                self._ran[name] += getattr(arguments[0], "co_name", "") == "<module>"
         elif event in ("os.listdir", "os.scandir"):
             if self._in_tree(f"{arguments[0] or '.'}/x") is not None and (line := self._line_of_theirs()):
                 self._beyond.setdefault(f"{line} asks which files there are")

@@ -193,6 +193,7 @@ class GatePlugin(WorkerPlugin):
         task = self.channel.receive()
         if self.observer is not None:
             items.clear()
+            self.observer.note_loaded()
             digests = digests_of_operations({case_id: self._cases[case_id] for case_id in task["order"]})
             if (file := stray()) is not None:
                 self.channel.send({"cannot": f"it imports {file} of the working tree"})

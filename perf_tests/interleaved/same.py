@@ -86,7 +86,9 @@ class Seen:
     names: frozenset[str] = frozenset()
     """Those of its names that loaded packages give to anything too."""
     loaded: frozenset[str] = frozenset()
-    """Files of its modules that stayed: what failed to be imported is run again whenever it is asked for."""
+    """Files of its modules that stayed, and ran once: what fails to be imported is run whenever it is asked for."""
+    early: frozenset[str] = frozenset()
+    """Those that were there before the cases ran on fake tensors, on which an import may do what else fails."""
     registered: frozenset[str] = frozenset()
     """What its code calls parts of a `torch.nn.Module`, where packages, or the language, have such a name."""
 
@@ -95,10 +97,10 @@ class Seen:
         digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
         uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
         ran, beyond, paths, modules = (tuple(message[name]) for name in ("ran", "beyond", "paths", "modules"))
-        opened, names, loaded, registered = (
-            frozenset(message[name]) for name in ("opened", "names", "loaded", "registered")
+        opened, names, loaded, early, registered = (
+            frozenset(message[name]) for name in ("opened", "names", "loaded", "early", "registered")
         )
-        return cls(ran, opened, beyond, digests, uncounted, paths, modules, names, loaded, registered)
+        return cls(ran, opened, beyond, digests, uncounted, paths, modules, names, loaded, early, registered)
 
 
 @dataclass
@@ -123,6 +125,36 @@ class Tree:
     @cached_property
     def reach(self) -> set[str]:
         """Files of Python that ran, that any import statement of these may lead to, and so on, without ours."""
+        return self._led_to({name for name in self.ran if name.endswith(".py") and (self.tree / name).is_file()})
+
+    @cached_property
+    def late(self) -> set[str]:
+        """Those that an import within a function may lead to."""
+        return self._led_to({name for one in self.reach for name in self._meant(self.source(one).late_imports)})
+
+    def _led_to(self, found: set[str]) -> set[str]:
+        left = list(found)
+        while left:
+            new = self._meant(self.source(left.pop()).imports) - found
+            found |= new
+            left += new
+        return found
+
+    def _meant(self, imports: Iterable[tuple[str, ...]]) -> set[str]:
+        """Files that may be what these import, or a package around it."""
+        asked = {meant[:count] for meant in imports for count in range(1, len(meant) + 1)}
+        # An absolute import says an end of the path. A relative one may lead to another folder of a package's path, so
+        # that only its package and module count.
+        ends = {meant: meant[1:][-2:] if meant[0] == "" else meant for meant in asked}
+        return {
+            name
+            for meant, end in ends.items() for module, name in self._by_last.get(meant[-1], ())
+            if module[-len(end) :] == end
+        }  # fmt: skip
+
+    @cached_property
+    def _by_last(self) -> dict[str, list[tuple[tuple[str, ...], str]]]:
+        """Modules and files of theirs by the last part of the module."""
         by_last: dict[str, list[tuple[tuple[str, ...], str]]] = {}
         for name in files_of(self.tree):
             if name.endswith(".py") and not name.startswith(self.trusted or "\0"):
@@ -132,21 +164,7 @@ class Tree:
                     by_last.setdefault(module[-1], []).append((module, name))
                     # A star imports `a.b` too, where __all__ has it.
                     by_last.setdefault("*", []).extend(((*module[:end], "*"), name) for end in range(len(module)))
-        found = {name for name in self.ran if name.endswith(".py") and (self.tree / name).is_file()}
-        left = list(found)
-        while left:
-            source = self.source(left.pop())
-            asked = {meant[:count] for meant in source.imports for count in range(1, len(meant) + 1)}
-            for meant in asked:
-                for module, name in by_last.get(meant[-1], ()):
-                    # An absolute import says an end of the path. A relative one may lead to another folder of a
-                    # package's path, so that only its package and module count.
-                    end = meant[1:][-2:] if meant[0] == "" else meant
-                    is_meant = module[-len(end) :] == end
-                    if is_meant and name not in found:
-                        found.add(name)
-                        left.append(name)
-        return found
+        return by_last
 
     @cached_property
     def words(self) -> set[str]:
@@ -218,6 +236,9 @@ def _why_not_the_same(
     )  # fmt: skip
     if why := next(filter(None, chain(never, links, *(side.seen.beyond for side in sides))), None):
         return why
+    for place in sorted({*base.seen.paths, *head.seen.paths}):  # each search for a module looks into it
+        if (base.tree / place).is_dir() != (head.tree / place).is_dir():
+            return f"{place}, a folder of Python's path, is there on one side alone"
     if base.ran != head.ran:
         alone = sorted(set(base.ran) ^ set(head.ran))
         return f"{alone[0]} is imported on one side alone" if alone else "modules are imported in another order"
@@ -322,7 +343,8 @@ def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> 
     if line is not None:
         return f"{name}:{line} differs"
     # Each import that fails, perhaps of every step, reads it and runs it anew, at the cost of its text.
-    if not all(name in side.seen.loaded for side in (base, head)):
+    stayed = [side.seen.loaded & side.seen.early if name in side.late else side.seen.loaded for side in (base, head)]
+    if not all(name in files for files in stayed):
         return f"{name} may be imported again and again, and differs"
     # The compiler knows a function's past by the bytes of its file, and of a copy as of the other.
     copies = (

@@ -205,18 +205,22 @@ def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:
-    """Write these files of the revision; raises TreeError with git's message, as when the disk is full."""
-    index = tree.parent / "index"
-    top = Path(run_git(root, "rev-parse", "--show-toplevel").stdout.strip())
-    names = "".join(f"{file.as_posix()}\0" for file in files)
-    for words in (
-        ("read-tree", f"{base.full_hash}:{base.prefix}"),
-        ("checkout-index", "--force", "-z", "--stdin", f"--prefix={tree}/"),
-    ):
-        ended = run_git(top, *words, given=names, GIT_INDEX_FILE=str(index))
+    """Write these files of the revision; raises TreeError with git's message, as when the disk is full.
+
+    Into a folder that git takes for the whole working tree: the attributes, such as line ends, are the revision's own.
+    """
+    index, whole = tree.parent / "index", tree.parent / "checkout"
+    whole.mkdir()
+    known = {"GIT_DIR": run_git(root, "rev-parse", "--absolute-git-dir").stdout.strip(), "GIT_WORK_TREE": str(whole)}
+    names = "".join(f"{base.prefix}{file.as_posix()}\0" for file in files)
+    for words in (("read-tree", base.full_hash), ("checkout-index", "--force", "-z", "--stdin")):
+        ended = run_git(whole, *words, given=names, GIT_INDEX_FILE=str(index), **known)
         if ended.returncode:
             lines = ended.stderr.strip().splitlines() or [f"git {words[0]} exited with {ended.returncode}"]
             raise TreeError(f"--against {base.typed} cannot be written to {tree.parent}: {lines[-1]}.")
+    (whole / base.prefix).mkdir(parents=True, exist_ok=True)  # without any file
+    (whole / base.prefix).rename(tree)  # which is empty
+    shutil.rmtree(whole, ignore_errors=True)
     index.unlink()
 
 

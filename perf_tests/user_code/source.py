@@ -7,7 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import CO_NEWLOCALS
 from pathlib import PurePosixPath
+from types import CodeType
 from typing import Any
 
 HARMLESS = frozenset({
@@ -81,9 +83,25 @@ class Source:
 
     def line_of_difference(self, other: "Source", keeps_locals: bool = False) -> int | None:
         """The first line that does something else than in `other`; None where both do the same."""
-        ours, theirs = self.statements(keeps_locals), other.statements(keeps_locals)
-        pairs = itertools.zip_longest(ours, theirs, fillvalue=("", max((line for _, line in ours), default=1)))
-        return next((line for (one, line), (another, _) in pairs if one != another), None)
+        for ours, theirs in (
+            (self.statements(keeps_locals), other.statements(keeps_locals)),
+            (self._instructions(), other._instructions()),
+        ):
+            pairs = itertools.zip_longest(ours, theirs, fillvalue=("", max((line for _, line in ours), default=1)))
+            if (line := next((line for (one, line), (another, _) in pairs if one != another), None)) is not None:
+                return line
+        return None
+
+    def _instructions(self) -> list[tuple[Any, int]]:
+        """The instructions of each function, and its first line: a step more may stand for where a line ends."""
+        module = ast.fix_missing_locations(_Normal(False).visit(self._parsed()))
+        found, left = list[tuple[Any, int]](), [compile(module, self.name, "exec", dont_inherit=True)]
+        while left:
+            code = left.pop()
+            left += [part for part in code.co_consts if isinstance(part, CodeType)]
+            if code.co_flags & CO_NEWLOCALS:
+                found.append(((code.co_code, getattr(code, "co_exceptiontable", b"")), code.co_firstlineno))
+        return found
 
     @cached_property
     def imports(self) -> set[tuple[str, ...]]:
@@ -91,8 +109,16 @@ class Source:
 
         What a statement means relative to its package begins with an empty part.
         """
+        return self._imported_by(self.nodes)
+
+    @cached_property
+    def late_imports(self) -> set[tuple[str, ...]]:
+        """The same of statements within functions."""
+        return self._imported_by(part for node in self.nodes if isinstance(node, Function) for part in ast.walk(node))
+
+    def _imported_by(self, nodes: Iterable[ast.AST]) -> set[tuple[str, ...]]:
         found: set[tuple[str, ...]] = set()
-        for node in self.nodes:
+        for node in nodes:
             found |= {tuple(name.split(".")) for name in absolute_imports(node)}
             if isinstance(node, ast.ImportFrom) and node.level:
                 parts = PurePosixPath(self.name).parent.parts

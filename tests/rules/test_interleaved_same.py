@@ -1,5 +1,6 @@
 """Base and head run the same program, or are measured: a wrong SAME would hide a slowdown."""
 
+import importlib.util
 import os
 import re
 import sys
@@ -114,6 +115,7 @@ OPTIONAL = (
 )
 FAILS = {"layers.py": OPTIONAL, "parts/__init__.py": "", "parts/fast.py": "'One.'\nraise ImportError('no GPU')\n"}
 LATER = {**FAILS, "layers.py": OPTIONAL.replace("try", "if x > 9").replace("except ImportError", "else")}
+EARLY = {**FAILS, "parts/fast.py": "'One.'\nattend = float\n"}
 COPY = {"layers.py": COMPILED, "other.py": COMPILED, "program.py": f"import other\n{PROGRAM}"}
 TWICE = "import warnings\nattend = float\ndef late(x):\n    warnings.simplefilter('default')\n    x(); x()\n"
 EINOPS = {"layers.py": "import einops\nattend = lambda x: x if x < 9 else einops.t.read(x)\n", "einops.py": "t = 1\n"}
@@ -226,6 +228,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
          "parts/fast.py may be imported again and again, and differs"),
         (LATER, {**LATER, "parts/fast.py": f"# more\n{LATER['parts/fast.py']}"},
          "parts/fast.py may be imported again and again, and differs"),
+        (EARLY, {**EARLY, "parts/fast.py": f"# more\n{EARLY['parts/fast.py']}"},
+         "parts/fast.py may be imported again and again, and differs"),
         ({"layers.py": PARTS}, {"layers.py": PARTS, "a.txt": "new"}, "a part of a module is called __deepcopy__"),
         ({"layers.py": CHILDREN}, {"layers.py": CHILDREN, "a.txt": "new"}, "a part of a module is called __deepcopy__"),
         ({"layers.py": COPY["layers.py"], **COPY}, {**COPY, "other.py": f"{COMPILED}# new\n"},
@@ -259,6 +263,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "a star that imports a module of a module", "a file of a package's name",
         "a module that an entry point names",
         "an import that fails at each step", "an import that was not seen",
+        "an import that fakes alone have seen",
         "a module's part of a computed name",
         "an item of a computed name", "a file twice", "warnings on one line", "order of a set of classes",
         "a module in a folder that is named",
@@ -321,7 +326,7 @@ def test_a_module_that_an_installed_package_may_import_once_it_needs_it_is_never
     name: str, is_imported: bool, tmp_path: Path
 ) -> None:
     write(tmp_path, {"packages/library/__init__.py": f"{PACKAGE}    'known'\n"})
-    base, head = (write(tmp_path / side, {"known/__init__.py": ""}) for side in ("base", "head"))
+    base, head = (write(tmp_path / side, {"known/__init__.py": "", "src/a.md": ""}) for side in ("base", "head"))
     write(head, {name: "1"})
     seen = Seen(("known/__init__.py",), frozenset(), (), {}, {}, (".", "src", str(tmp_path / "packages")), ("known",))
     expected = f"{name}, which may be read, differs" if is_imported else None
@@ -333,6 +338,26 @@ def test_torch_is_known_to_import_optional_packages_while_it_compiles() -> None:
     for name, is_imported in (("einops", True), ("numpy", True), ("a_name_of_nobody", False)):
         asked = frozenset({name, "another_of_nobody"})
         assert imported_by_packages(asked, frozenset(), frozenset({str(folder)})) == (name if is_imported else None)
+
+
+def test_a_module_whose_code_ran_twice_may_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under two names, of which one may fail at each step."""
+    path = write(tmp_path, {"a.py": "1\n"}) / "a.py"
+    observer = Observer(tmp_path)
+    for name in ("first", "second"):
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        monkeypatch.setitem(sys.modules, name, importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(sys.modules[name])
+    assert (observer.finished()["ran"], observer.finished()["loaded"]) == (["a.py"], [])
+
+
+def test_a_folder_of_pythons_path_on_one_side_alone_is_never_the_same(tmp_path: Path) -> None:
+    base, head = write(tmp_path / "base", {"a.py": "1"}), write(tmp_path / "head", {"a.py": "1", "tests/b.md": "1"})
+    sides = [Tree(tree, Seen((), frozenset(), (), {}, {}, (".", "tests"))) for tree in (base, head)]
+    said = "tests, a folder of Python's path, is there on one side alone"
+    assert why_not_the_same(sides[0], sides[1]) == said
 
 
 def test_the_path_of_a_worker_is_told_as_its_tree_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,16 @@ def test_a_suite_below_the_top_of_its_repository_is_found(tmp_path: Path) -> Non
         assert snapshot(found.base).keys() == snapshot(found.head).keys() == {"model/a.py", "perf_tests/b.py"}
 
 
+@pytest.mark.parametrize("below", ["", "deep/down"])
+def test_base_has_the_line_ends_of_its_own_attributes(below: str, tmp_path: Path) -> None:
+    suite = write(tmp_path / below, {"model/a.txt": "1\n", "perf_tests/b.py": ""})
+    write(tmp_path, {".gitattributes": "*.md text\n"})
+    commit(tmp_path)
+    write(tmp_path, {".gitattributes": "*.txt text eol=crlf\n"})
+    with planted(Repository(suite), find_commit(suite, "HEAD")) as found:
+        assert snapshot(found.base)["model/a.txt"] == b"1\n"
+
+
 NO_REVISION = "names no revision of this repository; give a branch, a tag or a commit"
 UNKNOWN = [
     *(("clone", revision, NO_REVISION) for revision in ("no-such", "", "-q", "--all", "HEAD~99", "HEAD:model")),

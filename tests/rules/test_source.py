@@ -64,6 +64,14 @@ def test_comments_documentation_and_layout_change_nothing(old: str, new: str) ->
     assert line(old, new) is None
 
 
+def test_a_step_more_that_stands_for_the_end_of_a_line_is_a_difference() -> None:
+    """As black writes it: on a line of its own `try` is a step of the loop."""
+    loop = "def f(x):\n    for i in x:\n        try: x += i\n        finally: g()\n"
+    one, two = (Source("a.py", text.encode()) for text in (loop, loop.replace("try: ", "try:\n            ")))
+    assert one.statements() == two.statements()
+    assert one.line_of_difference(two) == 1
+
+
 @pytest.mark.parametrize("name", ["total", "rest"])
 def test_a_renamed_local_changes_nothing_but_for_the_compiler(name: str) -> None:
     assert line(name, "other") is None

@@ -36,7 +36,9 @@ def seen_importing(tree: Path, module: str = "program") -> Seen:
             os.chdir(tree)
             observer = Observer(tree)
             observer.note_parts()
-            getattr(__import__(module), "step", lambda: None)()
+            program = __import__(module)
+            observer.note_loaded()
+            getattr(program, "step", lambda: None)()
             said = observer.finished()
             paths = [path for path in said["paths"] if not os.path.isabs(path)]  # to read all packages takes seconds
             with os.fdopen(writing, "w") as pipe:
