@@ -14,6 +14,7 @@ from numerics_tests.harness.faults.source import SOURCE_FAULTS
 from perf_tests.gate.verdicts import FILE_NAME
 from perf_tests.interleaved.observer import Observer
 from perf_tests.interleaved.same import Seen, Tree, differing, imported_by_packages, why_not_the_same
+from perf_tests.user_code.named import load
 from perf_tests.user_code.source import Source
 from tests.support.launch import ROOT
 from tests.support.same_programs import LOADED, MODEL, decided, decided_on_the_model, mutants_of_the_model, write
@@ -340,17 +341,25 @@ def test_torch_is_known_to_import_optional_packages_while_it_compiles() -> None:
         assert imported_by_packages(asked, frozenset(), frozenset({str(folder)})) == (name if is_imported else None)
 
 
-def test_a_module_whose_code_ran_twice_may_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under two names, of which one may fail at each step."""
-    path = write(tmp_path, {"a.py": "1\n"}) / "a.py"
+@pytest.mark.parametrize("is_loaded_by_the_suite", [True, False])
+def test_a_module_whose_code_ran_twice_may_run_again(
+    is_loaded_by_the_suite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under two names, of which one may fail at each step; of a file of the user's the suite makes several."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    path = write(tmp_path, {"a.py": "class A: pass\n"}) / "a.py"
     observer = Observer(tmp_path)
     for name in ("first", "second"):
+        if is_loaded_by_the_suite:
+            load(f"{path}:A", name)
+            continue
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
         monkeypatch.setitem(sys.modules, name, importlib.util.module_from_spec(spec))
         spec.loader.exec_module(sys.modules[name])
-    assert (observer.finished()["ran"], observer.finished()["loaded"]) == (["a.py"], [])
+    found = observer.finished()
+    assert (found["ran"], found["loaded"]) == (["a.py"], ["a.py"] * is_loaded_by_the_suite)
 
 
 def test_a_folder_of_pythons_path_on_one_side_alone_is_never_the_same(tmp_path: Path) -> None:
