@@ -1,8 +1,11 @@
 """A training step on fake tensors is counted as on real ones, and few layers tell of many."""
 
+import importlib
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -18,6 +21,7 @@ from perf_tests.predict import fake_run
 from perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
 from perf_tests.predict.fake_run import NotOfEqualLayersError, extrapolated
 from tests.support.example_cases import language_model_case
+from tests.support.same_programs import write
 
 CONFIG = ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24)
 CASE = language_model_case(CONFIG, batch_size=3)
@@ -29,6 +33,25 @@ ADAMW = ("loop", "foreach", "fused")
 def count_all(case: LanguageModelCase) -> dict[str, PartCounters]:
     both = replace(case, phase="inference"), case
     return {name: part for one in both for name, part in fake_run.count_passes(one).items()}
+
+
+def test_a_module_that_holds_tensors_without_content_is_imported_anew_by_real_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that makes a workspace on a device that is not here; what imports it goes with it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path, {
+        "kit_of_fakes/__init__.py": "",
+        "kit_of_fakes/fused.py": "import torch\nSPACE = torch.empty(1, device='cuda')\n",
+        "kit_of_fakes/outer.py": "from kit_of_fakes import fused\n", "kit_of_fakes/plain.py": "ONE = 1\n",
+    })  # fmt: skip
+    with fake_run.fake_run("cuda", "fp32"):
+        for name in ("outer", "plain"):
+            importlib.import_module(f"kit_of_fakes.{name}")
+    assert {name for name in sys.modules if "kit_of_fakes" in name} == {"kit_of_fakes", "kit_of_fakes.plain"}
+    assert not {"fused", "outer"} & vars(sys.modules["kit_of_fakes"]).keys()
+    for name in ("kit_of_fakes", "kit_of_fakes.plain"):
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
