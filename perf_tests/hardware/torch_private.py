@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +26,42 @@ from torch.utils._python_dispatch import TorchDispatchMode
 logging.getLogger(FakeTensor.__module__).addFilter(lambda record: False)
 
 __all__ = ["DataDependentOutputException", "FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
+
+
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Run on tensors without content, and let real steps import anew what first was here and holds such tensors.
+
+    A kernel's file that makes a workspace on a device which this machine lacks fails there, as in any program.
+    """
+    imported_before = set(sys.modules)
+    try:
+        with FakeTensorMode():
+            yield
+    finally:
+        _forget_modules_with_fakes(imported_before)
+
+
+def _forget_modules_with_fakes(imported_before: set[str]) -> None:
+    """Take out modules that hold such tensors, or one that does."""
+    new = {
+        name: getattr(module, "__dict__", {})
+        for name, module in list(sys.modules.items())
+        if name not in imported_before
+    }
+    gone = dict[int, ModuleType]()
+    while found := [
+        name
+        for name, held in new.items()
+        if any(issubclass(type(each), FakeTensor) or id(each) in gone for each in list(held.values()))
+    ]:
+        for name in found:
+            del new[name]
+            module = sys.modules.pop(name)
+            gone[id(module)] = module
+            package, _, last = name.rpartition(".")
+            if package in sys.modules:
+                vars(sys.modules[package]).pop(last, None)
 
 
 MOST_FAKE_SHAPES = 10_000

@@ -1,13 +1,11 @@
 """Training steps run on fake tensors: each part is counted once, for every phase that contains it."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -19,7 +17,7 @@ from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_chec
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.clock import tensor_dtype
-from perf_tests.hardware.torch_private import FakeTensor, FakeTensorMode, bound_fake_shapes
+from perf_tests.hardware.torch_private import bound_fake_shapes, fake_tensors
 from perf_tests.predict.allocator import Log
 from perf_tests.predict.costs import follow_rules
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Counting, PartCounters
@@ -164,43 +162,16 @@ def fake_run(device: str, precision: str, kind: type[Counting] = Counting) -> It
     if torch.is_autocast_enabled("cpu"):
         raise RuntimeError("counters cannot be taken inside torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
-    imported_before = set(sys.modules)
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(FakeTensorMode())
+            stack.enter_context(fake_tensors())
             counting = stack.enter_context(kind(device, float32_rate, MODEL_SOURCE))
             for listener in LISTENERS:
                 stack.enter_context(listener)
             yield counting
     finally:
         bound_fake_shapes()
-        _forget_modules_with_fakes(imported_before)
-
-
-def _forget_modules_with_fakes(imported_before: set[str]) -> None:
-    """Let real steps import anew what first was here and holds tensors without content, or such a module.
-
-    A kernel's file that makes a workspace on a device which this machine lacks fails there, as in any program.
-    """
-    new = {
-        name: getattr(module, "__dict__", {})
-        for name, module in list(sys.modules.items())
-        if name not in imported_before
-    }
-    gone = dict[int, ModuleType]()
-    while found := [
-        name
-        for name, held in new.items()
-        if any(issubclass(type(each), FakeTensor) or id(each) in gone for each in list(held.values()))
-    ]:
-        for name in found:
-            del new[name]
-            module = sys.modules.pop(name)
-            gone[id(module)] = module
-            package, _, last = name.rpartition(".")
-            if package in sys.modules:
-                vars(sys.modules[package]).pop(last, None)
 
 
 def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:

@@ -18,7 +18,7 @@ from perf_tests.cases.sharing import Sharing
 from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import FITS
 from perf_tests.hardware.limits import Message, ParameterShapes, Shape
-from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.hardware.torch_private import fake_tensors
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.predict.step import PredictedCase, TargetMachine, predict_case
@@ -152,7 +152,7 @@ def parameter_shapes(config: ModelConfig) -> ParameterShapes:
     """Return our model's shapes, gradients in the order of one backward pass: that of one block, for every block."""
     from model.parallel import blocks
 
-    with FakeTensorMode(), torch.enable_grad():  # also where a benchmark of inference asks
+    with fake_tensors(), torch.enable_grad():  # also where a benchmark of inference asks
         model = TransformerLM(replace(config, num_layers=1, context_length=2), ATTENTION["naive"].build())
         training = Training(model, PRECISIONS["fp32"], torch.device("cpu"))
         (block,) = blocks(training.model)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from model.attention import naive_attention
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import FakeTensorMode, let_models_be_built_of_fakes
+from perf_tests.hardware.torch_private import fake_tensors, let_models_be_built_of_fakes
 from perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
@@ -267,7 +267,7 @@ def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
     why_not, (watched, read), model = None, _watched(config), None
     with running_out_of_memory_allowed():
         try:
-            with FakeTensorMode():
+            with fake_tensors():
                 model = user_model.build(watched, LONGEST_SECONDS)
         except NeverReturnsError:
             raise
@@ -404,14 +404,14 @@ def check_optimizer_before_measuring(
         elif ((facts := facts_of(user_model, config)).parameters or math.inf) <= SMALL_TO_STEP:
             check_a_step(optimizer, user_model.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
         elif facts.why_not_counted is None:
-            with FakeTensorMode():
+            with fake_tensors():
                 optimizer.build(user_model.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
 
 
 @torch.no_grad()
 def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
     """Check only what came out: to fail on fake tensors, on a value read for example, is no fault."""
-    with FakeTensorMode():
+    with fake_tensors():
         model = user_model.build(config, LONGEST_SECONDS)
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
         try:
