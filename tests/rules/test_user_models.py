@@ -16,7 +16,7 @@ from torch import nn
 from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
 from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.predict.counters import counters_of
+from perf_tests.predict.counters import counters_of, counters_or_reason
 from perf_tests.user_code import model as user_models
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import SHAPE, UserModel, check_before_measuring, configured_shape, facts_of, size_name
@@ -69,6 +69,39 @@ def test_a_truncated_normal_needs_no_content_and_still_draws_for_real_tensors() 
     drawn = nn.utils.parameters_to_vector(planted("TruncatedNormals").build(TOY).parameters()).detach()
     assert 0.01 < float(drawn.std()) < 0.03
     assert float(drawn.abs().max()) <= 0.06
+
+
+BESIDE = """
+import torch
+from torch import nn
+
+SCALE = torch.ones(1)
+
+
+class Beside(nn.Module):
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocab_size, 4), nn.Linear(4, vocab_size)
+
+    def forward(self, tokens):
+        return self.head(SCALE * self.embedding(tokens).cumsum(1))
+
+
+def build(config):
+    return Beside(config.vocab_size)
+"""
+
+
+def test_a_model_with_a_tensor_in_its_file_is_measured_with_the_real_one_and_not_counted(tmp_path: Path) -> None:
+    """The file is first run on fake tensors, by which that one has no content."""
+    (tmp_path / "beside.py").write_text(BESIDE)
+    model = UserModel(f"{tmp_path}/beside.py:build")
+    check_before_measuring(model, [TOY], CPU)
+    assert torch.isfinite(model.build(TOY)(torch.zeros(1, 8, dtype=torch.int64))).all()
+    case = language_model_case(TOY, model=model.name, attention="own", optimizer="loop")
+    counters, reason = counters_or_reason(case)
+    assert counters is None
+    assert "cannot be run on fake tensors" in str(reason)
 
 
 def test_a_module_converts_its_weights_without_content_as_it_does_real_ones() -> None:
