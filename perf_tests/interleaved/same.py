@@ -193,11 +193,7 @@ class Tree:
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
         found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
-        found += [
-            f"a part of a module is called {name}, which packages ask for"
-            for name in sorted(self.seen.registered - LISTED)
-        ]
-        found += between(self.uses)
+        found += between(self.uses, self.seen.modules)
         for uses in self.uses:
             source = uses.source
             found += uses.unknown
@@ -206,8 +202,22 @@ class Tree:
             found += [
                 f"{source.name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
-                if package not in PACKAGES.union(self.seen.modules)
+                if package in sys.stdlib_module_names - PACKAGES.union(self.seen.modules)
             ]
+        return found
+
+    @cached_property
+    def reads_source(self) -> list[str]:
+        """What may see how the code in reach is written: so may any package that is not followed."""
+        called = (f"a part of a module is called {name}" for name in sorted(self.seen.registered - LISTED))
+        found = [f"{each}, which packages ask for" for each in called]
+        for uses in self.uses:
+            found += [
+                f"{uses.source.name}:{line} uses {package}, which may see how it is written"
+                for package, line in uses.source.packages.items()
+                if package not in sys.stdlib_module_names.union(PACKAGES, self.seen.modules)
+            ]
+            found += uses.reads_source
         return found
 
 
@@ -261,8 +271,7 @@ def _why_not_the_same(
             return f"{name}, which the code or an option names, differs"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
-        readers = (line for uses in side.uses for line in uses.reads_source)
-        if why := next(chain(side.unknown, readers if in_reach else ()), None):
+        if why := next(chain(side.unknown, side.reads_source if in_reach else ()), None):
             return f"{why}, and {files[0]} differs"
     others = [name for name in files if name not in in_reach]
     may_be_read = chain(_importable(others, base, head), (name for name in others if not _is_never_read(name)))

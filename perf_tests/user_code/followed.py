@@ -12,7 +12,7 @@ import re
 import string
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -111,11 +111,11 @@ class Uses:
     @cached_property
     def reads_source(self) -> list[str]:
         """What may read its own source, documentation, lines or the names of its locals."""
-        return self._said(True, "which sees how it is written")
+        return self._said(True, "which may see how it is written")
 
     @cached_property
-    def _refused(self) -> frozenset[str]:
-        return REFUSED | self.of_packages - LISTED
+    def _asked_by_packages(self) -> frozenset[str]:
+        return self.of_packages - LISTED
 
     def _said(self, reads: bool, what: str) -> list[str]:
         lines = sorted({(node.lineno, used) for node, used, only_reads in self._told if only_reads == reads})
@@ -205,7 +205,7 @@ class Uses:
             case ast.ClassDef():
                 yield from self._of_class(node)
             case ast.ExceptHandler(name=str()) if not self._is_only_raised_again(node):
-                yield node, "an exception that is caught", False
+                yield node, "an exception that is caught", True
             case ast.Subscript() if self._is_evaluated(node):
                 yield node, "a type that may run text", False
             case ast.SetComp() | ast.Set() if not (_is_constant(node) or self._is_looked_in(node)):
@@ -229,8 +229,8 @@ class Uses:
             part = parts.pop()
             helpers.update(bound_here(part))
             parts += [] if isinstance(part, Function | ast.Lambda | ast.ClassDef) else ast.iter_child_nodes(part)
-        helpers &= self.of_packages - LISTED
-        yield from ((node, f"{name} of its own", False) for name in helpers if name.startswith("_") and name != "_")
+        helpers &= self._asked_by_packages
+        yield from ((node, f"{name} of its own", True) for name in helpers if name.startswith("_") and name != "_")
 
     def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Told]:
         for name in bound_here(node):
@@ -333,8 +333,8 @@ class Uses:
             if isinstance(node, ast.Call) and dotted in MODULES:  # getattr(module, "another")
                 yield node, f"{dotted} as a value", False
             yield from self._of_package(node, dotted)
-        if of not in MODULES and name in self._refused:
-            yield node, name, False
+        if of not in MODULES and name in REFUSED | self._asked_by_packages:
+            yield node, name, name not in REFUSED
         if of not in MODULES and name in ("format", "format_map", "metadata", "throw"):
             template = getattr(value, "value", None)
             if name == "throw" or not isinstance(template, str) or re.search(r"\{[^{}]*[.\[]", template):
@@ -362,8 +362,8 @@ class Uses:
         match node.func, node.args:
             case ast.Name("getattr"), [of, ast.Constant(value=str(name)), *_]:
                 yield from self._of_attribute(node, of, name, True)
-            case ast.Name("getattr"), _:
-                yield node, "getattr by an unknown name", False
+            case ast.Name("getattr"), asked:
+                yield node, "getattr by an unknown name", self._is_of_a_value(asked)
             case ast.Name("setattr" | "delattr"), asked:
                 yield from self._of_set(node, asked)
             case ast.Attribute(of, "items" | "keys"), asked:
@@ -392,7 +392,11 @@ class Uses:
             case [of, ast.Constant(value=str(name)), *_]:
                 yield from self._of_attribute(node, of, name, False)
             case _:
-                yield node, "setattr by an unknown name", False
+                yield node, "setattr by an unknown name", self._is_of_a_value(asked)
+
+    def _is_of_a_value(self, asked: Sequence[ast.expr]) -> bool:
+        """Whether what is asked is not imported, so that it is no module, which may open files."""
+        return bool(asked) and isinstance(asked[0], ast.Name | ast.Attribute) and not self.source.meant(asked[0])
 
     def _is_of_environment(self, name: ast.expr) -> bool:
         """Whether the one thing that binds a name is a variable of the environment, which is the same on both sides."""
@@ -424,12 +428,16 @@ class Uses:
             return MAY_BE_BASES.fullmatch(meant) is not None
         return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
 
-    def bases(self) -> Iterator[tuple[int, str]]:
-        """Yield the names of what its classes are made of that is no package's or Python's own, with their lines."""
+    def bases(self, modules: Collection[str]) -> Iterator[tuple[int, str]]:
+        """Yield the names of what its classes are made of that is no package's or Python's own, with their lines.
+
+        `modules` are the first names of the tree's modules.
+        """
         for base in (base for node in self.source.nodes if isinstance(node, ast.ClassDef) for base in node.bases):
             kind = base.value if isinstance(base, ast.Subscript) else base
             is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self.source.bound
-            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self.source.meant(kind)) in PACKAGES):
+            package = top_of(self.source.meant(kind))
+            if not (isinstance(kind, ast.Call) or is_of_python or package not in {"", *modules}):
                 is_one = kind is base and len(self.source.meanings.get(_named(kind), "1")) == 1
                 yield base.lineno, (self.source.meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
 
@@ -593,8 +601,8 @@ class Uses:
         return False
 
 
-def between(files: Sequence[Uses]) -> list[str]:
-    """Return what files of one tree have of each other that is not followed."""
+def between(files: Sequence[Uses], modules: Collection[str]) -> list[str]:
+    """Return what files of one tree have of each other that is not followed; `modules` are their first names."""
     held = defaultdict[str, set[str]](set)
     for name, meant in (each for file in files for each in file.held):
         held[name].add(meant)
@@ -604,7 +612,7 @@ def between(files: Sequence[Uses]) -> list[str]:
         for file in files
         for line, what in [
             *((line, f"{name} of another file") for line, name in file.asks_others_for(held)),
-            *((line, "a class of an unknown kind") for line, name in file.bases() if name not in classes),
+            *((line, "a class of an unknown kind") for line, name in file.bases(modules) if name not in classes),
         ]
     ]
 

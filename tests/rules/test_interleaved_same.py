@@ -172,7 +172,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": "import subprocess\nattend = float\n"},
          {"layers.py": "import subprocess\nattend = float\n", "a.txt": ""}, "uses subprocess, which is not followed"),
         ({"layers.py": "attend = float\nattend.__doc__\n"},
-         {"layers.py": "attend = float\n# new\nattend.__doc__\n"}, "uses __doc__, which sees how it is written"),
+         {"layers.py": "attend = float\n# new\nattend.__doc__\n"}, "uses __doc__, which may see how it is written"),
         ({"layers.py": "attend = float\nname = f'weights.{1}.bin'\n"},
          {"layers.py": "attend = float\nname = f'weights.{1}.bin'\n", "data/weights.1.bin": "new"}, "names, differs"),
         ({"layers.py": "import json\nattend = float\njson.load(open('list.json'))\n", "list.json": '["plugin"]'},
@@ -210,7 +210,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": OPENED.replace("rare", "rare-1/a.json")},
          {"layers.py": OPENED.replace("rare", "rare-1/a.json"), "rare-1/notes.md": "1"},
          "rare-1/notes.md, which the code"),
-        ({"layers.py": SPELT}, {"layers.py": SPELT, "README.md": "new"}, "uses getcwdb"),
+        ({"layers.py": SPELT}, {"layers.py": f"{SPELT}# new\n"}, "uses getcwdb"),
         ({"kit/__init__.py": "", "kit/late.pyc": "1"}, {"kit/__init__.py": "", "kit/late.pyc": "1", "README.md": "new"},
          "kit/late.pyc is compiled, and can be imported"),
         ({**LATE_STAR}, {**LATE_STAR, "parts/deep/notes.md": "1"}, "parts/deep/notes.md, which the code"),
@@ -231,8 +231,8 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
          "parts/fast.py may be imported again and again, and differs"),
         (EARLY, {**EARLY, "parts/fast.py": f"# more\n{EARLY['parts/fast.py']}"},
          "parts/fast.py may be imported again and again, and differs"),
-        ({"layers.py": PARTS}, {"layers.py": PARTS, "a.txt": "new"}, "a part of a module is called __deepcopy__"),
-        ({"layers.py": CHILDREN}, {"layers.py": CHILDREN, "a.txt": "new"}, "a part of a module is called __deepcopy__"),
+        ({"layers.py": PARTS}, {"layers.py": f"{PARTS}# new\n"}, "a part of a module is called __deepcopy__"),
+        ({"layers.py": CHILDREN}, {"layers.py": f"{CHILDREN}# new\n"}, "a part of a module is called __deepcopy__"),
         ({"layers.py": COPY["layers.py"], **COPY}, {**COPY, "other.py": f"{COMPILED}# new\n"},
          "other.py is the same file as layers.py on one side alone"),
         ({"layers.py": TWICE}, {"layers.py": TWICE.replace("x(); x()", "x()\n    x()")}, "layers.py:6 differs"),
@@ -284,9 +284,39 @@ def test_an_installed_package_that_shares_its_name_with_a_folder_of_the_tree_is_
     installed = write(tmp_path / "installed", {"shared/reader.py": "read = float\n"})
     monkeypatch.setattr("sys.path", [*sys.path, str(installed)])
     files = {"layers.py": "import shared.own\nfrom shared.reader import read as attend\n", "shared/own.py": "1\n"}
-    assert two(tmp_path, files, {**files, "README.md": "new"}) == (
-        "layers.py:2 uses shared, which is not followed, and README.md differs"
+    assert two(tmp_path, files, {**files, "shared/own.py": "1  # new\n"}) == (
+        "layers.py:2 uses shared, which may see how it is written, and shared/own.py differs"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import fancy\nattend = fancy.kernel(float)\n", "layers.py:1 uses fancy"),
+        ("from fancy import Base\nclass Attend(Base): pass\nattend = float\n", "layers.py:1 uses fancy"),
+        ("def attend(x):\n    return getattr(x, 'scan', x)\n", "layers.py:2 uses scan"),
+        (
+            "def attend(x):\n    for i in 1, 2:\n        getattr(x, f'part{i}', 0)\n",
+            "layers.py:3 uses getattr by an unknown",
+        ),
+    ],
+    ids=["a package", "a class of one", "a name that packages have", "a part by a number"],
+)
+def test_what_installed_packages_do_is_not_followed_where_only_files_that_nobody_reads_differ(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fancy = "def kernel(f): return f\nclass Base:\n    scan = 1\n"
+    installed = write(tmp_path / "installed", {"fancy/__init__.py": fancy})
+    monkeypatch.setattr("sys.path", [*sys.path, str(installed)])
+    importlib.import_module("fancy")
+    base = {"layers.py": code}
+    assert two(tmp_path / "1", base, {**base, "README.md": "new", "tests/test_it.py": "2", "of_nobody.py": "1"}) is None
+    why = two(tmp_path / "2", base, {"layers.py": f"{code}# new\n"})
+    assert why is not None
+    assert why.startswith(said)
+    assert why.endswith(", which may see how it is written, and layers.py differs")
+    why = two(tmp_path / "3", {**base, "a.txt": "1"}, {**base, "a.txt": "2"})
+    assert why == "a.txt, which may be read, differs"
 
 
 @pytest.mark.parametrize(
