@@ -213,7 +213,7 @@ class Judge:
         """
         clone, options, is_ours = self.clone, self.asked.options, self.theirs is None
         subject = git(clone, "log", "-1", "--format=%s", commit)
-        is_read = any(word.startswith("--model") for word in options)
+        is_read = any(word.startswith("--model") or ":" in word for word in options)
         left_out = (*sides.MEASURING_CODE, *(() if is_read else sides.LEFT_OUT)) if is_ours else ()
         passed_over = [f":(exclude){name}" for name in left_out]
         for known in (Judged(self.good, "", "not slower"), *self.steps):
@@ -419,6 +419,8 @@ def _repository(options: Sequence[str]) -> Repository:
         repository = repository_of(typed, Path.cwd())
     if repository.outside:
         raise UsageError(f"{repository.outside[0]} lies in no git repository, so it has no commits to search.")
+    if why := sides.why_no_side(repository):
+        raise UsageError(why)
     return repository
 
 

@@ -1,6 +1,7 @@
 """pytest's hooks: which cases are collected, and what happens to each."""
 
 import gc
+import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Termination(), NAME)
+    environment = {**os.environ}
     ended = ExitStack()
     ended.enter_context(forked_processes_ended())
     config.add_cleanup(ended.close)
@@ -54,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         repository = repository_of(typed, config.invocation_params.dir)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[SESSION] = suite = Session(repository, replaced=put_back())  # finding a module runs its package
+    config.stash[SESSION] = suite = Session(repository, environment, put_back())  # finding a module runs its package
     before.keep_selection(config)
     # In a repository of the user's no `__pycache__` may appear beside their files. It stays so to the end of the
     # process, because their modules may be imported at any time.

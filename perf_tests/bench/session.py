@@ -3,7 +3,7 @@
 A hook gets the first by `session_of(config)`, and what is noted on the item of a benchmark by `noted(item)`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,8 @@ class Session:
 
     repository: Repository
     """The repository of what is under test."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this process before it ran any code of the user's."""
     replaced: list[str] = field(default_factory=list)
     """What was found replaced of clocks, judges and the suite before there was a workbench."""
     saving: SavingOptions = field(init=False)

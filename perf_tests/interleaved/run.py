@@ -9,8 +9,8 @@ import shutil
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -103,6 +103,8 @@ class GatePlan:
     options: str
     """What was typed, to measure a case again."""
     python_of_base: "OtherPython | None" = None
+    environment: Mapping[str, str] = field(default_factory=lambda: {**os.environ})
+    """Variables as they were before code of either side ran in this process: head's may have set some."""
 
     @property
     def seconds(self) -> float:
@@ -132,7 +134,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 
     Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
-    with alone(), planted(run.plan.repository, run.plan.base) as trees:
+    with alone(), planted(run.plan.repository, run.plan.base) as trees, _environment(run.plan.environment):
         _compare_programs(run, trees, watch)
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
@@ -142,6 +144,19 @@ def run_gate(run: GateRun, watch: Watch) -> None:
             other = run.plan.against.other_option
             values = {} if other is None else {other.axis: other.value}
             run.what_changed = what_changed(run.result, run.plan.cases, values, trees)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within it this process, and those that it starts, have these variables."""
+    before = {**os.environ}
+    try:
+        os.environ.clear()
+        os.environ.update(variables)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
@@ -206,6 +221,8 @@ def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
     trusted = ("perf_tests/", "conftest.py") if plan.repository.holds_suite else ()
     base, head = Tree(trees.base, seen["base"], trusted), Tree(trees.head, seen["head"], trusted)
     typed = json.dumps([*tasks["head"]["settings"].values()])
+    for name in plan.repository.named:  # a place of code that was loaded, which nobody else is told
+        typed = typed.replace(name, "")
     codes = {is_compiled: why_not_the_same(base, head, typed, is_compiled) for is_compiled in (False, True)}
     for case in order:
         code = codes[plan.cases[case].is_compiled]
@@ -346,10 +363,9 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
     """Why the exact counters of base and head need no counting; None if they do."""
     if plan.against.other_option is not None:
         return "Exact counters are not compared, because the two sides run different settings."
-    # What a named file imports may lie anywhere beside it.
-    is_model_alone = plan.repository.holds_suite and not plan.repository.files
-    base, head = (tree / "model" if is_model_alone else tree for tree in (trees.base, trees.head))
-    if plan.python_of_base is None and not differing(base, head):
+    # What the model or a named file imports may lie anywhere beside it.
+    if plan.python_of_base is None and not differing(trees.base, trees.head):
+        is_model_alone = plan.repository.holds_suite and not plan.repository.files
         what = "model/" if is_model_alone else "The repository"
         return f"{what} is identical on both sides, so its exact counters are too."
     return None

@@ -168,6 +168,14 @@ def measures(file: Path, repository: Repository) -> bool:
     return repository.holds_suite and file.parts[0] in MEASURING_CODE
 
 
+def why_no_side(repository: Repository) -> str | None:
+    """Why what the options name has no base: one sentence, if it has none."""
+    taken = [file for file in repository.files if measures(file, repository)]
+    if not taken:
+        return None
+    return f"{taken[0]} is the same on both sides, which take {taken[0].parts[0]} from head; move it out of there."
+
+
 def is_needed(file: Path, repository: Repository) -> bool:
     """Whether a tree holds the file, named from the top folder."""
     if "__pycache__" in file.parts:
@@ -275,12 +283,13 @@ def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
 
 def changed_since(root: Path, base: Commit) -> dict[str, bool]:
     """Files of the working tree below `root` that differ from `base`, and whether each is a submodule."""
-    raw = run_git(root, "diff", "--raw", "-z", "--no-renames", "--relative", base.full_hash, "--", ".").stdout.split(
-        "\0"
-    )
+    words = ("--raw", "-z", "--no-renames", "--relative", "--ignore-submodules=none", base.full_hash, "--", ".")
+    raw = run_git(root, "diff", *words).stdout.split("\0")
     others = run_git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", ".").stdout.split("\0")
     about = zip(raw[:-1:2], raw[1::2], strict=True)
-    return {name: "160000" in words for words, name in about} | dict.fromkeys(filter(None, others), False)
+    return {name: "160000" in modes[1:].split()[:2] for modes, name in about} | dict.fromkeys(
+        filter(None, others), False
+    )
 
 
 def state_of_head(root: Path) -> Json:

@@ -18,7 +18,7 @@ from perf_tests.gate.verdicts import RunVerdict, Verdict
 from perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
 from perf_tests.interleaved.measuring import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS, UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, PairCost, other_python, run_gate
-from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
+from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit, why_no_side
 from perf_tests.predict.machine import kept_ceilings
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import in_markdown, painted, table
@@ -65,6 +65,8 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
             f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one (`git init`), or "
             "name code of a repository with --model."
         )
+    if against.revision is not None and (why := why_no_side(repository)):
+        raise pytest.UsageError(f"--against {against.revision}: {why}")
     try:
         base = None if against.revision is None else find_commit(repository.root, against.revision)
         device_type = suite.settings.device_type
@@ -82,6 +84,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         machine_info=machine_info_of(config),
         rules=replace(suite.gate_rules, undecided=against.undecided),
         python_of_base=python_of_base,
+        environment=suite.environment,
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal, output = config.pluginmanager.getplugin("terminalreporter"), line_or_log(config)

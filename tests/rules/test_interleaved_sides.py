@@ -63,6 +63,15 @@ def test_a_tree_of_this_suite_is_small_and_holds_nothing_that_no_benchmark_needs
             assert not [name for name in sides.LEFT_OUT if list(tree.glob(name))]
 
 
+def test_code_that_both_sides_take_from_head_has_no_base(clone: Path) -> None:
+    """Base would be measured as head, and called the same."""
+    for file, why in (("perf_tests/kernels/mine.py", "is the same on both sides"), ("kernels/mine.py", None)):
+        said = sides.why_no_side(Repository(clone, files=(Path(file),)))
+        assert (said is None) == (why is None)
+        assert why is None or why in str(said)
+    assert sides.why_no_side(Repository(clone, holds_suite=False, files=(Path("perf_tests/mine.py"),))) is None
+
+
 def test_a_suite_below_the_top_of_its_repository_is_found(tmp_path: Path) -> None:
     suite = write(tmp_path / "deep/down", {"model/a.py": "", "perf_tests/b.py": ""})
     commit(tmp_path)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,15 @@ def test_a_commit_that_runs_the_same_program_as_a_judged_one_has_its_verdict(rep
         0,
         True,
     )
+
+
+def test_a_file_that_an_option_names_counts_wherever_it_lies(repository: Path) -> None:
+    """Pages and tests are passed over otherwise."""
+    bad = add(repository, None, "kernel.py")
+    assert found_in(repository, bad="kernel.py")[0].steps[0].reason.startswith("the same code as")
+    asked = replace(ASKED, good="good", bad="kernel.py", options=("--attention", "docs/kernel.py:attend"))
+    found = search(repository, asked, lambda news: None, fake_gate.COMMAND)
+    assert [(step.commit, step.reason, step.launch_pairs > 0) for step in found.steps] == [(bad, "", True)]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ def test_unchanged_code_passes_and_the_repository_is_left_as_it_was(theirs: Path
 
 
 def test_a_slowdown_of_their_model_is_found_also_from_outside_their_repository(theirs: Path, tmp_path: Path) -> None:
-    write_model(theirs, 40)
+    """Head's code says so by a variable, which both sides read and which base must not have."""
+    model, number = theirs / "train/model.py", "import os\nLAYERS = int(os.environ.get('LAYERS', '4'))\n"
+    model.write_text(number + model.read_text().replace(", 4)", ", LAYERS)"))
+    commit(theirs)
+    model.write_text(f"import os\nos.environ.setdefault('LAYERS', '40')\n{model.read_text()}")
     ended = gated(theirs, f"--model={theirs}/train/model.py:build", folder=tmp_path, exits=1)
     assert re.search(r"model_flops rose from [\d,]+ to [\d,]+", ended.output)
     (samples,) = (theirs / ".benchmarks/gate").glob("*.jsonl")
