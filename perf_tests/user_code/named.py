@@ -388,7 +388,16 @@ def digest_of(files: Iterable[tuple[Path, Path]]) -> str:
     return digest.hexdigest()
 
 
-@cache
+OF_TESTS = frozenset({"claims", "numerics_tests", "tests"})
+
+
 def digest_of_suite() -> str:
-    """Digest the suite's files as they are at the first call. Raises OSError."""
-    return digest_of(suite_files())
+    """Digest the suite's files, and what its model imported beside it, as first asked for. Raises OSError."""
+    ours = suite_files()
+    beside = {path.relative_to(SUITE): path for path in {*loaded_below(SUITE)}.difference(path for _, path in ours)}
+    return _digest_of((*ours, *sorted(each for each in beside.items() if each[0].parts[0] not in OF_TESTS)))
+
+
+@cache
+def _digest_of(files: tuple[tuple[Path, Path], ...]) -> str:
+    return digest_of(files)

@@ -167,6 +167,20 @@ def test_a_file_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
     assert named.digest_of([(Path("a.py"), kernel)]) != named.digest_of([(Path("b.py"), kernel)])
 
 
+def test_what_the_suites_model_imports_beside_itself_is_part_of_what_its_counters_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "SUITE", tmp_path)
+    for name in ("model/net.py", "kernels/norm.py", "tests/test_it.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("1\n")
+    before = named.digest_of_suite()
+    monkeypatch.setattr(named, "loaded_below", lambda folder: [folder / "tests/test_it.py", folder / "model/net.py"])
+    assert named.digest_of_suite() == before
+    monkeypatch.setattr(named, "loaded_below", lambda folder: [folder / "kernels/norm.py"])
+    assert named.digest_of_suite() != before
+
+
 def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) -> None:
     """Also one named as the suite's `model`, and once more after it failed."""
     (tmp_path / "neighbour_of_a_model.py").write_text("WIDTH = 5\n")
