@@ -38,12 +38,13 @@ COMPILED = frozenset({
 start."""
 IMPORTED = (".pyc", ".pyd", ".so")
 POINTER = b"version https://git-lfs"
-BESIDE = frozenset({"docs", "doc", "examples", "tests", "test", ".github"})
+BESIDE = frozenset({"docs", "doc", "examples", "tests", "test", ".github", ".vscode"})
 """Folders at the top of a tree that no program reads, and no package imports, unless its code names one of them or of
 their files."""
 BESIDE_NAMES = (
-    ".EDITORCONFIG", ".FLAKE8", ".GITATTRIBUTES", ".GITIGNORE", ".PRE-COMMIT", "CHANGELOG", "CODEOWNERS",
-    "CONTRIBUTING", "LICENSE", "MYPY.INI", "RUFF.TOML",
+    ".CLANG-FORMAT", ".DOCKERIGNORE", ".EDITORCONFIG", ".FLAKE8", ".GITATTRIBUTES", ".GITIGNORE", ".GITLAB-CI",
+    ".MAILMAP", ".PRE-COMMIT", ".READTHEDOCS", "AUTHORS", "CHANGELOG", "CHANGES", "CODEOWNERS", "CONTRIBUTING",
+    "LICENSE", "MYPY.INI", "RUFF.TOML",
 )  # fmt: skip
 PROSE = frozenset({".cff", ".ipynb", ".md", ".pyi", ".rst"})
 """Documents, and what type checkers read: of these alone a word of a string that is their name without suffix says
@@ -122,6 +123,9 @@ class Tree:
         """Modules of theirs in the order of import."""
         return [name for name in self.seen.ran if not name.startswith(self.trusted or "\0")]
 
+    def _is_there(self, name: str) -> bool:
+        return (self.tree / name).exists()
+
     @cached_property
     def reach(self) -> set[str]:
         """Files of Python that ran, that any import statement of these may lead to, and so on, without ours."""
@@ -191,6 +195,7 @@ class Tree:
     def unknown(self) -> list[str]:
         """What the code in reach does that cannot be followed."""
         found = [f"{name} is compiled code" for name in self.ran if PurePosixPath(name).suffix in COMPILED]
+        found += [f"{name} is in an archive, which is not followed" for name in self.ran if not self._is_there(name)]
         found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
         found += between(self.uses, self.seen.modules)
@@ -260,10 +265,12 @@ def _why_not_the_same(
         return f"{why}, which the code or an option names, is not compared"
     # Of the suite's own model the cases say whether they compile it.
     ours = {"model/compilation.py"} if head.trusted else set[str]()
-    keeps_locals |= any(side.source(name).keeps_locals for side in sides for name in side.reach - ours)
+    sources = [(side.source(name), name) for side in sides for name in side.reach]
+    keeps_locals |= any(source.keeps_locals for source, name in sources if name not in ours)
+    kept = (keeps_locals, any(source.keeps_documented for source, _ in sources))
     for name in files:
         is_code = name in in_reach
-        if is_code and (why := _why_code_differs(name, base, head, keeps_locals)):
+        if is_code and (why := _why_code_differs(name, base, head, *kept)):
             return why
         if not is_code and name in base.seen.opened | head.seen.opened:
             return f"{name}, which is opened, differs"
@@ -342,13 +349,13 @@ def _why_never(name: str, places: Sequence[Path]) -> str | None:
     return None
 
 
-def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool) -> str | None:
+def _why_code_differs(name: str, base: Tree, head: Tree, keeps_locals: bool, keeps_documented: bool) -> str | None:
     for side, words in ((base, "base"), (head, "head")):
         if not (side.tree / name).is_file():
             return f"{name}, which can be imported, is not in {words}"
     if len({"PYTEST_DONT_REWRITE" in side.source(name).documentation for side in (base, head)}) > 1:
         return f"{name} tells pytest whether to rewrite its assertions on one side alone"
-    line = head.source(name).line_of_difference(base.source(name), keeps_locals)
+    line = head.source(name).line_of_difference(base.source(name), keeps_locals, keeps_documented)
     if line is not None:
         return f"{name}:{line} differs"
     # Each import that fails, perhaps of every step, reads it and runs it anew, at the cost of its text.

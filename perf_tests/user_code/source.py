@@ -21,6 +21,8 @@ HARMLESS = frozenset({
 MODULES_OF_TORCH = frozenset({"nn", "functional"})
 """Others of torch may be loaded only where they are imported; its classes, in capitals, are not."""
 
+SEES_DOCUMENTED = frozenset({"asynccontextmanager", "contextmanager"})
+"""What looks, at each `with`, whether a function has documentation."""
 SEES_LOCALS = frozenset({
     "compile", "create_block_mask", "flex_attention", "catch_warnings", "filterwarnings", "simplefilter",
 })  # fmt: skip
@@ -64,15 +66,16 @@ class Source:
         """The documentation of the module, empty where it has none."""
         return ast.get_docstring(self._parsed(), clean=False) or ""
 
-    def statements(self, keeps_locals: bool = False) -> list[tuple[str, int]]:
+    def statements(self, keeps_locals: bool = False, keeps_documented: bool = False) -> list[tuple[str, int]]:
         """What each statement of the module does, with the line where it begins.
 
-        Without lines, comments, documentation and layout; names of a function's locals by their order, unless kept.
+        Without lines, comments, documentation and layout; names of a function's locals by their order, unless kept, and
+        with whether it has documentation where that is kept.
         """
         module = self._parsed()
         try:
             compile(self.content, self.name, "exec", dont_inherit=True)  # what its grammar alone allows may not run
-            module = _Normal(keeps_locals).visit(module)
+            module = _Normal(keeps_locals, keeps_documented).visit(module)
             lines = [node.lineno for node in ast.walk(module) if keeps_locals and hasattr(node, "lineno")]
             said = [(ast.dump(statement), statement.lineno) for statement in _imports_in_order(module.body)]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -81,10 +84,13 @@ class Source:
         places = {line: place for place, line in enumerate(sorted(set(lines)))}
         return [*said, *((f"on line {places[line]}", line) for line in lines)]
 
-    def line_of_difference(self, other: "Source", keeps_locals: bool = False) -> int | None:
+    def line_of_difference(
+        self, other: "Source", keeps_locals: bool = False, keeps_documented: bool = False
+    ) -> int | None:
         """The first line that does something else than in `other`; None where both do the same."""
+        kept = (keeps_locals, keeps_documented)
         for ours, theirs in (
-            (self.statements(keeps_locals), other.statements(keeps_locals)),
+            (self.statements(*kept), other.statements(*kept)),
             (self._instructions(), other._instructions()),
         ):
             pairs = itertools.zip_longest(ours, theirs, fillvalue=("", max((line for _, line in ours), default=1)))
@@ -145,9 +151,17 @@ class Source:
     @cached_property
     def keeps_locals(self) -> bool:
         """Whether the compiler, which sees names of locals, may have its functions, or warnings are shown by line."""
+        return not self._asked.isdisjoint(SEES_LOCALS)
+
+    @cached_property
+    def keeps_documented(self) -> bool:
+        """Whether it may make a context manager of a function."""
+        return not self._asked.isdisjoint(SEES_DOCUMENTED)
+
+    @cached_property
+    def _asked(self) -> set[str]:
         fields = ("attr", "id", "name", "value")  # of an attribute, a name, an import and a string
-        asked = {said for node in self.nodes for field in fields if isinstance(said := getattr(node, field, None), str)}
-        return not asked.isdisjoint(SEES_LOCALS)
+        return {said for node in self.nodes for field in fields if isinstance(said := getattr(node, field, None), str)}
 
     # What its names mean.
 
@@ -264,8 +278,8 @@ def bound_here(node: ast.AST) -> list[str]:
 class _Normal(ast.NodeTransformer):
     """Takes out what changes nothing at run time, and names the locals of a function by their order, unless kept."""
 
-    def __init__(self, keeps_locals: bool) -> None:
-        self._keeps_locals = keeps_locals
+    def __init__(self, keeps_locals: bool, keeps_documented: bool = False) -> None:
+        self._keeps_locals, self._keeps_documented = keeps_locals, keeps_documented
         self._is_in_function = False
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -286,9 +300,12 @@ class _Normal(ast.NodeTransformer):
             if not isinstance(block, list):
                 continue
             # A constant that stands alone does as much as `pass`, which a function takes a step over each time.
-            kept = [ast.Pass() if _is_constant(each) else each for each in block]
+            kept = [ast.copy_location(ast.Pass(), each) if _is_constant(each) else each for each in block]
             if isinstance(node, Function) and name == "body" and _is_constant(block[0]):
+                is_text = isinstance(block[0].value.value, str)
                 kept = kept[1:]  # its documentation
+                if is_text and self._keeps_documented:
+                    node.decorator_list.append(ast.Constant("documented"))
             elif not is_in_function:
                 kept = [each for each in kept if not isinstance(each, ast.Pass)]
             if block and not kept and not isinstance(node, ast.Module) and name == "body":

@@ -1,9 +1,11 @@
 """Base and head run the same program, or are measured: a wrong SAME would hide a slowdown."""
 
 import importlib.util
+import io
 import os
 import re
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +22,16 @@ from tests.support.launch import ROOT
 from tests.support.same_programs import LOADED, MODEL, decided, decided_on_the_model, mutants_of_the_model, write
 
 Files = Mapping[str, str | bytes]
+
+
+def archive(files: Mapping[str, str]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as written:
+        for name, content in files.items():
+            written.writestr(name, content)
+    return packed.getvalue()
+
+
 PROGRAM = "import math\n\nfrom layers import attend\n\n\ndef step():\n    return attend(math.pi)\n"
 LAYERS = 'def attend(x):\n    """Attend."""\n    return x\n'
 ALWAYS: Files = {"program.py": PROGRAM, "layers.py": LAYERS, "README.md": "A program.\n", "tests/test_it.py": "1\n"}
@@ -110,6 +122,12 @@ PARTS = (
 CHILDREN = PARTS.replace(
     "nn.Module().add_module('__deep' + 'copy__', part)", "nn.ModuleDict({'__deep' + 'copy__': part})"
 )
+MANAGER = "from contextlib import contextmanager\n"
+MANAGED = "from managed import contextmanager as c\n\n\ndef spans():\n    yield\n\n\nspan, attend = c(spans), float\n"
+ARCHIVED: Files = {
+    "layers.py": "import sys\nsys.path.append('packed.zip')\nfrom packed import attend\n",
+    "packed.zip": archive({"packed.py": "attend = float\n"}),
+}
 OPTIONAL = (
     "import parts\n\n\ndef attend(x):\n    try:\n        from parts.fast import attend\n"
     "    except ImportError:\n        return x\n    return attend(x)\n"
@@ -238,6 +256,10 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         ({"layers.py": TWICE}, {"layers.py": TWICE.replace("x(); x()", "x()\n    x()")}, "layers.py:6 differs"),
         ({"layers.py": "attend = list({float, int})[0]\n"}, {"layers.py": "attend = list({float, int})[0]  # new\n"},
          "uses an order by addresses"),
+        ({"layers.py": MANAGED, "managed.py": MANAGER},
+         {"layers.py": MANAGED.replace("    yield", "    'Open.'\n    yield"), "managed.py": MANAGER},
+         "layers.py:4 differs"),
+        (ARCHIVED, {**ARCHIVED, "README.md": "new"}, "packed.zip/packed.py is in an archive, which is not followed"),
         ({"layers.py": COMPILER, "cache/ab/cd.py": "1"}, {"layers.py": COMPILER, "cache/ab/cd.py": "2"},
          "cache/ab/cd.py, which the code or an option names"),
     ],
@@ -267,6 +289,7 @@ REGISTRY = "from registry import TABLE\nimport one, two\nattend = TABLE[-1]\n"
         "an import that fakes alone have seen",
         "a module's part of a computed name",
         "an item of a computed name", "a file twice", "warnings on one line", "order of a set of classes",
+        "documentation of a context manager", "a module in an archive",
         "a module in a folder that is named",
     ],
 )  # fmt: skip

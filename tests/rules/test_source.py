@@ -70,6 +70,22 @@ def test_a_step_more_that_stands_for_the_end_of_a_line_is_a_difference() -> None
     one, two = (Source("a.py", text.encode()) for text in (loop, loop.replace("try: ", "try:\n            ")))
     assert one.statements() == two.statements()
     assert one.line_of_difference(two) == 1
+    still = "def f(x):\n    while x(): ...\n"
+    one, two = (Source("a.py", text.encode()) for text in (still, still.replace(": ", ":\n        ")))
+    assert one.line_of_difference(two) == 1
+
+
+def test_whether_a_function_has_documentation_counts_where_context_managers_are_made() -> None:
+    """At each `with` the manager asks its function for it, and its own class where there is none."""
+    bare, one, other = (
+        Source("a.py", f"from contextlib import contextmanager\n@contextmanager\ndef f():\n{text}    yield\n".encode())
+        for text in ("", "    'One.'\n", "    'Another.'\n")
+    )
+    assert one.keeps_documented
+    assert one.line_of_difference(other, keeps_documented=True) is None
+    assert one.line_of_difference(bare, keeps_documented=True) == 3
+    assert one.line_of_difference(bare) is None
+    assert not Source("a.py", BEFORE.encode()).keeps_documented
 
 
 @pytest.mark.parametrize("name", ["total", "rest"])
