@@ -122,8 +122,8 @@ PARTS = (
 CHILDREN = PARTS.replace(
     "nn.Module().add_module('__deep' + 'copy__', part)", "nn.ModuleDict({'__deep' + 'copy__': part})"
 )
-MANAGER = "from contextlib import contextmanager\n"
-MANAGED = "from managed import contextmanager as c\n\n\ndef spans():\n    yield\n\n\nspan, attend = c(spans), float\n"
+MANAGER = "from contextlib import contextmanager\n\n\ndef managed(f):\n    return contextmanager(f)\n"
+MANAGED = "from managed import managed as c\n\n\ndef spans():\n    yield\n\n\nspan, attend = c(spans), float\n"
 ARCHIVED: Files = {
     "layers.py": "import sys\nsys.path.append('packed.zip')\nfrom packed import attend\n",
     "packed.zip": archive({"packed.py": "attend = float\n"}),
