@@ -308,11 +308,19 @@ def _importable(files: Iterable[str], base: Tree, head: Tree) -> Iterator[str]:
     return (name for module, name in made.items() if module == found)
 
 
+IMPORTS_BY_NAME = re.compile(
+    rb"(?i)\w*import\w*[ \t]*\(|entry_?point|find_spec|importlib|lazy|load_module|plugin|resolve_name|run_(module|path)"
+)
+"""What stands near a text that names a module to import; many words in quotes are names of modules by accident."""
+NEAR_BYTES = 1000
+
+
 @cache  # it reads all that is installed
 def imported_by_packages(modules: frozenset[str], known: frozenset[str], folders: frozenset[str]) -> str | None:
     """One of these modules that code in these folders may import: it has it behind `import` or `from`, or in quotes.
 
-    In quotes alone is no new name for those that are `known` to be imported anyway.
+    In quotes it stands near to what imports by a name; alone there it is no new name for those that are `known` to be
+    imported anyway.
     """
     if of_python := modules & sys.stdlib_module_names:
         return min(of_python)
@@ -322,8 +330,10 @@ def imported_by_packages(modules: frozenset[str], known: frozenset[str], folders
     said = re.compile(rb"%b(%b)\b|['\"](%b)\.|['\"](%b)['\"]" % (begin, names, names, new or b"(?!)"))
     for file in chain.from_iterable(Path(folder).rglob("*.py") for folder in folders if modules):
         content = file.read_bytes()
-        if any(needle in content for needle in needles) and (match := said.search(content)):
-            return match[match.lastindex or 0].decode()
+        for match in said.finditer(content) if any(needle in content for needle in needles) else ():
+            near = content[max(0, match.start() - NEAR_BYTES) : match.end() + NEAR_BYTES]
+            if match.lastindex == 1 or IMPORTS_BY_NAME.search(near):
+                return match[match.lastindex or 0].decode()
     return None
 
 

@@ -362,7 +362,7 @@ def late():
     try: import os, \\
         fancy.parts
     except ImportError: pass
-    found = find('quoted'), "dotted.part"
+    found = import_module('quoted'), "dotted.part"
     from plain import of_its_own
 """
 
@@ -373,13 +373,14 @@ def late():
         ("fancy.py", True), ("fancy/new.py", True), ("fancy/notes.md", True), ("src/fancy/new.py", True),
         ("quoted.py", True), ("dotted/new.py", True), ("plain/new.py", True), ("src/_strptime.py", True),
         ("parts.py", False), ("of_its_own/new.py", False), ("fancier.py", False), ("docs/fancy.py", False),
-        ("lib/fancy.py", False), ("known/new.py", False), ("README.md", False),
+        ("lib/fancy.py", False), ("known/new.py", False), ("README.md", False), ("train.py", False),
     ],
 )  # fmt: skip
 def test_a_module_that_an_installed_package_may_import_once_it_needs_it_is_never_the_same(
     name: str, is_imported: bool, tmp_path: Path
 ) -> None:
-    write(tmp_path, {"packages/library/__init__.py": f"{PACKAGE}    'known'\n"})
+    far = f"{'#' * 1001}\nMODES = 'train', 'eval'\n"
+    write(tmp_path, {"packages/library/__init__.py": f"{PACKAGE}    'known'\n{far}"})
     base, head = (write(tmp_path / side, {"known/__init__.py": "", "src/a.md": ""}) for side in ("base", "head"))
     write(head, {name: "1"})
     seen = Seen(("known/__init__.py",), frozenset(), (), {}, {}, (".", "src", str(tmp_path / "packages")), ("known",))
