@@ -431,6 +431,44 @@ def test_no_listed_function_nor_a_method_of_what_one_makes_reads_files_or_source
     assert len(found) > 10  # it does see them
 
 
+def called_by(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function may call: of the names in it what its module holds, and what modules there do."""
+    names = names_in(function.__code__)
+    held = [function.__globals__.get(name) for name in names]
+    yield from held
+    yield from (vars(module).get(name) for module in held if isinstance(module, ModuleType) for name in names)
+
+
+def functions_of(value: Any) -> Iterator[FunctionType]:
+    """Yield a function as it was written, or those that run where a class is called or entered."""
+    special = ("__call__", "__enter__", "__exit__", "__init__", "__new__")
+    is_class = isinstance(value, type)
+    for part in [vars(kind).get(name) for kind in value.__mro__ for name in special] if is_class else [value]:
+        made = getattr(part, "__func__", part)
+        if callable(made) and isinstance(made := inspect.unwrap(made), FunctionType):
+            yield made
+
+
+READ_DOCUMENTATION = {
+    "collections.namedtuple", "contextlib._GeneratorContextManagerBase.__init__", "dataclasses._process_class",
+    "fractions.Fraction._operator_fallbacks", "functools.cached_property.__init__",
+}  # fmt: skip
+"""All but the second do so where a class is made; that one at each `with`, for which `Source.keeps_documented` is."""
+
+
+def test_no_listed_function_reads_documentation_two_calls_on() -> None:
+    found, seen = set(), set[FunctionType]()
+    left = {each for _, value in listed(ASKED) for each in functions_of(value)}
+    for _ in range(3):
+        found |= {each for each in left if "__doc__" in names_in(each.__code__)}
+        seen |= left
+        left = {each for function in left for value in called_by(function) for each in functions_of(value)} - seen
+    ours = {
+        each for each in found if each.__module__.partition(".")[0] not in ("inspect", "typing", "typing_extensions")
+    }
+    assert {f"{each.__module__}.{each.__qualname__}" for each in ours} == READ_DOCUMENTATION
+
+
 def has_any_attribute(function: FunctionType) -> bool:
     """Whether it asks for, or sets, attributes by names that do not stand in it, or for all of them."""
     if names_in(function.__code__).isdisjoint({"__dict__", "delattr", "getattr", "setattr", "vars"}):
