@@ -495,7 +495,7 @@ HAVE_ANY_ATTRIBUTE = {
     "torch.nn.modules.module.Module.register_buffer", "torch.nn.modules.module.Module.register_parameter",
     "torch.nn.modules.rnn.RNNBase._weights_have_changed", "torch.random.fork_rng",
     "typing.Protocol.__init_subclass__.<locals>._proto_hook", "typing._BaseGenericAlias.__getattr__",
-    "typing._BaseGenericAlias.__setattr__", "typing._no_init_or_replace_init",
+    "typing._BaseGenericAlias.__setattr__", "typing._no_init_or_replace_init", "typing._proto_hook",
     "typing_extensions._SpecialGenericAlias.__setattr__", "typing_extensions._proto_hook",
     "typing_extensions.runtime_checkable",
 }  # fmt: skip
