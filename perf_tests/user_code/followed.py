@@ -333,7 +333,7 @@ class Uses:
             if isinstance(node, ast.Call) and dotted in MODULES:  # getattr(module, "another")
                 yield node, f"{dotted} as a value", False
             yield from self._of_package(node, dotted)
-        if of not in MODULES and name in REFUSED | self._asked_by_packages:
+        if of not in MODULES and (name in REFUSED or name in self._asked_by_packages):
             yield node, name, name not in REFUSED
         if of not in MODULES and name in ("format", "format_map", "metadata", "throw"):
             template = getattr(value, "value", None)
