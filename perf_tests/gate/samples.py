@@ -515,7 +515,7 @@ def _encoded(line: Json) -> bytes:
 
 
 def read_samples(path: Path) -> GateSamples:
-    """The samples at `path`, compressed where its name ends in .gz; a torn last line is left out.
+    """The samples at `path`, unpacked where its name ends in .gz or .xz; a torn last line is left out.
 
     Raises ValueError with one sentence for anything else.
     """

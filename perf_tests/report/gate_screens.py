@@ -52,7 +52,7 @@ WHY = "; counters are exact, so any increase fails"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("samples", type=Path, help="raw samples of a gate run, .jsonl or .jsonl.gz")
+    parser.add_argument("samples", type=Path, help="raw samples of a gate run, .jsonl, packed as .gz or .xz too")
     parser.add_argument("--summary", metavar="FILE", help="write the result as Markdown")
 
 
