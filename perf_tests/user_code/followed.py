@@ -70,7 +70,7 @@ BASES = frozenset({"float", "int", "object", "str"})
 """Python's own classes that others are made of; no collection, since a module that is one too answers any protocol."""
 MAY_BE_BASES = re.compile(
     r"abc\.ABC|collections\.abc\.(Callable|Collection|Container|Hashable|Iterable|Sized|(Mutable)?(Mapping|Sequence|Set))"
-    r"|collections\.namedtuple|contextlib\.(AbstractContextManager|nullcontext)"
+    r"|collections\.namedtuple|contextlib\.(AbstractContextManager|nullcontext)|enum\.((Int|Str)?Enum|(Int)?Flag)"
     r"|torch\.(Tensor|autograd\.(function\.)?Function|nn\.parameter\.\w+|optim\.(optimizer\.)?\w+|utils\.data\.\w+)"
     r"|torch\.nn\.(?!GRU|LSTM|RNN)[A-Z]\w+"
     r"|typing(_extensions)?\.(Generic|NamedTuple|Protocol|TypedDict)"

@@ -293,7 +293,9 @@ class _Normal(ast.NodeTransformer):
             slots = any(
                 name == "__slots__" for part in node.body for each in ast.walk(part) for name in bound_here(each)
             )
-            if node.decorator_list or slots or signed:  # a dataclass without one makes its own; slots may clash with it
+            # A dataclass without one makes its own; slots may clash with it; a named tuple that a step makes copies it;
+            # and of a context manager made of an object it is its class's.
+            if node.decorator_list or slots or signed or around or self._keeps_documented:
                 node.keywords.append(ast.keyword("__doc__", ast.Constant(signed)))
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)

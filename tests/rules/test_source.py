@@ -85,6 +85,9 @@ def test_whether_a_function_has_documentation_counts_where_context_managers_are_
     assert one.line_of_difference(other, keeps_documented=True) is None
     assert one.line_of_difference(bare, keeps_documented=True) == 3
     assert one.line_of_difference(bare) is None
+    bare, one = (Source("a.py", f"class A:\n{text}    a = 1\n".encode()) for text in ("", "    'One.'\n"))
+    assert one.line_of_difference(bare) is None
+    assert one.line_of_difference(bare, keeps_documented=True) == 1, "of an object it is its class's"
     assert not Source("a.py", BEFORE.encode()).keeps_documented
 
 
@@ -196,6 +199,16 @@ def test_a_decorated_class_keeps_whether_it_has_documentation() -> None:
         texts = (f"class A:\n    {text}" for text in (first, second))
         kinds = [Source("a.py", text.encode()) for text in texts]
         assert kinds[0].line_of_difference(kinds[1]) == 1
+
+
+def test_a_class_that_a_function_makes_keeps_whether_it_has_documentation() -> None:
+    """A named tuple that a step makes copies it."""
+    made = "def f(x):\n    class A(NamedTuple):\n{}        a: int\n    return A(x)\n"
+    bare, one, other = (
+        Source("a.py", made.format(text).encode()) for text in ("", "        'One.'\n", "        'Another.'\n")
+    )
+    assert one.line_of_difference(other) is None
+    assert one.line_of_difference(bare) == 1
 
 
 def test_functions_that_share_a_line_are_one_to_the_compiler() -> None:
