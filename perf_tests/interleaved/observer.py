@@ -39,8 +39,8 @@ class Observer:
         """Files of the tree, relative to its top: those that ran, in order; those opened; those of modules that stay.
 
         And of these those that were there before the cases ran; what cannot be followed; Python's path, those of its
-        folders that are in the tree as seen from there, without the suite; the first names of the tree's modules; all
-        names that others have; and of these, those of parts of `torch.nn.Module`s.
+        folders that are in the tree as seen from there, without the suite; first names of the tree's modules and of the
+        others; all names that those have; and of these, those of parts of `torch.nn.Module`s.
         """
         self._is_on = False
         modules, shared, loaded = set[str](), set[str](), set[str]()
@@ -71,6 +71,7 @@ class Observer:
             "beyond": [*self._beyond],
             "paths": paths,
             "modules": sorted(modules - shared),
+            "packages": sorted({name.partition(".")[0] for name in sys.modules} - (modules - shared)),
             "names": sorted(name for name in of_packages & self._names() if not name.startswith("__")),
             "registered": sorted(registered),
         }

@@ -46,6 +46,7 @@ BESIDE_NAMES = (
     ".MAILMAP", ".PRE-COMMIT", ".READTHEDOCS", "AUTHORS", "CHANGELOG", "CHANGES", "CODEOWNERS", "CONTRIBUTING",
     "LICENSE", "MYPY.INI", "RUFF.TOML",
 )  # fmt: skip
+OF_TEXTS = frozenset({"", ".ini", ".md", ".rst", ".toml", ".txt", ".yaml", ".yml"})
 PROSE = frozenset({".cff", ".ipynb", ".md", ".pyi", ".rst"})
 """Documents, and what type checkers read: of these alone a word of a string that is their name without suffix says
 nothing."""
@@ -84,6 +85,8 @@ class Seen:
     """Folders of Python's path, those in the tree relative to its top."""
     modules: tuple[str, ...] = ()
     """First names of the tree's modules that ran."""
+    packages: frozenset[str] = frozenset()
+    """Those of all others."""
     names: frozenset[str] = frozenset()
     """Those of its names that loaded packages give to anything too."""
     loaded: frozenset[str] = frozenset()
@@ -98,10 +101,10 @@ class Seen:
         digests = {case: said["digest"] for case, said in message["digests"].items() if said["digest"]}
         uncounted = {case: said["reason"] for case, said in message["digests"].items() if not said["digest"]}
         ran, beyond, paths, modules = (tuple(message[name]) for name in ("ran", "beyond", "paths", "modules"))
-        opened, names, loaded, early, registered = (
-            frozenset(message[name]) for name in ("opened", "names", "loaded", "early", "registered")
+        opened, packages, names, loaded, early, registered = (
+            frozenset(message[name]) for name in ("opened", "packages", "names", "loaded", "early", "registered")
         )
-        return cls(ran, opened, beyond, digests, uncounted, paths, modules, names, loaded, early, registered)
+        return cls(ran, opened, beyond, digests, uncounted, paths, modules, packages, names, loaded, early, registered)
 
 
 @dataclass
@@ -198,7 +201,7 @@ class Tree:
         found += [f"{name} is in an archive, which is not followed" for name in self.ran if not self._is_there(name)]
         found += [f"{name} is compiled, and can be imported" for name in files_of(self.tree) if name.endswith(IMPORTED)]
         found += [f"{name} says what to import" for name in files_of(self.tree) if name.endswith("/entry_points.txt")]
-        found += between(self.uses, self.seen.modules)
+        found += between(self.uses)
         for uses in self.uses:
             source = uses.source
             found += uses.unknown
@@ -207,20 +210,25 @@ class Tree:
             found += [
                 f"{source.name}:{line} uses {package}, which is not followed"
                 for package, line in source.packages.items()
-                if package in sys.stdlib_module_names - PACKAGES.union(self.seen.modules)
+                if package in self._not_listed and package in self.seen.packages | sys.stdlib_module_names
             ]
         return found
 
     @cached_property
+    def _not_listed(self) -> set[str]:
+        """Packages that the code in reach imports and nobody knows."""
+        return {name for uses in self.uses for name in uses.source.packages} - PACKAGES.union(self.seen.modules)
+
+    @cached_property
     def reads_source(self) -> list[str]:
-        """What may see how the code in reach is written: so may any package that is not followed."""
+        """What may see how the code in reach is written: so may packages that are not there, until it is late."""
         called = (f"a part of a module is called {name}" for name in sorted(self.seen.registered - LISTED))
         found = [f"{each}, which packages ask for" for each in called]
         for uses in self.uses:
             found += [
                 f"{uses.source.name}:{line} uses {package}, which may see how it is written"
                 for package, line in uses.source.packages.items()
-                if package not in sys.stdlib_module_names.union(PACKAGES, self.seen.modules)
+                if package in self._not_listed
             ]
             found += uses.reads_source
         return found
@@ -276,6 +284,8 @@ def _why_not_the_same(
             return f"{name}, which is opened, differs"
         if _is_named(name, words if is_code else words | settings, is_code) or _makes_a_package(name, base, head):
             return f"{name}, which the code or an option names, differs"
+    if of_one_side := base.seen.opened ^ head.seen.opened:
+        return f"{min(of_one_side)} is opened on one side alone"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:
         if why := next(chain(side.unknown, side.reads_source if in_reach else ()), None):
@@ -288,7 +298,7 @@ def _why_not_the_same(
 def _is_never_read(name: str) -> bool:
     """Whether a file is prose, lies among documents or tests, or is a module, which nothing in reach imports."""
     path = PurePosixPath(name)
-    is_beside = path.parts[0] in BESIDE or path.name.upper().startswith(BESIDE_NAMES)
+    is_beside = path.parts[0] in BESIDE or (path.name.upper().startswith(BESIDE_NAMES) and path.suffix in OF_TEXTS)
     return is_beside or path.suffix in (".py", *PROSE)
 
 
@@ -327,14 +337,26 @@ def imported_by_packages(modules: frozenset[str], known: frozenset[str], folders
     needles = [name.encode() for name in sorted(modules)]
     names, new = (b"|".join(re.escape(name.encode()) for name in sorted(some)) for some in (modules, modules - known))
     begin = rb"(?m)(?:^|[;:'\"]|\\n)[ \t]*(?:from[ \t]+|import[ \t]+(?:(?:[^\n#]|\\\n)*,[\s\\]*)?)"  # in texts too
-    said = re.compile(rb"%b(%b)\b|['\"](%b)\.|['\"](%b)['\"]" % (begin, names, names, new or b"(?!)"))
-    for file in chain.from_iterable(Path(folder).rglob("*.py") for folder in folders if modules):
+    said = re.compile(rb"%b(%b)\b|['\"](%b)[.:]|['\"](%b)['\"]" % (begin, names, names, new or b"(?!)"))
+    for file in chain.from_iterable(_sources_in(folder) for folder in folders if modules):
         content = file.read_bytes()
         for match in said.finditer(content) if any(needle in content for needle in needles) else ():
             near = content[max(0, match.start() - NEAR_BYTES) : match.end() + NEAR_BYTES]
             if match.lastindex == 1 or IMPORTS_BY_NAME.search(near):
                 return match[match.lastindex or 0].decode()
     return None
+
+
+def _sources_in(folder: str) -> Iterator[Path]:
+    """Yield the files of Python below a folder, behind links too, each folder once."""
+    known = set[str]()
+    for here, folders, names in os.walk(folder, followlinks=True):
+        if (place := os.path.realpath(here)) in known:
+            folders.clear()
+            continue
+        known.add(place)
+        paths = (Path(here, name) for name in names if name.endswith(".py"))
+        yield from (path for path in paths if path.is_file())  # an editor's lock is a link to nowhere
 
 
 def _why_never(name: str, places: Sequence[Path]) -> str | None:

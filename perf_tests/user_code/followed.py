@@ -12,7 +12,7 @@ import re
 import string
 import tomllib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -428,16 +428,12 @@ class Uses:
             return MAY_BE_BASES.fullmatch(meant) is not None
         return _named(base) in BASES | EXCEPTIONS or (_last(base) != "" and _named(base) not in OF_PYTHON)
 
-    def bases(self, modules: Collection[str]) -> Iterator[tuple[int, str]]:
-        """Yield the names of what its classes are made of that is no package's or Python's own, with their lines.
-
-        `modules` are the first names of the tree's modules.
-        """
+    def bases(self) -> Iterator[tuple[int, str]]:
+        """Yield the names of what its classes are made of that is no package's or Python's own, with their lines."""
         for base in (base for node in self.source.nodes if isinstance(node, ast.ClassDef) for base in node.bases):
             kind = base.value if isinstance(base, ast.Subscript) else base
             is_of_python = _named(kind) in BASES | EXCEPTIONS and _named(kind) not in self.source.bound
-            package = top_of(self.source.meant(kind))
-            if not (isinstance(kind, ast.Call) or is_of_python or package not in {"", *modules}):
+            if not (isinstance(kind, ast.Call) or is_of_python or top_of(self.source.meant(kind)) in PACKAGES):
                 is_one = kind is base and len(self.source.meanings.get(_named(kind), "1")) == 1
                 yield base.lineno, (self.source.meant(kind).rpartition(".")[2] or _last(kind)) if is_one else ""
 
@@ -601,8 +597,8 @@ class Uses:
         return False
 
 
-def between(files: Sequence[Uses], modules: Collection[str]) -> list[str]:
-    """Return what files of one tree have of each other that is not followed; `modules` are their first names."""
+def between(files: Sequence[Uses]) -> list[str]:
+    """Return what files of one tree have of each other that is not followed."""
     held = defaultdict[str, set[str]](set)
     for name, meant in (each for file in files for each in file.held):
         held[name].add(meant)
@@ -612,7 +608,7 @@ def between(files: Sequence[Uses], modules: Collection[str]) -> list[str]:
         for file in files
         for line, what in [
             *((line, f"{name} of another file") for line, name in file.asks_others_for(held)),
-            *((line, "a class of an unknown kind") for line, name in file.bases(modules) if name not in classes),
+            *((line, "a class of an unknown kind") for line, name in file.bases() if name not in classes),
         ]
     ]
 

@@ -307,29 +307,27 @@ def test_an_installed_package_that_shares_its_name_with_a_folder_of_the_tree_is_
     installed = write(tmp_path / "installed", {"shared/reader.py": "read = float\n"})
     monkeypatch.setattr("sys.path", [*sys.path, str(installed)])
     files = {"layers.py": "import shared.own\nfrom shared.reader import read as attend\n", "shared/own.py": "1\n"}
-    assert two(tmp_path, files, {**files, "shared/own.py": "1  # new\n"}) == (
-        "layers.py:2 uses shared, which may see how it is written, and shared/own.py differs"
+    assert two(tmp_path, files, {**files, "README.md": "new"}) == (
+        "layers.py:2 uses shared, which is not followed, and README.md differs"
     )
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import fancy\nattend = fancy.kernel(float)\n", "layers.py:1 uses fancy"),
-        ("from fancy import Base\nclass Attend(Base): pass\nattend = float\n", "layers.py:1 uses fancy"),
+        ("def attend(x):\n    return x\ndef load():\n    from later import weights\n", "layers.py:4 uses later"),
         ("def attend(x):\n    return getattr(x, 'scan', x)\n", "layers.py:2 uses scan"),
         (
             "def attend(x):\n    for i in 1, 2:\n        getattr(x, f'part{i}', 0)\n",
             "layers.py:3 uses getattr by an unknown",
         ),
     ],
-    ids=["a package", "a class of one", "a name that packages have", "a part by a number"],
+    ids=["a package that nobody loaded", "a name that packages have", "a part by a number"],
 )
-def test_what_installed_packages_do_is_not_followed_where_only_files_that_nobody_reads_differ(
+def test_what_may_see_source_keeps_nothing_measured_where_only_files_that_nobody_reads_differ(
     code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fancy = "def kernel(f): return f\nclass Base:\n    scan = 1\n"
-    installed = write(tmp_path / "installed", {"fancy/__init__.py": fancy})
+    installed = write(tmp_path / "installed", {"fancy/__init__.py": "scan = float\n"})
     monkeypatch.setattr("sys.path", [*sys.path, str(installed)])
     importlib.import_module("fancy")
     base = {"layers.py": code}
@@ -340,6 +338,25 @@ def test_what_installed_packages_do_is_not_followed_where_only_files_that_nobody
     assert why.endswith(", which may see how it is written, and layers.py differs")
     why = two(tmp_path / "3", {**base, "a.txt": "1"}, {**base, "a.txt": "2"})
     assert why == "a.txt, which may be read, differs"
+
+
+def test_a_package_that_is_not_listed_may_read_whatever_is_there_once_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a name of its own, and perhaps on real tensors alone."""
+    installed = write(tmp_path / "installed", {"of_kernels.py": "Base = object\n"})
+    monkeypatch.setattr("sys.path", [*sys.path, str(installed)])
+    base = {"layers.py": "from of_kernels import Base\nclass Attend(Base): pass\nattend = float\n"}
+    why = two(tmp_path, base, {**base, "README.md": "new"})
+    assert why is not None
+    assert why.startswith("layers.py:")
+    assert why.endswith(", which is not followed, and README.md differs")
+
+
+def test_a_file_that_one_side_alone_opens_shows_that_they_differ(tmp_path: Path) -> None:
+    code = "import os\nopen('a' if os.path.basename(os.getcwd()) == 'base' else 'b').close()\nattend = float\n"
+    files = {"layers.py": code, "a": "1", "b": "1"}
+    assert two(tmp_path, files, {**files, "README.md": "new"}) == "a is opened on one side alone"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +397,10 @@ def test_a_module_that_an_installed_package_may_import_once_it_needs_it_is_never
     name: str, is_imported: bool, tmp_path: Path
 ) -> None:
     far = f"{'#' * 1001}\nMODES = 'train', 'eval'\n"
-    write(tmp_path, {"packages/library/__init__.py": f"{PACKAGE}    'known'\n{far}"})
+    write(tmp_path, {"elsewhere/library/__init__.py": f"{PACKAGE}    'known'\n{far}"})
+    packages = write(tmp_path / "packages", {"of_nobody.py/notes": "a folder"})
+    (packages / "linked").symlink_to(tmp_path / "elsewhere")
+    (packages / "lock.py").symlink_to("nowhere")
     base, head = (write(tmp_path / side, {"known/__init__.py": "", "src/a.md": ""}) for side in ("base", "head"))
     write(head, {name: "1"})
     seen = Seen(("known/__init__.py",), frozenset(), (), {}, {}, (".", "src", str(tmp_path / "packages")), ("known",))

@@ -81,7 +81,7 @@ def digests_of(order: list[str]) -> dict[str, Any]:
         for case in order
     }
     opened = BEHAVIOUR.get("opened", [])
-    nothing = dict.fromkeys(("ran", "beyond", "early", "loaded", "modules", "names", "registered"), ())
+    nothing = dict.fromkeys(("ran", "beyond", "early", "loaded", "modules", "names", "packages", "registered"), ())
     return {**nothing, "digests": found, "opened": opened, "paths": ["."]}
 
 
