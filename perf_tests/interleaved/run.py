@@ -148,7 +148,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Within it this process, and those that it starts, have these variables."""
+    """Return a context in which this process, and those that it starts, have these variables."""
     before = {**os.environ}
     try:
         os.environ.clear()
