@@ -353,6 +353,29 @@ def test_a_package_that_is_not_listed_may_read_whatever_is_there_once_it_is_load
     assert why.endswith(", which is not followed, and README.md differs")
 
 
+@pytest.mark.parametrize(
+    ("module", "is_seen"), [("sizes import ModelConfig", False), ("attention import softmax", True)]
+)
+def test_of_the_suites_model_a_factory_elsewhere_has_the_sizes_alone_unseen(
+    module: str, is_seen: bool, tmp_path: Path
+) -> None:
+    base = {"layers.py": f"from model.{module}\n\n\ndef attend(x):\n    return x\n"}
+    assert two(tmp_path / "1", base, {**base, "README.md": "new"}) is None
+    why = two(tmp_path / "2", base, {"layers.py": f"{base['layers.py']}# new\n"})
+    seen = "layers.py:1 uses model, which may see how it is written, and layers.py differs"
+    assert why == (seen if is_seen else None)
+
+
+def test_a_tracer_sees_where_lines_end(tmp_path: Path) -> None:
+    observer, before = Observer(tmp_path), sys.gettrace()
+    try:
+        sys.settrace(lambda *_: None)
+        found = observer.finished()
+    finally:
+        sys.settrace(before)
+    assert found["beyond"] == ["a tracer, as of coverage, sees lines"]
+
+
 def test_a_file_that_one_side_alone_opens_shows_that_they_differ(tmp_path: Path) -> None:
     code = "import os\nopen('a' if os.path.basename(os.getcwd()) == 'base' else 'b').close()\nattend = float\n"
     files = {"layers.py": code, "a": "1", "b": "1"}
