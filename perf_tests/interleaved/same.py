@@ -290,7 +290,8 @@ def _why_not_the_same(
             return f"{name}, which is opened, differs"
         if _is_named(name, words if is_code else words | settings, is_code) or _makes_a_package(name, base, head):
             return f"{name}, which the code or an option names, differs"
-    if of_one_side := base.seen.opened ^ head.seen.opened:
+    there = files_of(base.tree) | files_of(head.tree)  # without what Python writes
+    if of_one_side := there & (base.seen.opened ^ head.seen.opened):
         return f"{min(of_one_side)} is opened on one side alone"
     # What is read by unknown names may be the file that differs; what reads source sees how a module is written.
     for side in sides:

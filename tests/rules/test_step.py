@@ -144,7 +144,9 @@ def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() 
     assert all(words in account for words in ("forward d16-seq1024-fp32-naive", "aten.exp  model/attention.py"))
 
 
-def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says_which_is_meant() -> None:
+def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says_which_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of one sequence of 16,384 tokens, published by NiccoloSacchi/assignment2-systems
     (assets/benchmark_flash_attention.csv): 3616 MiB without the 256 MiB that do_bench clears. Its graph is kept, one
     matrix more, and its mask has one element, a byte a score less.
@@ -165,6 +167,7 @@ def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says
     assert "float32 tensors under bf16 autocast" in other
     assert f"  {BY_DO_BENCH}: " in "\n".join(attention_lines(in_tensors))
     assert case.residual_tensor_bytes == 16384 * 64 * 2
+    monkeypatch.setattr("model.precision.cpu_capabilities", lambda: {"avx512_bf16": True})
     model = replace(TINY, precision="bf16-tensors")
     assert model.why_unsupported(torch.device("cpu")) == OF_ATTENTION_ALONE.format("bf16-tensors")
 
