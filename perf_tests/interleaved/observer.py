@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from types import FrameType, FunctionType, SimpleNamespace
+from types import FrameType, FunctionType
 from typing import Any
 
 from perf_tests.records.record import Json
@@ -19,10 +19,6 @@ STARTS = {
     "ctypes.dlopen": "loads a library", "socket.connect": "opens a connection", "sqlite3.connect": "opens a database",
 }  # fmt: skip
 """Python's audit events by which code leaves what can be followed."""
-
-
-_NONE = SimpleNamespace(get_tool=lambda number: None)
-"""In place of `sys.monitoring` before Python 3.12."""
 
 
 class Observer:
@@ -47,7 +43,8 @@ class Observer:
         others; all names that those have; and of these, those of parts of `torch.nn.Module`s.
         """
         self._is_on = False
-        if sys.gettrace() or sys.getprofile() or any(map(getattr(sys, "monitoring", _NONE).get_tool, range(6))):
+        monitoring = getattr(sys, "monitoring", None)  # of Python 3.12
+        if sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))):
             self._beyond.setdefault("a tracer, as of coverage, sees lines")
         modules, shared, loaded = set[str](), set[str](), set[str]()
         for known_as, module in list(sys.modules.items()):

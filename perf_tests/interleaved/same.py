@@ -227,7 +227,7 @@ class Tree:
 
     @cached_property
     def reads_source(self) -> list[str]:
-        """What may see how the code in reach is written: so may packages that are not there, until it is late."""
+        """What may see how the code in reach is written; so may a package that nobody has loaded yet."""
         called = (f"a part of a module is called {name}" for name in sorted(self.seen.registered - LISTED))
         found = [f"{each}, which packages ask for" for each in called]
         for uses in self.uses:

@@ -389,10 +389,11 @@ def digest_of(files: Iterable[tuple[Path, Path]]) -> str:
 
 
 OF_TESTS = frozenset({"claims", "numerics_tests", "tests"})
+"""Folders of the suite that its model does not import, though tests of it have loaded them."""
 
 
 def digest_of_suite() -> str:
-    """Digest the suite's files, and what its model imported beside it, as first asked for. Raises OSError."""
+    """Digest the suite's files and those that its model imported beside them, once each set. Raises OSError."""
     ours = suite_files()
     beside = {path.relative_to(SUITE): path for path in {*loaded_below(SUITE)}.difference(path for _, path in ours)}
     return _digest_of((*ours, *sorted(each for each in beside.items() if each[0].parts[0] not in OF_TESTS)))
