@@ -419,6 +419,8 @@ def _repository(options: Sequence[str]) -> Repository:
         repository = repository_of(typed, Path.cwd())
     if repository.outside:
         raise UsageError(f"{repository.outside[0]} lies in no git repository, so it has no commits to search.")
+    if (why := repository.why_no_base()) is not None:
+        raise UsageError(f"{why[:1].upper()}{why[1:]}.")
     if why := sides.why_no_side(repository):
         raise UsageError(why)
     return repository

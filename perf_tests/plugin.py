@@ -29,7 +29,7 @@ from perf_tests.run import after, before
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, forked_processes_ended, process_kept, torch_defaults_kept
-from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of, suite_model_notice
+from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of, suite_model_notice, why_not_gated
 
 LEDGER_TEST = Path(__file__).with_name("test_counters.py")
 
@@ -79,6 +79,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             suite.against = read_against(session.config, suite.settings, suite.saving)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
+        if suite.against is not None and suite.against.revision is not None and not session.config.option.collectonly:
+            why = suite.repository.why_no_base()
+            if why is not None:
+                raise pytest.UsageError(f"--against {suite.against.revision}: {why}.")
         before.read_run_options(session.config)
     if suite.peers is not None:
         from perf_tests.run import ranks
@@ -225,8 +229,14 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
         return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
 
     benchmarks = before.of_interrupted_run(config, sorted(in_order, key=place_in_run))
-    if suite.against is not None and others and not benchmarks:
-        raise pytest.UsageError("--against gates benchmarks, and none is selected; drop it, or name benchmarks.")
+    if suite.against is not None and others:
+        raise pytest.UsageError(why_not_gated(os.path.relpath(others[0].path)))
+    compared = [item for item in others if "benchmark" in getattr(item, "fixturenames", ())]
+    if (suite.saving.compare or suite.saving.compare_fail) and compared:
+        raise pytest.UsageError(
+            f"{os.path.relpath(compared[0].path)} is no benchmark of the suite, whose records do not hold it, so "
+            "nothing would compare it; run it alone, as pytest-benchmark does, or drop --benchmark-compare."
+        )
     if benchmarks and settings.shard is not None:
         suite.places_in_grid = places = before.places_of_share(benchmarks, settings)
         left_out = set(range(len(benchmarks))).difference(places)

@@ -50,7 +50,16 @@ from perf_tests.records.store import (
 )
 from perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, predicted_seconds, quarantine, read_time_limit
 from perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
-from perf_tests.user_code.named import Repository, as_typed_here, digest_of, loaded_below, suite_files
+from perf_tests.user_code.named import (
+    CONFIGURED,
+    SUITE,
+    Repository,
+    as_typed_here,
+    digest_of,
+    loaded_below,
+    program,
+    suite_files,
+)
 
 HERE = Path(__file__).parents[1]
 """The folder with the benchmarks."""
@@ -206,6 +215,12 @@ def read_run_options(config: pytest.Config) -> None:
     """
     option, suite = config.option, session_of(config)
     paths = typed_paths(config)
+    theirs = [path for path in paths if path.exists() and not path.is_relative_to(SUITE)]
+    if theirs and list(config.invocation_params.args[:2]) == CONFIGURED:
+        raise pytest.UsageError(
+            f"{theirs[0]} is not the suite's, and stands where an option may take it for its value; type it first, as "
+            f"in `{program()} run {os.path.relpath(theirs[0])}`."
+        )
     # Not where only other tests run, in whatever way their user likes.
     if any(path == HERE or path in HERE.parents or (path.parent == HERE and path.suffix == ".py") for path in paths):
         if getattr(option, "dist", "no") != "no":

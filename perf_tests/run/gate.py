@@ -60,11 +60,6 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         raise pytest.UsageError(
             f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
         )
-    if against.revision is not None and repository.outside:
-        raise pytest.UsageError(
-            f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one (`git init`), or "
-            "name code of a repository with --model."
-        )
     if against.revision is not None and (why := why_no_side(repository)):
         raise pytest.UsageError(f"--against {against.revision}: {why}")
     try:

@@ -302,6 +302,23 @@ class Repository:
         places = {"root": str(self.root), "folder": str(self.folder)}
         return {**places, "holds_suite": self.holds_suite, "named": self.named}
 
+    def why_no_base(self) -> str | None:
+        """Why no git revision is a base of what is measured, in a sentence with the next step; None if one can be."""
+        outside = self.outside[0] if self.outside else ""
+        mine = _other_repository_around(self.folder)
+        if mine is not None and not outside.startswith("--") and (self.holds_suite or not self.named):
+            return (
+                f"nothing of the repository {mine} that you are in is named, so the suite's own model would be "
+                "compared with the suite's own history, and nothing was gated; give --model FILE.py:FACTORY, "
+                "--attention FILE.py:FUNCTION or --optimizer FILE.py:FACTORY"
+            )
+        if outside:
+            return (
+                f"{outside} lies in no git repository, so it has no base; commit it to one (`git init`), or name code "
+                "of a repository with --model"
+            )
+        return None
+
     def folder_in(self, tree: Path) -> Path:
         """Return the folder of `tree`, a copy of `root`, in which pytest was started, or else the top one."""
         same = tree / self.folder.relative_to(self.root) if self.folder.is_relative_to(self.root) else tree
@@ -356,13 +373,27 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
 
 def suite_model_notice(typed: Mapping[str, str | None], folder: Path) -> str | None:
     """Say whose model is measured where a user in a repository of their own names nothing of it; else None."""
-    mine = _top_of(folder.resolve() / "it")
-    ours = None if is_installed(SUITE) else _top_of(SUITE / "it")
-    if mine in (None, ours) or any(":" in (text or "") for text in typed.values()):
+    mine = _other_repository_around(folder)
+    if mine is None or any(":" in (text or "") for text in typed.values()):
         return None
     return (
         f"measures the suite's own model (in {SUITE}), not the repository {mine} that you are in; give "
         "--model FILE.py:FACTORY to measure yours"
+    )
+
+
+def _other_repository_around(folder: Path) -> Path | None:
+    """The top folder of the git repository around `folder`; None where there is none, or it is that of the suite."""
+    mine = _top_of(folder.resolve() / "it")
+    return None if not is_installed(SUITE) and mine == _top_of(SUITE / "it") else mine
+
+
+def why_not_gated(file: str) -> str:
+    """Say that --against did nothing for a test file that is not the suite's, and what it can do for its user."""
+    return (
+        f"--against cannot gate {file}, which is no benchmark of the suite, so nothing was gated; it gates code that "
+        "--model, --attention or --optimizer names, as in `--model FILE.py:FACTORY`. Without --against the file runs "
+        "as pytest-benchmark runs it."
     )
 
 

@@ -87,8 +87,8 @@ def differences(
     from perf_tests.predict.difference import compare_sides
     from perf_tests.predict.operations import sent_case
 
-    if repository.outside:
-        raise UsageError(f"{repository.outside[0]} lies in no git repository, so it has no base; commit it to one.")
+    if (why := repository.why_no_base()) is not None:
+        raise UsageError(f"{base}: {why}.")
     with UsageError.instead_of(TreeError), ExitStack() as stack:
         commits = [None if word is None else find_commit(repository.root, word, "diff") for word in (base, head)]
         of_base = stack.enter_context(planted(repository, commits[0]))

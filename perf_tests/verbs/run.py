@@ -14,9 +14,14 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
+from pathlib import Path
 
 from perf_tests.phases import FINE
-from perf_tests.user_code.named import CONFIGURED, SUITE
+from perf_tests.records.format import printable
+from perf_tests.user_code.named import CONFIGURED, SUITE, why_not_gated
+
+NOT_RUN = 4
+"""pytest's exit code for a usage error."""
 
 OF_FILES = {"-k", "--deselect", "--ignore", "--ignore-glob"}
 """Options of pytest whose value may be a file of the suite."""
@@ -33,7 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     it, those tests.
     """
     if not {"-h", "--help"} & set(arguments.of_pytest):
-        return os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
+        try:
+            words = of_pytest(arguments.of_pytest)
+        except ValueError as error:
+            print(f"ERROR: {printable(str(error))}", file=sys.stderr)
+            return NOT_RUN
+        return os.execv(sys.executable, [sys.executable, "-m", "pytest", *words])
     from perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")
@@ -50,20 +60,55 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def of_pytest(words: Sequence[str]) -> list[str]:
-    """Name the configuration: without it, files among the options' values would have a say in which one counts.
+    """Return what pytest is given: cases of the suite, with its configuration, or a test file of the user's, alone.
 
-    `--help-all` is pytest's own help, with the options of its plugins.
+    A file where the user stands is theirs unless it lies in the suite; any other name is looked for in the suite. Their
+    file is run as pytest runs it: by their configuration, without the suite. `--help-all` is pytest's own help, with
+    the options of its plugins. Raises ValueError with one sentence where a name is both, or a file of theirs is to be
+    gated.
     """
     words = ["--help" if word == "--help-all" else word for word in words]
     first = len(list(takewhile(lambda word: word.startswith(("test_", "numerics_tests")), words)))
     benchmarks = {path.name for path in (SUITE / "perf_tests").glob("test_*.py")}
-    places, others = [], []
+    places, theirs, others = [], [], []
     for place, (before, word) in enumerate(pairwise(["", *words])):
-        file = word.removeprefix("perf_tests/")  # as a record's ids begin
+        file = word.partition("::")[0]
+        ours = file.removeprefix("perf_tests/")  # as a record's ids begin
         is_numerics = word.partition("/")[0] == "numerics_tests"
-        is_named = before not in OF_FILES and (is_numerics or file.partition("::")[0] in benchmarks)
-        if place < first or is_named:
-            places.append(str(SUITE / ("" if word.startswith("numerics_tests") else "perf_tests") / file))
+        is_of_suite = before not in OF_FILES and (is_numerics or ours in benchmarks)
+        here = _file_here(before, file)
+        if here is not None and not here.is_relative_to(SUITE):
+            if is_of_suite:
+                another = f"perf_tests/{ours}" if word.startswith("test_") else f"{SUITE / file}"
+                raise ValueError(f"{file} is the suite's and yours too; type {another} or ./{file}.")
+            theirs.append(word)
+        elif is_of_suite or place < first:
+            of_suite = SUITE / ("" if word.startswith("numerics_tests") else "perf_tests") / ours
+            places.append(f"{of_suite}{word[len(file) :]}")
+        elif here is not None:
+            places.append(f"{here}{word[len(file) :]}")
         else:
             others.append(word)
-    return [*CONFIGURED, *(places or [str(SUITE / "perf_tests")]), *others]
+    if not theirs:
+        # The configuration is named: without it, files among the options' values would have a say in which one counts.
+        return [*CONFIGURED, *(places or [str(SUITE / "perf_tests")]), *others]
+    if any(word.partition("=")[0] == "--against" for word in others):
+        raise ValueError(why_not_gated(theirs[0].partition("::")[0]))
+    if places:
+        raise ValueError(
+            f"{theirs[0]} is yours and {Path(places[0]).name} the suite's, which run apart; type one of them."
+        )
+    return [*theirs, *others]
+
+
+def _file_here(before: str, name: str) -> Path | None:
+    """The test file, or folder, that `name` is where the user stands; None for an option, its value, or no file.
+
+    Of an option that is written without `=` the next word may be the value, which a folder may have the name of.
+    """
+    if before in OF_FILES or name.startswith("-"):
+        return None
+    # These raise no error for what is no name of a file, such as one of 300 letters.
+    is_file = name.endswith(".py") and os.path.isfile(name)
+    is_folder = not before.startswith("-") and os.path.isdir(name)
+    return Path(name).resolve() if is_file or is_folder else None

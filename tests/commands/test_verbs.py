@@ -220,6 +220,55 @@ def test_run_is_pytest_with_the_suites_files_and_configuration(verb: Verb, monke
         assert execv.call_args.args[1] == [*always, *words.split()]
 
 
+THEIRS = ("bench_x.py", "test_attention.py", "numerics_tests/test_own.py", "small/test_x.py")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the user stands in, with tests of their own: two bear names of the suite, one that of a size."""
+    for name in THEIRS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("def test_x(benchmark): benchmark(abs, 1)\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_test_file_where_the_user_stands_is_run_alone_by_plain_pytest(
+    theirs: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.execv", execv := Mock())
+    suites = f"--config-file {ROOT}/pyproject.toml {ROOT}/perf_tests"
+    for typed, words in {
+        "bench_x.py::test_x --benchmark-disable": "bench_x.py::test_x --benchmark-disable",
+        "-q -x bench_x.py": "bench_x.py -q -x",
+        "./test_attention.py": "./test_attention.py",
+        "small": "small",
+        "--size small": f"{suites} --size small",
+        "-k bench_x.py": f"{suites} -k bench_x.py",
+        "--model bench_x.py:build": f"{suites} --model bench_x.py:build",
+        "perf_tests/test_attention.py::a[b]": f"{suites}/test_attention.py::a[b]",
+        f"{ROOT}/numerics_tests -q": f"--config-file {ROOT}/pyproject.toml {ROOT}/numerics_tests -q",
+    }.items():
+        verb("run", *typed.split())
+        assert execv.call_args.args[1] == [sys.executable, "-m", "pytest", *words.split()]
+
+
+def test_a_file_that_is_not_gated_or_is_two_is_exit_4_and_runs_nothing(
+    theirs: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.execv", execv := Mock())
+    for typed, words in {
+        "bench_x.py --against main": ("bench_x.py", "nothing was gated", "--model FILE.py:FACTORY"),
+        "--against=main bench_x.py::test_x": ("bench_x.py", "nothing was gated", "--model FILE.py:FACTORY"),
+        "test_attention.py --against main": ("perf_tests/test_attention.py", "./test_attention.py"),
+        "-k x numerics_tests/test_own.py": (f"{ROOT}/numerics_tests/test_own.py", "./numerics_tests/test_own.py"),
+        "test_forward.py bench_x.py": ("bench_x.py is yours and test_forward.py the suite's",),
+    }.items():
+        code, shown, said = verb("run", *typed.split())
+        assert (code, shown, len(said.splitlines()), execv.called) == (4, "", 1, False), typed
+        assert [one for one in words if one not in said] == [], said
+
+
 def test_a_verb_imports_the_suites_model_where_another_one_is_nearer(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/__init__.py").write_text("raise ImportError('not the suite')\n")

@@ -90,6 +90,29 @@ def test_who_names_nothing_is_told_whose_model_is_measured(theirs: Path, monkeyp
     assert "not the repository" in str(named.suite_model_notice(nothing, theirs))
 
 
+def test_the_suites_own_history_is_no_base_in_another_repository(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in a checkout nor installed, unless code of a repository is named; nor where no repository is around."""
+
+    def why(folder: Path, **typed: str | None) -> str:
+        return holder(folder, **typed).why_no_base() or ""
+
+    places = (named.SUITE, theirs / ".venv/lib/python3.11/site-packages/perf_tests_suite")
+    for suite in places:
+        monkeypatch.setattr(named, "SUITE", suite)
+        for typed in ({}, {"model": "torch.nn:Linear"}, {"attention": "naive,sdpa"}):
+            said = why(theirs / "train", **typed)
+            assert f"nothing of the repository {theirs} that you are in is named" in said, typed
+            assert "give --model FILE.py:FACTORY" in said
+        assert why(theirs, model=f"{theirs}/train/nets.py:build") == ""
+        assert why(tmp_path, model=f"{theirs}/train/nets.py:build") == ""
+        assert "lies in no git repository" in why(theirs, model=f"{tmp_path}/nets.py:build")
+    assert "The installed suite's own model lies in no git repository" in why(tmp_path)
+    monkeypatch.setattr(named, "SUITE", places[0])
+    assert why(named.SUITE / "perf_tests") == why(tmp_path) == ""
+
+
 def test_the_command_of_a_run_is_perf_tests_where_that_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     suite, typed = str(named.SUITE), ["--model", "a b.py:build", "--resume"]
     monkeypatch.setattr(named, "program", lambda: "../env/bin/perf-tests")

@@ -63,7 +63,9 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"--against-option=attention=sdpa {OWN_MODEL}:WrongShape": ("compares with one attention", "own"),
     **{f"{gate}--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured")
        for gate in ("", f"{GATE} ")},
-    f"{GATE} -k=numerics_tests numerics_tests": ("--against gates benchmarks, and none is selected",),
+    f"{GATE} -k=numerics_tests numerics_tests": ("--against cannot gate numerics_tests/", "so nothing was gated"),
+    f"{GATE} test_own.py": ("--against cannot gate", "test_own.py, which is no benchmark of the suite"),
+    "test_own.py --benchmark-compare": ("test_own.py is no benchmark of the suite", "nothing would compare"),
     "--memory -k=test_forward": ("--memory runs cases of its own, and none is selected", "add test_memory.py"),
     "--cold-cache -k=test_forward": ("--cold-cache is for timings of attention alone", "add test_attention.py"),
     "--parallel=ddp": ("start them with `torchrun --nproc-per-node 2 --no-python pytest",),
@@ -91,11 +93,14 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ends(storage: Path) -> dict[str, tuple[int, str, str]]:
+def ends(storage: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     """How each of the refusals ended: exit code, output, errors."""
+    own = tmp_path_factory.mktemp("own_tests") / "test_own.py"
+    own.write_text("def test_own(benchmark): benchmark(abs, 1)\n")
     always = ("perf_tests", "-p", "no:cacheprovider", *SMALL)
     kept = f"--benchmark-storage=file://{storage}"
-    commands = [[*always, *(() if "no:benchmark" in typed else (kept,)), *typed.split()] for typed in REFUSALS]
+    words = [typed.replace("test_own.py", str(own)) for typed in REFUSALS]
+    commands = [[*always, *(() if "no:benchmark" in typed else (kept,)), *typed.split()] for typed in words]
     return dict(zip(REFUSALS, launch_all(commands), strict=True))
 
 

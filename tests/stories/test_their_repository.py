@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from perf_tests.gate.samples import read_samples
 from perf_tests.interleaved.sides import TREES
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git
-from tests.support.launch import ROOT, Launch, finish, launch_all, start_command
+from tests.support.launch import ROOT, Launch, finish, inherited, launch_all, start_command
 
 QUICK = (
     "-p", "tests.support.quick_ceiling", "-p", "tests.support.quick_gate", "-p", "no:cacheprovider",
@@ -115,6 +116,34 @@ def test_a_model_that_imports_the_working_tree_itself_is_not_measured(theirs: Pa
     ended = gated(theirs, MODEL, exits=4)
     said = f"it imports {theirs}/helper.py of the working tree, which would be measured as both sides."
     assert said in ended.output + ended.errors
+
+
+def test_no_gate_is_green_for_tests_of_theirs_that_it_did_not_look_at(theirs: Path) -> None:
+    """With a changed library and a branch `main`: four launches, of which one runs their test, as they do."""
+    (theirs / "bench_x.py").write_text("def test_split(benchmark): benchmark(str.split, 'a b')\n")
+    commit(theirs)
+    write_model(theirs, 5)
+    ends = {}
+    for typed in (
+        "run bench_x.py",
+        "run bench_x.py --against main",
+        "run -q --size tiny --against main",
+        "run -k test_forward --against=main bench_x.py::test_split",
+        "diff main --size tiny",
+        "predict --size tiny --gpu H100 --against main",
+        "bisect main HEAD --case test_forward[tiny-ctx8-fp32-naive]",
+    ):
+        words = [forked_python(), "-m", "perf_tests", *typed.split()]
+        environment = inherited(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
+        ended = subprocess.run(words, cwd=theirs, env=environment, capture_output=True, text=True)
+        ends[typed] = (ended.returncode, ended.stdout, ended.stderr)
+    code, shown, said = ends.pop("run bench_x.py")
+    assert (code, "test_split" in shown, "1 passed" in shown, "device:" in shown) == (0, True, True, False), said
+    for typed, (code, shown, said) in ends.items():
+        assert (code, "nothing was gated" in said, "PASSED" in shown) == (4 if "run" in typed else 2, True, False), (
+            typed
+        )
+    assert list(theirs.glob(".benchmarks/**/*.json*")) == []
 
 
 def test_what_cannot_be_gated_is_one_sentence(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
