@@ -6,7 +6,7 @@ Shapes: B batch, H heads (1, or absent, in attention alone), T tokens, K head wi
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -46,7 +46,9 @@ def causal_mask(num_tokens: int, device: torch.device) -> Tensor:
     return position_T[:, None] >= position_T[None, :]
 
 
-def naive_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+def naive_attention(
+    q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, softmax: Callable[[Tensor], Tensor] = softmax
+) -> Tensor:
     """Vaswani et al., 2017, equation 1, op by op: scores, mask, softmax, product. The mask is built in every call."""
     with region("scores"):
         scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
@@ -57,6 +59,11 @@ def naive_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
         weights_BHTT = softmax(scores_BHTT)
     with region("value_product"):
         return weights_BHTT @ v_BHTK
+
+
+def softmax_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+    """The same with PyTorch's softmax: one kernel in each pass, and one T x T matrix less that the backward needs."""
+    return naive_attention(q_BHTK, k_BHTK, v_BHTK, partial(torch.softmax, dim=-1))
 
 
 def sdpa_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
@@ -107,6 +114,7 @@ def _where_flex(device: torch.device, head_dim: int) -> str | None:
 
 ATTENTION = {
     "naive": Attention("explicit scores, mask, softmax and product", lambda: naive_attention, _anywhere),
+    "softmax": Attention("naive with torch.softmax", lambda: softmax_attention, _anywhere),
     "compiled": Attention("naive under torch.compile", lambda: compiled(naive_attention), _where_compiled, True),
     "sdpa": Attention("torch.nn.functional.scaled_dot_product_attention", lambda: sdpa_attention, _anywhere),
     "flex": Attention("torch.nn.attention.flex_attention, compiled", _build_flex, _where_flex, True),

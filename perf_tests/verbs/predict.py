@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision", default="fp32", help="fp32 (default), tf32, bf16, fp16, fp16-unscaled; alone bf16-tensors"
     )
-    parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
+    parser.add_argument("--attention", default="naive", help="naive, softmax or sdpa (default: naive)")
     parser.add_argument("--execution", default="eager", help="eager; what is compiled is not predicted")
     parser.add_argument(
         "--optimizer", help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY"

@@ -136,7 +136,7 @@ REFUSED = {
     f"{ON_T4} --batch-size=4,8 --checkpoint=all": "--batch-size and --checkpoint are both lists; compare one at a time",
     f"{ATTENTION} --batch-size=4,8": "--batch-size '4,8' is a list; attention alone takes one batch size",
     f"{ON_T4} --checkpoint=some": "checkpoint is 'some'; it must be none",
-    f"{ON_T4} --attention=flash": "--attention 'flash' is unknown; choose from naive, sdpa",
+    f"{ON_T4} --attention=flash": "--attention 'flash' is unknown; choose from naive, softmax, sdpa",
     f"{ON_T4} --execution=jit": "--execution 'jit' is unknown; choose from eager",
     f"{ON_T4} --precision=fp8": "--precision 'fp8' is unknown; choose from fp32",
     f"{ON_T4} --zero-grad=never": "--zero-grad 'never' is unknown",

@@ -58,7 +58,7 @@ REFUSED = [
     (options.entries, "8;16", "has a semicolon"),
     *((options.minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
     *((options.share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
-    (options.attentions, "nave", "choose from naive, compiled, sdpa, flex, all, FILE.py:FUNCTION or MODULE:FUNCTION"),
+    (options.attentions, "nave", "choose from naive, softmax, compiled, sdpa, flex, all, "),
     (options.user_arguments, "a=1\na=2", "a is given twice"),
 ]
 

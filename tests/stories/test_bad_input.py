@@ -57,7 +57,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
         "--shard=1/2",
     )},
     "--against-option=size=tiny": ("write AXIS=VALUE", "attention, precision"),
-    "--against-option=attention=fast": ("'fast' is unknown", "naive, compiled, sdpa, flex"),
+    "--against-option=attention=fast": ("'fast' is unknown", "naive, softmax, compiled, sdpa, flex"),
     "--against-option=attention=naive": ("is head's own value",),
     "--against-option=attention=sdpa --attention=naive,compiled": ("compares with one attention", "naive, compiled"),
     f"--against-option=attention=sdpa {OWN_MODEL}:WrongShape": ("compares with one attention", "own"),
