@@ -10,12 +10,11 @@ VENV := .venv$(if $(filter-out $(PINNED),$(TORCH)),-$(TORCH))
 INSTALLED := $(VENV)/.installed
 BIN := $(VENV)/bin
 BASE ?= main
-LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -25,9 +24,6 @@ perf: $(INSTALLED)  ## measure the default grid, save the record, compare with t
 
 gate: $(INSTALLED)  ## is the working tree slower than BASE? make gate BASE=main
 	$(BIN)/pytest perf_tests --against "$(BASE)" $(ARGS)
-
-baseline: $(INSTALLED)  ## record LAUNCHES launches of this commit, for `perf-tests gate`
-	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
 
 ledger: $(INSTALLED)  ## exact counters against their ledger; of your own: make ledger MODEL=hf:CONFIG.json
 	$(BIN)/pytest perf_tests/test_counters.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
@@ -43,10 +39,10 @@ report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 CHROMIUM := chromium
 LEFT_OUT := section:not(\#answer, \#since1), \#since1 > :not(\#table-since1-counters), \#since1 > h2, nav, form, .below, .csv, .modebar
 
-pictures: $(INSTALLED)  ## draw the README's picture, the page over two invented commits; needs Chromium and cwebp
+pictures: $(INSTALLED)  ## draw the README's picture, the page over eight invented commits; needs Chromium and cwebp
 	rm -rf .picture && mkdir .picture
-	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import two_commits; \
-	    two_commits(Path('.picture'))"
+	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import eight_commits; \
+	    eight_commits(Path('.picture'), with_losses=False)"
 	PATH="$(CURDIR)/$(BIN):$$PATH" perf-tests report --storage .picture/.benchmarks -o .picture.html
 	sed -i 's|</head>|<style>$(LEFT_OUT) { display: none !important; }</style></head>|' .picture.html
 	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1080 \

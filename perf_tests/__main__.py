@@ -16,9 +16,8 @@ from perf_tests.user_code.named import SUITE
 GROUPS = {
     "measure": {"run": "perf_tests.verbs.run", "merge": "perf_tests.verbs.merge"},
     "judge": {
-        "compare": "perf_tests.report.comparison", "gate": "perf_tests.verbs.gate",
-        "replay": "perf_tests.report.gate_screens", "diff": "perf_tests.verbs.diff",
-        "bisect": "perf_tests.bisect", "audit": "perf_tests.audit.tables",
+        "compare": "perf_tests.report.comparison", "replay": "perf_tests.report.gate_screens",
+        "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.bisect", "audit": "perf_tests.audit.tables",
     },
     "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
     "look at": {
@@ -28,6 +27,11 @@ GROUPS = {
 }  # fmt: skip
 VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
 """The module of each verb, with `add_arguments` and `run`: it lies where what the verb shows is made."""
+
+REPLACED = {
+    "gate": "`perf-tests run --against REV` judges a change, and `perf-tests history` judges recorded runs",
+}
+"""Verbs that earlier versions had, and what does their work."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -51,6 +55,9 @@ def _run(words: Sequence[str] | None) -> int:
     if sys.path[0] != str(SUITE):
         sys.path.insert(0, str(SUITE))  # where this was started, `model` may be another package
     words = sys.argv[1:] if words is None else words
+    if words and words[0] in REPLACED:
+        print(f"perf-tests {words[0]} is gone: {REPLACED[words[0]]}.", file=sys.stderr)
+        return USAGE
     words, of_pytest = (words[:1], words[1:]) if words[:1] == ["run"] else (words, [])
     raw, lines = argparse.RawDescriptionHelpFormatter, ["each verb has a --help of its own"]
     for group, verbs_of_group in GROUPS.items():

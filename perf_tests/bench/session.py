@@ -3,7 +3,7 @@
 A hook gets the first by `session_of(config)`, and what is noted on the item of a benchmark by `noted(item)`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import Acceptance
 from perf_tests.records.record import Json
 from perf_tests.records.store import ComparedCase, StoredRecord
 from perf_tests.user_code.named import Repository
@@ -38,14 +37,6 @@ class Run:
     record: Json | None = None
     rows: list[ComparedCase] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    accepted: Sequence[Acceptance] = ()
-    """Intended slowdowns, read before measuring."""
-    verdict_lines: list[str] = field(default_factory=list)
-    """Verdicts on times, where enough launches are recorded."""
-    slower: int | None = None
-    """Cases that those call slower."""
-    is_contaminated: bool = False
-    """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
 
 
 @dataclass(eq=False, repr=False)

@@ -1,1 +1,1 @@
-"""Samples or recorded launches in, verdicts out, with the statistics between; imports neither torch nor pytest."""
+"""Samples in, verdicts out, with the statistics between; imports neither torch nor pytest."""

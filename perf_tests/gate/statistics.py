@@ -51,12 +51,10 @@ class Estimate:
     dof: Floats
     own: "Estimate | None" = None
     """Each case alone, where its variance was drawn towards the suite's."""
-    shared: Floats | float = 0.0
-    """Squared error of the mean that more values of this kind would not lessen."""
 
     @property
     def standard_error(self) -> Floats:
-        return cast(Floats, np.sqrt(self.variance / self.count + self.shared))
+        return cast(Floats, np.sqrt(self.variance / self.count))
 
     def slower_p_values(self, log_ratio: float) -> Floats:
         """One-sided p-values of the hypothesis that a case is slower by no more than `log_ratio`."""
@@ -104,7 +102,7 @@ def moderated(plain: Estimate, prior: Prior) -> Estimate:
     weight = np.where(finite, prior.dof, 1.0)
     pooled = (weight * prior.variance + plain.dof * plain.variance) / (weight + plain.dof)
     variance = np.where(finite, pooled, prior.variance + 0 * plain.variance)
-    return Estimate(plain.count, plain.mean, variance, prior.dof + plain.dof, plain, plain.shared)
+    return Estimate(plain.count, plain.mean, variance, prior.dof + plain.dof, plain)
 
 
 def fit_prior(plain: Estimate) -> Prior:
@@ -189,11 +187,6 @@ def trimmed_means(values: Floats, share: float) -> Floats:
     place = np.arange(values.shape[-2])[:, None]
     kept = (place >= cut) & (place < count - cut)
     return cast(Floats, np.sum(np.where(kept, ordered, 0.0), axis=-2) / np.maximum(np.sum(kept, axis=-2), 1))
-
-
-def mean_of_known(values: Floats, axis: int) -> Floats:
-    """The mean without NaN; zero where everything is NaN."""
-    return np.nansum(values, axis=axis) / np.maximum(np.sum(~np.isnan(values), axis=axis), 1)
 
 
 def robust_spread(values: Floats) -> Floats:

@@ -12,7 +12,7 @@ samples. Accepted regressions stand in `.benchmarks/accepted.toml`, a file that 
     counters = { saved_bytes = 1100 }   # the new values of counters that rose
 
 An entry has `clock` and `limit`, or `counters`, or all three. It counts in the change that adds it. It expires once the
-base holds it too, because the base is then as slow. Between recorded runs it counts where `revision` is the base.
+base holds it too, because the base is then as slow.
 """
 
 import math
@@ -184,10 +184,6 @@ class Acceptance:
     counter: str | None = None
     clock: Clock | None = None
     """None for a counter, and in older samples, whose entries held for any clock."""
-
-    def is_of(self, revision: str) -> bool:
-        """Whether it was measured against this revision; either may be abbreviated."""
-        return self.revision.startswith(revision) or (len(self.revision) >= 7 and revision.startswith(self.revision))
 
 
 class RunVerdict(StrEnum):
@@ -489,7 +485,7 @@ def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | 
 
 
 MOST_NEEDED = 1000
-"""Launches that are looked for: more than anybody measures."""
+"""Launch pairs that are looked for: more than anybody measures."""
 
 
 def launches_needed(
@@ -499,18 +495,16 @@ def launches_needed(
     clearing_level: float,
     rules: Rules,
     fewest: int,
-    base: float = math.inf,
 ) -> int | None:
-    """Return launches until a case is called SLOWER or OK, if mean and variance are right; None beyond `MOST_NEEDED`.
+    """Return launch pairs until a case is called SLOWER or OK, if mean and variance are right.
 
-    Launch pairs, or launches of head against `base` of base.
+    None beyond `MOST_NEEDED`.
     """
-    launches = np.arange(fewest, MOST_NEEDED + 1)
-    error = np.sqrt(variance * (1 / base + 1 / launches))
-    dof = launches - 1 if base == math.inf else base + launches - 2
+    pairs = np.arange(fewest, MOST_NEEDED + 1)
+    error, dof = np.sqrt(variance / pairs), pairs - 1
     is_slower = mean - scipy.stats.t.isf(slower_level, dof) * error > rules.log_margin
     is_clear = mean + scipy.stats.t.isf(clearing_level, dof) * error < rules.log_matters
-    enough = launches[is_slower | is_clear]
+    enough = pairs[is_slower | is_clear]
     return int(enough[0]) if len(enough) else None
 
 

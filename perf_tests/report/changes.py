@@ -1,7 +1,7 @@
 """What the page sets beside each other: two commits of a machine, each case over all of them, and two machines.
 
-Of two commits, launches are pooled. Verdicts are the gate's, where both have launches enough for it, else there are the
-steps that the history finds. Two machines have ratios without a verdict.
+Of two commits, launches are pooled, and a case is slower or faster where the history finds a step between them. Two
+machines have ratios without a verdict.
 """
 
 import shlex
@@ -9,17 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
 from math import prod
 
-from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.verdicts import LOST, Verdict
-from perf_tests.history.commits import Code, Launch
-from perf_tests.history.series import LEAST_LAUNCHES, Era, OpenItem, Series, should_have, still_open
+from perf_tests.history.commits import Code
+from perf_tests.history.series import LEAST_LAUNCHES, Era, Series, should_have, still_open
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, T, order, shown, significant
-from perf_tests.records.record import OUTCOMES, Json, how_many, timing_outcomes
-from perf_tests.records.store import Status, StoredRecord, compare, each_readable
+from perf_tests.records.record import OUTCOMES, Json, how_many
+from perf_tests.records.store import Status, compare
 from perf_tests.report import blocks
 from perf_tests.report.comparison import why_without_ratio
 from perf_tests.report.history import (
@@ -33,10 +31,6 @@ from perf_tests.report.history import (
 )  # fmt: skip
 from perf_tests.report.plots import RecordedRun, pass_name
 
-MOST_JUDGED = 10
-"""Pairs of commits; the gate takes a tenth of a second for each."""
-LAUNCHES_OF_A_COMMIT = 20
-"""The newest ones judged: more sharpen a verdict little, and older ones describe the machine of another day."""
 WORST = 10
 """Cases on the first screen."""
 LONGEST_SUBJECT = 60
@@ -57,9 +51,7 @@ COUNTED = {Kind.SLOWER: "slower", Kind.FASTER: "faster", Kind.LOST: "gone or fai
 
 
 TONES = (
-    dict.fromkeys((Verdict.SLOWER, Verdict.MORE, "step up"), "bad")
-    | dict.fromkeys((Verdict.FASTER, "step down"), "good")
-    | dict.fromkeys(LOST.values(), "lost")
+    {"step up": "bad", "step down": "good"} | dict.fromkeys(LOST.values(), "lost")
 )  # fmt: skip
 """How a verdict is coloured and signed."""
 
@@ -74,12 +66,9 @@ class Change:
     base_seconds: float | None = None
     head_seconds: float | None = None
     ratio: float | None = None
-    interval: tuple[float, float] | None = None
     why: str = ""
     start: int = -1
     """The place of the first code that has it, of a case that is not as it was."""
-    opened: OpenItem | None = None
-    """What is open since an older code, where it is not the pair that shows it."""
 
 
 @dataclass(frozen=True)
@@ -91,71 +80,19 @@ class Pair:
     changes: list[Change]
     """Lost cases, then the slowest first."""
     notes: list[str]
-    is_judged: bool
-    """Whether by the gate; else by the history's steps."""
     has_evidence: bool
-    """Whether there are launches enough for any verdict or step."""
+    """Whether there are launches enough for any step."""
 
 
-def pairs_of(era: Era, unreadable: list[str]) -> list[Pair]:
-    """The pair to show first, and all others that the gate judges; empty where a single commit timed anything.
+def pair_of(era: Era) -> Pair | None:
+    """The oldest and the newest commit with times, and the steps between them; None where fewer than two timed a case.
 
-    The gate's are of commits with launches enough: the newest head first, its nearest base first. What cannot be read
-    again is added to `unreadable`.
+    Medians are of the pooled launches.
     """
-    codes = era.codes
-    clean = [place for place, code in enumerate(codes) if code.commit and not code.launches[0].is_dirty]
-    enough = [
-        (base, head)
-        for head, base in combinations(reversed(clean), 2)
-        if len(_timed(codes[head])) >= FEWEST_HEAD_LAUNCHES and len(_timed(codes[base])) >= FEWEST_BASE_LAUNCHES
-    ]
-    if enough:
-        return [_judged(era, base, head, unreadable) for base, head in enough[:MOST_JUDGED]]
     timed = era.timed_places
-    return [_by_steps(era, timed[0], timed[-1])] if len(timed) > 1 else []
-
-
-def _timed(code: Code) -> list[Launch]:
-    return [launch for launch in code.launches if launch.has_cases]
-
-
-def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
-    from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable  # loads scipy
-    from perf_tests.report.gate_screens import condition_lines, verdict_sentence
-
-    other = _by_steps(era, base, head)
-    before, now = (
-        # Read again the newest records, because the rounds of hundreds of launches are too many to keep.
-        [
-            StoredRecord(record.path, {**record.data, "outcomes": timing_outcomes(record.data)})
-            for record in each_readable((launch.path for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]), unreadable)
-        ]
-        for code in (era.codes[base], era.codes[head])
-    )
-    reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
-    if reason:
-        return replace(other, notes=[f"No verdict: {reason}", *other.notes])
-    result = conclude_recorded(before, now, RULES)
-    notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
-    if result.contaminated:
-        return replace(other, notes=[*notes, *other.notes], has_evidence=False)
-    kinds = {Verdict.SLOWER: Kind.SLOWER, Verdict.FASTER: Kind.FASTER} | dict.fromkeys(LOST.values(), Kind.LOST)
-    seconds = {(one.case, point.code.place): point.seconds for one in reversed(era.series) for point in one.points}
-    changes = [
-        Change(
-            row.id, kinds.get(row.verdict, Kind.OTHER), f"{row.verdict}{' (accepted)' if row.accepted else ''}",
-            seconds.get((row.id, base)), seconds.get((row.id, head)),
-            None if row.effect is None else 1 + row.effect.effect,
-            None if row.effect is None else (1 + row.effect.low, 1 + row.effect.high), row.explanation,
-        )
-        for row in result.cases
-    ]  # fmt: skip
-    return Pair(base, head, sorted(changes, key=_order), notes, True, True)
-
-
-def _by_steps(era: Era, base: int, head: int) -> Pair:
-    """Medians of the pooled launches, and the steps between the two commits, without the gate."""
+    if len(timed) < 2:
+        return None
+    base, head = timed[0], timed[-1]
     launches = era.codes[head].launches
     has = should_have(era.codes[head])
     found: list[Change] = []
@@ -186,21 +123,15 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
     kept = [row for row in found if counts[row.case] == 1 or (row.base_seconds and row.head_seconds)]
     twins = counts.keys() - {row.case for row in kept}
     kept += [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
-    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
     notes = [
         f"Shown are the steps that the history finds between the two commits, which need {LEAST_LAUNCHES} launches on "
-        f"either side."
+        f"either side. A verdict on one change: perf-tests run --against REV."
     ]
-    if of_base < FEWEST_BASE_LAUNCHES or of_head < FEWEST_HEAD_LAUNCHES:
-        notes[0] = (
-            f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it "
-            f"needs at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {notes[0]}"
-        )
     if outside:
         notes.append(f"Left out: {how_many(outside, 'case')} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
     has_evidence = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in kept)
-    return Pair(base, head, sorted(kept, key=_order), notes, False, has_evidence)
+    return Pair(base, head, sorted(kept, key=_order), notes, has_evidence)
 
 
 def _lost_words(outcome: str | None) -> tuple[str, str]:
@@ -216,22 +147,23 @@ def _order(row: Change) -> tuple[int, float, str]:
 
 # What the page shows of two commits.
 
-HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "95 % interval", "why")
+HEADER = ("Case", "verdict", "base, median (ms)", "head, median (ms)", "head / base", "why")
 
 
-def changed(era: Era, number: int, pairs: Sequence[Pair]) -> Iterator[blocks.Block]:
-    """Two choices of a commit, and the table of the first pair, the one to show before a reader chooses."""
+def changed(era: Era, number: int, pair: Pair | None) -> Iterator[blocks.Block]:
+    """Two choices of a commit, and the table of the pair to show before a reader chooses."""
+    if pair is None:
+        return
     options = [
         (code.place, f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}")
         for code in reversed(era.codes)
     ]
-    for pair in pairs[:1]:
-        yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
-        named = _case_links(era, number)
-        told = ((row, blocks.Mark.of(row.verdict, TONES)) for row in pair.changes)
-        rows = [blocks.Row([named(row.case), mark, *_cells(row)[1:]]) for row, mark in told]
-        title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
-        yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
+    yield blocks.CommitChoice(f"since{number}", options, (("base", pair.base), ("head", pair.head)))
+    named = _case_links(era, number)
+    told = ((row, blocks.Mark.of(row.verdict, TONES)) for row in pair.changes)
+    rows = [blocks.Row([named(row.case), mark, *_cells(row)[1:]]) for row, mark in told]
+    title = f"{_commit_words(era, pair.head)} against {_commit_words(era, pair.base)}"
+    yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
 
 
 def moved(era: Era, pair: Pair) -> list[Change]:
@@ -241,9 +173,9 @@ def moved(era: Era, pair: Pair) -> list[Change]:
     found = []
     for case in dict.fromkeys((*known, *opened)):
         row, item = known.get(case), opened.get(case)
-        is_of_pair = row is not None and row.kind != Kind.OTHER
-        # A slowdown that base has too is shown as that against the code before both.
-        if row is not None and is_of_pair and (item is None or item.code.place > pair.base):
+        # What became slower since it became faster is slower.
+        is_of_pair = row is not None and row.kind != Kind.OTHER and (item is None or row.kind != Kind.FASTER)
+        if row is not None and is_of_pair:
             found.append(replace(row, start=item.code.place if item else pair.head))
         elif item is not None:
             one = item.series
@@ -254,7 +186,7 @@ def moved(era: Era, pair: Pair) -> list[Change]:
                 now, ratio = one.points[-1].seconds, 1 + item.effect
                 why = next(since(one, step) for step in one.steps if one.code_of(step) is item.code)
                 row = Change(case, Kind.SLOWER, "step up", now / ratio, now, ratio, why=why)
-            found.append(replace(row, start=item.code.place, opened=item))
+            found.append(replace(row, start=item.code.place))
     return sorted(found, key=_order)
 
 
@@ -279,14 +211,13 @@ COLLECTING = {
 
 
 def commands(era: Era, found: Sequence[Change]) -> Iterator[blocks.Said]:
-    """What to type next about the worst slowdown: the gate's verdict on its commit, and the search between two."""
+    """What to type next about the worst slowdown: the search between two commits."""
     for row in [row for row in found if row.kind == Kind.SLOWER][:1]:
         series, bad = era.by_case[row.case], era.codes[row.start]
         codes = [point.code for point in series.points]
         good = codes[max(codes.index(bad) - 1, 0)]
         if good is not bad and good.commit and bad.commit:
             pair, case = f"{good.name} {bad.name}", shlex.quote(case_name(row.case))
-            yield blocks.Said(f"perf-tests gate {pair}", "command")
             of = dict(series.identity)
             options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
             said = shlex.quote(" ".join(options))
@@ -301,12 +232,10 @@ def sentence(era: Era, pair: Pair) -> str:
     if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
         return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
     if not pair.has_evidence and not counts[Kind.LOST]:
-        return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are not a verdict."
+        return f"Too few launches to tell whether {head} is slower than {base}; the ratios below say nothing of it."
     found = [f"{counts[kind]} {words}" for kind, words in COUNTED.items() if counts[kind]]
     said = f"{', '.join(found)} {of}" if found else f"no change was found in any {of}"
-    later = len(era.codes) - 1 - pair.head
-    rest = f" {later} newer commit{'s have' if later > 1 else ' has'} too few launches for the gate." if later else ""
-    return f"{head} against {base}: {said}.{rest if pair.is_judged else ''}"
+    return f"{head} against {base}: {said}."
 
 
 def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterator[blocks.Block]:
@@ -314,8 +243,6 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
 
     All cases where none can tell.
     """
-    from perf_tests.gate.recorded import RULES  # loads scipy
-
     named, series = _case_links(era, number), era.by_case
     shown = [(row, era.codes[row.start].name) for row in found]
     if not pair.has_evidence and not found:
@@ -333,8 +260,7 @@ def worst(era: Era, number: int, pair: Pair, found: Sequence[Change]) -> Iterato
     listed = {row.case for row in found}
     rest = Counter(row.verdict for row in pair.changes if row.case not in listed)
     least = f" ({least_words(era.least_shown)} would be shown)" if era.least_shown else ""
-    unchanged = f"unchanged (a slowdown of {RULES.matters:.0%} is excluded)"
-    words = {Verdict.OK: unchanged, "no step": f"without a step{least}"}
+    words = {"no step": f"without a step{least}"}
     said = [f"{len(shown) - WORST} more that moved, below"] if len(shown) > WORST else []
     said += [f"{count} {words.get(verdict, verdict)}" for verdict, count in rest.items()] if pair.has_evidence else []
     yield blocks.Said(", ".join(said), "note")
@@ -359,8 +285,7 @@ def _commit_words(era: Era, place: int) -> str:
 def _cells(row: Change) -> tuple[str, ...]:
     """Texts under `HEADER`, without the case."""
     times = ("" if s is None else significant(s * 1e3) for s in (row.base_seconds, row.head_seconds))
-    interval = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-    return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", interval, row.why)
+    return (row.verdict, *times, "" if row.ratio is None else f"{row.ratio:.3f}", row.why)
 
 
 def _case_links(era: Era, number: int) -> Callable[[str], str | blocks.Link]:
@@ -431,7 +356,7 @@ def _spark(one: Series) -> blocks.CellOfRow:
     return blocks.sparkline(values, words, [step.start for step in one.steps])
 
 
-def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
+def era_data(era: Era, number: int, pair: Pair) -> Json:
     """What the page's program shows of an era: a history has thousands of points, so each is three numbers."""
     cases = []
     for one in era.series:
@@ -456,11 +381,8 @@ def era_data(era: Era, number: int, pairs: Sequence[Pair]) -> Json:
         "codes": [[code.name, code.date[:10], short_subject(code), len(code.launches)] for code in era.codes],
         "cases": cases,
         "lost": list(map(list, dict.fromkeys(lost))),
-        "pairs": [
-            {"base": pair.base, "head": pair.head, "notes": pair.notes,
-             "rows": [[case_name(row.case), *_cells(row)] for row in pair.changes]}
-            for pair in pairs
-        ],
+        "shown": {"base": pair.base, "head": pair.head, "notes": pair.notes,
+                  "rows": [[case_name(row.case), *_cells(row)] for row in pair.changes]},
     }  # fmt: skip
 
 

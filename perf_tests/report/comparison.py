@@ -28,7 +28,7 @@ WIDTH_OF_A_FILE = 120
 
 COMPARISON_NOTE = (
     "ratio: now / before, the interval within these launches; two launches of unchanged code can differ by more. "
-    "For a verdict run `perf-tests run --against REV` or `perf-tests gate BASE HEAD`"
+    "For a verdict run `perf-tests run --against REV`"
 )
 
 STRIP_COLUMNS = 25

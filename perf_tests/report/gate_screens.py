@@ -3,8 +3,8 @@
 perf-tests replay .benchmarks/gate/SAMPLES.jsonl
 perf-tests replay SAMPLES.jsonl --json
 
-Also the result of every gate in a terminal, as Markdown for a pull request, and as JSON. One dialect for both gates:
-`header` is that of a run's samples, and empty for a result of recorded launches, which cannot be measured again.
+Also the result of every gate in a terminal, as Markdown for a pull request, and as JSON. `header` is that of the
+samples.
 """
 
 import argparse
@@ -15,13 +15,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
 from perf_tests.gate import verdicts
-from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.samples import Clock, Rules
 from perf_tests.gate.stages import Shift
 from perf_tests.gate.verdicts import FILE_NAME, SUITE, CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
@@ -31,8 +29,6 @@ from perf_tests.records.format import DASH, duration, has_colours, in_markdown, 
 from perf_tests.records.record import Json, grouped, how_many, some_of
 from perf_tests.records.store import strict_json, write_named, write_whole
 from perf_tests.user_code import named
-
-Result = GateResult | RecordedResult
 
 EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
 """All other samples have no verdict on the code and count as input that cannot be compared."""
@@ -62,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     return show(arguments, *judged)
 
 
-def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rules) -> int:
+def show(arguments: argparse.Namespace, result: GateResult, header: Json, rules: Rules) -> int:
     """Print the result as lines or JSON, write the summary that is asked for; the exit code."""
     if arguments.summary is not None:
         write_named(arguments.summary, markdown(result, header, rules).encode(), "--summary")
@@ -73,26 +69,24 @@ def show(arguments: argparse.Namespace, result: Result, header: Json, rules: Rul
     return EXIT_CODES.get(result.verdict, UNREADABLE)
 
 
-def report_lines(result: Result, header: Json, rules: Rules) -> list[str]:
+def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
     lines = failure_sentences(result, header)
-    lines += table(*verdict_table(result, header)) if result.cases else []
+    lines += table(*verdict_table(result)) if result.cases else []
     lines += [*counter_lines(result.exact), *_uncounted_sentences(result)]
     lines += [*_other_sentences(result, header, rules), *condition_lines(result, header, rules)]
     return [printable(line) for line in (*lines, verdict_sentence(result))]
 
 
-def markdown(result: Result, header: Json, rules: Rules) -> str:
+def markdown(result: GateResult, header: Json, rules: Rules) -> str:
     """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
     parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
-    everything = pipe_table(*verdict_table(result, header))
+    everything = pipe_table(*verdict_table(result))
     conditions = [*_uncounted_sentences(result), *condition_lines(result, header, rules)]
-    if isinstance(result, RecordedResult):
-        return "\n".join([*parts, "", *everything, "", *map(in_markdown, conditions)]) + "\n"
     rose = {row.id for row in result.exact if row.is_failure}
     if loud := [row for row in result.cases if row.verdict not in QUIET or row.id in rose]:
-        parts += ["", *pipe_table(*verdict_table(replace(result, cases=loud), header)), ""]
+        parts += ["", *pipe_table(*verdict_table(replace(result, cases=loud))), ""]
     if limits := limits_to_accept(result, base_revision(header)):
         entries = toml_entries(limits).strip().splitlines()
         # The fence is longer than any run of backticks in the entries.
@@ -113,14 +107,13 @@ def _folded(summary: str, lines: list[str]) -> list[str]:
     return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""]
 
 
-def as_json(result: Result, header: Json, rules: Rules) -> str:
+def as_json(result: GateResult, header: Json, rules: Rules) -> str:
     """The result as JSON, with `is_failure` in each row; an unknown number is null."""
+    findings = finding_sentences(result, header, rules)
     data: Json = {"verdict": result.verdict, **asdict(result), "rules": asdict(rules)}
-    if isinstance(result, GateResult):
-        findings = finding_sentences(result, header, rules)
-        data |= {"exit_code": result.exit_code, "base": header["base"], "head": header["head"], "findings": findings}
+    data |= {"exit_code": result.exit_code, "base": header["base"], "head": header["head"], "findings": findings}
     rows: list[CaseResult | ExactResult] = [*result.cases, *result.exact]
-    for entry, row in zip((*data["cases"], *data.get("exact", ())), rows, strict=True):
+    for entry, row in zip((*data["cases"], *data["exact"]), rows, strict=True):
         entry["is_failure"] = row.is_failure
     if not any(row.why_measured or row.verdict == Verdict.SAME for row in result.cases):  # programs were not compared
         for entry in data["cases"]:
@@ -128,7 +121,7 @@ def as_json(result: Result, header: Json, rules: Rules) -> str:
     return strict_json(data)
 
 
-def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[str]]]:
+def verdict_table(result: GateResult) -> tuple[list[str], list[list[str]]]:
     """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
     rose = {row.id for row in result.exact if row.is_failure}
     ordered = sorted(
@@ -140,7 +133,7 @@ def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[st
             row.verdict != Verdict.UNDECIDED,
         ),
     )
-    words = [*HEADER, "launch pairs" if header else "launches of head"]
+    words = [*HEADER, "launch pairs"]
     rows = []
     for row in ordered:
         clock = DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}"
@@ -149,7 +142,7 @@ def verdict_table(result: Result, header: Json) -> tuple[list[str], list[list[st
         verdict = f"{_verdict(row)}{f', {Verdict.MORE}' if row.id in rose else ''}"
         rows.append([case_name(row.id), verdict, clock, *seconds, *found])
     if any(row.verdict == Verdict.UNDECIDED for row in ordered):
-        words.append("needed")  # launch pairs, or launches, that would decide
+        words.append("needed")  # launch pairs that would decide
         for cells, row in zip(rows, ordered, strict=True):
             needed = "> 1000" if row.launches_needed is None else str(row.launches_needed)
             is_open = row.verdict == Verdict.UNDECIDED and row.effect is not None and not row.explanation
@@ -168,15 +161,15 @@ def _interval(effect: Effect | Shift) -> str:
 # Sentences.
 
 
-def finding_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """What is to be said beside the table, failures first."""
     return failure_sentences(result, header) + _other_sentences(result, header, rules)
 
 
-def failure_sentences(result: Result, header: Json) -> list[str]:
+def failure_sentences(result: GateResult, header: Json) -> list[str]:
     """One for the suite if it slowed down, for each case that is slower or lost, and for each whose counters rose."""
     sentences = []
-    if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:
+    if result.suite is not None and result.suite.is_significant:
         unchanged = "the sentinels did not change, so the cause is the code"
         cause = unchanged if result.sentinels else "no sentinels ran, so the cause is unknown"
         sentences.append(
@@ -184,49 +177,38 @@ def failure_sentences(result: Result, header: Json) -> list[str]:
             f"{cause}{_because(result.suite_accepted)}."
         )
     for row in result.cases:
-        if row.verdict == Verdict.SLOWER and (header or row.accepted):
+        if row.verdict == Verdict.SLOWER:
             others = [(CLOCKS[by], other) for by, other in row.slower_by.items() if by != row.clock]
             too = "".join(f"; by {clock} {other.effect:+.1%} ({_interval(other)})" for clock, other in others)
-            again = f" Again: {reproduce_command(row.id, header)}" if header else ""
-            sentences.append(f"{row.verdict}: {case_name(row.id)}{too}{_because(row.accepted)}.{again}")
+            again = f"Again: {reproduce_command(row.id, header)}"
+            sentences.append(f"{row.verdict}: {case_name(row.id)}{too}{_because(row.accepted)}. {again}")
     sentences += _sentences_without_figures(row for row in result.cases if row.verdict in verdicts.LOST.values())
     return sentences + rise_sentences(result.exact)
 
 
-def _other_sentences(result: Result, header: Json, rules: Rules) -> list[str]:
+def _other_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """One for all undecided cases, and one for each reason why others have no figures."""
-    undecided, others = list[CaseResult](), list[CaseResult]()
-    for row in result.cases:  # of those recorded too seldom for a verdict many share a reason
-        if row.verdict == Verdict.UNDECIDED and (header or not row.explanation):
-            undecided.append(row)
-        elif row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED, Verdict.UNDECIDED):
-            others.append(row)
+    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
+    others = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
     sentences = []
     if undecided:
-        row, (fresh, launches) = undecided[0], ("fresh ", "launch pairs") if header else ("", "launches of head")
+        row = undecided[0]
         open_still = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
         if len(undecided) > 1:
             above = sum(row.effect is not None and row.effect.low > rules.margin for row in undecided)
             higher = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
-            needed = f"column needed: {fresh}{launches} that would decide, if the estimate is right"
+            needed = "column needed: fresh launch pairs that would decide, if the estimate is right"
             if all(row.effect is None for row in undecided):
-                needed = f"too few {launches} to say how many would decide"
+                needed = "too few launch pairs to say how many would decide"
             said = f"of {len(undecided)} cases {open_still}{higher}; {needed}"
         elif row.effect is None:
-            said = f"{case_name(row.id)}: {row.explanation or f'too few {launches}'}"
+            said = f"{case_name(row.id)}: {row.explanation or 'too few launch pairs'}"
         else:
-            is_above = header and row.effect.low > rules.margin
-            said = f"{case_name(row.id)}: {f'it needs confirmation by {fresh}{launches}' if is_above else open_still}"
-        sentences = [f"{Verdict.UNDECIDED}: {said}."]
-    if undecided and isinstance(result, GateResult):
-        sentences[-1] += f" {deciding_takes(result, rules).capitalize()}. {'One a' if undecided[1:] else 'A'}lone: "
-        sentences[-1] += reproduce_command(undecided[0].id, header, undecided[0].minutes_needed)
-    elif undecided and result.minutes_needed is not None:
-        minutes = how_many(math.ceil(result.minutes_needed), "minute")
-        more = "more than " if any(row.effect and row.launches_needed is None for row in undecided) else ""
-        sentences[-1] += (
-            f" Deciding takes {more}about {minutes} of further launches of head, as long as the recorded ones."
-        )
+            is_above = row.effect.low > rules.margin
+            said = f"{case_name(row.id)}: {'it needs confirmation by fresh launch pairs' if is_above else open_still}"
+        alone = reproduce_command(row.id, header, row.minutes_needed)
+        takes = deciding_takes(result, rules).capitalize()
+        sentences = [f"{Verdict.UNDECIDED}: {said}. {takes}. {'One a' if undecided[1:] else 'A'}lone: {alone}"]
     return sentences + _sentences_without_figures(others) + _same_sentences(result.cases)
 
 
@@ -281,23 +263,11 @@ def _because(accepted: str | None) -> str:
     return "" if accepted is None else f"; accepted: {accepted}"
 
 
-def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
+def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """What the verdicts rest on, the thresholds, and the smallest slowdown that these launches detect."""
     slower = f"SLOWER: a slowdown above {rules.margin:.1%} is significant"
     ok = f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
-    if isinstance(result, RecordedResult):
-        launches = f"{result.launches[0]} launches of base against {result.launches[1]} of head"
-        if not math.isnan(result.spread):
-            launches += (
-                f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow "
-                f"their launch's matrix-product rate with slope {result.slope:.2f}"
-            )
-        lines = [
-            f"{launches}.",
-            f"{slower} at {rules.alpha:.1%} over all cases. {ok} A change of the machine between the two sets that the "
-            "matrix product misses looks like a change of the code: prefer --against.",
-        ]
-    elif not any(result.pairs):
+    if not any(result.pairs):
         lines = [f"{header['base']['label']} against {header['head']['label']}: no launch pair was measured."]
     else:
         clock, shift = result.clock, result.suite
@@ -319,12 +289,11 @@ def condition_lines(result: Result, header: Json, rules: Rules) -> list[str]:
         if result.detectable is None and any(row.verdict == Verdict.UNDECIDED for row in result.cases):
             lines += ["This run ended with too few launch pairs to call any case SLOWER."]
     if result.detectable is not None and any(row.verdict == Verdict.UNDECIDED for row in result.cases):
-        these = "This run" if header else "These launches"
-        lines += [f"{these} would find a slowdown of {result.detectable:.1%} in four of five tries (80 % power)."]
+        lines += [f"This run would find a slowdown of {result.detectable:.1%} in four of five tries (80 % power)."]
     return lines
 
 
-def verdict_sentence(result: Result) -> str:
+def verdict_sentence(result: GateResult) -> str:
     """The verdict on the run, why, and how many cases have which verdict."""
     counts = Counter(row.verdict for row in result.cases)
     counted = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
@@ -383,7 +352,7 @@ def _moved_by(row: ExactResult) -> str:
     return f"{moved}{' (accepted)' if row.accepted else ''}"
 
 
-def _uncounted_sentences(result: Result) -> list[str]:
+def _uncounted_sentences(result: GateResult) -> list[str]:
     """One for each reason why exact counters are not compared."""
     reasons = Counter((row.side, row.reason) for row in result.uncounted)
     return [
@@ -395,11 +364,11 @@ def _uncounted_sentences(result: Result) -> list[str]:
 # What to accept, and the file in which it is offered.
 
 
-def limits_to_accept(result: Result, revision: str) -> list[verdicts.Acceptance]:
+def limits_to_accept(result: GateResult, revision: str) -> list[verdicts.Acceptance]:
     """Entries that accept every slowdown and counter that fails against `revision`; the user writes the reasons."""
     shifts = [(row.id, by, shown) for row in result.cases if row.is_failure for by, shown in row.slower_by.items()]
     found: list[tuple[str, Clock, Effect | Shift]] = [*shifts]
-    if isinstance(result, GateResult) and result.suite is not None and result.suite.is_significant:
+    if result.suite is not None and result.suite.is_significant:
         found += [(SUITE, result.clock.clock, result.suite)] if result.suite_accepted is None else []
     # The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it.
     limits = [(case, math.ceil(100 * (1 + shown.high)) / 100, clock) for case, clock, shown in found]
@@ -407,11 +376,6 @@ def limits_to_accept(result: Result, revision: str) -> list[verdicts.Acceptance]
     return slower + [
         verdicts.Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
     ]
-
-
-def offer_among(storage: Path, base_name: str) -> Path:
-    """The file for entries on recorded launches, which have no samples to lie beside."""
-    return storage / "gate" / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}_{base_name}_accept.toml"
 
 
 def offer_entries(

@@ -337,7 +337,7 @@ const percent = (share) => (share >= 0 ? "+" : "") + (share * 100).toFixed(1) + 
 // Each point as { place of its commit, seconds, interval }.
 const pointsOf = (one) => one.seconds.map((seconds, i) => ({ at: one.at ? one.at[i] : i, seconds, interval: one.intervals[i] }));
 
-// Of commits without a verdict on this page: medians, the slowest first, and the steps between.
+// Of the other pairs: medians, the slowest first, and the steps between.
 function rowsBetween(era, base, head) {
   const lost = new Map(era.lost.filter(([at]) => at === head).map(([, name, ...said]) => [name, said]));
   const rows = [];
@@ -348,7 +348,7 @@ function rowsBetween(era, base, head) {
     const between = one.steps.filter(([start]) => points[start].at > base && points[start].at <= head);
     const [verdict, why] = (now === undefined && lost.get(one.name)) || ["", between.map(([, , words]) => words).join("; ")];
     const ms = (seconds) => (seconds === undefined ? "" : significant(seconds * 1e3));
-    rows.push({ ratio: now / before, texts: [one.name, verdict, ms(before), ms(now), now && before ? (now / before).toFixed(3) : "", "", why] });
+    rows.push({ ratio: now / before, texts: [one.name, verdict, ms(before), ms(now), now && before ? (now / before).toFixed(3) : "", why] });
   }
   const place = ({ ratio }) => (Number.isNaN(ratio) ? Number.MAX_VALUE : ratio);
   return rows.sort((a, b) => place(b) - place(a) || 0).map(({ texts }) => texts);
@@ -357,10 +357,10 @@ function rowsBetween(era, base, head) {
 function showPair(form, era, base, head) {
   const section = form.parentElement;
   const own = tables.get(section.querySelector(".scroll").id);
-  const pair = era.pairs.find((one) => one.base === base && one.head === head);
-  const rows = pair ? pair.rows : base < head ? rowsBetween(era, base, head) : [];
-  const said = pair ? pair.notes : base >= head ? ["Choose a base that is older than the head."]
-    : ["No verdict on this pair: medians, and the steps that the history finds between the two commits."];
+  const isShown = era.shown.base === base && era.shown.head === head;
+  const rows = isShown ? era.shown.rows : base < head ? rowsBetween(era, base, head) : [];
+  const said = isShown ? era.shown.notes : base >= head ? ["Choose a base that is older than the head."]
+    : ["Medians, and the steps that the history finds between the two commits."];
   const commit = (at) => `${era.codes[at][0]} (${era.codes[at][1]}) ${era.codes[at][2]}`;
   own.table.caption.textContent = `${commit(head)} against ${commit(base)}`;
   const cellsOf = ([name, ...texts]) => [nameCell(era, name), ...texts.map((text, i) => element("td", { className: own.table.tHead.rows[0].cells[i + 1].className }, i ? text : element("span", { textContent: text, className: stored.tones[text] || "" })))];

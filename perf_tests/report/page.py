@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from perf_tests.audit.rounds import FLAGS
 from perf_tests.history.commits import Launch, moment, read_log
-from perf_tests.history.series import Era, newest_first
+from perf_tests.history.series import Era, newest_first, still_open
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests.records.columns import Cell, date_of, lost_lines, machine_line, machine_name, rounds_line
 from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
@@ -91,7 +91,7 @@ class Report:
         self.eras, self.numbers, self.shown, self.left_out = eras, numbers, shown, [*left_out]
         newest = {one.conditions: one.number for one in shown}
         self.folded = {one.number: f"Run {one.name}" for one in shown if one.number not in newest.values()}
-        self.pairs: list[list[Pair]] = [changes.pairs_of(era, self.left_out) for era in eras]
+        self.pairs: list[Pair | None] = [changes.pair_of(era) for era in eras]
 
 
 # The sections of the page. A new one is one line here and a function below that gives its blocks.
@@ -167,7 +167,7 @@ TILES = {Kind.SLOWER: "bad", Kind.FASTER: "good", Kind.LOST: "lost"}
 def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
     """One sentence, four numbers and the worst cases, of the machine that ran last."""
     era = report.eras[0]
-    pair = report.pairs[0][0] if report.pairs[0] else None
+    pair = report.pairs[0]
     names = {launch.name for code in era.codes for launch in code.launches}
     runs = [one for one in report.shown if one.name in names] or report.shown[:1]
     newest = next((one for one in reversed(runs) if one.cells), runs[-1])
@@ -191,8 +191,7 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
             yield _furthest(newest)
     else:
         found = changes.moved(era, pair)
-        opened = [one.opened for one in found if one.opened is not None]
-        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), still_open_line(era, opened)]
+        lines = [changes.headline(era, pair, found), changes.sentence(era, pair), still_open_line(era, still_open(era))]
         for place, line in enumerate(filter(None, lines)):
             yield blocks.Said(line, "" if place else "answer")
         moved = Counter(one.kind for one in found)
@@ -384,9 +383,9 @@ def page_of(report: Report) -> str:
     over_time = (Cell(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
     cases = {cell.case: blocks.tags_of(cell) for cell in (*cells, *over_time)}
     eras = [
-        changes.era_data(era, n, pairs)
-        for n, (era, pairs) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
-        if pairs
+        changes.era_data(era, n, pair)
+        for n, (era, pair) in enumerate(zip(report.eras, report.pairs, strict=True), 1)
+        if pair is not None
     ]
     template: Any = environment().get_template("page.html.jinja").module
     document: str = template.document(

@@ -286,12 +286,12 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in collected(said).items()]
 
 
-def tally_line(record: Json, slower: int | None) -> str:
-    """The last line of a run: how many cases it measured, and of what a reader should know; `slower` by the gate."""
+def tally_line(record: Json) -> str:
+    """The last line of a run: how many cases it measured, and of what a reader should know."""
     flagged = sum(bool(row["extra_info"].get("flags")) for row in record["benchmarks"])
     failed = sum(row["outcome"] in FAILURES for row in record["outcomes"])
-    counts = {"failed": failed, "slower": slower, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
-    said = ", ".join(f"{count} {words}" for words, count in counts.items() if count is not None)
+    counts = {"failed": failed, "flagged": flagged, "not measured": len(record["outcomes"]) - failed}
+    said = ", ".join(f"{count} {words}" for words, count in counts.items())
     return f"{how_many(len(record['benchmarks']), 'case')} measured, {said}"
 
 

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,11 @@ from perf_tests.bench.session import Run, Session, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.selected import is_inside, selectable_cases
 from perf_tests.cases.settings import Settings
-from perf_tests.gate.recorded import sides_of
 from perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import painted
 from perf_tests.records.record import FAILURES, Json, how_many, identity_of, ids_of
-from perf_tests.records.store import DIRTY, StoredRecord, compare, encoded, list_records, write_whole
+from perf_tests.records.store import DIRTY, compare, encoded, write_whole
 from perf_tests.report.comparison import comparison_lines, width
-from perf_tests.report.gate_screens import offer_among, offer_entries
 from perf_tests.report.ranks import collective_lines, conclude, rank_lines
 from perf_tests.report.screens import pass_lines, result_lines, tally_line, time_line
 from perf_tests.run.ends import TimeLimit, keep_ratio
@@ -126,12 +122,10 @@ def finish(session: pytest.Session) -> None:
     hold_against_baseline(run, record, saving, suite.settings)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
-    if session.exitstatus == pytest.ExitCode.OK:
-        # A case may have failed in the part of the run that this process resumed.
-        if run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"]):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif run.is_contaminated:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
+    # A case may have failed in the part of the run that this process resumed.
+    has_failed = run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"])
+    if session.exitstatus == pytest.ExitCode.OK and has_failed:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring: MeasuringSession) -> None:
@@ -176,7 +170,7 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
 
 
 def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, settings: Settings) -> None:
-    """Add to `run` how its complete record differs from the baseline, if there is one, and the verdicts on times."""
+    """Add to `run` how its complete record differs from the baseline, if there is one."""
     if run.baseline is None:
         return
     ids = ids_of(record)
@@ -188,40 +182,12 @@ def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, setting
     if not run.gone_counts:
         left_out = selectable_cases(settings) - len(ids)
         run.notes.append(f"{how_many(left_out, 'case')} of these axes not selected, so not reported as missing.")
-    judge(run, saving.storage, is_asked=saving.compare_with is not None)
 
 
 def _compare(run: Run, record: Json, baseline: Json, saving: SavingOptions, gone_counts: bool) -> None:
     run.rows = compare(baseline, record, gone_counts)
     run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
     run.failures += regressions(record, baseline, saving.compare_fail)
-
-
-def judge(run: Run, storage: Path, is_asked: bool) -> None:
-    """Add to `run` the verdicts on times that recorded launches allow, or why they allow none."""
-    if run.record is None or run.baseline is None or not run.record["benchmarks"]:
-        return
-    now = StoredRecord(storage / "now" / "this run.json", run.record)
-    sides = sides_of(now, list_records(storage).records, run.baseline, is_asked)
-    if sides.why_no_verdict:
-        run.notes.append(sides.why_no_verdict)
-        return
-    # Imported late: these statistics load scipy, which would slow every other run.
-    from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.gate.verdicts import RunVerdict, Verdict
-    from perf_tests.report.gate_screens import limits_to_accept, report_lines
-
-    known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
-    result = conclude_recorded(sides.base, sides.head, RULES, known)
-    run.verdict_lines = report_lines(result, {}, RULES)
-    if result.contaminated:
-        run.is_contaminated = True
-        return
-    run.slower = sum(row.verdict == Verdict.SLOWER for row in result.cases)
-    if result.verdict == RunVerdict.FAILED:
-        run.failures.append(run.verdict_lines[-1])
-    if limits := limits_to_accept(result, sides.base_name):
-        run.notes.append(offer_entries(limits, offer_among(storage, sides.base_name)))
 
 
 def show(terminal: pytest.TerminalReporter) -> None:
@@ -250,7 +216,6 @@ def show(terminal: pytest.TerminalReporter) -> None:
         for text, is_red in comparison_lines(run.rows, width()):
             # pytest's own colours, which `--color` and NO_COLOR turn off.
             terminal.write_line(text, red=is_red)
-    section("gate", [painted(line, terminal.hasmarkup) for line in run.verdict_lines])
     seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
     section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])
     for failure in run.failures:
@@ -258,4 +223,4 @@ def show(terminal: pytest.TerminalReporter) -> None:
     section("counters", suite.ledger_lines)
     if record is not None:
         has_failed = run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"])
-        terminal.write_line(tally_line(record, run.slower), red=bool(has_failed), bold=True)
+        terminal.write_line(tally_line(record), red=bool(has_failed), bold=True)

@@ -29,7 +29,6 @@ from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
 from perf_tests.cases.settings import Settings, is_typed
 from perf_tests.cases.sharing import facts_of_ranks
-from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
 from perf_tests.hardware import machine
 from perf_tests.hardware.device import why_less_is_known
 from perf_tests.interleaved.sides import OF_GIT, run_git
@@ -153,7 +152,6 @@ def _open_run(
                 check_no_profiler(PASSES[name])
         timed = {item.nodeid: noted(item).case.identity() for item in benchmarks if noted(item).extra_pass is None}
         run.baseline = choose_baseline(run, saving, machine_info, timed)
-        run.accepted = accepted_slowdowns(suite.repository.root) if saving.compare else ()
         header = _header(config, suite, [item.nodeid for item in benchmarks], machine_info)
         journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
@@ -359,13 +357,6 @@ def choose_baseline(
             f"{next(known, 'it has none of these cases')}. Record a baseline with these options first."
         )
     return baseline
-
-
-def accepted_slowdowns(root: Path) -> list[Acceptance]:
-    try:
-        return read_accepted(root / ".benchmarks" / FILE_NAME)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 SHAPES_TABLE = tuple(

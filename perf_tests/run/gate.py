@@ -14,7 +14,7 @@ from perf_tests.bench.recording import Line, line_or_log
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import RunVerdict, Verdict
+from perf_tests.gate.verdicts import FILE_NAME, RunVerdict, Verdict, read_accepted
 from perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
 from perf_tests.interleaved.measuring import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS, UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, PairCost, other_python, run_gate
@@ -33,7 +33,7 @@ from perf_tests.report.gate_screens import (
     report_lines,
     verdict_table,
 )
-from perf_tests.run.before import accepted_slowdowns, machine_info_of
+from perf_tests.run.before import machine_info_of
 from perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
 from perf_tests.user_code.named import program
 
@@ -46,7 +46,10 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     suite = session_of(config)
     workbench, against, repository = suite.workbench, suite.against, suite.repository
     assert against is not None
-    accepted_slowdowns(repository.root)
+    try:
+        read_accepted(repository.root / ".benchmarks" / FILE_NAME)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
     half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
@@ -206,7 +209,7 @@ class GatePlugin:
         if row.is_failure or risen or failed_undecided:
             alone = replace(result, cases=[row], exact=risen, suite=None)
             found = finding_sentences(alone, self.run.header, self.run.plan.rules)
-            return "failed", words, "\n".join([*table(*verdict_table(alone, self.run.header)), *found])
+            return "failed", words, "\n".join([*table(*verdict_table(alone)), *found])
         if row.verdict == Verdict.NOT_MEASURED:
             return "skipped", words, row.explanation
         return "passed", words, ""

@@ -10,7 +10,6 @@ import pytest
 from perf_tests.history.commits import machines_of
 from perf_tests.records.record import Json, why_not_a_record
 from perf_tests.records.store import each_run_once, list_records, read_record
-from perf_tests.verbs.gate import records_of
 from tests.support.launch import Verb
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, passed, record, timed, untimed, write_record
 
@@ -139,7 +138,7 @@ def test_of_merged_shards_and_of_a_run_saved_twice_one_record_alone_is_read(
     for _ in range(copies):  # shards that are merged twice are one run, too
         assert verb("merge", *paths[:-1])[0] == 0
     left = [f"machine/000{copies + number}_abc" for number in (2, 3)]
-    for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
+    for found in (list_records(tmp_path).records,):
         assert sorted(stored.name for stored in found) == left
     assert launches(sorted(tmp_path.glob("*/*.json"))) == left
     (alone,) = written(tmp_path / "alone", with_suite(shard(1, {FORWARD: 0}, shares=1), run="journal-3"))

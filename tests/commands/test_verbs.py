@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.__main__ import GROUPS, VERBS
+from perf_tests.__main__ import GROUPS, REPLACED, VERBS
 from perf_tests.cases.options import GROUPS as OPTION_GROUPS
 from perf_tests.cases.options import OPTIONS
 from perf_tests.records.record import Json
@@ -37,8 +37,6 @@ REFUSED = {
     "compare {file} ./none.json": 3,
     "diff none": 2,
     "diff HEAD --size none": 2,
-    "gate none none": 3,
-    "gate base head --summary ./no/page.md": 2,
     "history none": 3,
     "history --storage=./none": 3,
     "history {file} --case none": 2,
@@ -61,7 +59,7 @@ REFUSED = {
     "writeup -o ./no/none.md": 2,
     # A name that no file system takes fails at every question after it, as one in a folder of somebody else's does.
     **{f"{words} none{'x' * 300}": 3 for words in (
-        "audit", "compare {file}", "gate base", "gate none none --storage", "history --relative", "history --storage",
+        "audit", "compare {file}", "history --relative", "history --storage",
         "kernels", "replay", "report --storage", "scaling", "tables --storage", "writeup --root",
     )},
 }  # fmt: skip
@@ -72,7 +70,7 @@ REFUSED = {
 def test_a_refusal_is_one_sentence_beside_the_output_with_the_word_typed(words: str, stored: Path, verb: Verb) -> None:
     name = words.partition(" ")[0]
     write_record(stored, {**record([timed()]), "passes": [traced("kernels")] if name == "kernels" else []})
-    reader = READERS[{"gate": "gate", "merge": "merge"}.get(name, "samples")]
+    reader = READERS[{"merge": "merge"}.get(name, "samples")]
     for name, content in {**reader.beside(), reader.file: reader.content()}.items():
         (stored.parents[2] / name).parent.mkdir(exist_ok=True)
         (stored.parents[2] / name).write_bytes(content)
@@ -80,6 +78,16 @@ def test_a_refusal_is_one_sentence_beside_the_output_with_the_word_typed(words: 
     assert (code, shown, len(said.splitlines())) == (REFUSED[words], "", 1)
     assert said.count(re.findall(r"\./\S+|none\S*", words)[-1]) == 1
     assert ".unfinished-" not in said
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_verb_that_is_gone_says_in_one_sentence_what_to_use(name: str, verb: Verb) -> None:
+    """Whatever stands behind it, and each verb named instead is one."""
+    for words in ((), ("--help",), ("none", "--json")):
+        code, shown, said = verb(name, *words)
+        assert (code, shown, said) == (2, "", f"perf-tests {name} is gone: {REPLACED[name]}.\n")
+    assert {*re.findall("`perf-tests ([a-z]+)", REPLACED[name])} <= {*VERBS}
+    assert name not in VERBS
 
 
 def test_every_verb_is_refused_something() -> None:
@@ -110,7 +118,7 @@ def test_runs_are_compared(claim: str, tmp_path: Path, verb: Verb) -> None:
 
 PACKED = (
     "audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json", "history 0001 --json",
-    "gate {1} {1}", "report 0001 -o page.html",
+    "report 0001 -o page.html",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from perf_tests.gate.samples import Clock, GateSamples
 from perf_tests.gate.stages import interim_analyses
 from perf_tests.gate.statistics import estimate, fit_prior, moderated, pair_values
 from tests.support import simulated_suites as simulated
-from tests.support.gate_words import MODES, judged
+from tests.support.gate_words import judged
 from tests.support.invented_history import invented
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import Machine
@@ -53,9 +53,8 @@ def test_a_slowdown_is_found_with_the_power_that_is_claimed_and_its_size_unbiase
     assert abs(bias) <= CLAIMED_BIAS
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_rows_figures_say_what_its_verdict_says(mode: str) -> None:
-    _, faults = judged(np.random.default_rng(SEED), MODES[mode], SUITES)
+def test_every_rows_figures_say_what_its_verdict_says() -> None:
+    _, faults = judged(np.random.default_rng(SEED), SUITES)
     assert faults == []
 
 

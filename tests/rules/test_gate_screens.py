@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from perf_tests.gate import verdicts as gate
-from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.samples import ExactFinding, Uncounted
 from perf_tests.gate.stages import Shift
 from perf_tests.gate.statistics import ClockDecision
@@ -71,7 +70,7 @@ def test_a_run_says_how_many_cases_run_the_same_program_and_why_the_others_were_
     assert "2 cases: model/attention.py:48 differs." in said(found, "attention.py:48")
     assert "1 case: it reads a value." in said(found, "reads a value")
     assert verdict_sentence(found) == "gate: PASSED (3 OK, 1 SAME)"
-    _, rows = screens.verdict_table(found, HEADER)
+    _, rows = screens.verdict_table(found)
     assert [row[1] for row in rows] == ["OK", "OK", "OK", "SAME"]
     loud, folded = markdown(found, HEADER, RULES).split("<details>", 1)
     assert ("| SAME |" in loud, "SAME" in folded) == (False, True)
@@ -171,7 +170,7 @@ def test_a_printed_command_runs_in_the_folder_where_it_is_read(tmp_path: Path, m
 def test_a_case_whose_counters_rose_is_not_ok_alone_and_the_last_line_counts_such_cases() -> None:
     exact = [counted(number, name, 7, 8) for number in (10, 11) for name in ("kernel_launches", "host_reads")]
     found = result([*OK, NOISY], exact)
-    _, rows = screens.verdict_table(found, HEADER)
+    _, rows = screens.verdict_table(found)
     assert [row[1] for row in rows] == ["OK, MORE", "OK, MORE", "UNDECIDED", "OK"]
     assert verdict_sentence(found) == "gate: FAILED (3 OK, 1 UNDECIDED; 4 counters rose in 2 cases)"
     loud, _ = markdown(found, HEADER, RULES).split("<details>", 1)
@@ -180,7 +179,7 @@ def test_a_case_whose_counters_rose_is_not_ok_alone_and_the_last_line_counts_suc
     assert verdicts == {"OK", "UNDECIDED"}
     accepted = acceptance({"id": ID.format(10), "limit": 9, "reason": "why", "revision": "0", "counter": "host_reads"})
     of_one = result([OK[0]], [counted(10, "host_reads", 7, 8, accepted)], verdict=RunVerdict.PASSED)
-    assert screens.verdict_table(of_one, HEADER)[1][0][1] == "OK"
+    assert screens.verdict_table(of_one)[1][0][1] == "OK"
 
 
 def test_cases_without_figures_say_why_once_for_each_reason() -> None:
@@ -260,15 +259,3 @@ def test_markdown_names_the_findings_folds_the_rest_and_keeps_hostile_text_as_te
 
 def test_json_has_null_for_what_is_unknown() -> None:
     assert json.loads(screens.as_json(result(detectable=float("nan")), HEADER, RULES))["detectable"] is None
-
-
-def test_recorded_launches_speak_the_same_without_a_command_to_repeat_them() -> None:
-    few = case(Verdict.UNDECIDED, 4, effect=None, explanation="measured in 1 launch")
-    found = RecordedResult([*CASES, few, few], "wall", 0.01, 0.5, "", (8, 5), 0.1)
-    lines = report_lines(found, {}, RULES)
-    text = "\n".join(lines)
-    assert (lines[0].split(":")[0], text.count("+5.0%")) == ("GONE", 1)
-    assert "8 launches of base against 5 of head; verdicts use wall time; launches differ by 1.0%; case" in text
-    assert ("pytest" in text, text.count("measured in 1 launch")) == (False, 1)
-    assert markdown(found, {}, RULES).startswith("### gate: FAILED")
-    assert verdict_sentence(replace(found, contaminated="it moved")).startswith("gate: CONTAMINATED: it moved (1 SL")

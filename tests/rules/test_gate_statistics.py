@@ -65,13 +65,11 @@ def test_means_p_values_intervals_and_medians_are_those_of_scipy_without_what_is
     holed = np.where(draw.random((4, 8)) < 0.5, np.nan, draw.normal(size=(4, 8)))
     holed[:, 0] = 1.0
     np.testing.assert_array_equal(gate.known_medians(holed), np.nanmedian(holed, axis=-1))
-    np.testing.assert_allclose(gate.mean_of_known(holed, axis=-1), np.nanmean(holed, axis=-1))
 
 
 def test_fewer_than_three_values_have_no_estimate_and_nothing_known_no_median() -> None:
     assert np.isnan(gate.estimate(np.array([[1.0, 2.0, np.nan], [1.0, 2.0, 3.0]])).mean).tolist() == [True, False]
     assert np.isnan(gate.known_medians(np.full((1, 3), np.nan)))
-    assert gate.mean_of_known(np.full(3, np.nan), axis=0) == 0
 
 
 def test_the_trigamma_function_is_inverted_from_end_to_end() -> None:

@@ -36,7 +36,6 @@ from perf_tests.bench.checked_rounds import LONGEST_EXACT_BACKWARD, ROWS
 from perf_tests.bench.ranks import CONFIDENCE
 from perf_tests.bench.workbench import CHANGED
 from perf_tests.cases.case import CUDA_GRAPH_WARMUP_ROUNDS
-from perf_tests.gate.recorded import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.samples import Rules, read_samples, rules_from_settings
 from perf_tests.gate.verdicts import conclude
 from perf_tests.hardware import clock, device, limits
@@ -61,7 +60,7 @@ from tests.support import documents
 from tests.support.documents import README, ROOT, block, commands, indented, is_shortened, named, output, page
 from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
-from tests.support.launches_over_commits import two_commits
+from tests.support.launches_over_commits import eight_commits
 from tests.support.wrong_attention import FAULTS
 
 TEXTS = [documents.EVIDENCE, *(path.read_text() for path in documents.PAGES)]
@@ -202,7 +201,6 @@ def figures_of(name: str) -> list[str]:
             f"more than {rules.matters:.0%} in each of the six",
             f"excludes the {rules.matters:.0%} that matter",
             f"above the margin of {rules.margin:.1%}",
-            f"recorded before, {IN_WORDS[FEWEST_BASE_LAUNCHES]} of base and {IN_WORDS[FEWEST_HEAD_LAUNCHES]} of head",
             f"{IN_WORDS[rules.confirm_looks[0]].capitalize()} fresh pairs clear most",
             f"a run measures at most {rules.confirm_looks[-1]}.",
             f"Rounds of {IN_WORDS[LONG_QUADRUPLE_SECONDS / 4]} and more are warm after {IN_WORDS[FEWEST_ROUNDS]}",
@@ -376,7 +374,7 @@ def test_the_readme_fits_a_screen() -> None:
 
 def test_the_picture_is_of_sections_that_the_page_of_its_history_has(tmp_path: Path) -> None:
     (shown,) = re.findall(r"^LEFT_OUT := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    two_commits(tmp_path)
+    eight_commits(tmp_path, with_losses=False)
     assert main(["report", f"--storage={tmp_path}/.benchmarks", f"--output={tmp_path / 'page.html'}"]) == 0
     parts = re.findall(r'<(?:section|div class="scroll") id="([^"]+)"', (tmp_path / "page.html").read_text())
     assert {"answer", "since1", "table-since1-counters"} == set(re.findall(r"#([\w-]+)", shown)) <= set(parts)

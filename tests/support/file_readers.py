@@ -20,6 +20,7 @@ from perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
 from perf_tests.bench.session import Run
 from perf_tests.gate.samples import Rules
+from perf_tests.gate.verdicts import read_accepted
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.phases import FINE, USAGE
@@ -65,10 +66,6 @@ def launch(number: int) -> bytes:
     return encoded(synthetic.record(rows))
 
 
-def launches() -> Mapping[str, bytes]:
-    return {f"base/{n}.json": launch(n) for n in range(1, 6)} | {f"head/{n}.json": launch(n) for n in range(6, 9)}
-
-
 def samples() -> bytes:
     """A run of two cases with a line of each kind."""
     draw, rules = np.random.default_rng(0), Rules()
@@ -97,6 +94,16 @@ def accepted() -> bytes:
     """A limit of a time, and new values of counters."""
     entry = f'[[accepted]]\nid = "{synthetic.FORWARD}"\nreason = "needed"\nrevision = "0123456"\n'
     return f'{entry}clock = "wall"\nlimit = 1.08\n{entry}counters = {{ saved_bytes = 7 }}\n'.encode()
+
+
+def read_limits(words: list[str]) -> int:
+    """Read what is accepted as a gate does before it measures."""
+    try:
+        print(*read_accepted(Path(words[0])))
+    except ValueError as error:
+        print(error)
+        return USAGE
+    return FINE
 
 
 def shard(share: int, *places: int) -> bytes:
@@ -176,7 +183,7 @@ def compared(words: list[str]) -> int:
     saving = SavingOptions(Path(words[0]), compare=True)
     run.baseline = before.choose_baseline(run, saving, record["machine_info"], store.rows_by_id(record))
     after.hold_against_baseline(run, record, saving, SETTINGS)
-    print(*run.notes, *run.verdict_lines, *comparison_lines(run.rows, 120), sep="\n")
+    print(*run.notes, *comparison_lines(run.rows, 120), sep="\n")
     return FINE
 
 
@@ -232,10 +239,7 @@ READERS: dict[str, Reader] = {
     "record-kernels": Reader("kernels {file}", *RECORD),
     "record-scaling": Reader("scaling {file}", "record.json", ranked, JSON),
     "record-audit": Reader("audit {file} --all", *RECORD),
-    "gate": Reader("gate {folder}/base {folder}/head", "base/1.json", lambda: launch(1), JSON,
-                   beside=launches),
-    "accepted": Reader("gate {folder}/base {folder}/head --storage {folder}", "accepted.toml", accepted,
-                       TOML, beside=launches),
+    "accepted": Reader("{file}", "accepted.toml", accepted, TOML, verb=read_limits),
     "merge": Reader("merge {file} {folder}/2.json -o {folder}/out", "1.json", lambda: shard(1, 0, 2),
                     JSON, beside=lambda: {"2.json": shard(2, 1)}),
     "samples": Reader("replay {file}", "run.jsonl", samples, LINES),

@@ -1,4 +1,4 @@
-"""The gate's words against its figures, on random simulated suites: whole runs, and recorded launches.
+"""The gate's words against its figures, on random simulated suites.
 
 Cases are slower by one clock, by both or by none, by anything from 1 % to three times; runs end early or not; some
 slowdowns are accepted, by one clock, up to some limit. Whatever the verdicts are: a SLOWER row shows an interval above
@@ -6,18 +6,14 @@ the margin, an OK row one below what matters, both by the clock that decided, an
 by every clock that shows a slowdown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
-from perf_tests.gate import recorded
-from perf_tests.gate.recorded import conclude_recorded
 from perf_tests.gate.samples import Clock, End, Rules
 from perf_tests.gate.verdicts import Acceptance, CaseResult, Verdict, conclude
-from perf_tests.records.store import StoredRecord
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
 CASES = [f"case {place}" for place in range(6)]
@@ -26,16 +22,14 @@ SLOWDOWNS = (0.0, 0.0, 0.01, 0.03, 0.05, 0.1, 0.5, 2.0)
 QUICK = Rules(alpha=0.1, screen_pairs=4, confirm_looks=(5, 8), look_shares=(0.4, 0.6))
 """A dozen launch pairs decide, at levels that leave an interval of 95 % more room to disagree."""
 
-Judge = Callable[[np.random.Generator, Sequence[Acceptance]], tuple[list[CaseResult], Rules]]
 
-
-def judged(draw: np.random.Generator, judge: Judge, suites: int) -> tuple[list[CaseResult], list[str]]:
+def judged(draw: np.random.Generator, suites: int) -> tuple[list[CaseResult], list[str]]:
     """The rows of so many suites, and what is wrong with them."""
     all_rows, faults = [], []
     for _ in range(suites):
         limits = [(case, clock) for case in CASES for clock in CLOCKS if draw.integers(2)]
         accepted = [Acceptance(c, float(draw.choice((1.02, 1.2, 4.0))), "why", "abc", clock=by) for c, by in limits]
-        rows, rules = judge(draw, accepted)
+        rows, rules = judged_run(draw, accepted)
         all_rows += rows
         faults += [f"{row}: {fault}" for row in rows for fault in faults_of(row, accepted, rules)]
     return all_rows, faults
@@ -72,24 +66,3 @@ def judged_run(draw: np.random.Generator, accepted: Sequence[Acceptance]) -> tup
     samples = gate_run(cases, QUICK, int(draw.integers(2**32)), quadruples=2, most_pairs=most)
     header = {**samples.header, "accepted": [*map(asdict, accepted)]}
     return conclude(replace(samples, header=header, events=[End("budget")]), QUICK).cases, QUICK
-
-
-def judged_launches(draw: np.random.Generator, accepted: Sequence[Acceptance]) -> tuple[list[CaseResult], Rules]:
-    """Recorded launches of base and head."""
-    spreads = [float(draw.choice((0.005, 0.02, 0.1))), float(draw.choice((0.005, 0.02)))]
-    ratios = 1 + draw.choice(SLOWDOWNS, (2, len(CASES)))
-
-    def launch(of_head: bool) -> StoredRecord:
-        wall, cpu = ratios**of_head * np.exp(np.array(spreads)[:, None] * draw.normal(size=ratios.shape))
-        rows = [
-            {"fullname": case, "stats": {"data": [float(w)]}, "extra_info": {"cpu_seconds": [float(c)]}}
-            for case, w, c in zip(CASES, wall, cpu, strict=True)
-        ]
-        return StoredRecord(Path("launch.json"), {"benchmarks": rows, "outcomes": []})
-
-    base = [launch(False) for _ in range(int(draw.integers(5, 11)))]
-    head = [launch(True) for _ in range(int(draw.integers(3, 6)))]
-    return conclude_recorded(base, head, recorded.RULES, accepted).cases, recorded.RULES
-
-
-MODES: dict[str, Judge] = {"gate runs": judged_run, "recorded launches": judged_launches}

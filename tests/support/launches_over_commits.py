@@ -41,7 +41,7 @@ def with_step(effect: float, count: int = COUNT) -> list[Json]:
     return [launch(place, NOISE[place] * (1 + effect * (place >= START))) for place in range(count)]
 
 
-# Commits of 5 launches each in a repository of their own: eight that have what a history can have, and two.
+# Eight commits of 5 launches each, in a repository of their own, that have what a history can have.
 
 SUBJECTS = (
     "Start", "Speed up the tokenizer", "Rename a test", "Read the configuration once",
@@ -54,28 +54,19 @@ SLOWER = tuple(f"attention_{way} d64-seq1024-fp32-naive" for way in ("forward", 
 GONE, FULL = "attention_backward d16-seq256-fp32-compiled", "full_step small-ctx256-fp32-naive"
 
 
-def eight_commits(folder: Path) -> list[str]:
+def eight_commits(folder: Path, with_losses: bool = True) -> list[str]:
     """Make a repository with records of two machines in `folder`; the commits. Launches scatter by 1 %, days by 1.5 %.
 
-    The second machine has one launch of the last three commits.
+    The second machine has one launch of the last three commits. Without losses it has none, one case alone is slower,
+    and the counter rises with it.
     """
-    return _commits(folder, range(len(SUBJECTS)), with_losses=True)
-
-
-def two_commits(folder: Path) -> list[str]:
-    """Make the same of the commit before the step and the one with it alone, on one machine: one case is slower there,
-    and a counter of another rose."""
-    return _commits(folder, (SLOWED - 1, SLOWED), with_losses=False)
-
-
-def _commits(folder: Path, places: Sequence[int], with_losses: bool) -> list[str]:
     git(folder, "init", "-q", "-b", "main")
     made = {}
-    for place in places:
+    for place in range(len(SUBJECTS)):
         date = f"2030-01-{1 + place:02}T00:00:00+00:00"
         git(folder, "commit", "-q", "--allow-empty", "-m", SUBJECTS[place], date=date)
         made[place] = git(folder, "rev-parse", "HEAD")
-    random = np.random.default_rng(11)  # the gate names the step alone
+    random = np.random.default_rng(11)  # no other step is found
     for place, commit in made.items():
         day = float(np.exp(random.normal(0, 0.015)))
         for number in range(5):
