@@ -14,7 +14,7 @@ from perf_tests.phases import FINE, INTERRUPTED, USAGE, RefusalError
 from perf_tests.user_code.named import SUITE
 
 GROUPS = {
-    "measure": {"run": "perf_tests.verbs.run", "merge": "perf_tests.verbs.merge"},
+    "measure": {"run": "perf_tests.verbs.run"},
     "judge": {
         "compare": "perf_tests.report.comparison", "replay": "perf_tests.report.gate_screens",
         "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.bisect", "audit": "perf_tests.audit.tables",
@@ -30,6 +30,7 @@ VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.ite
 
 REPLACED = {
     "gate": "`perf-tests run --against REV` judges a change, and `perf-tests history` judges recorded runs",
+    "merge": "tables, report and history read several records together",
 }
 """Verbs that earlier versions had, and what does their work."""
 

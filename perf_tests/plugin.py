@@ -179,7 +179,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the order of the collection: a plugin that shuffles tests, as pytest-randomly does, is undone.
 
-    Runs that are resumed, shared out or compared need one order.
+    Runs that are resumed or compared need one order.
     """
     if _is_late(config):
         raise pytest.UsageError(
@@ -237,11 +237,6 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
             f"{os.path.relpath(compared[0].path)} is no benchmark of the suite, whose records do not hold it, so "
             "nothing would compare it; run it alone, as pytest-benchmark does, or drop --benchmark-compare."
         )
-    if benchmarks and settings.shard is not None:
-        suite.places_in_grid = places = before.places_of_share(benchmarks, settings)
-        left_out = set(range(len(benchmarks))).difference(places)
-        config.hook.pytest_deselected(items=[benchmarks[place] for place in sorted(left_out)])
-        benchmarks = [benchmarks[place] for place in places]
     if benchmarks and not config.option.collectonly and not session.testsfailed:
         with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config):
             benchmarks = before.get_ready(config, benchmarks)

@@ -200,7 +200,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None
     asked = {
-        "--resume": option.resume, "--shard": settings.shard, "--benchmark-compare": saving.compare,
+        "--resume": option.resume, "--benchmark-compare": saving.compare,
         "--benchmark-save": saving.save_name, "--benchmark-json": saving.json_path,
         "--benchmark-compare-fail": saving.compare_fail, "--benchmark-disable": saving.disabled,
         "--nvtx": settings.nvtx,

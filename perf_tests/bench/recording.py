@@ -137,7 +137,7 @@ def open_journal(
     remove_unfinished(machine_folder(storage))
     remove_headless(machine_folder(storage))
     passed_over: list[str] = []
-    for path, contents in _interrupted_runs(storage, header) if resume else ():
+    for path, contents in _interrupted_runs(storage) if resume else ():
         differences = machine_differences(header["machine_info"], contents.header["machine_info"])
         if any(not difference.startswith(DRIVER) for difference in differences):
             passed_over.append(f"{path.name} is of another machine or build: {'; '.join(differences)}.")
@@ -184,25 +184,21 @@ def _readable_runs(storage: Path) -> Iterator[tuple[Path, JournalContents]]:
 
 
 def _refuse_a_second_run(storage: Path, header: Json) -> None:
-    """Raise ResumeError where another run measures on this device: the two would slow each other.
-
-    Shares of one grid may run beside each other, on several GPUs.
-    """
+    """Raise ResumeError where another run measures on this device: the two would slow each other."""
 
     def place(run: Json) -> tuple[object, object]:
         return run["machine_info"].get("node"), run["settings"].get("device")
 
     for path, contents in _readable_runs(storage):
-        is_here = place(contents.header) == place(header) and not _is_another_share(contents.header, header)
-        if is_locked(path) and is_here:
+        if is_locked(path) and place(contents.header) == place(header):
             raise ResumeError(
                 f"Process {contents.process} is measuring here already, in {path}; wait for it, or choose another "
                 "device or --benchmark-storage."
             )
 
 
-def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, JournalContents]]:
-    """Yield them newest first, without those of other shares of this grid. Raises ResumeError for a damaged one."""
+def _interrupted_runs(storage: Path) -> Iterator[tuple[Path, JournalContents]]:
+    """Yield them newest first. Raises ResumeError for a damaged one."""
     for path in unfinished_journals(storage):
         try:
             contents = read_journal(path)
@@ -210,14 +206,8 @@ def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, Journ
             continue
         except ValueError as error:
             raise ResumeError(f"{error} Delete it to start over.") from error
-        if contents is not None and not _is_another_share(contents.header, header):
+        if contents is not None:
             yield path, contents
-
-
-def _is_another_share(interrupted: Json, now: Json) -> bool:
-    """Whether both are shares of one grid, which may lie side by side in one folder."""
-    theirs, ours = interrupted["settings"].get("shard"), now["settings"].get("shard")
-    return isinstance(theirs, list) and ours is not None and theirs[:1] != ours[:1] and theirs[1:] == ours[1:]
 
 
 CODE = "its code, which has changed since"

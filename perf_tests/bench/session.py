@@ -68,8 +68,6 @@ class Session:
     """Filled when the ledger of exact counters is closed."""
     collected: dict[pytest.Item, int] = field(default_factory=dict)
     """The place of each item in the collection, which plugins that shuffle tests would hide."""
-    places_in_grid: list[int] | None = None
-    """The places of a shard's cases in the whole grid."""
     is_deselected: bool = False
     """Whether any case was deselected, by an option such as --stepwise or by any plugin."""
     keeps_selection: bool = False

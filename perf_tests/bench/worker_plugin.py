@@ -27,7 +27,7 @@ from perf_tests.user_code.named import absolute, check_name, names_code, why_not
 
 def sent(settings: Settings) -> Json:
     """Return them without passes, ranges and shares: a worker runs what it is given, under one measure."""
-    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
+    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False))
 
 
 def sent_elsewhere(settings: Settings) -> Json:

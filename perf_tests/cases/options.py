@@ -1,5 +1,6 @@
 """Every option of the command line, and how pytest is told of it."""
 
+import argparse
 import math
 import os
 import re
@@ -119,14 +120,6 @@ def gate_minutes(option: str, text: str) -> float:
         if float(text) == 0:
             return 0.0
     return minutes(option, text)
-
-
-def share(option: str, text: str) -> tuple[int, int]:
-    """`2/3` as (2, 3): the second of three shares."""
-    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"{option} {text!r} is not a share of a grid; write K/N with K from 1 to N, for example 1/2.")
-    return int(match[1]), int(match[2])
 
 
 # Texts that name code: attention, checkpoints, optimizers, models and their arguments, ours or the user's.
@@ -305,8 +298,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("--resume", "resume the interrupted run"),
         Option("--resume-any-driver", "also resume a run started under another NVIDIA driver"),
         Option("--retry", "with --resume: measure again what failed, timed out or ended its process"),
-        Option("--shard", "measure share K of N of the grid, whole models at a time; `merge` joins the records",
-               "the whole grid", share, "K/N"),
     ),
     "passes beside the timings": (
         Option("--kernels",
@@ -355,6 +346,19 @@ GROUPS: dict[str, tuple[Option, ...]] = {
 
 OPTIONS = tuple(chain.from_iterable(GROUPS.values()))
 
+REPLACED = {
+    "--shard": "select by --size, --phase or --context; tables, report and history read several records together",
+}
+"""Options that earlier versions had, and what does their work."""
+
+
+class Gone(argparse.Action):
+    """An option of `REPLACED`; raises pytest.UsageError with its sentence."""
+
+    def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> None:
+        name = str(option_string)
+        raise pytest.UsageError(f"{name} is gone: {REPLACED[name]}.")
+
 
 def argparse_keywords(option: Option) -> dict[str, Any]:
     """Return what argparse and pytest are told of an option beside its name."""
@@ -373,6 +377,8 @@ def add_options(parser: pytest.Parser) -> None:
         group = parser.getgroup(f"transformer performance: {title}")
         for option in options:
             group.addoption(option.name, **argparse_keywords(option))
+    for name in REPLACED:
+        parser.addoption(name, action=Gone, nargs="?", help=argparse.SUPPRESS)
 
 
 _PARSE = {option.name: option.parse for option in OPTIONS}

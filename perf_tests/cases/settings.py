@@ -67,8 +67,6 @@ class Settings:
     cold_cache: bool = False
     zero_grad: str = _given("--zero-grad", "before-forward", default="before-forward")
     """Records without it cleared them there."""
-    shard: tuple[int, int] | None = None
-    """(K, N): share K of N of the grid, counted from 1."""
     parallels: tuple[str | None, ...] = (None,)
     """Labels of the ways in which ranks share a model; None is one device."""
     collectives: tuple[str, ...] = ()
@@ -136,7 +134,6 @@ def read_settings(config: pytest.Config) -> Settings:  # one story: what was typ
         memory_snapshot=snapshot,
         nvtx=bool(config.getoption("--nvtx")),
         cold_cache=bool(config.getoption("--cold-cache")),
-        shard=given("--shard", None),
         parallels=sharing.labels(ways, worlds, scaling, given("--bucket-mb", ()), given("--reshard", ("yes",))),
         collectives=tuple(given("--collective", COLLECTIVES if is_typed(config, "--message-size") else ())),
         worlds=worlds,

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from perf_tests.bench.workbench import set_up
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.options import PASSES
 from perf_tests.cases.selected import FAMILIES
-from perf_tests.cases.settings import Settings, is_typed
+from perf_tests.cases.settings import is_typed
 from perf_tests.cases.sharing import facts_of_ranks
 from perf_tests.hardware import machine
 from perf_tests.hardware.device import why_less_is_known
@@ -47,7 +47,7 @@ from perf_tests.records.store import (
     numbered_baseline,
     rows_by_id,
 )
-from perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, predicted_seconds, quarantine, read_time_limit
+from perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, quarantine, read_time_limit
 from perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
 from perf_tests.user_code.named import (
     CONFIGURED,
@@ -80,14 +80,14 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     settings, peers, is_gate = suite.settings, suite.peers, suite.against is not None
     is_in_worker = suite.other_measure is not None
     cases = [noted(item).case for item in benchmarks]
-    # A worker or a shard may run any part of the selection.
-    if settings.cold_cache and not is_in_worker and settings.shard is None and not any(case.cache for case in cases):
+    # A worker may run any part of the selection.
+    if settings.cold_cache and not is_in_worker and not any(case.cache for case in cases):
         raise pytest.UsageError(
             "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )
     missing = {*settings.passes} - {noted(item).extra_pass for item in benchmarks}
     by_cache = suite.keeps_selection or any(getattr(config.option, name, False) for name in ("lf", "stepwise"))
-    if missing and not (is_in_worker or by_cache or settings.shard is not None):
+    if missing and not (is_in_worker or by_cache):
         name = min(missing)
         raise pytest.UsageError(
             f"{PASSES[name]} runs cases of its own, and none is selected; drop it or add test_{name}.py or "
@@ -143,7 +143,7 @@ def _open_run(
 ) -> list[pytest.Item]:
     """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings, workbench, option = suite.saving, suite.settings, suite.workbench, config.option
-    run = Run(gone_counts=settings.shard is None and not is_restricted(config))
+    run = Run(gone_counts=not is_restricted(config))
     run.notes += filter(None, (workbench.why_no_health, why_less_is_known()))
     machine_info = machine_info_of(config)
     try:
@@ -244,7 +244,7 @@ def read_run_options(config: pytest.Config) -> None:
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
 
 
-# Which cases of its axes a run leaves out: by what was typed, by pytest's cache, by another plugin, or as a shard.
+# Which cases of its axes a run leaves out: by what was typed, by pytest's cache, or by another plugin.
 
 
 def is_restricted(config: pytest.Config) -> bool:
@@ -278,35 +278,6 @@ def of_interrupted_run(config: pytest.Config, benchmarks: list[pytest.Item]) -> 
         return benchmarks
     config.hook.pytest_deselected(items=left_out)
     return [item for item in benchmarks if item.nodeid in chosen]
-
-
-def places_of_share(items: Sequence[pytest.Item], settings: Settings) -> list[int]:
-    """Return where the cases of `--shard K/N` stand in the grid; raises pytest.UsageError with one sentence.
-
-    Cases that share a model stay together, because building it is the cost. Every share computes the same partition, on
-    whatever machine.
-    """
-    assert settings.shard is not None
-    share, shares = settings.shard
-    places: dict[Hashable, list[int]] = {}
-    for place, item in enumerate(items):
-        places.setdefault(noted(item).case.built_from, []).append(place)
-    if shares > len(places):
-        raise pytest.UsageError(
-            f"--shard {share}/{shares}: N is at most {len(places)}, the number of models in this grid."
-        )
-    seconds = {
-        model: sum(predicted_seconds(items[place], settings) for place in of_model)
-        for model, of_model in places.items()
-    }
-    parts: list[list[int]] = [[] for _ in range(shares)]
-    loads = [0.0] * shares
-    # The longest first, to the share with the least so far.
-    for model in sorted(seconds, key=lambda model: -seconds[model]):
-        lightest = loads.index(min(loads))
-        parts[lightest] += places[model]
-        loads[lightest] += seconds[model]
-    return sorted(parts[share - 1])
 
 
 # The record that a run is compared with, and the table that shows both.
@@ -395,7 +366,6 @@ def _header(config: pytest.Config, suite: Session, selection: list[str], machine
     words, settings = [*config.invocation_params.args], asdict(suite.settings)
     words += [] if "--resume" in words else ["--resume"]
     return {
-        **({} if suite.places_in_grid is None else {"places": suite.places_in_grid}),
         "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
         "selection": selection,
         "machine_info": machine_info,

@@ -44,9 +44,6 @@ REFUSED = {
     "history {file} --export otava -o ./no/page.csv": 2,
     "kernels ./none.sqlite": 3,
     "kernels {file} --case none": 2,
-    "merge none": 3,
-    "merge 1.json 2.json -o ./no/page.json": 2,
-    "merge 1.json 2.json -o ./1.json": 2,
     "predict --gpu H100 --size none": 2,
     "replay ./none.jsonl": 3,
     "replay run.jsonl --summary ./no/page.md": 2,
@@ -70,7 +67,7 @@ REFUSED = {
 def test_a_refusal_is_one_sentence_beside_the_output_with_the_word_typed(words: str, stored: Path, verb: Verb) -> None:
     name = words.partition(" ")[0]
     write_record(stored, {**record([timed()]), "passes": [traced("kernels")] if name == "kernels" else []})
-    reader = READERS[{"merge": "merge"}.get(name, "samples")]
+    reader = READERS["samples"]
     for name, content in {**reader.beside(), reader.file: reader.content()}.items():
         (stored.parents[2] / name).parent.mkdir(exist_ok=True)
         (stored.parents[2] / name).write_bytes(content)
@@ -155,7 +152,7 @@ def loaded(program: str, *words: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "words",
-    ["audit published/e2e_timing.csv", "compare {file} {file}", "history {file}", "merge {file} {file}",
+    ["audit published/e2e_timing.csv", "compare {file} {file}", "history {file}",
      "report {file} --output={folder}/page.html", "tables {file}"],
 )  # fmt: skip
 def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path, tmp_path: Path) -> None:

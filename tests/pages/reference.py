@@ -6,6 +6,7 @@ from model.sizes import SIZES
 from perf_tests.__main__ import GROUPS as VERBS
 from perf_tests.__main__ import REPLACED, sentence_of
 from perf_tests.cases.options import GROUPS, SIZES_APART, argparse_keywords
+from perf_tests.cases.options import REPLACED as REPLACED_OPTIONS
 from perf_tests.records.columns import COLUMNS, SPEEDUP
 from tests.support.documents import ROOT, block
 
@@ -28,7 +29,7 @@ def page() -> str:
     options.append(f"Sizes: {', '.join(sizes)}. `all` leaves out {' and '.join(apart)}.\n")
     rows = ((column.name, KINDS[column.kind], column.meaning) for column in (*COLUMNS.values(), SPEEDUP))
     columns = [table(("column", "kind", "what it holds"), rows)]
-    replaced = [table(("verb that is gone", "instead"), REPLACED.items())]
+    replaced = [table(("verb or option that is gone", "instead"), {**REPLACED, **REPLACED_OPTIONS}.items())]
     text = PAGE.read_text()
     for name, parts in (("verbs", verbs), ("options", options), ("columns", columns), ("replaced", replaced)):
         comment, _, former = block(text, name).partition("-->\n")

@@ -3,7 +3,6 @@
 import re
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,42 +14,18 @@ from perf_tests import plugin
 from perf_tests.bench.options import SavingOptions, regressions, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession
-from perf_tests.bench.session import Run, noted, session_of
+from perf_tests.bench.session import Run, session_of
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, machine_folder, rows_by_id, save_record
 from perf_tests.run import before as run_before
 from perf_tests.run.before import choose_baseline, is_restricted, of_interrupted_run
-from perf_tests.run.ends import predicted_seconds
 from perf_tests.user_code.named import Repository
-from tests.support.example_cases import SETTINGS, TOY, attention_case, language_model_case
+from tests.support.example_cases import SETTINGS, language_model_case
 from tests.support.git_repository import git
 from tests.support.items import benchmark, stash_of
 from tests.support.launch import ROOT
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, record, timed
-
-MODELS = [TOY, *(replace(TOY, num_layers=layers) for layers in (4, 40, 400))]
-GRID = [
-    *(
-        benchmark(language_model_case(config, phase=phase), extra_pass)
-        for extra_pass, config, phase in product((None, "kernels"), MODELS, ("forward", "backward"))
-    ),
-    *(benchmark(attention_case(sequence_length=length)) for length in (256, 512)),
-]
-
-
-def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of_them() -> None:
-    for shares in (1, 2, 3, 6):
-        settings = [replace(SETTINGS, shard=(share, shares)) for share in range(1, shares + 1)]
-        parts = [run_before.places_of_share(GRID, one) for one in settings]
-        assert sorted(place for part in parts for place in part) == list(range(len(GRID)))
-        assert all(part == sorted(part) for part in parts)
-        models = [{noted(GRID[place]).case.built_from for place in part} for part in parts]
-        assert sum(map(len, models)) == len(set().union(*models)) == 6
-        seconds = [sum(predicted_seconds(GRID[place], SETTINGS) for place in part) for part in parts]
-        assert shares > 2 or seconds[0] == pytest.approx(sum(seconds) / shares, rel=0.2), "balanced by predicted time"
-    with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
-        run_before.places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))
 
 
 def config(*arguments: str, limit: str | None = None, known: Any = None, **options: object) -> Any:

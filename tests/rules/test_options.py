@@ -38,8 +38,6 @@ VALUES: dict[tuple[Callable[[str, str], Any], str], Any] = {
     (partial(options.some_of, ("a", "b", "c")), "c,a"): ("a", "c"),
     (partial(options.checkpoints, ("none", "block")), "2,none,2"): ("2", "none"),
     (options.minutes, "0.01"): 0.01,
-    (options.share, "1/1"): (1, 1),
-    (options.share, " 3/3 "): (3, 3),
     (options.user_arguments, "a=1\nb=2"): ("a=1", "b=2"),
 }  # fmt: skip
 REFUSED = [
@@ -57,7 +55,6 @@ REFUSED = [
     (options.entries, "8,,16", "has an empty entry"),
     (options.entries, "8;16", "has a semicolon"),
     *((options.minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
-    *((options.share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
     (options.attentions, "nave", "choose from naive, softmax, compiled, sdpa, flex, all, "),
     (options.user_arguments, "a=1\na=2", "a is given twice"),
 ]

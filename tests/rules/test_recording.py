@@ -22,10 +22,9 @@ from tests.support.launch import contents_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, passed, record, timed
 
 
-def on_gpu(driver: str, shard: list[int] | None = None, **changes: Any) -> Json:
+def on_gpu(driver: str, **changes: Any) -> Json:
     facts = header([FORWARD, BACKWARD], gpu={"name": "H100", "driver": driver})
-    settings, machine_info = {**facts["settings"], "shard": shard}, {**facts["machine_info"], **changes}
-    return {**facts, "settings": settings, "machine_info": machine_info}
+    return {**facts, "machine_info": {**facts["machine_info"], **changes}}
 
 
 def interrupted(storage: Path, facts: Json) -> Path:
@@ -61,15 +60,6 @@ def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> Non
     assert contents.finished_ids == set()
     assert path.name in passed_over
     assert "cpu.count: here: 64, there: 8" in passed_over
-
-
-def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> None:
-    shares = [on_gpu("550", [share, 2]) for share in (1, 2)]
-    paths = [interrupted(tmp_path, facts) for facts in shares]
-    assert [resumed(tmp_path, facts)[0].path for facts in shares] == paths
-    for shard in (None, [3, 3]):
-        with pytest.raises(ResumeError, match="shard"):
-            open_journal(tmp_path, on_gpu("550", shard), resume=True)
 
 
 def test_what_would_make_it_another_run_is_named_with_how_to_resume_or_start_over(tmp_path: Path) -> None:

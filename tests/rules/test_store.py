@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.history.commits import machines_of
 from perf_tests.passes.memory import MOST_MOMENTS
 from perf_tests.phases import UsageError
 from perf_tests.records import store
-from perf_tests.records.record import OUTCOMES, Json, Times
+from perf_tests.records.record import OUTCOMES, Json, Times, is_shard
 from tests.support.documents import ROOT
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, machine, record, timed, untimed, write_record
 
@@ -30,6 +31,40 @@ def refuse(number: int) -> Callable[..., None]:
 
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+RUNS: dict[str, tuple[str | None, str | None]] = {
+    "older records": (None, None),
+    "with their runs": ("journal-1", "journal-2"),
+}
+
+
+def part(name: str, run: str | None, **settings: object) -> Json:
+    """A record of one case."""
+    data = record([timed(name)])
+    return {**data, "suite": {**data["suite"], "run": run, "settings": settings}}
+
+
+@pytest.mark.parametrize("runs", RUNS.values(), ids=RUNS)
+def test_of_a_record_that_an_older_version_merged_the_parts_are_not_read_again(
+    runs: tuple[str | None, str | None], tmp_path: Path
+) -> None:
+    """Else launches of a commit would count twice; the same parts merged twice, or a run saved twice, are one run."""
+    parts = [
+        part(name, run, shard=[n, 2]) for n, (name, run) in enumerate(zip((FORWARD, BACKWARD), runs, strict=True), 1)
+    ]
+    names = ["machine/0001_abc", "machine/0002_abc"]
+    whole = record([timed(FORWARD), timed(BACKWARD)])
+    whole["suite"] |= {"run": None, "merged_from": names, "merged_runs": [*runs]}
+    stored = [*parts, whole, *([parts[0], whole] if runs[0] else [])]
+    for number, data in enumerate([*stored, part(FORWARD, "other")], 1):
+        write_record(tmp_path / f"machine/000{number}_abc.json", data)
+    left = ["machine/0003_abc", f"machine/000{len(stored) + 1}_abc"]
+    assert [one.name for one in store.list_records(tmp_path).records] == left
+    launches = [one.name for machine in machines_of(store.list_records(tmp_path).records) for one in machine.launches]
+    assert launches == left
+    compared = store.compare(whole, parts[0], gone_counts=not is_shard(parts[0]))
+    assert not any(row.is_failure for row in compared), "cases of other parts are not gone"
 
 
 # Writing.

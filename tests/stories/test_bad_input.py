@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from perf_tests import plugin
+from perf_tests.cases.options import REPLACED
 from perf_tests.records.store import machine_folder
 from tests.support.items import stash_of
 from tests.support.launch import MODELS, SMALL, launch_all
@@ -54,8 +55,8 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"{GATE} --context=100000000 -k=test_forward": ("can measure none of", "by each of base and head", "choose a"),
     **{f"{GATE} {option}": (f"cannot be combined with {option.partition('=')[0]}",) for option in (
         "--warmup-study", "--kernels", "--nvtx", "--resume", "--benchmark-compare", "--benchmark-disable",
-        "--shard=1/2",
     )},
+    **{f"{option}=1/2": (f"{option} is gone: {instead}.",) for option, instead in REPLACED.items()},
     "--against-option=size=tiny": ("write AXIS=VALUE", "attention, precision"),
     "--against-option=attention=fast": ("'fast' is unknown", "naive, softmax, compiled, sdpa, flex"),
     "--against-option=attention=naive": ("is head's own value",),

@@ -3,7 +3,6 @@
 Thirteen launches: signals, two runs at once, and a grid in slices of time and in shares.
 """
 
-import json
 import re
 import shlex
 import signal
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import main
 from perf_tests.records.record import Json, identity_of
 from perf_tests.verbs.run import of_pytest
 from tests.support.forked_python import forked_python
@@ -105,18 +103,3 @@ def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_p
     second = launch(first.copied(tmp_path), *slow, "--time-limit=2.6", exits=0)
     assert (cases(second.record), second.journals) == (cases(whole.record), [])
     assert len(cases(whole.record)["passes"]) == 2
-
-
-def test_shards_make_the_record_of_one_go(whole: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    storage = whole.copied(tmp_path)
-    for share in (1, 2):
-        shard = launch(storage, *GRID, f"--shard={share}/2", "--benchmark-compare", "--resume", exits=0)
-        assert "4 cases of these axes not selected, so not reported as missing." in shard.output
-    paths = shard.paths[1:]
-    before = [path.read_bytes() for path in paths]
-    assert main(["merge", *map(str, paths), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["cases"] == 8
-    assert shard.paths[3:] == [Path(said["record"])]
-    assert cases(json.loads(Path(said["record"]).read_bytes())) == cases(whole.record)
-    assert [path.read_bytes() for path in paths] == before

@@ -106,13 +106,6 @@ def read_limits(words: list[str]) -> int:
     return FINE
 
 
-def shard(share: int, *places: int) -> bytes:
-    names = [(synthetic.FORWARD, synthetic.BACKWARD, synthetic.FULL_STEP)[place] for place in places]
-    data = synthetic.record([synthetic.timed(name) for name in names])
-    told = {"settings": {**data["suite"]["settings"], "shard": [share, 2]}, "selection": names, "places": list(places)}
-    return encoded({**data, "suite": {**data["suite"], **told}})
-
-
 def database() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return one_layer(Path(folder) / "x.sqlite").read_bytes()
@@ -240,8 +233,6 @@ READERS: dict[str, Reader] = {
     "record-scaling": Reader("scaling {file}", "record.json", ranked, JSON),
     "record-audit": Reader("audit {file} --all", *RECORD),
     "accepted": Reader("{file}", "accepted.toml", accepted, TOML, verb=read_limits),
-    "merge": Reader("merge {file} {folder}/2.json -o {folder}/out", "1.json", lambda: shard(1, 0, 2),
-                    JSON, beside=lambda: {"2.json": shard(2, 1)}),
     "samples": Reader("replay {file}", "run.jsonl", samples, LINES),
     "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, LINES, gzip.compress),
     "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), CSV),
