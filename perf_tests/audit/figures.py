@@ -2,65 +2,51 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from model.sizes import ModelConfig
 from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests.phases import has_identity, is_attention, is_collective
 from perf_tests.records.columns import inside
-from perf_tests.records.format import finite
 from perf_tests.records.record import Json, unpacked, without_path
 from perf_tests.records.store import MOST_UNPACKED_BYTES
 
-IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, NOTICE = "impossible", "inconsistent", "suspicious", "notice"
-VERDICTS = {
-    IMPOSSIBLE: "breaks physics under its own labels",
-    INCONSISTENT: "contradicts other figures of the same table",
-    SUSPICIOUS: "may be right, but resembles a known mistake",
-    NOTICE: "is correct, but shows less than it seems to",
-}
-"""Gravest first."""
-
-ACCUSING = (IMPOSSIBLE, INCONSISTENT)
-"""Verdicts that call a figure wrong."""
+IMPOSSIBLE = "impossible"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule that fired. `figure` and `limit` carry their units."""
+    """A figure beyond its limit; both carry their units."""
 
-    verdict: str
     rule: str
     places: tuple[str, ...]
-    """The figures that are accused, or that a notice is about."""
+    """The place of the one figure."""
     cell: str
     figure: str
     limit: str
     why: str
-    likely_cause: str
-    series: str = ""
-    excess: float = 1.0
+    series: str
+    excess: float
     """How many times its limit the figure is, or its limit the figure."""
+    verdict: str = IMPOSSIBLE
 
     def sentence(self, beside: str = "") -> str:
-        """Say verdict, figure and limit first, then the labels, the cause and what is `beside`, and the place last."""
-        where = self.places[0] if len(self.places) == 1 else f"{self.places[0]} and {len(self.places) - 1} more"
-        labels = self.cell.removeprefix(f"{self.series}: ")
+        """Say figure and limit first, then why, the labels and what is `beside`, and the place last."""
+        (place,) = self.places
+        labels, source = self.cell.removeprefix(f"{self.series}: "), f", {self.series}" if self.series else ""
         return (
-            f"{self.verdict}: {self.figure}, limit {self.limit}: {self.why}. {labels}. Most likely: "
-            f"{self.likely_cause}.{beside} {where[:1].upper()}{where[1:]}{', ' if self.series else ''}{self.series}."
+            f"{self.verdict}: {self.figure}, limit {self.limit}: {self.why}. {labels}.{beside} "
+            f"{place[:1].upper()}{place[1:]}{source}."
         )
 
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A figure that could not be judged by the physics of its row."""
+    """A figure that no limit is known for."""
 
     place: str
     reason: str
@@ -74,8 +60,8 @@ class NotJudged:
 NO_PRECISION = "precision not stated"
 """The label of a figure whose table says nothing of it."""
 
-OF_ADAMW = ("", "adam", "adamw", "default", "loop", "foreach", "fused")
-"""Optimizers with two moments of the weights' precision: one that is not stated, and the suite's own names."""
+OF_ADAMW = ("adam", "adamw", "default", "loop", "foreach", "fused")
+"""Optimizers with two moments of the weights' precision, the suite's own names among them."""
 
 UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
 """How attention runs: op by op; written out, under torch.compile; in one kernel that never holds the square; unsaid."""
@@ -88,7 +74,7 @@ class Labelled:
     place: str
     """`line 7` or a benchmark's name."""
     series: str
-    """The figure's source; figures of one series were measured together."""
+    """The figure's source."""
     gpu: str
 
 
@@ -109,22 +95,16 @@ class Timing(Labelled):
     """A name in `phases.PHASES` or `PHASES_OF_OTHERS`, or the table's own word."""
     seconds: float | None
     """None where the table has no figure."""
-    std_seconds: float | None
-    rounds: int | None
+    most_seconds: float | None
+    """What it may stand for by its digits."""
     matmul_flops_per_second: float | None = None
     """Rate of the best product measured on the same machine, where a record holds it."""
-    peak_bytes: float | None = None
-    warmup_rounds: int | None = None
     is_causal: bool = True
     """False where the table says that nothing is masked."""
-    rounding_seconds: float = 0.0
-    """The most that was cut or rounded off the figure, by its digits."""
     optimizer: str = ""
     """The author's words; empty where not stated or not run."""
-    shape_is_by_name: bool = False
-    """Whether the table names the size alone, so that it may mean another shape or batch than the course's."""
-    mean_seconds: float | None = None
-    """The mean of the rounds, where `seconds` is known to be another figure of them."""
+    least_share: float = 1.0
+    """Share of `work` that the labels state for certain; less than 1 where a name alone gives the shape."""
 
     @property
     def precision(self) -> str | None:
@@ -132,8 +112,8 @@ class Timing(Labelled):
 
     @property
     def is_update(self) -> bool:
-        """Whether it is an AdamW step alone, on fp32 weights."""
-        return self.phase == "optimizer" and self.has_fp32_weights and self.optimizer in OF_ADAMW
+        """Whether it is an optimizer's step alone, on fp32 weights."""
+        return self.phase == "optimizer" and self.has_fp32_weights
 
     @property
     def is_eager(self) -> bool:
@@ -153,61 +133,22 @@ class Timing(Labelled):
 
 @dataclass(frozen=True, slots=True)
 class Memory(Labelled):
-    """An amount of device memory with its labels; `value_bytes` reads GB as 1e9, `most_bytes` as 2**30."""
+    """An amount of device memory with its labels."""
 
-    kind: str
-    """`model` or `attention`."""
-    size: str
-    width: int | None
-    layers: int | None
-    batch_size: int | None
-    length: int | None
-    """Context or sequence in tokens."""
-    precision_label: str
-    is_compiled: bool
-    mode: str
+    labels: str
+    """The others, in words."""
     value_bytes: float | None
+    """Read with GB as 1e9."""
     most_bytes: float | None
-    d_ff: int | None = None
-    rounding_bytes: float = 0.0
-    checkpoint: str = "none"
-    """What of a pass is computed again instead of kept, in the author's words; `none` where they mean none."""
-    optimizer: str = ""
-    """The author's words; empty where not stated, and then judged as AdamW."""
+    """Read with GB as 2**30, and what its digits leave open."""
+    least_bytes: float | None
+    """The weights, where it is the peak of a known shape in a known format."""
 
     def describe(self) -> str:
-        what = self.size if self.kind == "model" else f"attention d {self.width}"
-        return f"{self.series}: {what} length {self.length} batch {self.batch_size} {self.precision_label} {self.mode}"
+        return f"{self.series}: {self.labels}"
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel(Labelled):
-    """A line of a profile: all calls of one kernel. `percent` is of the profile's GPU time."""
-
-    size: str
-    context_length: int | None
-    scope: str
-    name: str
-    calls: int | None
-    total_seconds: float | None
-    average_seconds: float | None
-    percent: float | None
-    batch_size: int | None = None
-
-    def describe(self) -> str:
-        return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
-
-
-Figure = Timing | Memory | Kernel
-
-
-def found(
-    verdict: str, rule: str, rows: Sequence[Figure], figure: str, limit: str, why: str, cause: str, excess: float = 1.0
-) -> Finding:
-    """A finding on these rows, described by the first."""
-    places, first = tuple(row.place for row in rows), rows[0]
-    cell = first.describe().removeprefix(": ")
-    return Finding(verdict, rule, places, cell, figure, limit, why, cause, first.series, excess)
+Figure = Timing | Memory
 
 
 # What labels mean. Tables of 100,000s of rows repeat a few of them, so that each is read once.
@@ -316,10 +257,8 @@ def _timing(row: Json, gpu: str) -> Timing:
     rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
     if not isinstance(rounds, list) or not all(isinstance(s, int | float) and abs(s) < MOST_SECONDS for s in rounds):
         raise ValueError(f"Benchmark {place} has no timing in its stats.")
-    seconds = [float(one) for one in rounds]
-    mean = fmean(seconds)
     info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
-    work = _work(info)
+    seconds, work = median(map(float, rounds)), _work(info)
     axes = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
     ceiling = info.get("matmul_ceiling_tflops_per_second")
     return Timing(
@@ -334,12 +273,8 @@ def _timing(row: Json, gpu: str) -> Timing:
         implementation=implementation_named(*(str(info.get(name, default)) for name, default in axes)),
         phase=str(info.get("phase")),
         optimizer=str(info.get("optimizer") or ""),
-        seconds=median(seconds),
-        # Of the population; `statistics.pstdev` computes in fractions, which takes a minute for millions of rounds.
-        std_seconds=sqrt(fmean((one - mean) ** 2 for one in seconds)),
-        rounds=len(seconds),
-        mean_seconds=mean,
-        peak_bytes=finite(info.get("peak_allocated_bytes")),
+        seconds=seconds,
+        most_seconds=seconds,
         # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
     )

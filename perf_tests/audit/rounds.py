@@ -10,7 +10,7 @@ from operator import sub
 from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
-from perf_tests.audit.physics import MEASURED_CEILING_MARGIN, OUTLIER_SHARE, slow_round
+from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.phases import PHASES
 from perf_tests.records.columns import Cell, pairs_along
 from perf_tests.records.format import duration
@@ -19,6 +19,8 @@ from perf_tests.records.record import Json
 # Flags of a row, from its own rounds and figures alone.
 
 
+OUTLIER_SHARE = 0.25
+"""Standard deviation over mean above which one slow round is the simplest explanation."""
 OUTLIER_AGREEMENT = 0.1
 TREND_DEVIATIONS = 2.58
 """Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
@@ -85,6 +87,18 @@ class RowFacts:
     """Time of the kernels over the median, without traffic that caches may serve."""
     same_again: bool | None = None
     """Whether a round that was run again on equal inputs gave equal results, bit for bit."""
+
+
+def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | None:
+    """The usual round and the slow one, if one of `rounds` is slow and the others equal; None if that is impossible.
+
+    One round slower by `gap` adds gap / n to the mean and makes the population's deviation gap x sqrt(n - 1) / n.
+    """
+    if rounds < 3 or mean <= 0 or std <= 0:
+        return None
+    gap = std * rounds / sqrt(rounds - 1)
+    usual = mean - gap / rounds
+    return (usual, usual + gap) if usual > 0 else None
 
 
 def has_outlier(rounds: Sequence[float]) -> bool:

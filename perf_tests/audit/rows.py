@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -71,7 +71,7 @@ def bytes_in(unit: str) -> Factors:
 # The columns of published tables, under the names in use.
 
 
-MODEL, ALONE, MEMORY, KERNELS = "model timing", "attention timing", "memory", "kernels"
+MODEL, ALONE, MEMORY = "model timing", "attention timing", "memory"
 LABELLED, TIMED = (MODEL, ALONE, MEMORY), (MODEL, ALONE)
 
 
@@ -101,22 +101,22 @@ class Column:
         return next(((place, name) for place, name in free if self.may_be_unnamed and self.factors_of(name)), None)
 
 
-_ROUNDS = "n_measured rounds n_rounds iters iterations n_iters num_iters steps n_steps repeats"
-_PHASE = "phase pass direction stage mode step_type what"
 _CONTEXT = "context context_length ctx ctx_len n_ctx seq_len seqlen sequence_length seq_length seq"
 MEAN = Column(
     "mean", "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
     "p50 min min_time best", TIMED, seconds_in, may_be_unnamed=True,
 )  # fmt: skip
-STD = Column("std", "std stddev std_dev stdev sd std_time deviation", (*TIMED, KERNELS), seconds_in)
-_AMOUNT = "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount"
+AMOUNT = Column(
+    "value", "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount", (MEMORY,),
+    bytes_in, may_be_unnamed=True,
+)  # fmt: skip
 
 COLUMNS = (
-    Column("source", "source repository repo file url origin", (*LABELLED, KERNELS)),
-    Column("gpu", "gpu gpu_name gpu_type device_name device card hardware accelerator", (*LABELLED, KERNELS)),
+    Column("source", "source repository repo file url origin"),
+    Column("gpu", "gpu gpu_name gpu_type device_name device card hardware accelerator"),
     Column("gpu_basis", "gpu_basis device_basis"),
     Column("cards", "n_gpus num_gpus gpu_count ngpus gpus world_size world n_devices num_devices"),
-    Column("batch", "batch batch_size bs batchsize local_batch_size b", (*LABELLED, KERNELS)),
+    Column("batch", "batch batch_size bs batchsize local_batch_size b"),
     Column("precision", "precision dtype data_type amp"),
     Column("tf32", "tf32 allow_tf32 use_tf32 tf32_enabled matmul_precision float32_matmul_precision"),
     Column("compiled", "compiled compile torch_compile is_compiled jit"),
@@ -127,18 +127,15 @@ COLUMNS = (
     Column("execution", "execution"),
     Column("checkpoint", "checkpoint"),
     Column("optimizer", "optimizer optim optimiser"),
-    Column("n_measured", _ROUNDS.replace(" ", " n ", 1), (MODEL, MEMORY)),
-    Column("n_measured", _ROUNDS, (ALONE,)),  # n is the length of many a table of attention
-    Column("warmup", "warmup n_warmup warmup_rounds warmup_steps warmup_iters num_warmup warm_up"),
-    Column("unit", "unit units", (*LABELLED, KERNELS)),
-    Column("phase", _PHASE, TIMED),
-    Column("size", "size model model_size model_name size_name", (MODEL, MEMORY, KERNELS)),
+    Column("unit", "unit units"),
+    Column("phase", "phase pass direction stage mode step_type what", TIMED),
+    Column("size", "size model model_size model_name size_name", (MODEL, MEMORY)),
     Column("d_ff", "d_ff d_ffn ffn_dim ffn d_hidden intermediate_size hidden_dim_ff", (MODEL, MEMORY)),
     Column("n_layers", "n_layers num_layers layers n_layer depth num_hidden_layers", (MODEL, MEMORY)),
     Column("n_heads", "n_heads num_heads heads n_head num_attention_heads", (MODEL, MEMORY)),
     Column("vocab", "vocab vocab_size", (MODEL, MEMORY)),
     Column("d_model", "d_model dmodel width hidden_size n_embd embed_dim", (MODEL, MEMORY)),
-    Column("context", _CONTEXT, (MODEL, KERNELS)),
+    Column("context", _CONTEXT, (MODEL,)),
     Column("context", f"{_CONTEXT} length", (MEMORY,)),
     Column("seq_len", "seq_len seqlen sequence_length seq_length seq length context context_length ctx n_ctx l t n",
            (ALONE,)),
@@ -147,15 +144,8 @@ COLUMNS = (
     Column("causal", "causal_mask causal is_causal", (ALONE,)),
     Column("object", "object", (MEMORY,)),
     Column("mode", "mode phase what quantity", (MEMORY,)),
-    Column("scope", "scope phase pass range", (KERNELS,)),
-    Column("kernel", "kernel kernel_name name", (KERNELS,)),
-    Column("calls", "calls instances count invocations launches", (KERNELS,)),
-    Column("pct", "pct_of_gpu_time time_pct pct percent share_pct percentage share", (KERNELS,)),
     MEAN,
-    Column("value", _AMOUNT, (MEMORY,), bytes_in, may_be_unnamed=True),
-    Column("total", "total total_time time cuda_total", (KERNELS,), seconds_in),
-    Column("average", "avg average mean avg_time", (KERNELS,), seconds_in),
-    STD,
+    AMOUNT,
 )  # fmt: skip
 """Labels before figures: a column that is taken as a label is no figure too."""
 
@@ -168,8 +158,6 @@ class Layout:
     places: Mapping[str, int]
     factors: Mapping[str, tuple[float, float]]
     """SI units of one unit, for columns whose heading names it."""
-    works: dict[tuple[str, ...], Any] = field(default_factory=dict)
-    """What the reader made of the cells that say which work was timed."""
 
 
 def layout_of(header: Sequence[str], kind: str) -> Layout:
@@ -196,9 +184,8 @@ def normal_name(name: str) -> str:
 TOO_LARGE = 1e15
 """Limit of any figure: what is larger has lost its decimal point or its meaning."""
 
-Measured = tuple[float | None, float | None, float | None, float]
-"""The least and the most that the unit leaves open, the deviation where the cell has one, and half of the last digit;
-None without a figure."""
+Measured = tuple[float | None, float | None]
+"""The least that the unit leaves open; the most that it does, with half of the last digit. None without a figure."""
 
 
 class Row:
@@ -230,13 +217,13 @@ class Row:
         """The column's, as the header writes it."""
         return self.layout.header[self.layout.places[column]]
 
-    def figure(self, column: str) -> tuple[float, float | None, str] | None:
-        """The figure as written, its deviation after a plus-minus sign, and its unit; None where there is none."""
+    def figure(self, column: str) -> tuple[float, str] | None:
+        """The figure as written and its unit; None where there is none."""
         text = self.text(column)
         if not text:
             return None
         try:
-            found: tuple[float, float | None, str] | None = (float(text), None, "")
+            found: tuple[float, str] | None = (float(text), "")
         except ValueError:
             found = number_in(text, self.name(column), self.separator)
         if found and not abs(found[0]) < TOO_LARGE:
@@ -251,7 +238,7 @@ class Row:
         found = self.figure(column)
         if found is None:
             return None
-        value, _, unit = found
+        value, unit = found
         if unit in ("k", "K"):  # 4k tokens are 4096, 10k words are 10 000
             value *= 1024 if value > 0 and math.log2(value).is_integer() else 1000
         if value != int(value) or value < 0:
@@ -262,8 +249,8 @@ class Row:
         """The figure in SI units."""
         found = self.figure(column)
         if found is None:
-            return None, None, None, 0.0
-        value, deviation, unit = found
+            return None, None
+        value, unit = found
         of_heading, beside, is_time = self.layout.factors.get(column), self.text("unit"), factors_of is seconds_in
         if unit:
             factors = factors_of(unit)
@@ -275,15 +262,14 @@ class Row:
             what = f"{self.name(column)} has no known unit of time" if is_time else "its unit of memory is unknown"
             raise UnreadableError(what, repr(unit or beside) if unit or beside else "none")
         least, most = factors
-        half = half_digit(self.text(column), self.separator)
-        return value * least, value * most, None if deviation is None else deviation * least, half * most
+        return value * least, (value + half_digit(self.text(column), self.separator)) * most
 
 
 # Figures as tables write them: `35 ms`, `1,234`, `34.2 ± 3`.
 
 
 _FIGURE = re.compile(
-    r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I
+    r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*[\d.,]*\d(?:e-?\d+)?)?\s*([a-z%]*)", re.I
 )
 _NO_FIGURE = ("-", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "none", "null", "oom")
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
@@ -293,8 +279,8 @@ _EITHER_COMMA = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 """Decimals or thousands: tabs between columns do not tell which, as commas (a decimal point) and semicolons do."""
 
 
-def number_in(text: str, column: str, separator: str) -> tuple[float, float | None, str] | None:
-    """The figure of `34.2 ± 3 ms`, its deviation and its unit; None for no figure and for a range.
+def number_in(text: str, column: str, separator: str) -> tuple[float, str] | None:
+    """The figure of `34.2 ± 3 ms` and its unit; None for no figure and for a range.
 
     `separator` is the sign between columns, which tells what a comma stands for.
     """
@@ -303,8 +289,7 @@ def number_in(text: str, column: str, separator: str) -> tuple[float, float | No
     match = _FIGURE.fullmatch(text)
     if match is None:
         raise UnreadableError(f"{column} is not a number", repr(text[:40]))
-    deviation = _plain(match[2], separator) if match[2] else None
-    return _plain(match[1], separator), deviation, match[3]
+    return _plain(match[1], separator), match[2]
 
 
 def _plain(digits: str, separator: str) -> float:

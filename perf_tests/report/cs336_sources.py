@@ -14,7 +14,7 @@ from typing import Any
 
 from model.sizes import SIZES as KNOWN_SIZES
 from model.sizes import ModelConfig
-from perf_tests.audit.physics import slow_round
+from perf_tests.audit.rounds import slow_round
 from perf_tests.records import columns as figures
 from perf_tests.records.columns import Cell, cells_of, collectives_of, machine_line, machine_name, pairs_along
 from perf_tests.records.format import GIB, MIB, finite, significant, with_spread

@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from perf_tests.audit.consistency import Table
-from perf_tests.audit.figures import timings_of
+from perf_tests.audit.figures import Finding, timings_of
+from perf_tests.audit.physics import judge
 from perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
 from perf_tests.phases import FINE, RefusalError, is_collective
 from perf_tests.records import record as recorded
@@ -229,8 +229,8 @@ def conclude(record: Json) -> None:
         row["extra_info"] |= {"scaling_efficiency": efficiency, "relative_to": base}
     if links := links_of(record["benchmarks"]):
         record["links"] = links
-    findings = Table(timings_of(record)).findings()
-    record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
+    said = chain.from_iterable(map(judge, timings_of(record)))
+    record["notices"] = [{**asdict(one), "sentence": one.sentence()} for one in said if isinstance(one, Finding)]
 
 
 def links_of(rows: Sequence[Json]) -> list[Json]:

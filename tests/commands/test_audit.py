@@ -14,37 +14,57 @@ NO_GPU = TOO_FAST | {"gpu": ""}
 
 
 @pytest.mark.parametrize("row, words, code", [
-    (model_row(), "", 0), (TOO_FAST, "", 1), (NO_GPU, "", 0), (NO_GPU, "--gpu A100-80GB", 1),
+    (model_row(), "", 0), (TOO_FAST, "", 1), (NO_GPU, "--gpu A100-80GB", 1),
     (NO_GPU, "--gpu memory=80,bandwidth=2000,fp32=100", 0), (TOO_FAST | {"mean_ms": "1e-310", "std_ms": ""}, "", 1),
 ])  # fmt: skip
-def test_the_exit_code_is_1_where_one_is_accused(row: Row, words: str, code: int, tmp_path: Path, verb: Verb) -> None:
+def test_the_exit_code_is_1_where_one_is_impossible(
+    row: Row, words: str, code: int, tmp_path: Path, verb: Verb
+) -> None:
     path = written(tmp_path, [row])
     ended, shown, _ = verb("audit", path, "--json", *words.split())
     data = json.loads(shown, parse_constant=pytest.fail)
     assert (ended, data["kind"], data["figures"], data["counts"]["impossible"]) == (code, "model timing", 1, code)
-    assert [finding["places"] for finding in data["findings"]] == [["line 2"]] * code
+    assert [(one["verdict"], one["places"]) for one in data["findings"]] == [("impossible", ["line 2"])] * code
     ended, _, said = verb("audit", path, "--gpu", "Z9")
     assert (ended, "known: P100" in said) == (2, True)
+
+
+def test_a_table_of_which_nothing_can_be_judged_is_3_and_says_what_it_lacks(tmp_path: Path, verb: Verb) -> None:
+    """One figure that can be judged is enough: the others are counted with their reasons."""
+    for rows, code, words in (
+        ([NO_GPU] * 2, 3, "Of the 2 figures of"), ([NO_GPU], 3, "line 2: no GPU stated. State what lacks"),
+        ([model_row(), NO_GPU], 0, ""), ([TOO_FAST, NO_GPU], 1, ""),
+        ([model_row(mean_ms="fast")], 3, "line 2: mean_ms is not a number: 'fast'"),
+    ):  # fmt: skip
+        path = written(tmp_path, rows)
+        for option in ([], ["--json"]):
+            ended, shown, said = verb("audit", path, *option)
+            assert (ended, words in said, bool(said)) == (code, True, code == 3), said
+        assert json.loads(shown)["counts"]["not judged"] == sum(row["gpu"] == "" or code == 3 for row in rows)
+    path.write_text(",".join(model_row()) + "\n")
+    assert verb("audit", path) == (3, "", f"{path} has a header but no rows.\n")
 
 
 def test_findings_are_shown_in_groups_the_worst_first_in_bounded_room_and_unreadable_rows_with_the_first(
     tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [model_row(size, mean_ms=time, std_ms=std) for size, time, std in (
-        ("small", "100", "70"), ("medium", "200", "170"), ("large", "500", "300"), ("xl", "90", "1"),
-        ("small", "fast", ""), ("small", "slow", ""),
+    rows = [model_row(size, mean_ms=time) | {"source": source} for size, time, source in (
+        ("large", "90", "a"), ("xl", "90", "b"), ("xl", "200", "a"), ("large", "80", "a"), ("small", "fast", "a"),
+        ("small", "slow", "a"), ("small", "100", "a"),
     )]  # fmt: skip
     code, shown, _ = verb("audit", written(tmp_path, rows))
-    groups = [line for line in shown.splitlines() if "Most likely" in line]
-    assert (code, [line.partition(":")[0] for line in groups]) == (1, ["impossible", "suspicious"])
-    assert re.search(r"^impossible: .*, limit .* Most likely: [^.]+\. Line 5, ", groups[0])
-    assert re.search(r"Most likely: [^.]+\. The worst of 3 like it: lines 2, 3, 4\. Line 3, ", groups[1])
+    groups = [line for line in shown.splitlines() if "no machine exceeds" in line]
+    assert (code, len(groups)) == (1, 2)
+    assert re.search(r"^impossible: 90 ms is .*, limit .*peak rate.* Line 3, b\.$", groups[0])
+    assert re.search(r"large ctx 512 .* The worst of 3 like it: lines 2, 4, 5\. Line 5, a\.$", groups[1])
+    assert "impossible: 4 (" in shown
     assert "not judged: 2: mean_ms is not a number (first line 6: 'fast')" in shown
-    assert verb("audit", tmp_path / "table.csv", "--all")[1].count("Most likely") == 4
+    assert shown.endswith("7 figures of model timing, 1 of them possible\n")
+    assert verb("audit", tmp_path / "table.csv", "--all")[1].count("no machine exceeds") == 4
     monkeypatch.setattr("perf_tests.audit.tables.MOST_GROUPS", 5)
     sources = (f"\x1b[2J{number}" for number in range(30))
     code, shown, _ = verb("audit", written(tmp_path, [TOO_FAST | {"source": source} for source in sources]))
-    assert (code, shown.count("Most likely"), "The worst of 25 like it" in shown) == (1, 6, True)
+    assert (code, shown.count("no machine"), "The worst of 25 like it" in shown) == (1, 6, True)
     assert all(map(str.isprintable, shown.splitlines()))
 
 

@@ -15,8 +15,15 @@ import pytest
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.__main__ import main
-from perf_tests.audit.physics import OUTLIER_SHARE, slow_round
-from perf_tests.audit.rounds import LEAST_EXCESS, LEAVING_OUT_ROUNDS, LEVEL, STUDIED_WARMUP_ROUNDS, study_rounds
+from perf_tests.audit.rounds import (
+    LEAST_EXCESS,
+    LEAVING_OUT_ROUNDS,
+    LEVEL,
+    OUTLIER_SHARE,
+    STUDIED_WARMUP_ROUNDS,
+    slow_round,
+    study_rounds,
+)
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
 from perf_tests.predict.counters import counters_of
 from perf_tests.records.published import published_rows

@@ -29,6 +29,12 @@ def times(factor: float, rounds: list[float] = HONEST) -> list[float]:
     return [factor * value for value in rounds]
 
 
+def test_one_slow_round_gives_mean_and_spread() -> None:
+    assert ours.slow_round(1.9, 2.7, 10) == pytest.approx((1.0, 10.0))
+    assert ours.slow_round(34.2, 34.4, 10) == pytest.approx((22.7, 137), rel=0.01)
+    assert [ours.slow_round(1.0, 3.0, 10), ours.slow_round(1.0, 0.5, 2), ours.slow_round(1.0, 0.0, 10)] == [None] * 3
+
+
 def around(before: Json, **after: Any) -> Json:
     return {"before": before, "after": {**before, **after}}
 

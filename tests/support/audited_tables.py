@@ -2,12 +2,16 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from perf_tests.audit.tables import Audit, audit_file, open_figures
+from perf_tests.audit.figures import Figure, Finding, NotJudged
+from perf_tests.audit.physics import judge
+from perf_tests.audit.tables import open_figures, with_gpu
+from perf_tests.hardware.datasheets import Gpu
 from perf_tests.hardware.limits import SIZES, ModelWork
 
 Row = dict[str, str]
@@ -74,6 +78,25 @@ def read_table(path: Path) -> tuple[str, list[Any]]:
         return kind, list(figures)
 
 
+@dataclass(frozen=True)
+class Audit:
+    """What is said of a file, and the places of its figures."""
+
+    kind: str
+    places: list[str]
+    findings: list[Finding]
+    not_judged: list[NotJudged]
+
+
+def audit_file(path: Path, gpu: Gpu | None = None) -> Audit:
+    with open_figures(path) as (kind, figures):
+        read: list[Figure | NotJudged] = [with_gpu(figure, gpu) for figure in figures]
+    said = [one for figure in read for one in judge(figure)]
+    findings = [one for one in said if isinstance(one, Finding)]
+    not_judged = [one for one in said if isinstance(one, NotJudged)]
+    return Audit(kind, [figure.place for figure in read], findings, not_judged)
+
+
 def audited(*rows: Row) -> Audit:
     """The audit of a table of these rows."""
     with TemporaryDirectory() as folder:
@@ -81,8 +104,8 @@ def audited(*rows: Row) -> Audit:
 
 
 def rules(*rows: Row) -> set[str]:
-    """`verdict: rule` of what is found in a table of these rows."""
-    return {f"{finding.verdict}: {finding.rule}" for finding in audited(*rows).findings}
+    """Rules that a table of these rows breaks."""
+    return {finding.rule for finding in audited(*rows).findings}
 
 
 def without(row: Row, *names: str) -> Row:

@@ -239,7 +239,6 @@ READERS: dict[str, Reader] = {
     "md-timing": Reader("audit {file} --all", "t.md", piped, PIPED),
     "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv"), CSV),
     "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), CSV),
-    "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), CSV),
     "nsys": Reader("kernels {file}", "n.sqlite", database, SQLITE),
     "nsys-range": Reader("kernels {file} --range softmax", "n.sqlite", database, SQLITE),
     "journal": Reader("{folder}", "machine/journal-1.jsonl", journal, LINES, verb=resume,

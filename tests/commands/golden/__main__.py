@@ -28,7 +28,7 @@ EXPECTED = FOLDER / "expected.json"
 MOST_SECONDS = 120
 """The slowest takes two on a quiet machine; only one that hangs reaches this."""
 
-LEFT_OUT = {"identity", "largest_allocations", "likely_cause", "machine_info", "reason", "series", "why"}
+LEFT_OUT = {"identity", "largest_allocations", "machine_info", "reason", "series", "why"}
 """Keys of JSON that repeat what was asked for, name lines of the model's source or the machine, or are sentences."""
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*%?")
@@ -70,7 +70,7 @@ COMMANDS = {
     "predict-screen": Command("perf_tests predict --size tiny --context 64 --precision fp16 --gpu T4", "numbers"),
     **{
         f"audit-{name}": Command(f"perf_tests audit --json --all {{in}}/{name}", "json")
-        for name in ("steps.csv", "attention.csv", "memory.csv", "kernels.csv", "before.json")
+        for name in ("steps.csv", "attention.csv", "memory.csv", "before.json")
     },
     "audit-screen": Command("perf_tests audit {in}/steps.csv", "numbers"),
     "compare": Command(f"perf_tests compare --json {BEFORE} {AFTER}", "json"),
