@@ -224,7 +224,7 @@ def message_lines(rows: Sequence[Json]) -> list[str]:
 
 
 def conclude(record: Json) -> None:
-    """Add to a record what all of its rows say together: efficiencies, links, figures that contradict each other."""
+    """Add to a record what all of its rows say together: efficiencies, links, and figures that are impossible."""
     for row, efficiency, base in scalings(record["benchmarks"]):
         row["extra_info"] |= {"scaling_efficiency": efficiency, "relative_to": base}
     if links := links_of(record["benchmarks"]):

@@ -9,7 +9,7 @@ import pytest
 
 from perf_tests.phases import RefusalError
 from perf_tests.records.record import Json
-from perf_tests.report.ranks import message_lines, rank_lines, run, scalings
+from perf_tests.report.ranks import conclude, message_lines, rank_lines, run, scalings
 from tests.support.synthetic import record, timed, write_record
 
 
@@ -93,3 +93,10 @@ def test_each_part_of_a_step_tells_what_it_sends_beside_its_prediction() -> None
     lines = message_lines([row("two", 16.0, 2, sent_by_part=counted, predicted_sent_by_part={})])
     assert [line.split()[2:] for line in lines[1:]] == [["2", "all_reduce:", "12,345", "B", "none:", "0", "B"]]
     assert message_lines([DEVICE]) == []
+
+
+def test_a_run_says_which_of_its_own_rows_are_impossible() -> None:
+    """Not one that this machine's best product allows."""
+    data = record([timed(name, matmul_ceiling_tflops_per_second=rate) for name, rate in (("a", 1.0), ("b", 1e-6))])
+    conclude(data)
+    assert [(one["places"], one["sentence"].partition(":")[0]) for one in data["notices"]] == [(("b",), "impossible")]
