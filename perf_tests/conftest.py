@@ -28,6 +28,7 @@ from perf_tests.passes.memory import MemoryWorker
 from perf_tests.records.record import Json
 from perf_tests.user_code.attention import attention_named
 from perf_tests.user_code.guard import UserCodeError
+from perf_tests.user_code.own_loss import OwnLossTraining
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +75,8 @@ def training(
             noted(request.node).outcome = Outcome("error", str(error))
             pytest.fail(str(error), pytrace=False)
         workbench.device.synchronize()
+    if isinstance(training, OwnLossTraining):
+        training.targets_BT = request.getfixturevalue("batch").targets_BT
     yield training
     training.release()
     del training

@@ -37,6 +37,7 @@ from perf_tests.user_code.attention import (
     exact_and_bounds,
     sums_and_bounds,
 )
+from perf_tests.user_code.own_loss import OwnLossTraining
 
 if TYPE_CHECKING:
     from perf_tests.bench.loop import Rounds
@@ -336,6 +337,47 @@ class LogitsCheck(Check):
     def _place_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
         sequence, row, *rest = place
         return sequence, int(self.places_BR[sequence, row]), *rest
+
+
+class LossCheck(Check):
+    """The loss of a model that computes it; `forward` is the model's, from tokens (B, T) to the loss."""
+
+    about = "the loss"
+    unchecked = "its logits, which it does not give"
+
+    def __init__(self, tokens_BT: Tensor, precision: Precision, forward: Callable[[Tensor], Tensor]) -> None:
+        self.tokens_BT, self.share, self.forward = tokens_BT, _half_the_digits(precision), forward
+
+    def after(self, result: Any) -> Slices:
+        if not isinstance(result, Tensor) or result.dim():
+            raise IncorrectError(f"it returns {tuple(getattr(result, 'shape', ()))} instead of the loss, a scalar.")
+        return {"loss": result.detach().reshape(1).to("cpu", copy=True)}
+
+    def check_finite(self, result: Any) -> None:
+        check_finite(result, "losses")
+
+    def check_again(self, kept: Kept, again: Slices) -> None:
+        wanted = again["loss"].double()
+        bound = _bound(self.share, wanted.abs(), float(wanted.abs()))
+        check_within(kept.after["loss"], wanted, bound, "the loss", kept.name, lambda place: (), "run once more")
+
+    def check_pair(self, kept: Sequence[Kept]) -> None:
+        one, other = (of_round.after["loss"] for of_round in kept)
+        if one.dtype != torch.float32 or not one.equal(other):  # losses in 16 bits may be equal by chance
+            return
+        with torch.no_grad():
+            of_others = self.forward(self.tokens_BT.flip(-1)).reshape(1).cpu()
+        if not of_others.equal(one):  # as all are with a head that begins at zero
+            raise IncorrectError(
+                f"the loss in {kept[0].name} is that in {kept[1].name}, which had other tokens: it returns what it has "
+                "kept."
+            )
+
+
+def check_of_forward(training: Training, tokens_BT: Tensor) -> Check:
+    """The check of a forward pass, of its logits or of the loss that the model computes."""
+    kind = LossCheck if isinstance(training, OwnLossTraining) else LogitsCheck
+    return kind(tokens_BT, training.precision, training.forward)
 
 
 class _ParameterCheck(Check):

@@ -35,6 +35,7 @@ from perf_tests.user_code.attention import (
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import check_values_of
 from perf_tests.user_code.optimizer import check_a_step, user_optimizer
+from perf_tests.user_code.own_loss import OwnLossTraining
 
 if TYPE_CHECKING:
     from perf_tests.bench.ranks import Groups
@@ -78,7 +79,8 @@ class ModelCache:
         device = self.device.torch_device
 
         def train(model: nn.Module) -> Training:
-            return Training(executed(model, case.execution), precision, device, implementation, **order)
+            kind = OwnLossTraining if case.computes_loss else Training
+            return kind(executed(model, case.execution), precision, device, implementation, **order)
 
         if case.sharing is not None:
             self._model = None  # its parameters become the ranks', and its groups must not outlive the case
@@ -111,7 +113,7 @@ class ModelCache:
                     self._model = case.user_model.build(case.config)
             if case.user_model is not None:
                 self._model = self._model.to(device)
-                check_values_of(case.model, self._model, case.config, device)
+                check_values_of(case.model, self._model, case.config, device, computes_loss=case.computes_loss)
             self._built_from = case.built_from
         self._weights_are_fresh = True
         return self._model

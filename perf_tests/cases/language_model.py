@@ -172,6 +172,11 @@ class LanguageModelCase(Case):
         return Facts(self.config.parameters, self.config.parameters, shape, why_not_counted=None)
 
     @property
+    def computes_loss(self) -> bool:
+        """Whether the model computes the loss, so that a forward pass returns it."""
+        return self.user_model is not None and self.facts.computes_loss
+
+    @property
     def parameters(self) -> int | None:
         return self.facts.parameters
 
@@ -193,14 +198,14 @@ class LanguageModelCase(Case):
 
     @property
     def least_bytes(self) -> int:
-        """Weights, gradients, AdamW's two moments and logits; another optimizer may keep nothing."""
+        """Weights, gradients, AdamW's two moments and logits; another optimizer, or loss, may keep nothing."""
         trainable = self.trainable_parameters or 0
         weights: float = (self.parameters or 0) + self.row.has_backward * trainable
         moments: float = 2 * trainable * (self.row.trains and self.user_optimizer is None)
         if self.sharing is not None:
             of_weights, of_moments = self.sharing.kept_shares
             weights, moments = weights * of_weights, moments * of_moments
-        logits = self.tokens * self.config.vocab_size // (self.ranks or 1)
+        logits = 0 if self.computes_loss else self.tokens * self.config.vocab_size // (self.ranks or 1)
         return int(FLOAT32_BYTES * (weights + moments + logits))
 
     @property
@@ -279,10 +284,14 @@ def require(fact: object, sentence: str) -> None:
         raise AssertionError(sentence)
 
 
-def check_logits(logits_BTV: Tensor, case: LanguageModelCase) -> None:
+def check_forward(output: Tensor, case: LanguageModelCase) -> None:
+    """Check the logits, or the loss of a model that computes it."""
+    if case.computes_loss:
+        check_finite(output, "losses")
+        return
     wanted = (case.per_rank_batch_size or case.batch_size, case.context_length, case.config.vocab_size)
-    require(tuple(logits_BTV.shape) == wanted, f"logits have the shape {tuple(logits_BTV.shape)}, not {wanted}")
-    check_finite(logits_BTV, "logits")
+    require(tuple(output.shape) == wanted, f"logits have the shape {tuple(output.shape)}, not {wanted}")
+    check_finite(output, "logits")
 
 
 def check_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> None:

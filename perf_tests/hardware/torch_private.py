@@ -219,3 +219,15 @@ def operator(name: str) -> Any:
     Autocast's casts, operations on lists and the kernels of fused attention have no public functions.
     """
     return getattr(torch.ops.aten, name)
+
+
+def chunked_cross_entropy() -> Any:
+    """The operator of `torch.nn.functional.linear_cross_entropy` in chunks; None before torch 2.13.
+
+    It has no public name, and is there only once its module is imported, which the first call does.
+    """
+    try:
+        importlib.import_module("torch.nn.modules.linear_cross_entropy")
+    except ImportError:
+        return None
+    return getattr(torch.ops.torch_nn, "_linear_cross_entropy_batch_chunked", None)

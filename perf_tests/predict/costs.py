@@ -34,6 +34,9 @@ FUSED_ATTENTION = {
 """Number of T x T matrix products (forward scores and output; backward the scores again and four gradients), and the
 places of query and `is_causal` among the arguments."""
 
+LINEAR_CROSS_ENTROPY = "torch_nn._linear_cross_entropy_batch_chunked"
+"""`torch.nn.functional.linear_cross_entropy` in chunks (torch 2.13), one operation whose kernels do not show."""
+
 # Allocations without a kernel, views, and the copy of one number to the host.
 LAUNCHES_NOTHING = {
     "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
@@ -101,11 +104,13 @@ def launches_and_cost(
         launches = index_splits(func, name, args, inputs, outputs)
     strided = strided_elements(func, name, inputs, outputs) // launches if on_cuda and launches else 0
     flops, rate, summed = 0, "", 0
-    if name in MATRIX_PRODUCTS or name in FUSED_ATTENTION:
-        place = MATRIX_PRODUCTS[name] if name in MATRIX_PRODUCTS else FUSED_ATTENTION[name][1]
+    if name in MATRIX_PRODUCTS or name in FUSED_ATTENTION or name == LINEAR_CROSS_ENTROPY:
+        place = FUSED_ATTENTION[name][1] if name in FUSED_ATTENTION else MATRIX_PRODUCTS.get(name, 0)
         factor, other = args[place], args[place + 1]
         if name in MATRIX_PRODUCTS:
             flops, summed = 2 * factor.numel() * other.shape[-1], int(factor.shape[-1])
+        elif name == LINEAR_CROSS_ENTROPY:
+            flops = linear_cross_entropy_flops(factor.shape, other.shape, *args[2:])
         else:
             products, _, is_causal_place = FUSED_ATTENTION[name]
             float32_rate = "tf32" if on_cuda else float32_rate
@@ -116,6 +121,16 @@ def launches_and_cost(
         rates = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
         rate = rates[factor.dtype]
     return launches, KernelCost(name, flops, least_traffic_bytes(name, inputs, outputs), rate, strided, summed)
+
+
+def linear_cross_entropy_flops(input_NK: Sequence[int], weight_VK: Sequence[int], *others: Any, **_: Any) -> int:
+    """Count the product that makes the logits, and one for each gradient, which its forward pass makes already.
+
+    The last three arguments say which of input, weight and bias have one; that of a bias is no product
+    (torch/nn/modules/linear_cross_entropy.py).
+    """
+    products = 1 + sum(map(bool, others[-3:-1]))
+    return 2 * prod(input_NK) * weight_VK[0] * products
 
 
 def least_traffic_bytes(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:

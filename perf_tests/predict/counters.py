@@ -28,10 +28,10 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.hardware.datasheets import CudaLibraries
 from perf_tests.hardware.limits import KernelCost, KernelGroup
-from perf_tests.hardware.torch_private import DataDependentOutputException, operator
+from perf_tests.hardware.torch_private import DataDependentOutputException, chunked_cross_entropy, operator
 from perf_tests.phases import FIRST_STEP, FORWARD_PASSES
 from perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, Block
-from perf_tests.predict.costs import FUSED_ATTENTION, MATRIX_PRODUCTS
+from perf_tests.predict.costs import FUSED_ATTENTION, LINEAR_CROSS_ENTROPY, MATRIX_PRODUCTS, linear_cross_entropy_flops
 from perf_tests.predict.counting import (
     FORMER_PASS,
     GRADIENTS,
@@ -219,8 +219,12 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
     if case.row.holds_logits:
         beside["backward"] += counted["loss"].live_at_end - counted["backward"].live_at_start
     if case.holds_former_pass and not is_first_step:
-        # Its logits, and where no backward pass freed it the graph behind them.
-        logits_bytes = case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
+        # Its logits, unless it returned the loss, and where no backward pass freed it the graph behind them.
+        logits_bytes = (
+            0
+            if case.computes_loss
+            else case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
+        )
         has_graph = case.row.records_graph and not case.row.has_backward
         graph_bytes = counted["forward"].saved_bytes if has_graph else 0
         beside[names[0]] += Counter({FORMER_PASS: graph_bytes + logits_bytes})
@@ -301,7 +305,7 @@ def needed_bytes(case: Case) -> int:
 # formula of our own model does; what a checkpoint inside the model recomputes counts as part of its backward pass.
 
 
-WITH_EXECUTED_FLOPS = {*MATRIX_PRODUCTS, *FUSED_ATTENTION}
+WITH_EXECUTED_FLOPS = {*MATRIX_PRODUCTS, *FUSED_ATTENTION, LINEAR_CROSS_ENTROPY}
 """Operations whose FLOPs are counted as executed."""
 
 _WORDS_OF_PRODUCTS = {
@@ -324,6 +328,8 @@ def pass_flops(case: LanguageModelCase) -> dict[str, int]:
     formulas: dict[Any, Callable[..., int]] = {operator("convolution_backward"): _convolution_backward}
     for name, (_, query, _) in FUSED_ATTENTION.items():
         formulas[operator(name.removeprefix("aten."))] = partial(_attention, query, 1 + name.endswith("_backward"))
+    if (chunked := chunked_cross_entropy()) is not None:
+        formulas[chunked] = linear_cross_entropy_flops
     with fake_run(case.device, case.precision) as counting:
         training = fake_training(case)
         counting.guesses_values = False

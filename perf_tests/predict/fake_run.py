@@ -24,6 +24,7 @@ from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARA
 from perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests.user_code.own_loss import OwnLossTraining
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 
@@ -178,7 +179,8 @@ def fake_training(case: LanguageModelCase, optimizer: str = "loop") -> Training:
     """The model of a case in training on the host, to run by the rules of its device type."""
     own, precision = case.user_model, PRECISIONS[case.precision]
     if own is not None:
-        return Training(own.build(case.config), precision, HOST, optimizer)
+        kind = OwnLossTraining if case.computes_loss else Training
+        return kind(own.build(case.config), precision, HOST, optimizer)
     model = TransformerLM(case.config, attention_named(case.attention, FAKE_RUN).build(), case.checkpoint)
     if case.device == "cuda" and case.checkpoint != "none":
         for module in model.modules():

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from perf_tests.hardware.device import is_out_of_memory
+from perf_tests.user_code.named import SUITE, is_installed
 
 LONGEST_SECONDS = 10
 """CPU time that one call may take before measuring, without content or of a small model; more is for ever."""
@@ -27,6 +28,9 @@ PATIENCE = 6
 """Times the limit that a call may take in wall time: on a busy machine good code computes slowly, and what waits for
 something computes nothing."""
 
+
+OWN = ("model", "perf_tests", "numerics_tests")
+"""Folders of the suite, whose lines are not the user's."""
 
 LONGEST_TEXT = 300
 """Characters of an error's text that are shown; transformers lists every architecture that it knows."""
@@ -75,8 +79,8 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        text = shorten(str(error) or _place_of(error), LONGEST_TEXT, placeholder=" ...")
-        raise UserCodeError(f"{what}: {type(error).__name__}: {text}") from error
+        text, place = shorten(str(error), LONGEST_TEXT, placeholder=" ..."), _place_of(error)
+        raise UserCodeError(f"{what}: {type(error).__name__}: {text or 'no message'}{place}") from error
 
 
 class _Printed(io.TextIOBase):
@@ -96,9 +100,13 @@ class _Printed(io.TextIOBase):
 
 
 def _place_of(error: Exception) -> str:
-    """Return where an error without words was raised: `muon.py:41, in step`."""
-    frame = extract_tb(error.__traceback__)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
+    """Return the innermost line of the user's own code that an error passed: ` (train/muon.py:41, in step)`."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_file() and not is_installed(file) and not any(file.is_relative_to(SUITE / own) for own in OWN):
+            name = os.path.relpath(file)
+            return f" ({file if name.startswith('..') else name}:{frame.lineno}, in {frame.name})"
+    return ""
 
 
 @contextmanager

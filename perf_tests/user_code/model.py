@@ -35,6 +35,7 @@ from perf_tests.user_code.guard import (
 )
 from perf_tests.user_code.named import from_its_repository, load, path_of
 from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
+from perf_tests.user_code.own_loss import check_loss, computes_own_loss, loss_in, outputs_alone
 
 # `hf:CONFIG.json`: a language model of transformers from a configuration file, with random weights.
 #
@@ -196,7 +197,9 @@ class UserModel:
         return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
 
     def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
-        """Build it; a call returns logits alone. Raises UserCodeError, with a limit also for one that takes long.
+        """Build it; a call returns logits alone, the loss alone, or both in this order.
+
+        Raises UserCodeError, with a limit also for one that takes long.
 
         A large model may take long to build for real, so only what comes before measuring sets a limit.
         """
@@ -222,14 +225,17 @@ class UserModel:
             with guarded(f"--model {self.name} cannot be imported"):
                 factory = load(self.name)
             with guarded(f"--model {self.name} builds no model", seconds):
-                model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
+                try:
+                    model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
+                except OtherConfigurationError as error:
+                    raise UserCodeError(str(error)) from error
         check_kind(f"--model {self.name}", model, nn.Module, "an nn.Module")
         # Models of transformers compute a mask for fake tensors alone, by this function (transformers 5.23); it has no
         # switch, and counts would be of operations that never run.
         imports = sys.modules.get("transformers.utils.import_utils")
         if hasattr(imports, "is_fake_tensor"):
             vars(imports)["is_fake_tensor"] = lambda tensor: False
-        model.register_forward_hook(_logits_alone)
+        model.register_forward_hook(outputs_alone)
         return model
 
 
@@ -244,6 +250,8 @@ class Facts:
     """The fields asked of the factory, or named by the configuration; null where it read none."""
     why_not_counted: str | None
     """None where it can be built on fake tensors."""
+    computes_loss: bool = False
+    """Whether it takes targets and returns the loss, as `user_code.own_loss` says."""
 
 
 def argument(text: str) -> tuple[str, int | float | bool | str]:
@@ -264,16 +272,18 @@ def argument(text: str) -> tuple[str, int | float | bool | str]:
 @lru_cache(maxsize=64)
 def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
     """Facts of the model, built on fake tensors where that works, else for real. Raises UserCodeError."""
-    why_not, (watched, read), model = None, _watched(config), None
+    why_not, (watched, read), model, computes_loss = None, _watched(config, user_model.name), None, False
     with running_out_of_memory_allowed():
         try:
             with fake_tensors():
                 model = user_model.build(watched, LONGEST_SECONDS)
+                computes_loss = computes_own_loss(model, config.context_length, config.vocab_size)
         except NeverReturnsError:
             raise
         except UserCodeError as error:
             why_not = f"{user_model.name} cannot be built on fake tensors: {error.__cause__!r}."
             model = user_model.build(watched)
+            computes_loss = computes_own_loss(model, config.context_length, config.vocab_size)
     if model is None:
         asked = {name: getattr(config, name) or None for name in SHAPE}
         return Facts(None, None, asked, f"memory ran out building {user_model.name}.")
@@ -288,6 +298,7 @@ def facts_of(user_model: UserModel, config: ModelConfig) -> Facts:
         trainable_parameters=sum(size for size, is_trained in sizes if is_trained),
         shape=shape_fields,
         why_not_counted=why_not,
+        computes_loss=computes_loss,
     )
 
 
@@ -313,7 +324,11 @@ def configured_shape(user_model: UserModel, context_length: int) -> ModelConfig:
     return ConfiguredShape(0, 0, 0, 0, named["vocab_size"], context_length)
 
 
-def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
+class OtherConfigurationError(AttributeError):
+    """A factory asked our configuration for what it does not have; the message says what to write."""
+
+
+def _watched(config: ModelConfig, factory: str) -> tuple[ModelConfig, set[str]]:
     """An equal configuration, and the fields of the shape read from it: a factory may ignore what it is asked for."""
     read: set[str] = set()
 
@@ -325,7 +340,14 @@ def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
         def __getattr__(self, name: str) -> Any:
             """Refuse what it lacks: the factory wants another configuration than ours."""
             known = ", ".join(field.name for field in fields(ModelConfig))
-            raise AttributeError(f"ModelConfig has no {name!r}; it has {known}, and --model-arg gives the rest")
+            place, _, wanted = factory.rpartition(":")
+            raise OtherConfigurationError(
+                f"--model {factory} builds no model: ModelConfig has no {name!r}; it has {known}. Write these lines "
+                f"into {place}, and name --model {place}:build\n\n"
+                f"    def build(config):\n"
+                f"        mine = YourConfig({name}=..., vocab_size=config.vocab_size)  # from the fields of config\n"
+                f"        return {wanted}(mine)\n"
+            )
 
     return Watched(**vars(config)), read
 
@@ -342,15 +364,6 @@ def _takes_a_config(factory: Any) -> bool:
     if first.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         return False
     return first.default is inspect.Parameter.empty or first.name == "config"
-
-
-def _logits_alone(module: nn.Module, inputs: Any, output: Any) -> Any:
-    """The logits of an output object or tuple; anything else as it is, for the check to refuse."""
-    if isinstance(output, Tensor):
-        return output
-    if hasattr(output, "logits"):
-        return output.logits
-    return output[0] if isinstance(output, tuple) and output else output
 
 
 # Whether what is the user's own can be measured, before anything is: a model without content and for real.
@@ -386,7 +399,9 @@ def check_before_measuring(user_model: UserModel, configs: Sequence[ModelConfig]
     with running_out_of_memory_allowed():
         if (facts_of(user_model, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
             model = user_model.build(configs[0], LONGEST_SECONDS).to(device)
-            check_values_of(user_model.name, model, configs[0], device, LONGEST_SECONDS)
+            computes_loss = facts_of(user_model, configs[0]).computes_loss
+            name = user_model.name
+            check_values_of(name, model, configs[0], device, LONGEST_SECONDS, computes_loss=computes_loss)
 
 
 def check_optimizer_before_measuring(
@@ -416,33 +431,38 @@ def _check_without_content(user_model: UserModel, config: ModelConfig) -> None:
         tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
         try:
             with guarded("it cannot run on fake tensors", LONGEST_SECONDS):
-                output = model(tokens_BT)
+                given = (tokens_BT, tokens_BT) if facts_of(user_model, config).computes_loss else (tokens_BT,)
+                output = model(*given)
         except UserCodeError:
             return
-        check_output(user_model.name, model, tokens_BT, output, config.vocab_size)
+        check_output(user_model.name, model, tokens_BT, output, config.vocab_size, computes_loss=len(given) == 2)
 
 
 @torch.no_grad()
 def check_values_of(
-    name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
-) -> None:
+    name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None,
+    *, computes_loss: bool = False,
+) -> None:  # fmt: skip
     """Check values; raises UserCodeError unless the model, run on `device`, computes finite logits from all of its
     context.
+
+    Of one that returns the loss alone only this is looked at: neither its context nor later tokens show in a mean.
     """
     what = f"--model {name}"
 
-    def logits_of(tokens_BT: Tensor, failing: str) -> Any:
-        """Return logits; dropout draws the same in every call, so that two calls differ by their tokens alone."""
+    def returned(tokens_BT: Tensor, failing: str) -> Any:
+        """Return what it gives; dropout draws the same in every call, so that two differ by their tokens alone."""
         with (
             guarded(f"{what} fails {failing}", seconds),
             torch.random.fork_rng([device] if device.type == "cuda" else []),
         ):
-            return model(tokens_BT)
+            return model(tokens_BT, targets_BT) if computes_loss else model(tokens_BT)
 
+    targets_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
     tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
     given_BT = tokens_BT.clone()
     try:
-        logits_BTV = logits_of(tokens_BT, f"on tokens of shape {tuple(tokens_BT.shape)}")
+        logits_BTV = returned(tokens_BT, f"on tokens of shape {tuple(tokens_BT.shape)}")
     except UserCodeError as error:
         if "FakeTensor" not in str(error):
             raise
@@ -450,16 +470,27 @@ def check_values_of(
             f"{what} keeps a tensor from one build to the next, in a global or a cache, so that a fake one reaches "
             "this model; keep it in the module."
         ) from error
-    check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
+    check_output(name, model, tokens_BT, logits_BTV, config.vocab_size, computes_loss=computes_loss)
     if not torch.equal(tokens_BT, given_BT):
         raise UserCodeError(f"{what} changed its tokens in place; change a copy, because they are used again.")
+    if computes_loss:
+        if not bool(torch.isfinite(loss_in(logits_BTV))):
+            raise UserCodeError(f"{what} returned a loss that is not finite, from its initial weights.")
+        if not isinstance(logits_BTV, tuple) or logits_BTV[0].shape != (*tokens_BT.shape, config.vocab_size):
+            return
+        logits_BTV = logits_BTV[0]
     if not bool(torch.isfinite(logits_BTV).all()):
         raise UserCodeError(f"{what} returned logits that are not finite, from its initial weights.")
     if config.context_length == 1:
         return
+
+    def logits_in(tokens_BT: Tensor, failing: str) -> Tensor:
+        output = returned(tokens_BT, failing)
+        return output[0] if computes_loss else output
+
     ended_BT = tokens_BT.clone()
     ended_BT[:, -1] = (tokens_BT[:, -1] + 1) % config.vocab_size
-    moved = (logits_of(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
+    moved = (logits_in(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
     if moved > EARLIER_MOVE * logits_BTV.abs().amax():
         raise NotCausalError(
             f"{what} is not a causal language model: logits of earlier tokens change with the last token, so it sees "
@@ -467,7 +498,7 @@ def check_values_of(
         )
     changed_BT = (tokens_BT + 1) % config.vocab_size
     changed_BT[:, -1] = tokens_BT[:, -1]
-    if torch.equal(logits_of(changed_BT, "at its third call")[:, -1], logits_BTV[:, -1]):
+    if torch.equal(logits_in(changed_BT, "at its third call")[:, -1], logits_BTV[:, -1]):
         raise UserCodeError(
             f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
             "context length would be wrong."
@@ -493,13 +524,20 @@ def check_first_layer(user_model: UserModel) -> None:
         return
 
 
-def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
-    """Check logits; raises UserCodeError unless these are logits of the tokens, and all is in float32."""
+def check_output(
+    name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int, *, computes_loss: bool = False
+) -> None:
+    """Check what a model returned; raises UserCodeError unless it is logits of the tokens, or the loss where it
+    `computes_loss`, and all is in float32.
+    """
     what = f"--model {name}"
     halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
     if halves:
         next_step = "build them in float32 and choose the precision with --precision"
         raise UserCodeError(f"{what} has parameters of {', '.join(sorted(halves))}; {next_step}.")
+    if computes_loss:
+        check_loss(what, loss_in(logits_BTV))
+        return
     shape = tuple(tokens_BT.shape)
     wanted = (*shape, vocab_size)
     got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__

@@ -16,7 +16,15 @@ from model.attention import naive_attention
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench import checked_rounds as module
-from perf_tests.bench.checked_rounds import AttentionCheck, CheckedRounds, Draws, Kept, LogitsCheck, StepCheck
+from perf_tests.bench.checked_rounds import (
+    AttentionCheck,
+    CheckedRounds,
+    Draws,
+    Kept,
+    LogitsCheck,
+    LossCheck,
+    StepCheck,
+)
 from perf_tests.bench.loop import Rounds
 from perf_tests.bench.models import AttentionInputs, Batch
 from perf_tests.hardware.device import CpuDevice
@@ -252,6 +260,42 @@ def test_a_model_that_never_tells_tokens_apart_is_accused_of_keeping_nothing(
         kept.append(Kept(position + 1, position, check.before(), after=check.after(logits_of(batch.tokens_BT))))
     with pytest.raises(IncorrectError, match="it returns what it has kept") if is_refused else nullcontext():
         check.check_pair(kept)
+
+
+@pytest.mark.parametrize(
+    "in_rounds, alone, dtype, is_refused",
+    [
+        (0.0, 1.0, torch.float32, True),
+        (1.0, 1.0, torch.float32, False),
+        (0.0, 0.0, torch.float32, False),  # a head that begins at zero
+        (0.0, 1.0, torch.bfloat16, False),  # 16 bits hold few values
+    ],
+)
+def test_a_loss_that_is_kept_is_refused_and_one_that_no_token_moves_is_not(
+    in_rounds: float, alone: float, dtype: torch.dtype, is_refused: bool
+) -> None:
+    batch, of_tokens = tokens_and_targets(), torch.linspace(0, 1, 8)
+
+    def loss_of(tokens_BT: torch.Tensor, share: float = alone) -> torch.Tensor:
+        return 1 + (share * tokens_BT * of_tokens).mean().to(dtype)
+
+    check, kept = LossCheck(batch.tokens_BT, PRECISIONS["fp32"], loss_of), []
+    for position in range(2):
+        batch.renew(torch.Generator().manual_seed(position + 1))
+        kept.append(Kept(position + 1, position, {}, after=check.after(loss_of(batch.tokens_BT, in_rounds))))
+    words = "loss in measured round 1 is that in measured round 2, .* it returns what it has kept"
+    with pytest.raises(IncorrectError, match=words) if is_refused else nullcontext():
+        check.check_pair(kept)
+
+
+def test_a_loss_of_the_timed_round_is_held_to_that_of_the_same_tokens() -> None:
+    check = LossCheck(torch.zeros(2, 8, dtype=torch.int64), PRECISIONS["fp32"], Mock())
+    kept = Kept(1, 0, {}, after=check.after(torch.tensor(3.0)))
+    check.check_again(kept, check.after(torch.tensor(3.0001)))
+    with pytest.raises(IncorrectError, match=r"error .* of the loss, for measured round 1: 3, run once more 3\.01"):
+        check.check_again(kept, check.after(torch.tensor(3.01)))
+    with pytest.raises(IncorrectError, match=r"it returns \(2, 8\) instead of the loss"):
+        check.after(torch.zeros(2, 8))
 
 
 def test_one_sequence_of_a_backward_pass_is_held_to_float64_as_a_whole() -> None:

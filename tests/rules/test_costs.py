@@ -1,15 +1,22 @@
 """What one operation costs: bytes, FLOPs and launches worked out by hand, by CUDA's rules on CPU tensors."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from perf_tests.hardware.limits import KernelCost
 from perf_tests.hardware.torch_private import FakeTensorMode, operator
-from perf_tests.predict.costs import CudaRules, accumulator_bytes, multi_tensor_launches, op_lists
+from perf_tests.predict.costs import (
+    LINEAR_CROSS_ENTROPY,
+    CudaRules,
+    accumulator_bytes,
+    multi_tensor_launches,
+    op_lists,
+)
 from perf_tests.predict.counting import Counting
 
 HALF, FLOAT = torch.bfloat16, torch.float32
@@ -229,3 +236,16 @@ def test_a_kernel_is_split_where_32_bits_do_not_index_its_tensors() -> None:
             with counting.part("call"):
                 function(x)
             assert counting.finished()["call"].kernels.total() == launches, name
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="torch before 2.13 has no linear_cross_entropy.")
+def test_head_and_loss_in_chunks_count_their_products_where_they_run() -> None:
+    """Logits alone without gradients, and in a forward pass those of both gradients too, or of one."""
+    options = vars(nn.modules)["linear_cross_entropy_options"].LinearCrossEntropyOptions()
+    places = torch.zeros(4096, dtype=torch.int64)
+    for of_input, of_weight, products in ((False, False, 1), (True, True, 3), (True, False, 2)):
+        x, weight = torch.zeros(4096, 8, requires_grad=of_input), torch.zeros(100, 8, requires_grad=of_weight)
+        loss = partial(vars(F)["linear_cross_entropy"], x, weight, places, options=options)
+        counted = kernels_of(loss)
+        flops = sum(calls * cost.flops for cost, calls in counted.items() if cost.name == LINEAR_CROSS_ENTROPY)
+        assert flops == products * 2 * 4096 * 8 * 100

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
 from perf_tests.hardware.torch_private import FakeTensorMode
@@ -21,6 +23,7 @@ from perf_tests.user_code import model as user_models
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.model import SHAPE, UserModel, check_before_measuring, configured_shape, facts_of, size_name
 from perf_tests.user_code.named import load
+from perf_tests.user_code.own_loss import OwnLossTraining
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 from tests.support.launch import MODELS, Verb
 
@@ -29,7 +32,6 @@ REFUSED = {
     "raises": "builds no model: KeyError: 'hidden_size'",
     "never_returns": r"builds no model: it did not return within 1\.\d s, in which it computed for .* busy machine",
     "Bidirectional": "is not a causal language model: logits of earlier tokens change with the last token",
-    "of_another_configuration": "ModelConfig has no 'window_pattern'; it has d_model, .* gives the rest",
     "no_module": "returned a str; it must return an nn.Module",
     "half_parameters": "has parameters of torch.float16",
     "Halved": "returned logits of torch.float16",
@@ -132,9 +134,85 @@ def test_stand_ins_for_public_repositories_are_measured_and_predicted(
     assert capsys.readouterr().out == ""
 
 
-def test_nano_gpt_itself_is_told_which_logits_are_wanted() -> None:
-    with pytest.raises(UserCodeError, match=r"returned \(1, 1, 37\) .*must return logits of shape \(1, 8, 37\)"):
-        check_before_measuring(UserModel("tests.support.stand_ins:NanoGpt"), [TOY], CPU)
+OWN_LOSS = ["NanoGpt", "LossInChunks", "LossFirst", "LossInAnObject"]
+if hasattr(nn.functional, "linear_cross_entropy"):
+    OWN_LOSS.append("LossOfPytorch")
+
+
+@pytest.mark.parametrize("name", OWN_LOSS)
+def test_a_model_that_computes_its_loss_is_trained_by_it_and_counted(name: str) -> None:
+    """Alone, in a tuple of either order, or in an object; only with targets, or of all tokens only with them."""
+    model = UserModel(f"tests.support.stand_ins:{name}")
+    check_before_measuring(model, [TOY], CPU)
+    case = language_model_case(TOY, phase="full_step", model=model.name, attention="own", optimizer="loop")
+    assert (case.computes_loss, facts_of(model, TOY).why_not_counted) == (True, None)
+    built, tokens, targets = model.build(TOY), torch.arange(16).view(2, 8), torch.arange(1, 17).view(2, 8)
+    training = OwnLossTraining(built, PRECISIONS["fp32"], CPU)
+    training.targets_BT = targets
+    loss = training.step(tokens, targets)
+    assert loss.shape == ()
+    body: Any = model.build(TOY)
+    body.load_state_dict(built.state_dict())
+    training = OwnLossTraining(body, PRECISIONS["fp32"], CPU)
+    training.targets_BT = targets
+    hidden = body.hidden(tokens) if name != "NanoGpt" else None
+    if hidden is not None:
+        wanted = nn.functional.cross_entropy(body.lm_head(hidden).flatten(0, 1), targets.flatten())
+        assert torch.isclose(training.loss(training.forward(tokens), targets), wanted)
+    counters: Any = counters_of(case)
+    products = 3 * 2 * case.tokens * (TOY.vocab_size * TOY.d_model + 4 * TOY.d_model**2)
+    assert counters.model_flops >= products
+    assert counters.executed_flops is not None
+
+
+def test_what_gives_all_logits_without_targets_is_trained_by_the_suites_loss() -> None:
+    for name in ("nanochat", "nano_gpt"):
+        assert not facts_of(UserModel(f"tests.support.stand_ins:{name}"), TOY).computes_loss
+    # Of one token the last is all.
+    assert not facts_of(UserModel("tests.support.stand_ins:NanoGpt"), TOY.at_context(1)).computes_loss
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("LossOfTheFuture", "is not a causal language model"),
+        ("LossOfEach", r"returned \(1, 8\) for tokens and targets; it must return the mean loss, a scalar"),
+        ("LossOfNan", "returned a loss that is not finite"),
+        ("LossOfHalf", "returned a loss of torch.float16"),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_on_is_refused(name: str, words: str) -> None:
+    with pytest.raises(UserCodeError, match=words):
+        check_before_measuring(UserModel(f"tests.support.stand_ins:{name}"), [TOY], CPU)
+
+
+def test_a_factory_that_wants_another_configuration_is_given_the_lines_to_write(tmp_path: Path) -> None:
+    """They are tried: written into its file, the model is measured."""
+    file = tmp_path / "theirs.py"
+    file.write_text(
+        "from tests.support.stand_ins import LitConfig as YourConfig, LitGpt\n\n\n"
+        "def GPT(config):\n    return LitGpt(YourConfig(config.padded_vocab_size, 8, 8))\n"
+    )
+    with pytest.raises(UserCodeError, match="ModelConfig has no 'padded_vocab_size'; it has d_model, ") as refusal:
+        check_before_measuring(UserModel(f"{file}:GPT"), [TOY], CPU)
+    told, _, lines = str(refusal.value).partition("\n\n")
+    assert told.endswith(f"Write these lines into {file}, and name --model {file}:build")
+    lines = textwrap.dedent(lines).replace(
+        "padded_vocab_size=..., vocab_size=", "n_embd=8, block_size=8, padded_vocab_size="
+    )
+    (tmp_path / "ours.py").write_text(file.read_text() + lines)
+    check_before_measuring(UserModel(f"{tmp_path}/ours.py:build"), [TOY], CPU)
+
+
+def test_a_failure_names_the_line_of_the_users_own_code(tmp_path: Path) -> None:
+    """The innermost, also where torch raises further inside."""
+    (tmp_path / "theirs.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass GPT(nn.Module):\n    def __init__(self, config):\n"
+        "        super().__init__()\n        self.w = nn.Embedding(config.vocab_size, 4)\n\n"
+        "    def forward(self, tokens):\n        return self.w(tokens) @ torch.zeros(3, 5)\n"
+    )
+    with pytest.raises(UserCodeError, match=rf"cannot be multiplied .*\({tmp_path}/theirs.py:11, in forward\)$"):
+        check_before_measuring(UserModel(f"{tmp_path}/theirs.py:GPT"), [TOY], CPU)
 
 
 def test_what_a_factory_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,16 @@ def test_a_model_that_imports_the_working_tree_itself_is_not_measured(theirs: Pa
     assert said in ended.output + ended.errors
 
 
+def test_a_model_that_returns_its_loss_is_measured_and_the_row_says_what_was_checked(tmp_path: Path) -> None:
+    """One launch, of one that gives all logits only with targets."""
+    typed = ("--model=tests.support.stand_ins:NanoGpt", "--phase=inference,forward,backward,full_step")
+    measured = started_in(tmp_path, tmp_path / "storage", *typed, f"--benchmark-storage=file://{tmp_path}/storage")
+    checked = {row["name"].partition("[")[0]: row["extra_info"]["checked"] for row in measured.record["benchmarks"]}
+    assert checked.keys() == {"test_inference", "test_forward", "test_backward", "test_full_step"}
+    for name in ("test_inference", "test_forward"):
+        assert (checked[name]["what"], checked[name]["unchecked"]) == ("the loss", "its logits, which it does not give")
+
+
 def test_no_gate_is_green_for_tests_of_theirs_that_it_did_not_look_at(theirs: Path) -> None:
     """With a changed library and a branch `main`: four launches, of which one runs their test, as they do."""
     (theirs / "bench_x.py").write_text("def test_split(benchmark): benchmark(str.split, 'a b')\n")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,87 @@ class NanoGptOfAllPositions(NanoGpt):
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return super().forward(idx, idx)
+
+
+class Trunk(nn.Module):
+    """Embedding, attention and head of a model whose loss is its own."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(config.vocab_size, config.d_model)
+        self.attn = Attention(config.d_model, config.num_heads)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.wte(tokens)
+        return x + self.attn(x)
+
+
+class LossInChunks(Trunk):
+    """Liger, torchtitan: head and loss in one, a few rows at a time, so that the logits never exist as a whole."""
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        rows = zip(self.hidden(tokens).flatten(0, 1).split(4), labels.flatten().split(4), strict=True)
+        return (
+            torch.stack([F.cross_entropy(self.lm_head(x), y, reduction="sum") for x, y in rows]).sum() / labels.numel()
+        )
+
+
+class LossOfPytorch(Trunk):
+    """The same by PyTorch's own function, in chunks."""
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        # No public name shows a type checker what torch before 2.13 lacks.
+        options = vars(torch.nn.modules)["linear_cross_entropy_options"].LinearCrossEntropyOptions()
+        x, weight = self.hidden(tokens).flatten(0, 1), self.lm_head.weight
+        return vars(F)["linear_cross_entropy"](x, weight, labels.flatten(), options=options)
+
+
+class LossFirst(Trunk):
+    """The trainer's order: the loss, then the logits."""
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.lm_head(self.hidden(tokens))
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits
+
+
+@dataclass
+class CausalLMOutput:
+    """transformers: an object whose logits may be missing."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+
+
+class LossInAnObject(LossInChunks):
+    """A trainer of transformers with Liger: logits without labels, of labels the loss alone."""
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Any:
+        return CausalLMOutput(loss=super().forward(tokens, labels))
+
+
+class LossOfTheFuture(LossFirst):
+    """Sees later tokens, which its logits show."""
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        return super().hidden(tokens) + super().hidden(tokens.flip(1)).flip(1)
+
+
+class LossOfEach(LossFirst):
+    """A loss for each token."""
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Any:
+        return super().forward(tokens, labels)[1].logsumexp(-1)
+
+
+class LossOfNan(LossInChunks):
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        return super().forward(tokens, labels) * torch.nan
+
+
+class LossOfHalf(LossInChunks):
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        return super().forward(tokens, labels).half()
 
 
 class Cs336Basics(nn.Module):
