@@ -16,7 +16,7 @@ OPTIMIZERS = ("default", "loop", "foreach", "fused")
 
 ZERO_GRAD = ("before-forward", "after-forward", "before-step")
 """The moments at which a step may clear gradients: the old ones before its forward pass or after its loss, or the new
-ones, unused."""
+ones, unused. The last trains nothing; it shows what the order does to the peak of memory."""
 
 MAX_GRADIENT_NORM = 1.0
 
@@ -44,7 +44,8 @@ class Training:
     """A model in training: what each benchmarked phase calls.
 
     Parameters stay in float32; `precision` determines what a forward pass casts and whether the loss is scaled.
-    `optimizer` says how AdamW runs; another `torch.optim.Optimizer` may take its place before the first step.
+    `optimizer` says how AdamW runs; another `torch.optim.Optimizer` may take its place before the first step. There is
+    one group of parameters, PyTorch's default, so that norms and embeddings decay too.
     """
 
     def __init__(

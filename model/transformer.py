@@ -1,10 +1,13 @@
 """A decoder-only Transformer language model, written op by op so that each of its kernels can be named.
 
 Pre-norm blocks, RMSNorm, rotary embedding, causal multi-head attention, SwiGLU, untied head, no biases.
-Left out: dropout, weight tying, key-value caching and fused operations (fused attention is an argument).
+Left out: dropout, weight tying, grouped queries, key-value caching and fused operations (fused attention is an
+argument), fused casts among them: under autocast each matrix casts its input, the output of a norm up to three times.
 
 Shapes: B batch, T tokens, D model width, H heads, K head width, F feed-forward width, V vocabulary, P = K / 2 pairs.
 """
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +28,7 @@ class TransformerLM(nn.Module):
     def __init__(self, config: ModelConfig, attention: AttentionFunction, checkpoint: str = "none") -> None:
         super().__init__()
         self.config = config
-        self.blocks_per_checkpoint = blocks_per_checkpoint(checkpoint)
+        self.blocks_per_group = blocks_per_checkpoint(checkpoint)
         rotary = RotaryEmbedding(config.head_dim, config.context_length)
         self.embedding = Embedding(config.vocab_size, config.d_model)
         self.blocks = nn.ModuleList(
@@ -37,9 +40,10 @@ class TransformerLM(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         with region("embedding"):
             x_BTD = self.embedding(tokens_BT)
-        if self.blocks_per_checkpoint:
-            for start in range(0, len(self.blocks), self.blocks_per_checkpoint):
-                group = self.blocks[start : start + self.blocks_per_checkpoint]
+        if self.blocks_per_group:
+            blocks = list(self.blocks)  # a slice of the module would be another module
+            for start in range(0, len(blocks), self.blocks_per_group):
+                group = blocks[start : start + self.blocks_per_group]
                 x_BTD = recomputed(run_blocks, group, x_BTD, use_reentrant=False)
         else:
             x_BTD = run_blocks(self.blocks, x_BTD)
@@ -65,7 +69,7 @@ def blocks_per_checkpoint(checkpoint: str) -> int:
     raise ValueError(f"checkpoint is {checkpoint!r}; it must be none, attention, block or a number of blocks.")
 
 
-def run_blocks(blocks: nn.ModuleList, x_BTD: Tensor) -> Tensor:
+def run_blocks(blocks: Iterable[nn.Module], x_BTD: Tensor) -> Tensor:
     for block in blocks:
         x_BTD = block(x_BTD)
     return x_BTD
@@ -129,7 +133,8 @@ class MultiHeadAttention(nn.Module):
 class RotaryEmbedding(nn.Module):
     """Turn each pair of neighbouring features by an angle proportional to its position.
 
-    Su et al., "RoFormer", 2021 (arXiv:2104.09864), equation 34, with theta 10 000.
+    Su et al., "RoFormer", 2021 (arXiv:2104.09864), equation 34, with theta 10 000. Inputs of 16 bits come out in
+    float32: the product of attention casts them back, so that a cast here would only move that one.
     """
 
     cos_TK: Tensor
