@@ -14,7 +14,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu kill-matrix nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -105,6 +105,7 @@ endif
 
 test-suites: $(INSTALLED)
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cpu
+	$(BIN)/python -m tests.kill_matrix
 	$(BIN)/pytest perf_tests/test_counters.py
 	$(BIN)/pytest perf_tests --phase all $(SMOKE)
 	$(BIN)/pytest perf_tests/test_backward.py --phase forward_backward --attention compiled $(SMOKE)
@@ -114,6 +115,9 @@ test-gpu: $(INSTALLED)  ## of the tests those that only a GPU can run: numerics,
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
 	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
 	$(BIN)/pytest tests/nightly/test_attention_kernels.py -k "cuda or on_a_gpu"
+
+kill-matrix: $(INSTALLED)  ## plant the listed faults into what the numerics tests judge: make kill-matrix ARGS="softmax rotary"
+	$(BIN)/python -m tests.kill_matrix $(ARGS)
 
 # Otava pins older numpy and scipy than the suite's.
 READERS := .venv-readers
@@ -140,7 +144,7 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
-	$(BIN)/python -m numerics_tests.harness.mutants
+	$(BIN)/python -m tests.mutants
 
 tool-mutants: $(INSTALLED)  ## plant the listed faults into the tools, each against the test that owns it: make tool-mutants ARGS="--draw 20"
 	$(BIN)/python -m tests.faults $(ARGS)

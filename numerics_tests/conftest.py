@@ -10,33 +10,14 @@ from hypothesis import register_random, settings
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named, why_gpu_is_passed_over
 from numerics_tests.harness.claims import CLAIMS, DEFAULT_PROFILE, PROFILES, load_profile
+from numerics_tests.harness.strategies import TORCH_GENERATOR
 from numerics_tests.harness.tiny import GIVEN
 from numerics_tests.machine import cuda_autocast, environment
 from perf_tests.cases.options import typed_or
 from perf_tests.user_code.attention import attention_named, label
 
+HERE = Path(__file__).parent
 THREADS = pytest.StashKey[int]()
-
-
-class TorchGenerator:
-    """torch's global generator, as hypothesis.register_random wants it, so that every example starts from one seed."""
-
-    def seed(self, seed: int) -> None:
-        # Not torch.manual_seed: it records a stack trace for each missing backend, and called twice per example it
-        # took 40 % of the suite's time.
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(seed)
-
-    def getstate(self) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    def setstate(self, state: torch.Tensor) -> None:
-        torch.set_rng_state(state)
-
-
-# Hypothesis keeps a weak reference only.
-TORCH_GENERATOR = TorchGenerator()
 
 
 # First, so that an unknown profile gets our sentence instead of Hypothesis's traceback.
@@ -56,6 +37,16 @@ def pytest_configure(config: pytest.Config) -> None:
         environment.compute_on(device_named(config.getoption("--device")))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out every other file where the word after -k is that of one, as `exercises`, and stands in no other."""
+    word = config.getoption("keyword")
+    if collection_path.parent != HERE or not (HERE / f"test_{word}.py").is_file():
+        return None
+    others = [path for path in HERE.glob("test_*.py") if path.name != f"test_{word}.py"]
+    lines = (line for path in others for line in path.read_text().splitlines() if not line.startswith("from "))
+    return True if collection_path in others and not any(word in line for line in lines) else None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -86,12 +77,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the exercises; with --attention or --model leave only tests of what the user gives."""
-    items.sort(key=lambda item: item.path != Path(__file__).with_name("test_exercises.py"))
+    items.sort(key=lambda item: item.path != HERE / "test_exercises.py")
     if not GIVEN:
         return
 
     def is_left_out(item: pytest.Item) -> bool:
-        if Path(__file__).parent not in item.path.parents:
+        if HERE not in item.path.parents:
             return False
         if GIVEN.attentions:
             return "attention" not in item.fixturenames  # type: ignore[attr-defined]  # of a test function

@@ -10,41 +10,11 @@ from torch import Tensor
 from numerics_tests.harness.checks import assert_same_bits, assert_true
 from numerics_tests.harness.claims import claim
 from numerics_tests.harness.exercises import (
-    LOOPS,
     stops_at,
-    thousand_additions,
 )
 from numerics_tests.harness.strategies import low_dtypes
 from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import BF16, FORMAT_OF, FP16, Format
-from numerics_tests.machine.sums import running_sums
-
-
-@pytest.mark.parametrize("accumulator, addend, total", LOOPS.values(), ids=LOOPS)
-def test_thousand_additions_of_a_hundredth(accumulator: torch.dtype, addend: Tensor, total: float) -> None:
-    """The published totals, to the last bit: IEEE 754 leaves no freedom in a sequence of additions."""
-    assert thousand_additions(accumulator, addend, device()) == total
-
-
-def test_first_five_partial_sums() -> None:
-    """float16 and float32 agree on 0.01 and 0.02, part at step 3, and tie at step 4 by accident.
-
-    Both add the same number, 1311 x 2^-17. Step 3 rounds the float16 sum down by 2^-17, step 4 up by 2^-17: two errors
-    cancel, which says nothing about the next step.
-    """
-    addend = torch.tensor(0.01, dtype=torch.float16)
-    in_fp16 = running_sums(addend, 5, torch.float16)
-    in_fp32 = running_sums(addend, 5, torch.float32)
-    assert in_fp16 == [0.01000213623046875, 0.0200042724609375, 0.029998779296875, 0.040008544921875, 0.050018310546875]
-    assert in_fp32 == [n * 1311 * 2.0**-17 for n in range(1, 6)]
-    assert [a == b for a, b in zip(in_fp16, in_fp32, strict=True)] == [True, True, False, True, False]
-    assert [(low - wide) * 2**17 for low, wide in zip(in_fp16, in_fp32, strict=True)][1:4] == [0.0, -1.0, 0.0]
-    all_fp32 = running_sums(torch.tensor(0.01), 5, torch.float32)
-    assert all_fp32 == [
-        *(0.009999999776482582, 0.019999999552965164, 0.029999999329447746),
-        *(0.03999999910593033, 0.04999999701976776),
-    ]
-
 
 RunningSum = Callable[[Tensor, int, torch.dtype], Tensor]
 """(addends, how often each is added, dtype of the accumulator) to the totals."""

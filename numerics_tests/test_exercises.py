@@ -5,7 +5,7 @@ Stanford CS336, assignment 2, "Mixed Precision" and "Accumulation". The other fi
 
 import pytest
 
-from numerics_tests.harness.exercises import Rows, layer_norms, tables
+from numerics_tests.harness.exercises import Rows, layer_norms, noise, scaling, states, tables
 
 EXPECTED: dict[str, tuple[str, Rows]] = {
     "accumulation": (
@@ -74,18 +74,50 @@ EXPECTED: dict[str, tuple[str, Rows]] = {
         "RMSNorm in its own format and with its sums in float32.",
         (
             ("Input", "in its own format", "in float32, as the model"),
-            ("about 1000, fp16", "all zero", "within its bound"),
-            ("about 1000, bf16", "beyond its bound", "within its bound"),
-            ("2^-13, fp16", "infinite", "within its bound"),
+            ("about 1000, fp16", "all zero", "0.96 x its bound"),
+            ("about 1000, bf16", "2.2 x its bound", "0.99 x its bound"),
+            ("2^-13, fp16", "infinite", "0.46 x its bound"),
         ),
     ),
     "layer_norms": (
-        "LayerNorm part by part in its own format. Mean and variance are the sensitive parts: 300^2 is beyond\n"
-        "float16, and one rounding to bfloat16 moves a mean of 1000 by up to 2 before it is taken off.",
+        "LayerNorm part by part in its own format; u is the largest relative error of one rounding. Mean and variance\n"
+        "are the sensitive parts: 300^2 is beyond float16. torch's mean adds in float32 and rounds once, so it is off\n"
+        "by less than u, which of a mean of 1000 in bfloat16 is 4 before it is taken off.",
         (
             ("Input", "mean", "variance", "result in its own format", "result in float32"),
-            ("about 1000, fp16", "off by one rounding", "infinite", "all zero", "within its bound"),
-            ("about 1000, bf16", "off by one rounding", "off by one rounding", "beyond its bound", "within its bound"),
+            ("about 1000, fp16", "off by 0.91 u", "infinite", "all zero", "0.86 x its bound"),
+            ("about 1000, bf16", "off by 0.87 u", "off by 0.76 u", "1.8e+02 x its bound", "0.94 x its bound"),
+        ),
+    ),
+    "scaling": (
+        "The gradient of a float32 weight through a float16 product: 2^-25 is half of float16's smallest number, and\n"
+        "rounds to 0 unless the loss is scaled; bfloat16 has the range of float32 (test_precisions.py).",
+        (
+            ("dL/dy", "fp16", "fp16, loss scaled by 2^15", "bf16"),
+            ("2^-24", "5.96e-08", "5.96e-08", "5.96e-08"),
+            ("2^-25", "0", "2.98e-08", "2.98e-08"),
+            ("2^-39", "0", "1.82e-12", "1.82e-12"),
+        ),
+    ),
+    "states": (
+        "What training keeps: a change below half a unit in the last place is lost, so that bfloat16 weights and\n"
+        "second moments stand still, unless they are rounded by chance; then the mean is right (test_formats.py).",
+        (
+            ("State", "fp32", "bf16", "bf16, rounded by chance"),
+            ("weight of 1, 100 steps of .001", "0.90", "1.00", "0.90"),
+            ("mean of squares, 3000 gradients of 1", "0.95", "0.25", "0.95"),
+        ),
+    ),
+    "noise": (
+        "Whether rounding noise averages out, in u of bfloat16 relative to the result. In a product it stays what it\n"
+        "is in the inputs, in a sum of one sign it falls with the root of the length; an error that a whole row\n"
+        "shares, as that of a norm's inverse root, stays in its mean (test_why_mixed_precision.py).",
+        (
+            ("Where", "64 terms", "4096 terms"),
+            ("product of rounded inputs", "0.62", "0.6"),
+            ("sum of rounded terms of one sign", "0.066", "0.0082"),
+            ("mean error of a row, elements rounded", "0.046", "0.0055"),
+            ("mean error of a row, its inverse root rounded", "0.35", "0.41"),
         ),
     ),
 }
@@ -93,7 +125,8 @@ EXPECTED: dict[str, tuple[str, Rows]] = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Rows]:
-    return {**tables(), "layer_norms": layer_norms()}
+    beside = {"layer_norms": layer_norms(), "scaling": scaling(), "states": states(), "noise": noise()}
+    return {**tables(), **beside}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

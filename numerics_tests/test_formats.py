@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from numerics_tests.harness import bounds
 from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.harness.claims import claim
+from numerics_tests.harness.exercises import train_by_chance
 from numerics_tests.harness.strategies import Recipe, alike, float32_patterns, recipes
 from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import BF16, FORMATS, FP16, Format
 from numerics_tests.machine.narrow import E2M1, E4M3, E4M3_MAX, E5M2, E8M0, Blocked, codes_of, mxfp8, nearest, nvfp4
-from numerics_tests.test_why_mixed_precision import stochastically_rounded
 
 by_name = pytest.mark.parametrize("a_format", FORMATS, ids=lambda a_format: a_format.name)
 
@@ -236,34 +236,8 @@ def test_nvfp4_errs_by_half_a_step_of_its_block(quantize: Quantize, recipe: Reci
     assert_true(bool(torch.isin(made.elements.abs().float().cpu(), E2M1).all()), "an element is no number of e2m1")
 
 
-def test_second_moment_in_bfloat16_stands_still() -> None:
-    """AdamW's average of squares, of gradients 1, is .95 after 3000 steps; in bfloat16 it stops near a half.
-
-    A step adds .001 (1 - v), which is lost once it is at most half a unit of v: 2^-9 between 1/4 and 1/2.
-    """
-    moments = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        weight = torch.nn.Parameter(torch.ones(1, device=device(), dtype=dtype))
-        optimizer = torch.optim.AdamW([weight], foreach=False)
-        for _ in range(3000):
-            weight.grad = torch.ones_like(weight)
-            optimizer.step()
-        moments[dtype] = float(optimizer.state[weight]["exp_avg_sq"])
-    assert abs(moments[torch.float32] - (1 - 0.999**3000)) < 1e-4
-    v = moments[torch.bfloat16]
-    assert 0.2 < v < 0.6
-    half_unit = 2.0 ** (math.floor(math.log2(v)) - BF16.precision)
-    assert 0.001 * (1 - v) <= 2 * half_unit
-
-
 Train = Callable[[Tensor, float, int, torch.Generator], Tensor]
 """(bfloat16 weights, change per step, steps, generator) to the weights afterwards."""
-
-
-def train_by_chance(weights: Tensor, change: float, steps: int, generator: torch.Generator) -> Tensor:
-    for _ in range(steps):
-        weights = stochastically_rounded(weights.float() - change, generator)
-    return weights
 
 
 @claim("train", {"stochastic": train_by_chance}, cost=4, seed=st.integers(0, 2**32 - 1), power=st.integers(-14, -10))

@@ -12,16 +12,16 @@ from model.training import cross_entropy as model_cross_entropy
 from numerics_tests.harness import bounds, oracles
 from numerics_tests.harness.checks import assert_true, assert_within
 from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, integers, recipes
+from numerics_tests.harness.strategies import Recipe, recipes
 from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import U32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Logits (N, V) and targets (N,) to the mean loss in nats."""
+"""Logits (..., V) and targets (...,) to the mean loss in nats, float32."""
 
 
-def torch_cross_entropy(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-    return F.cross_entropy(logits_NV.float(), targets_N)
+def torch_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
 
 
 LOSSES = {"model": model_cross_entropy, "torch": torch_cross_entropy}
@@ -48,38 +48,24 @@ def mean_bound(logits: Tensor, targets: Tensor) -> Tensor:
 @claim("loss", LOSSES, recipe=LOGITS)
 def test_loss_is_within_its_bound(loss: Loss, recipe: Recipe) -> None:
     """Absolute: u32 (V + 10 + log V + 2 |m - z_t| + 2 |loss|), averaged; bounds.cross_entropy and ASNA 2e, 4.2."""
+    _check_loss(loss, recipe)
+
+
+def _check_loss(loss: Loss, recipe: Recipe) -> None:
     logits, targets = recipe.tensor(), targets_for(recipe)
     exact = oracles.token_losses(logits, targets).mean()
     assert_within(loss(logits, targets), exact, mean_bound(logits, targets), "bounds.cross_entropy")
 
 
-@claim("loss", LOSSES, recipe=LOGITS)
-def test_loss_is_float32_and_not_negative(loss: Loss, recipe: Recipe) -> None:
-    """16-bit logits give a float32 loss: at a loss of 8 a bfloat16 one could only move in steps of 1/16."""
-    value = loss(recipe.tensor(), targets_for(recipe))
-    assert_true(value.dtype == torch.float32, f"the loss is {value.dtype}")
-    assert_true(bool(value >= 0) and bool(value.isfinite()), f"the loss is {value}")
-
-
-@claim("loss", LOSSES, height=st.floats(-100, 100, width=16), vocabulary=st.sampled_from([2, 17, 1000]))
-def test_loss_of_equal_logits_is_the_log_of_their_number(loss: Loss, height: float, vocabulary: int) -> None:
-    """Equal logits give ln V at any value: bounds.cross_entropy, and 2 u32 of their height for a loss that adds it.
-
-    log sum exp z - z_t, as fused kernels write it, rounds a sum as large as the logits are high.
+@claim("loss", LOSSES)
+def test_loss_holds_for_many_words_and_tokens(loss: Loss) -> None:
+    """The same bounds, of the loss and its gradient, for 10,000 words and 4,096 tokens, and for uneven numbers of
+    rows.
     """
-    logits = torch.full((3, vocabulary), height, device=device())
-    exact = torch.tensor(math.log(vocabulary), dtype=torch.float64, device=device())
-    targets = torch.zeros(3, dtype=torch.int64, device=device())
-    assert_within(loss(logits, targets), exact, mean_bound(logits, targets) + 2 * U32 * abs(height), "ln V")
-
-
-@claim("loss", LOSSES, seed=st.integers(0, 2**32 - 1), shift=st.integers(-(2**20), 2**20))
-def test_loss_ignores_a_shift(loss: Loss, seed: int, shift: int) -> None:
-    """CE(z + c) = CE(z): integers below 2^24 are exact, and a loss that adds them up rounds by 2 u32 of them."""
-    z = integers(seed, 30, 5, 17).float().to(device())
-    targets = torch.arange(5, device=device())
-    allowed = mean_bound(z, targets) + 2 * U32 * (z + shift).abs().max().double()
-    assert_within(loss(z + shift, targets), oracles.token_losses(z, targets).mean(), allowed, "bounds.cross_entropy")
+    for shape in ((1, 3, 10_000), (3, 130, 29), (9, 20, 29), (4, 1024, 7)):
+        recipe = Recipe(shape, torch.float32, exponent=2, planted=((5000, 200.0),))  # beyond exp's largest, far out
+        _check_loss(loss, recipe)
+        _check_gradient(loss, recipe)
 
 
 @claim("loss", LOSSES, recipe=LOGITS, bad=st.sampled_from([math.nan, math.inf]))
@@ -96,6 +82,10 @@ def test_loss_gradient_is_probability_less_one_hot(loss: Loss, recipe: Recipe) -
 
     Blanchard, Higham and Higham, IMA JNA 41 (2021). exp(z - m - log S) adds u32 (gap + log n) once more.
     """
+    _check_gradient(loss, recipe)
+
+
+def _check_gradient(loss: Loss, recipe: Recipe) -> None:
     logits, targets = recipe.tensor().requires_grad_(), targets_for(recipe)
     (gradient,) = torch.autograd.grad(loss(logits, targets), logits)
     z = logits.detach().double()
@@ -106,19 +96,6 @@ def test_loss_gradient_is_probability_less_one_hot(loss: Loss, recipe: Recipe) -
     u, eta = bounds.rounding(recipe.dtype)
     inner = 2 * bounds.softmax(z, probabilities, torch.float32) + 4 * U32
     assert_within(gradient, exact, inner / tokens + u * exact.abs() + eta, "p - onehot")
-
-
-@claim("loss", LOSSES, recipe=LOGITS, power=st.integers(-8, 0))
-def test_loss_moves_at_most_twice_its_logits(loss: Loss, recipe: Recipe, power: int) -> None:
-    """|CE(z + e) - CE(z)| <= 2 max|e|, and rounding: the gradient p - onehot has 1-norm at most 2.
-
-    Why bfloat16 logits of size Z cost at most 2^-7 Z of loss.
-    """
-    x, targets = recipe.tensor().float(), targets_for(recipe)
-    moved = x + alike(recipe, 1, exponent=power, spread=0, dtype=torch.float32).tensor()
-    change = (loss(moved, targets).double() - loss(x, targets).double()).abs()
-    allowed = 2 * (moved.double() - x.double()).abs().max() + mean_bound(x, targets) + mean_bound(moved, targets)
-    assert_within(change, torch.zeros_like(change), allowed, "1-norm of the gradient")
 
 
 def mean_over_valid(logits_NV: Tensor, targets_N: Tensor) -> Tensor:

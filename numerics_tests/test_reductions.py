@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from numerics_tests.harness import bounds
-from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.harness.checks import assert_true, assert_within
 from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, integers, low_dtypes, recipes
-from numerics_tests.machine.environment import device
+from numerics_tests.harness.strategies import Recipe, alike, recipes
+from numerics_tests.machine.environment import FLAGS, device
 from numerics_tests.machine.formats import FORMAT_OF, LOW, Format
 from numerics_tests.machine.sums import (
     IN_INPUT_DTYPE,
@@ -23,8 +23,6 @@ from numerics_tests.machine.sums import (
     Product,
     Total,
     Tree,
-    blocked,
-    kahan,
     pairwise,
     sequential,
     tree_of,
@@ -58,13 +56,6 @@ def test_sum_is_within_the_bound_of_its_accumulator(total: Total, recipe: Recipe
     assert_within(total(x), exact, bound, bounds.ASNA)
 
 
-@claim("product", PRODUCTS, power=st.integers(0, 13), dtype=low_dtypes())
-def test_product_of_ones_counts(product: Product, power: int, dtype: torch.dtype) -> None:
-    """2^k ones give 2^k exactly, which a 16-bit accumulator cannot: it stops at 256 or 2048."""
-    ones = torch.ones(2**power, dtype=dtype, device=device())
-    assert_same_bits(product(ones, ones).cpu(), torch.tensor(2.0**power, dtype=dtype), "2^k < 2^24")
-
-
 @pytest.mark.parametrize("a_format", LOW, ids=lambda a_format: a_format.name)
 def test_map_of_sums_that_accumulate_in_low_precision(a_format: Format) -> None:
     """The map, printed with -s; on a CPU it must be the recorded one, so that a change of kernel is noticed."""
@@ -78,31 +69,6 @@ def test_map_of_sums_that_accumulate_in_low_precision(a_format: Format) -> None:
         accumulator = a_format.name if name in in_input_dtype else "float32"
         print(f"{a_format.name}  {name:32} accumulates in {accumulator}")
     assert device().type != "cpu" or in_input_dtype == IN_INPUT_DTYPE["cpu"]
-
-
-@claim("total", {name: SUMS[name] for name in ("sum", "sum(dim)", "sum(dim 0)", "mean", "cumsum")}, seed=st.integers(0))
-def test_sum_of_small_integers_is_exact_in_any_order(total: Total, seed: int) -> None:
-    """Every partial sum of integers with sum|x| < 2^24 is a float32, so no order can change the result."""
-    x = integers(seed % 2**32, 1000, 128).float().to(device())
-    order = torch.randperm(128, generator=torch.Generator().manual_seed(seed % 2**32))
-    # mean divides by 128 and is multiplied by it again: both exact.
-    expected = x.double().sum().float()
-    assert_same_bits(total(x), expected, "sum|x| < 2^24")
-    assert_same_bits(total(x[order.to(device())]), expected, "sum|x| < 2^24, permuted")
-
-
-@claim(
-    "product", PRODUCTS, recipe=recipes((4, 33), max_spread=2, exponents=(-2, 2), plant=()), power=st.integers(-4, 4)
-)
-def test_powers_of_two_pass_through_products(product: Product, recipe: Recipe, power: int) -> None:
-    """Scaling by 2^k changes exponents alone, so it commutes bit for bit while nothing over- or underflows."""
-    x, y = recipe.tensor(), alike(recipe, 1).tensor()
-    # Large enough that rounding cannot reach below the smallest normal number of float16.
-    keep = (x.abs() > 2.0**-5) & (y.abs() > 2.0**-5)
-    x, y = torch.where(keep, x, 1), torch.where(keep, y, 1)
-    result = product(x, y)
-    if result.abs() > 2.0**-9:
-        assert_same_bits(product(x * 2.0**power, y), result * 2.0**power, "IEEE 754-2019, section 4.3")
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "cumsum"])
@@ -148,43 +114,17 @@ Sum = Callable[[Tensor], Tensor]
 """Sums the last dimension in the dtype of the input."""
 
 
-def _within(algorithm: str, total: Sum, recipe: Recipe) -> None:
-    x = recipe.tensor()
-    exact, magnitudes = x.double().sum(-1), x.double().abs().sum(-1)
-    relative = bounds.sum_by_algorithm(algorithm, x.shape[-1], FORMAT_OF[recipe.dtype].unit_roundoff)
-    # No absolute term: terms are multiples of the smallest subnormal, so a sum that is subnormal is exact.
-    assert_within(total(x), exact, relative * magnitudes, f"ASNA 2e, section 4.2, {algorithm}")
-
-
-# Far from overflow: the sums of up to 257 terms below 2^5 x 2^3 stay under 65504.
-POSITIVE = recipes(
-    4, (5, 33, 64, 257), exponents=(-4, 1), max_spread=1, plant=(), dtypes=(torch.float16, torch.float32), positive=True
-)
 FEW_TERMS = recipes(4, (5, 33, 64, 200), exponents=(-4, 1), max_spread=2, plant=(0.0, 200.0, -200.0))
 
 
 @claim("total", {"sequential": sequential}, cost=2, recipe=FEW_TERMS)
 def test_sequential_sum_is_within_its_bound(total: Sum, recipe: Recipe) -> None:
-    """(n - 1) u sum|x|; Higham, ASNA 2e, (4.4)."""
-    _within("sequential", total, recipe)
-
-
-@claim("total", {"pairwise": pairwise}, recipe=FEW_TERMS)
-def test_pairwise_sum_is_within_its_bound(total: Sum, recipe: Recipe) -> None:
-    """ceil(log2 n) u sum|x|; Higham, ASNA 2e, (4.6)."""
-    _within("pairwise", total, recipe)
-
-
-@claim("total", {"blocked": blocked}, cost=2, recipe=FEW_TERMS)
-def test_blocked_sum_is_within_its_bound(total: Sum, recipe: Recipe) -> None:
-    """(b - 1 + n/b - 1) u sum|x|; Blanchard, Higham and Mary, SISC 42 (2020)."""
-    _within("blocked", total, recipe)
-
-
-@claim("total", {"kahan": kahan}, cost=2, recipe=POSITIVE)
-def test_kahan_sum_is_within_its_bound(total: Sum, recipe: Recipe) -> None:
-    """(2 u + O(n u^2)) sum|x|: the number of terms hardly counts; Higham, ASNA 2e, section 4.3."""
-    _within("kahan", total, recipe)
+    """(n - 1) u sum|x| in each format, by which running sums of other tests are judged; Higham, ASNA 2e, (4.4)."""
+    x = recipe.tensor()
+    exact, magnitudes = x.double().sum(-1), x.double().abs().sum(-1)
+    # No absolute term: terms are multiples of the smallest subnormal, so a sum that is subnormal is exact.
+    relative = bounds.gamma(x.shape[-1] - 1, FORMAT_OF[recipe.dtype].unit_roundoff)
+    assert_within(total(x), exact, relative * magnitudes, "ASNA 2e, section 4.2, sequential")
 
 
 def uniform_rows(length: int, dtype: torch.dtype) -> Tensor:
@@ -208,7 +148,7 @@ def growth(total: Sum) -> float:
     return float((centred * torch.tensor(errors)).sum() / centred.square().sum())
 
 
-@claim("total", {"torch.sum": lambda x: x.sum(-1), "pairwise": pairwise, "kahan": kahan})
+@claim("total", {"torch.sum": lambda x: x.sum(-1)})
 def test_error_of_a_good_sum_does_not_grow_with_length(total: Sum) -> None:
     """Sequential errors grow like sqrt(n), slope 1/2, and these must stay under 1/4, the middle between 1/2 and 0.
 
@@ -224,15 +164,15 @@ def test_error_of_a_sequential_sum_grows_with_the_root_of_its_length() -> None:
     assert 0.25 < growth(sequential) < 0.75
 
 
-def test_bfloat16_sum_stands_still_where_blocks_go_on() -> None:
+def test_bfloat16_sum_stands_still_where_pairs_go_on() -> None:
     """A running bfloat16 sum of U[0, 1] has stopped before 1024 terms: most of the terms are lost, not a few bits.
 
     It stops at 2^e <= 2^8 x the largest term, so at 256 of the about 512 it should reach: an error of half the
-    sum, 2^7 u. In blocks of 32 no running sum gets that far.
+    sum, 2^7 u. In pairs, ten roundings follow one another.
     """
     x = uniform_rows(1024, torch.bfloat16)
     assert 2**6 < mean_error(sequential, x) < 2**8
-    assert mean_error(blocked, x) < bounds.sum_by_algorithm("blocked", 1024, 1e-9) / 1e-9
+    assert mean_error(pairwise, x) < 10
 
 
 LENGTH = 16
@@ -325,3 +265,9 @@ def test_order_of_a_small_tree_is_written_shortly() -> None:
     """A running sum shows its ends, anything else its brackets."""
     assert written(running([0, 2, 4, 6, 8])) == "[0, 2 ... 8]"
     assert written(((0, 1), (2, 3))) == "((0 + 1) + (2 + 3))"
+
+
+def test_flags_and_threads_are_those_that_the_bounds_assume(pytestconfig: pytest.Config) -> None:
+    """One thread unless told otherwise, because waiting for a second one takes longer than such small tensors do."""
+    assert {flag.name: flag.read() for flag in FLAGS} == {flag.name: flag.pinned for flag in FLAGS}
+    assert torch.get_num_threads() == int(pytestconfig.getoption("--threads") or 1)

@@ -14,7 +14,7 @@ from model.attention import AttentionFunction
 from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import OPTIMIZERS, ZERO_GRAD, Training
-from model.transformer import Linear, TransformerLM
+from model.transformer import Embedding, Linear, TransformerLM
 from numerics_tests.harness import bounds, oracles, tiny
 from numerics_tests.harness.checks import (
     assert_at_most_twice,
@@ -28,6 +28,7 @@ from numerics_tests.harness.strategies import SEEDS
 from numerics_tests.machine import environment
 from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import U32
+from numerics_tests.test_loss import mean_bound
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE
 
 Build = Callable[[int], TransformerLM]
@@ -66,23 +67,46 @@ def check_logits(made: TransformerLM, tokens: Tensor) -> None:
     assert_at_most_twice(made(tokens).detach(), plain, exact, roundings=tiny.CONFIG.d_model)
 
 
+@claim("build", {"model": lambda seed: tiny.model(seed, config=replace(tiny.CONFIG, num_layers=6))})
+def test_deep_model_errs_at_most_twice_the_plain_formula(build: Build) -> None:
+    """Logits and gradients of six layers on forty sequences, and logits of 1,030 tokens, by the same rule."""
+    made, tokens = build(0), tiny.tokens(batch=40)
+    check_logits(made, tokens)
+    check_gradients(made, tokens)
+    check_logits(tiny.model(config=replace(tiny.CONFIG, context_length=1030)), tokens[:, 0].repeat(26)[None, :1030])
+
+
 @claim("make", tiny.TRAININGS)
 def test_each_token_of_a_large_vocabulary_has_its_own_row(make: tiny.MakeTraining) -> None:
-    """Logits of tokens beyond ten bits, by the same rule: none is clamped or wrapped on its way to the embedding."""
-    made, words = tiny.model(config=replace(tiny.CONFIG, vocab_size=1100)), torch.arange(1076, 1100, device=device())
+    """Logits and gradients of the last of 10,000 words, by the same rule, where the loss is above their logarithm, 9.2.
+
+    No word is clamped or wrapped on its way to the embedding.
+    """
+    made = tiny.model(config=replace(tiny.CONFIG, vocab_size=10_000))
+    words = torch.arange(9976, 10_000, device=device())
+    check_gradients(made, words.view(2, -1), make)
     logits = make(made, PRECISIONS["fp32"], device()).forward(words.view(2, -1)).detach()
     (exact, _), (plain, _) = (tiny.by_the_formula(made, words.view(2, -1), d) for d in (torch.float64, torch.float32))
     assert_at_most_twice(logits, plain, exact, roundings=tiny.CONFIG.d_model)
+
+
+def check_drawn(weight: Tensor, variance: float) -> None:
+    """Raise AssertionError where the variance is off by more than 6 sigma, as once in 10^9 draws."""
+    ratio = weight.detach().double().square().mean() / variance
+    assert_true(bool((ratio - 1).abs() <= 6 * (2 / weight.numel()) ** 0.5), f"the variance is {ratio:.3g} x as large")
 
 
 @claim("linear", {"model": Linear}, out_width=st.integers(100, 400), in_width=st.integers(100, 400))
 def test_weights_are_drawn_as_wide_as_their_matrix_needs(
     linear: Callable[[int, int], Linear], out_width: int, in_width: int
 ) -> None:
-    """Variance 2 / (in + out): Glorot and Bengio, 2010, equation 12. Off by more than 6 sigma once in 10^9 draws."""
-    weight = linear(in_width, out_width).weight_OI.detach().double()
-    ratio = weight.square().mean() * (in_width + out_width) / 2
-    assert_true(bool((ratio - 1).abs() <= 6 * (2 / weight.numel()) ** 0.5), f"the variance is {ratio:.3g} x as large")
+    """Variance 2 / (in + out): Glorot and Bengio, 2010, equation 12."""
+    weight = linear(in_width, out_width).weight_OI.detach()
+    check_drawn(weight, 2 / (in_width + out_width))
+    check_normal(weight)
+
+
+def check_normal(weight: Tensor) -> None:
     # Normal: of 10 000 and more the largest is beyond 3 deviations but once in 10^11 draws; a uniform one ends at 1.73.
     largest = float(weight.abs().max() / weight.square().mean().sqrt())
     assert_true(largest > 3, f"the largest weight is at {largest:.3g} deviations")
@@ -90,12 +114,13 @@ def test_weights_are_drawn_as_wide_as_their_matrix_needs(
 
 @claim("build", MODELS, cost=4, seed=SEEDS)
 def test_every_weight_is_drawn_for_itself(build: Build, seed: int) -> None:
-    """Embeddings have variance 1, off by more than 6 sigma once in 10^9 draws; no two layers hold the same weights."""
+    """Embeddings have variance 1, each matrix what its widths need; no two layers hold the same weights."""
     made = build(seed)
-    weight = made.embedding.weight_VD.detach().double()
-    off = (weight.square().mean() - 1).abs()
-    assert_true(bool(off <= 6 * (2 / weight.numel()) ** 0.5), f"embeddings have a variance of {1 + off:.3g}")
+    check_drawn(made.embedding.weight_VD, 1)
+    check_normal(Embedding(1000, 16).weight_VD.detach())
     matrices = [parameter.detach() for name, parameter in made.named_parameters() if name.endswith("weight_OI")]
+    for matrix in matrices:
+        check_drawn(matrix, 2 / sum(matrix.shape))
     alike = sum(torch.equal(a, b) for a, b in combinations(matrices, 2))
     assert_true(not alike, f"{alike} pairs of layers start with equal weights")
 
@@ -103,8 +128,11 @@ def test_every_weight_is_drawn_for_itself(build: Build, seed: int) -> None:
 @claim("build", MODELS, cost=2, seed=SEEDS)
 def test_gradients_err_at_most_twice_the_plain_formula(build: Build, seed: int) -> None:
     """Every parameter's gradient against float64, by the same rule; the floor is n u32 of the largest gradient."""
-    made, tokens = build(seed), tiny.tokens(seed)
-    mine = tiny.filled_gradients(Training(made, PRECISIONS["fp32"], device()), tokens)
+    check_gradients(build(seed), tiny.tokens(seed))
+
+
+def check_gradients(made: TransformerLM, tokens: Tensor, make: tiny.MakeTraining = Training) -> None:
+    mine = tiny.filled_gradients(make(made, PRECISIONS["fp32"], device()), tokens)
     (_, exact), (_, plain) = (tiny.by_the_formula(made, tokens, dtype) for dtype in (torch.float64, torch.float32))
     for name, gradient in mine.items():
         assert_at_most_twice(gradient, plain[name], exact[name], roundings=tokens.numel())
@@ -189,6 +217,28 @@ def test_first_step_is_that_of_float64(
         allowed = torch.where(gradient.abs() <= 2 * error, 2 * RATE, slope) + bounds.adamw(start, 1, RATE)
         exact = oracles.adamw(start, [gradient], RATE, BETAS, EPS, DECAY)
         assert_within(parameter.detach(), exact, allowed, f"{name}: bounds.adamw and the sign of its gradient")
+    with torch.no_grad():
+        next_loss = training.loss(training.forward(tokens), tiny.targets_of(tokens))
+    loss = training.step(tokens, tiny.targets_of(tokens))
+    assert_true(bool((loss - next_loss).abs() <= 64 * bounds.rounding(u)[0]), f"the next loss is {loss}")
+
+
+@claim("make", tiny.TRAININGS)
+def test_step_leaves_buffers_and_generator_alone(make: tiny.MakeTraining) -> None:
+    """Tables stay float32 to the bit through steps in 16 bits, and nothing is drawn: there is no dropout.
+
+    So evaluation, under the same autocast, gives the bits of training.
+    """
+    training, tokens = make(tiny.model(), PRECISIONS["bf16"], device()), tiny.tokens()
+    before = {name: buffer.clone() for name, buffer in training.model.named_buffers()}
+    state = torch.get_rng_state()
+    training.step(tokens, tiny.targets_of(tokens))
+    assert_true(torch.equal(torch.get_rng_state(), state), "a step draws from torch's generator")
+    trained = training.forward(tokens).detach()
+    training.model.eval()
+    assert_same_bits(training.forward(tokens).detach(), trained, "the mode of evaluation")
+    for name, buffer in training.model.named_buffers():
+        assert_same_bits(buffer, before[name], f"a table, {name}")
 
 
 @claim("build", MODELS, cost=4, seed=SEEDS)
@@ -250,11 +300,9 @@ def test_sequence_alone_is_as_exact_as_in_a_batch(build: Build, seed: int) -> No
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )
 def test_every_attention_gives_the_same_model(attention: AttentionFunction) -> None:
-    """Logits of each implementation inside the model, by the rule of at most twice the naive one's error."""
+    """Logits of each implementation inside the model, by the rule of at most twice the plain formula's error."""
     tokens = tiny.tokens()
-    made = tiny.model(attention=attention)
-    exact, _ = tiny.by_the_formula(made, tokens)
-    assert_at_most_twice(made(tokens).detach(), tiny.model()(tokens).detach(), exact, roundings=tiny.CONFIG.d_model)
+    check_logits(tiny.model(attention=attention), tokens)
 
 
 @claim(
@@ -284,7 +332,7 @@ def test_step_forgets_earlier_gradients_and_repeats(make: tiny.MakeTraining, see
         training = make(tiny.model(seed), PRECISIONS[precision], device())
         if rubbish:
             for parameter in training.model.parameters():
-                parameter.grad = torch.ones_like(parameter)
+                parameter.grad = torch.full_like(parameter, 1e-4)
         training.step(tokens, tiny.targets_of(tokens))
         results.append(nn.utils.parameters_to_vector(training.model.parameters()).detach())
     assert_same_bits(results[1], results[0], "the same step twice")
@@ -348,7 +396,11 @@ def test_microbatches_accumulate_to_the_whole_batch(accumulate: Accumulate, seed
 def losses_of(make: tiny.MakeTraining, precision: str, steps: int = 32) -> list[float]:
     """The loss before each of `steps` steps on one batch."""
     training, tokens = make(tiny.model(), PRECISIONS[precision], device()), tiny.tokens()
-    return [float(training.step(tokens, tiny.targets_of(tokens))) for _ in range(steps)]
+    before = [{**group, "params": None} for group in training.optimizer.param_groups]
+    losses = [float(training.step(tokens, tiny.targets_of(tokens))) for _ in range(steps)]
+    after = [{**group, "params": None} for group in training.optimizer.param_groups]
+    assert_true(after == before, f"the optimizer is set to {after} after {steps} steps")
+    return losses
 
 
 @claim("make", tiny.TRAININGS)
@@ -367,14 +419,18 @@ def test_autocast_trains_like_float32(make: tiny.MakeTraining) -> None:
         assert_true(losses[-1] < losses[0] - 0.5, f"{precision} does not learn: {losses[::8]}")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_region_is_left_before_the_loss(precision: str) -> None:
-    """Autocast covers the forward pass alone: the loss is float32 by its own cast, and backward runs outside."""
-    training, tokens = tiny.training(precision), tiny.tokens()
-    logits = training.forward(tokens)
-    assert not torch.is_autocast_enabled(device().type)
-    assert logits.dtype == (PRECISIONS[precision].autocast_dtype or torch.float32)
-    assert training.loss(logits, tiny.targets_of(tokens)).dtype == torch.float32
+@claim("make", tiny.TRAININGS)
+def test_loss_of_a_training_is_within_its_bound(make: tiny.MakeTraining) -> None:
+    """Autocast covers the forward pass alone: in each precision the loss is float32, within bounds.cross_entropy."""
+    for name in ("fp32", "bf16", "fp16"):
+        training, tokens = make(tiny.model(), PRECISIONS[name], device()), tiny.tokens()
+        logits = training.forward(tokens).detach()
+        assert_true(not torch.is_autocast_enabled(device().type), f"{name} leaves a region open")
+        assert_true(logits.dtype == (PRECISIONS[name].autocast_dtype or torch.float32), f"{name} gives {logits.dtype}")
+        targets = tiny.targets_of(tokens)
+        loss, exact = training.loss(logits, targets), oracles.token_losses(logits, targets).mean()
+        assert_true(loss.dtype == torch.float32, f"the loss of {name} is {loss.dtype}")
+        assert_within(loss, exact, mean_bound(logits, targets), "bounds.cross_entropy")
 
 
 BuildCheckpointed = Callable[[int, str], TransformerLM]

@@ -11,38 +11,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests.harness import oracles
 from numerics_tests.harness.checks import assert_true
 from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe
+from numerics_tests.harness.exercises import normal, stochastically_rounded
 from numerics_tests.machine.environment import device
 from numerics_tests.machine.formats import BF16, LOW, Format
 
 by_low_format = pytest.mark.parametrize("a_format", LOW, ids=lambda a_format: a_format.name)
-
-
-def trained(weight: Tensor, steps: int, rate: float) -> Tensor:
-    """AdamW without decay on a weight whose gradient is always 1: each step moves it by the learning rate."""
-    parameter = torch.nn.Parameter(weight.clone())
-    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
-    for _ in range(steps):
-        parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-    return parameter.detach()
-
-
-def test_master_weights_move_where_bfloat16_weights_stand_still() -> None:
-    """100 steps of 1e-3 move a float32 weight of 1 to 0.9. In bfloat16 it is 1 after every one of them.
-
-    A step is lost when it is at most half the distance to the next number, u/2 = 2^-9 below 1; 1e-3 is less.
-    """
-    steps, rate = 100, 1e-3
-    start = torch.ones(1, device=device())
-    assert rate < BF16.unit_roundoff / 2
-    assert trained(start.bfloat16(), steps, rate).item() == 1.0
-    moved = 1 - trained(start, steps, rate).double()
-    # The first moments are exact for a constant gradient up to one rounding in each average and each step.
-    assert abs(moved.item() - steps * rate) <= steps * (4 * 2.0**-24 + rate * 4096 * 2.0**-24)
 
 
 Update = Callable[[Tensor, float, int, torch.dtype], tuple[Tensor, Tensor]]
@@ -68,56 +43,6 @@ def test_copy_follows_its_master(update: Update, power: int, steps: int) -> None
         assert_true(is_exact, f"the master is {master[0]}, not {exact}")
         is_rounded = bool((copy == torch.tensor(exact, dtype=torch.float64, device=device()).to(copy.dtype)).all())
         assert_true(is_rounded, f"the copy is {copy[0]}, not {exact} rounded")
-
-
-def relative_noise(approximate: Tensor, exact: Tensor) -> float:
-    """Root mean square error over root mean square value."""
-    return float((approximate.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return Recipe(shape, torch.float64, seed=seed).exact()
-
-
-def test_noise_of_inputs_does_not_grow_in_a_product() -> None:
-    """Inputs rounded to bfloat16 give a product as noisy as they are, at 64 terms and at 4096: errors average out.
-
-    Each term carries an independent relative error of rms at most u / sqrt(3) from each factor; n of them add to
-    sqrt(n) times that, and the product of random signs to sqrt(n) as well, so the ratio is at most u sqrt(2/3).
-    Higham and Mary, SISC 41 (2019). Sampling 64 x 64 results leaves a few per cent, far from the factor of 8.
-    """
-    noise = {}
-    for n in (64, 4096):
-        a, b = normal(64, n), normal(n, 64, seed=1)
-        rounded = a.bfloat16().double() @ b.bfloat16().double()
-        noise[n] = relative_noise(rounded, a @ b)
-        assert noise[n] <= BF16.unit_roundoff * math.sqrt(2 / 3) * 1.1
-    assert 0.8 < noise[4096] / noise[64] < 1.25
-
-
-def test_noise_averages_out_in_a_sum_of_one_sign() -> None:
-    """sum|x| of rounded terms: 1 / sqrt(n) of the noise of one, because errors cancel and the terms do not."""
-    noise = {}
-    for n in (64, 4096):
-        x = normal(2048, n).abs()
-        noise[n] = relative_noise(x.bfloat16().double().sum(-1), x.sum(-1))
-    # A quarter less and a third more than the expected 8: 2048 sums leave a few per cent of sampling error.
-    assert 6 < noise[64] / noise[4096] < 10.7, "sqrt(4096 / 64) is 8"
-
-
-def test_noise_of_a_norm_is_shared_by_its_row() -> None:
-    """The inverse root in bfloat16 is one rounding error for the whole row: averaging over the row keeps all of it.
-
-    Every element is off by the same factor, while rounding each element leaves 1 / sqrt(n) of it in the row's mean:
-    1/32 of 1024, of which a quarter is asked for here.
-    """
-    x = normal(256, 1024)
-    exact = oracles.rms_norm(x, torch.ones(1024), 1e-5)
-    inverse = (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
-    of_the_row = ((x * inverse.bfloat16().double()) / exact - 1).mean(-1)
-    of_elements = (exact.bfloat16().double() / exact - 1).mean(-1)
-    assert float(of_the_row.abs().mean()) > 8 * float(of_elements.abs().mean())
-    assert float((x * inverse.bfloat16().double() / exact - 1).std(-1).max()) < 1e-12
 
 
 @by_low_format
@@ -154,29 +79,6 @@ def test_rounding_error_is_bounded_and_not_gaussian() -> None:
     assert float((x.bfloat16().double() / x - 1).abs().max()) <= BF16.unit_roundoff
     kurtosis = float(error.pow(4).mean() / error.square().mean() ** 2)
     assert abs(kurtosis - 9 / 5) < 0.1
-
-
-@pytest.mark.parametrize("batch", [64, 4096])
-def test_shared_errors_add_up_where_independent_ones_average_out(batch: int) -> None:
-    """A bias rounded once is off by the same amount in every row: the mean over rows keeps the whole error.
-
-    Independent roundings of the rows leave 1 / sqrt(rows) of it in their mean; 5 standard deviations are allowed.
-    """
-    bias = torch.tensor(1 + 0.3 * BF16.unit_roundoff, dtype=torch.float64)
-    shared = (bias.bfloat16().double() - bias) / bias
-    rows = 1 + normal(batch, seed=3).abs().clamp(max=1)
-    shared_mean = ((rows + bias.bfloat16().double()) - (rows + bias)).mean() / bias
-    independent_mean = (rows.bfloat16().double() - rows).mean()
-    assert abs(float(shared_mean - shared)) < 1e-12
-    # Errors of numbers in [1, 2) are flat within u: their standard deviation is u / sqrt(3).
-    assert abs(float(independent_mean)) <= 5 * BF16.unit_roundoff / math.sqrt(3) / math.sqrt(batch)
-
-
-def stochastically_rounded(x: Tensor, generator: torch.Generator) -> Tensor:
-    """float32 to bfloat16, up with the probability that makes the mean right: random bits below the cut."""
-    noise = torch.randint(0, 2**16, x.shape, generator=generator, dtype=torch.int32)
-    # A carry out of the last 16 bits rounds up; -0x10000 is the int32 0xFFFF0000, which then cuts them off.
-    return ((x.view(torch.int32) + noise) & -0x10000).view(torch.float32).bfloat16()
 
 
 Rounding = Callable[[Tensor, torch.Generator], Tensor]

@@ -52,16 +52,6 @@ def sum_in_float32(total: Tensor, magnitudes: Tensor, n: int, dtype: torch.dtype
     return u * total.abs() + (1 + u) * accumulated + eta
 
 
-def sum_by_algorithm(algorithm: str, n: int, u: float, block: int = 32) -> float:
-    """Relative to sum|terms|: how far a sum in one format may be off. ASNA 2e, sections 4.2 and 4.3."""
-    return {
-        "sequential": gamma(n - 1, u) if (n - 1) * u < 1 else math.inf,
-        "pairwise": gamma(math.ceil(math.log2(n)) if n > 1 else 0, u),
-        "blocked": gamma(block + math.ceil(n / block) - 2, u),
-        "kahan": 2 * u + 4 * n * u * u,
-    }[algorithm]
-
-
 def rms_norm(exact: Tensor, dtype: torch.dtype, roundings: int = 1) -> Tensor:
     """RMSNorm computed in float32 and rounded `roundings` times to the output.
 

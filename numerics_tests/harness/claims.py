@@ -1,7 +1,6 @@
 """A claim: a test that takes the implementation it judges as an argument.
 
-pytest runs it on the real implementations, the kill matrix runs the very same function on planted faults: wrong
-versions of a function (`Fault`), or of a line of `model/` (`SourceFault`).
+pytest runs it on the real implementations, the kill matrix (tests/kill_matrix) runs the very same function on faults.
 """
 
 import importlib
@@ -9,14 +8,11 @@ import inspect
 import os
 import pkgutil
 import re
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -54,6 +50,9 @@ NOT_JUDGED = (
     *(Path(folder).parent for folder in torch.__path__),  # other packages too, and outside of sys.prefix beside a venv
 )
 """Code of the harness and of libraries."""
+
+REFUSALS = (AssertionError, ValueError)
+"""What a claim raises for an implementation that it refuses: its own words, or those of a check on the way to them."""
 
 MOST_NUMBERS = 8
 """Numbers of an input that a failure shows; Hypothesis has made it as small as it could."""
@@ -101,7 +100,7 @@ class Claim:
         def checked(**arguments: object) -> None:
             try:
                 self.check(**arguments)
-            except AssertionError as error:
+            except REFUSALS as error:
                 for note in (_formula_in(str(error)), _numbers_in(arguments), self._last_frame(arguments)):
                     if note:
                         error.add_note(note)
@@ -149,18 +148,18 @@ class Claim:
         )
         return "\n".join(("Paste:", *(f"    {line}" for line in lines)))
 
-    def judge(self, implementation: object) -> None:
+    def judge(self, implementation: object, profile: str = "ci") -> None:
         """Raise what the claim raises for `implementation`.
 
-        Draws as many examples as `ci` under every profile, because these must be enough to see a fault: with those of
-        `quick`, one fault in twenty survives one seed in six. Always the same ones, unshrunk and from no database.
+        Draws as many examples as the profile, by default `ci`, because these must be enough to see a fault: with those
+        of `quick`, one fault in twenty survives one seed in six. Always the same ones, unshrunk and from no database.
         """
         arguments = {self.argument: implementation}
         if not self.strategies:
             self.check(**arguments)
             return
         hurried = settings(
-            max_examples=self.examples(PROFILES["ci"]),
+            max_examples=self.examples(PROFILES[profile]),
             phases=[Phase.generate],
             database=None,
             derandomize=True,
@@ -219,77 +218,6 @@ def claim(
 def all_claims() -> dict[str, Claim]:
     """`CLAIMS` with every test file imported, also those that pytest has not collected."""
     for module in pkgutil.iter_modules([str(SUITE)]):
-        # The kill matrix itself asks for this, and makes no claims.
-        if module.name.startswith("test_") and module.name != "test_kill_matrix":
+        if module.name.startswith("test_"):
             importlib.import_module(f"numerics_tests.{module.name}")
     return CLAIMS
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A wrong implementation, and the claim that must notice."""
-
-    name: str
-    caught_by: str
-    """Name of the claim's test function, without `test_`."""
-    implementation: Any
-
-    @property
-    def claim(self) -> Claim:
-        return CLAIMS[f"test_{self.caught_by}"]
-
-
-@dataclass(frozen=True)
-class SourceFault:
-    """A change to the source of `model/`: `old` becomes `new` in the file `path`, and `caught_by` must notice."""
-
-    name: str
-    caught_by: str
-    path: str
-    old: str
-    new: str
-    reference: str | None = None
-    """The one implementation that it changes; None where it may change each that the claim judges."""
-
-    def source(self) -> str:
-        """The file with the fault; raises ValueError unless `old` stands in it exactly once."""
-        text = (MODEL / self.path).read_text()
-        if text.count(self.old) != 1:
-            raise ValueError(
-                f"{self.name!r}: model/{self.path} holds {self.old!r} {text.count(self.old)} times; quote what it "
-                "holds once."
-            )
-        return text.replace(self.old, self.new)
-
-    def judge(self) -> None:
-        """Raise what the claim raises for the faulty model, over every implementation that the fault may change."""
-        with self._imported() as claim:
-            # A claim without references of its own judges every attention.
-            names = claim.references or importlib.import_module("numerics_tests.test_attention").EAGER
-            for implementation in names.values() if self.reference is None else (names[self.reference],):
-                claim.judge(implementation)
-
-    @contextmanager
-    def _imported(self) -> Iterator[Claim]:
-        """The claim out of a second import of the suite, over a copy of `model/` with the fault."""
-        name = f"test_{self.caught_by}"
-        module = CLAIMS[name].check.__module__
-        kept = {known: sys.modules.pop(known) for known in list(sys.modules) if _is_imported_anew(known)}
-        with TemporaryDirectory() as folder:
-            shutil.copytree(MODEL, Path(folder) / "model", ignore=shutil.ignore_patterns("__pycache__"))
-            (Path(folder) / "model" / self.path).write_text(self.source())
-            sys.path.insert(0, folder)
-            try:
-                importlib.import_module(module)
-                yield sys.modules[__name__].CLAIMS[name]
-            finally:
-                sys.path.remove(folder)
-                for known in [known for known in sys.modules if _is_imported_anew(known)]:
-                    del sys.modules[known]
-                sys.modules.update(kept)
-
-
-def _is_imported_anew(module: str) -> bool:
-    """Whether a second import makes it anew; the processes of ranks and the device are those of the run."""
-    shared = ("numerics_tests.harness.rank_pool", "numerics_tests.machine.environment")
-    return module.partition(".")[0] in ("model", "numerics_tests") and module not in shared

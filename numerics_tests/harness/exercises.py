@@ -3,9 +3,9 @@
 Stanford CS336, assignment 2, sections "Mixed Precision" and "Accumulation".
 """
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -200,15 +200,114 @@ def layer_norms() -> Rows:
 def _in_roundings(value: Tensor, exact: Tensor, a_format: Format) -> str:
     if not value.isfinite().all():
         return "infinite"
-    worst = math.ceil(float(((value.double() - exact).abs() / exact.abs()).max() / a_format.unit_roundoff))
-    return "off by one rounding" if worst <= 1 else f"off by {worst} roundings"
+    worst = float(((value.double() - exact).abs() / exact.abs()).max() / a_format.unit_roundoff)
+    return f"off by {worst:.2f} u"
 
 
 def _judged(result: Tensor, exact: Tensor, bound: Tensor) -> str:
     if not result.isfinite().all():
         return "infinite"
-    is_within = bool(((result.double() - exact).abs() <= bound).all())
-    return ("within its bound" if is_within else "beyond its bound") if result.any() else "all zero"
+    worst = float(((result.double() - exact).abs() / bound).max())
+    return f"{worst:.2g} x its bound" if result.any() else "all zero"
+
+
+def scaled_backward(
+    x: Tensor, weight: Tensor, upstream: float, scale: float = 2.0**15, low: torch.dtype = torch.float16
+) -> Tensor:
+    leaf = weight.clone().requires_grad_()
+    scaler = torch.amp.GradScaler(x.device.type, init_scale=scale)
+    optimizer = torch.optim.SGD([leaf], lr=0.0)
+    with torch.autocast(x.device.type, dtype=low):
+        y = x @ leaf
+    scaler.scale(y.float().sum() * upstream).backward()
+    scaler.unscale_(optimizer)
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def scaling() -> Rows:
+    """A weight's gradient through a float16 product, with the loss scaled and not, and through a bfloat16 one."""
+    one, rows = torch.ones(1, 1), []
+    for power in (24, 25, 39):
+        ways: tuple[dict[str, Any], ...] = ({"scale": 1.0}, {}, {"scale": 1.0, "low": torch.bfloat16})
+        found = [float(scaled_backward(one, one, 2.0**-power, **way)) for way in ways]
+        rows.append((f"2^-{power}", *(f"{gradient:.3g}" for gradient in found)))
+    return ("dL/dy", "fp16", "fp16, loss scaled by 2^15", "bf16"), *rows
+
+
+def stochastically_rounded(x: Tensor, generator: torch.Generator) -> Tensor:
+    """float32 to bfloat16, up with the probability that makes the mean right: random bits below the cut."""
+    noise = torch.randint(0, 2**16, x.shape, generator=generator, dtype=torch.int32)
+    # A carry out of the last 16 bits rounds up; -0x10000 is the int32 0xFFFF0000, which then cuts them off.
+    return ((x.view(torch.int32) + noise) & -0x10000).view(torch.float32).bfloat16()
+
+
+def trained(weight: Tensor, steps: int, rate: float) -> Tensor:
+    """AdamW without decay on a weight whose gradient is always 1: each step moves it by the learning rate."""
+    parameter = torch.nn.Parameter(weight.clone())
+    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
+    for _ in range(steps):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return parameter.detach()
+
+
+def train_by_chance(weights: Tensor, change: float, steps: int, generator: torch.Generator) -> Tensor:
+    for _ in range(steps):
+        weights = stochastically_rounded(weights.float() - change, generator)
+    return weights
+
+
+def mean_of_squares(dtype: torch.dtype, round_to: Callable[[Tensor], Tensor], steps: int = 3000) -> Tensor:
+    """AdamW's second moment of gradients of 1: .999 v + .001 at each step, from 0; 4096 of them."""
+    moment = torch.zeros(4096, dtype=dtype)
+    for _ in range(steps):
+        moment = round_to(0.999 * moment.float() + 0.001)
+    return moment
+
+
+def states() -> Rows:
+    """A weight of 1 after 100 steps of .001, and a second moment after 3000: kept in three ways."""
+    generator, ones, rows = torch.Generator().manual_seed(0), torch.ones(4096), []
+    weights = (
+        trained(ones, 100, 1e-3),
+        trained(ones.bfloat16(), 100, 1e-3),
+        train_by_chance(ones.bfloat16(), 1e-3, 100, generator),
+    )
+    by_chance = mean_of_squares(torch.bfloat16, lambda x: stochastically_rounded(x, generator))
+    moments = mean_of_squares(torch.float32, lambda x: x), mean_of_squares(torch.bfloat16, Tensor.bfloat16), by_chance
+    for name, kept in (("weight of 1, 100 steps of .001", weights), ("mean of squares, 3000 gradients of 1", moments)):
+        rows.append((name, *(f"{float(each.double().mean()):.2f}" for each in kept)))
+    return ("State", "fp32", "bf16", "bf16, rounded by chance"), *rows
+
+
+def relative_noise(approximate: Tensor, exact: Tensor) -> float:
+    """Root mean square error over root mean square value."""
+    return float((approximate.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return Recipe(shape, torch.float64, seed=seed).exact()
+
+
+def noise() -> Rows:
+    """The error that rounding to bfloat16 leaves, in its roundings u, relative to the result, for 64 terms and 4096."""
+    found: dict[str, list[float]] = {}
+    for terms in (64, 4096):
+        a, b, rows = normal(64, terms), normal(terms, 64, seed=1), normal(256, terms)
+        exact, sizes = oracles.rms_norm(rows, torch.ones(terms), 1e-5), rows.abs()
+        inverse = (rows.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        of_elements, of_roots = exact.bfloat16().double(), rows * inverse.bfloat16().double()
+        noises = {
+            "product of rounded inputs": relative_noise(a.bfloat16().double() @ b.bfloat16().double(), a @ b),
+            "sum of rounded terms of one sign": relative_noise(sizes.bfloat16().double().sum(-1), sizes.sum(-1)),
+            "mean error of a row, elements rounded": float((of_elements / exact - 1).mean(-1).abs().mean()),
+            "mean error of a row, its inverse root rounded": float((of_roots / exact - 1).mean(-1).abs().mean()),
+        }
+        for name, value in noises.items():
+            found.setdefault(name, []).append(value / BF16.unit_roundoff)
+    rows_of = ((name, *(f"{value:.2g}" for value in values)) for name, values in found.items())
+    return ("Where", "64 terms", "4096 terms"), *rows_of
 
 
 def tables() -> dict[str, Rows]:

@@ -9,6 +9,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -16,14 +17,59 @@ Wrong = Callable[[Any], Any]
 """The function of a place to what takes its place."""
 
 
+def behind(change: Callable[[Any], Any]) -> Wrong:
+    """Plant a change of what a function returns."""
+    return lambda real: lambda *given, **named: change(real(*given, **named))
+
+
+def before(change: Callable[[Any], Any]) -> Wrong:
+    """Plant a change of the last argument of a function."""
+    return lambda real: lambda *given: real(*given[:-1], change(given[-1]))
+
+
+def once_made(change: Callable[[Any], object]) -> Wrong:
+    """Plant a change of each object that an `__init__` has made."""
+
+    def make(real: Any) -> Any:
+        def changed(self: Any, *given: Any, **named: Any) -> None:
+            real(self, *given, **named)
+            change(self)
+
+        return changed
+
+    return make
+
+
 class NoSuchPlaceError(LookupError):
     """`model/` has no such name; the message says which part is missing."""
 
 
+@dataclass(frozen=True)
+class Planted:
+    """What takes the place of a function of `model/`, and the claim that must notice."""
+
+    name: str
+    caught_by: str
+    """Name of the claim's test function, without `test_`."""
+    place: str
+    wrong: Wrong
+    reference: str | None = None
+    """The one implementation that it changes; None where it may change each that the claim judges."""
+
+
+_in_force: list[str] = []
+
+
+def in_force() -> str:
+    """The name of what is planted now; "" without one."""
+    return _in_force[-1] if _in_force else ""
+
+
 @contextmanager
-def planted(place: str, wrong: Wrong) -> Iterator[None]:
-    """Return a context in which what `wrong` makes takes the place. Raises NoSuchPlaceError."""
-    owner, name = _owner_of(place)
+def planted(fault: Planted) -> Iterator[None]:
+    """Return a context in which the fault is in force. Raises NoSuchPlaceError."""
+    wrong = fault.wrong
+    owner, name = _owner_of(fault.place)
     real = owner[name] if isinstance(owner, dict) else inspect.getattr_static(owner, name)
     if inspect.ismodule(owner) and inspect.isfunction(real):
         # Others hold the function by a name of their own, so it stays, with another code.
@@ -35,9 +81,11 @@ def planted(place: str, wrong: Wrong) -> Iterator[None]:
         def restore() -> None:
             put(name, real)
 
+    _in_force.append(fault.name)
     try:
         yield
     finally:
+        _in_force.pop()
         restore()
 
 

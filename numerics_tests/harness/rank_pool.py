@@ -1,25 +1,22 @@
-"""Three processes on this machine that talk by gloo, started once and kept for every test that needs ranks.
-
-A second import of this suite, over a copy of `model/` with a fault, shares them: they import the copy themselves.
-"""
+"""Three processes on this machine that talk by gloo, started once and kept for every test that needs ranks."""
 
 import atexit
 import importlib
 import multiprocessing
 import pickle
-import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from hashlib import sha256
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import format_exc
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from numerics_tests.harness.planting import Planted, in_force, planted
 
 RANKS = 3
 SECONDS = 60
@@ -33,23 +30,18 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """What the last `world` ranks shall call: `function` of `module` over the `model` in `folder`, which repeats.
+    """What the last `world` ranks shall call: `function` of `module`, which repeats.
 
     The last ones, because among the first each rank has the same number in its group as in the whole pool.
     """
 
-    folder: str
     module: str
     function: str
     world: int
     arguments: tuple[Any, ...]
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The same for two folders with the same sources."""
-        sources = sorted(Path(self.folder, "model").glob("*.py"))
-        digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-        return digest, self.module, self.function, self.world, self.arguments
+    fault: str = field(default_factory=in_force)
+    """What is planted here, and so in each rank."""
 
 
 @dataclass
@@ -58,7 +50,7 @@ class RankPool:
 
     workers: list[tuple[Any, Connection]] = field(default_factory=list)
     folder: TemporaryDirectory[str] | None = None
-    remembered: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
+    remembered: dict[Task, list[Any]] = field(default_factory=dict)
 
     def start(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -83,10 +75,9 @@ class RankPool:
 
     def run(self, task: Task) -> list[Any]:
         """What each rank returns, in their order. Raises RankError."""
-        key = task.key
-        if key not in self.remembered:
-            self.remembered[key] = self.answers(task)
-        return self.remembered[key]
+        if task not in self.remembered:
+            self.remembered[task] = self.answers(task)
+        return self.remembered[task]
 
     def answers(self, task: Task) -> list[Any]:
         if not self.workers:
@@ -121,19 +112,15 @@ def serve(connection: Connection, rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timeout)
     groups = {world: dist.new_group(range(RANKS - world, RANKS)) for world in range(1, RANKS)}
     groups[RANKS] = dist.group.WORLD
-    loaded: tuple[str, str] | None = None
-    module = None
     while True:
         try:
             task = connection.recv()
         except EOFError:
             return
         try:
-            # The left side is still the last task's: Python reads it before the walrus replaces it.
-            if loaded != (loaded := (task.folder, task.module)):
-                module = imported(*loaded)
-            function: Callable[..., Any] = getattr(module, task.function)
-            answer = function(groups[task.world], *task.arguments) if rank >= RANKS - task.world else None
+            function: Callable[..., Any] = getattr(importlib.import_module(task.module), task.function)
+            with planted(fault_named(task.fault)) if task.fault else nullcontext():
+                answer = function(groups[task.world], *task.arguments) if rank >= RANKS - task.world else None
             # Tensors by value: a connection's `send` passes a file descriptor for each, which ends with the process.
             reply = pickle.dumps((False, answer))
         except Exception:
@@ -141,15 +128,7 @@ def serve(connection: Connection, rank: int, store: str) -> None:
         connection.send_bytes(reply)
 
 
-def imported(folder: str, module: str) -> Any:
-    """`module` over the `model` in `folder`."""
-    # But not this module, which runs the loop of the process.
-    for known in [known for known in sys.modules if known.partition(".")[0] in ("model", "numerics_tests")]:
-        if known != __name__:
-            del sys.modules[known]
-    sys.path[:0] = [folder, str(Path(__file__).parents[2])]
-    try:
-        importlib.invalidate_caches()
-        return importlib.import_module(module)
-    finally:
-        del sys.path[:2]
+def fault_named(name: str) -> Planted:
+    """The fault of the kill matrix with this name; only a rank that is asked for one imports it, in a checkout."""
+    found: Planted = importlib.import_module("tests.kill_matrix.planted").PLANTED[name]
+    return found

@@ -1,7 +1,6 @@
 """What each rank of a test does and sees, in a process of its own, and how a test asks for it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-import model
 from model.parallel import PARALLEL, Ranks, share, without_synchronization
 from model.precision import PRECISIONS
 from model.resident import forget_kept_gradients
@@ -90,14 +88,13 @@ class Seen:
 def on_ranks(
     variant: str, world: int, bucket_mb: float | None = None, reshard: bool = True, precision: str = "fp32"
 ) -> list[Seen]:
-    """What each of `world` ranks sees, over the `model` that this suite imported."""
+    """What each of `world` ranks sees."""
     return of_ranks("see", world, variant, bucket_mb, reshard, precision)
 
 
 def of_ranks(function: str, world: int, *arguments: object) -> list[Any]:
-    """What a function of this file returns on each of `world` ranks, over the `model` that this suite imported."""
-    folder = str(Path(str(model.__file__)).parents[1])
-    return POOL.run(Task(folder, __name__, function, world, arguments))
+    """What a function of this file returns on each of `world` ranks."""
+    return POOL.run(Task(__name__, function, world, arguments))
 
 
 def batch() -> Tensor:

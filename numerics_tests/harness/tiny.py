@@ -23,7 +23,6 @@ from perf_tests.user_code.model import UserModel, configured_shape, is_configura
 
 # No two dimensions of a tensor are equal (3 rows of 12 tokens, 2 heads of width 8), so none can be taken for another.
 CONFIG = ModelConfig(d_model=16, d_ff=32, num_layers=2, num_heads=2, vocab_size=29, context_length=12)
-SHAPE = (CONFIG.num_layers, CONFIG.num_heads)
 BATCH = 3
 
 MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
@@ -122,7 +121,8 @@ def gradients(of: nn.Module) -> dict[str, Tensor]:
 def exact_logits(of: nn.Module, state: Mapping[str, Tensor], tokens_BT: Tensor) -> Tensor:
     """Logits by the oracle with the parameters `state` in float64; of a user's model by its own code on them."""
     if GIVEN.model is None:
-        return oracles.transformer_logits(state, tokens_BT, *SHAPE)
+        assert isinstance(of, TransformerLM)
+        return oracles.transformer_logits(state, tokens_BT, of.config.num_layers, of.config.num_heads)
     logits: Tensor = torch.func.functional_call(deepcopy(of).double(), dict(state), (tokens_BT,))
     return logits
 

@@ -19,13 +19,8 @@ POLICIES = {
     "LOWER_PRECISION_FP": "low",
     "FP32": "float32",
     "FP32_SET_OPT_DTYPE": "set dtype",
-    "DIFFERENT_REDISPATCH_SIGNATURE": "append dtype",
-    "PROMOTE": "widest",
 }
-"""What each list of the header, `AT_FORALL_...`, does to the ops in it."""
-
-BANNED = "binary_cross_entropy"
-"""Registered by hand in aten/src/ATen/autocast_mode.cpp, so in no list of the header."""
+"""What the lists of the header, `AT_FORALL_...`, that ops of a Transformer stand in do to them."""
 
 
 def op_lists(header: str) -> dict[str, list[str]]:
@@ -36,9 +31,7 @@ def op_lists(header: str) -> dict[str, list[str]]:
     for macro, policy in POLICIES.items():
         if macro not in macros:
             raise ValueError(f"{HEADER} defines no AT_FORALL_{macro}; this torch lists its ops in another way.")
-        # The one list whose ops change their signature names them in quotes, the others as _(op) or _(op, overload).
-        is_quoted = policy == "append dtype"
-        found = re.findall(r'"([\w.]+)"()' if is_quoted else r"_\((\w+)(?:,\s*(\w+))?\)", macros[macro])
+        found = re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", macros[macro])
         lists[policy] = [f"{op}.{overload}" if overload else op for op, overload in found]
     return lists
 
@@ -59,40 +52,21 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if _is_eligible(value) else value
 
 
-def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _tensors(tuple(value))
-        elif _is_eligible(value):
-            yield value
-
-
 def _kernel(policy: str, op: Any) -> Callable[..., Any]:
     """What autocast does before it calls `op` with autocast off, as in the templates of the header."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        low = torch.get_autocast_dtype("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if policy == "low" else torch.float32
         with torch.autocast("cpu", enabled=False):
-            if policy in ("low", "float32", "widest"):
-                wide = torch.float32 if any(t.dtype == torch.float32 for t in _tensors(args)) else low
-                dtype = {"low": low, "float32": torch.float32, "widest": wide}[policy]
+            if policy != "set dtype":
                 return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
             if not _is_eligible(args[0]):
                 return op(*args, **kwargs)
-            if policy == "append dtype":
-                # norm has overloads without a dtype; CUDA's autocast calls the one with it.
-                x, power, *rest = (*args, *kwargs.values())
-                dims, keepdim = (rest[0], rest[1] if len(rest) > 1 else False) if rest else ([], False)
-                return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, power, dims, keepdim, dtype=torch.float32)
             if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
                 return op(*args, **kwargs)  # a dtype that the call names wins
             return op(*args, **{**kwargs, "dtype": torch.float32})
 
     return run
-
-
-def _banned(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError("binary_cross_entropy is unsafe to autocast; use binary_cross_entropy_with_logits.")
 
 
 @contextmanager
@@ -112,7 +86,6 @@ def on_the_cpu() -> Iterator[None]:
                     op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
                     if op is not None:  # the header also lists ops that only a build with CUDA has
                         library.impl(name, _kernel(policy, op), "AutocastCPU")
-            library.impl(BANNED, _banned, "AutocastCPU")
         yield
     finally:
         del library  # a library without references removes its registrations

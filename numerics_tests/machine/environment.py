@@ -78,6 +78,11 @@ def _write_matmul_precision(value: str | MixedPrecisions) -> None:
     torch.backends.cuda.matmul.fp32_precision = value.cuda
 
 
+def flushes_subnormals() -> bool:
+    """Whether this thread turns results below the smallest normal number into 0; torch has no getter."""
+    return bool(torch.tensor(2.0**-149) * 1 == 0)
+
+
 FLAGS = (
     Flag("float32_matmul_precision", "highest", _read_matmul_precision, _write_matmul_precision),
     Flag("default_dtype", torch.float32, torch.get_default_dtype, torch.set_default_dtype),
@@ -87,6 +92,7 @@ FLAGS = (
         torch.are_deterministic_algorithms_enabled,
         lambda value: torch.use_deterministic_algorithms(value),
     ),
+    Flag("flush_denormal", False, flushes_subnormals, torch.set_flush_denormal),
     Flag("grad_enabled", True, torch.is_grad_enabled, torch.set_grad_enabled),
     _backend_flag(torch.backends.cudnn, "cudnn.allow_tf32", pinned=False),
     # On, as PyTorch has them and as benchmarks and users run; bounds.sum_in_float32 allows for what they do.

@@ -19,9 +19,6 @@ Total = Callable[[Tensor], Tensor]
 # Algorithms. Higham, ASNA 2e, sections 4.1 to 4.3; Kahan, Comm. ACM 8 (1965); Blanchard, Higham and Mary,
 # SISC 42 (2020), for the blocked one.
 
-BLOCK = 32
-"""Terms in a block of `blocked`."""
-
 
 def sequential(x: Tensor) -> Tensor:
     """One running sum, first term to last."""
@@ -38,24 +35,6 @@ def pairwise(x: Tensor) -> Tensor:
         pairs = x[..., 0:even:2] + x[..., 1:even:2]
         x = torch.cat((pairs, x[..., even:]), dim=-1)
     return x[..., 0]
-
-
-def blocked(x: Tensor) -> Tensor:
-    """Blocks summed one term after the other, then the block sums."""
-    return sequential(torch.stack([sequential(part) for part in x.split(BLOCK, dim=-1)], dim=-1))
-
-
-def kahan(x: Tensor) -> Tensor:
-    """A running sum with a running correction of its rounding error."""
-    total = torch.zeros_like(x[..., 0])
-    correction = torch.zeros_like(total)
-    for term in x.unbind(-1):
-        corrected = term - correction
-        larger = total + corrected
-        # What of `corrected` did not reach the sum; algebraically 0, so a compiler that reorders would drop it.
-        correction = (larger - total) - corrected
-        total = larger
-    return total
 
 
 def running_sums(addend: Tensor, count: int, dtype: torch.dtype) -> list[float]:

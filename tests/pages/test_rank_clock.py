@@ -3,13 +3,12 @@
 from typing import Any
 
 from numerics_tests.harness.rank_pool import POOL, Task
-from tests.support.documents import ROOT
 
 LATE_SECONDS, SLOW_SECONDS = 0.3, 0.05
 
 
 def on_ranks(function: str, world: int, *arguments: object) -> list[Any]:
-    return POOL.run(Task(str(ROOT), "tests.support.on_ranks", function, world, arguments))
+    return POOL.run(Task("tests.support.on_ranks", function, world, arguments))
 
 
 def test_every_rank_reads_the_slowest_ones_seconds_bit_for_bit() -> None:

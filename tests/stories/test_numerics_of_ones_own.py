@@ -1,4 +1,4 @@
-"""`pytest numerics_tests` with --attention or --model runs the claims that apply to what is given, and those alone."""
+"""`pytest numerics_tests` with its options: what is given is judged by the claims that apply to it, and those alone."""
 
 from pathlib import Path
 
@@ -21,10 +21,15 @@ def build(config):
 RUNS: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {
     (f"--attention={EXAMPLE}:flash_attention", "--collect-only", "-q"):
         (0, ("test_every_attention_gives_the_same_model",)),
-    ("--attention={}/wrong.py:flash_attention", "-k", "future or first_token"):
-        (1, ("2 failed", "numerics: --attention {}/wrong.py:flash_attention; tests of anything else are not selected")),
+    ("--attention={}/wrong.py:flash_attention", "-k", "future or within_its_bound"):
+        (1, ("failed", "numerics: --attention {}/wrong.py:flash_attention; tests of anything else are not selected")),
     ("--model={}/peeking.py:build", "-k", "later_tokens"): (1, ("1 failed",)),
     (f"--model={AVERAGING}:build", "-k", "later_tokens"): (0, ("1 passed",)),
+    ("-k", "stored"): (0, ("numerics: torch", "threads: 1", "1 passed")),
+    ("--hypothesis-profile=night",): (4, ("profile 'night' is not known; choose quick, ci, deep.",)),
+    ("--device=cuda:99",): (4, ("device 'cuda:99'",)),
+    ("--threads=0",): (4, ("--threads is 0",)),
+    ("--hypothesis-profile=ci", "--hypothesis-seed=3"): (4, ("--hypothesis-seed has no effect under profile ci",)),
     ("--attention=naive", f"--model={AVERAGING}:build"): (4, ("takes --attention or --model, not both",)),
     (f"--attention={EXAMPLE}:nowhere",): (4, ("nowhere cannot be imported",)),
     (f"--model={AVERAGING}:nowhere",): (4, ("nowhere cannot be imported",)),

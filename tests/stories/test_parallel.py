@@ -10,13 +10,12 @@ from numerics_tests.harness.rank_pool import POOL, Task
 from perf_tests.hardware.limits import GATHERED, float32_bytes, kept_bytes, step_messages, working_bytes
 from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 from tests.rules.test_ranks import WAYS
-from tests.support.documents import ROOT
 
 SHAPES = parameter_shapes(SIZES["tiny"])
 
 
 def on_ranks(function: str, *arguments: object, world: int = 2) -> list[Any]:
-    return POOL.run(Task(str(ROOT), "tests.support.on_ranks", function, world, arguments))
+    return POOL.run(Task("tests.support.on_ranks", function, world, arguments))
 
 
 @pytest.mark.parametrize("variant", PARALLEL)

@@ -1,7 +1,7 @@
 """What survives of the faults that mutmut plants into `model/`; `make mutants` plants them and prints this.
 
 pyproject.toml says where it plants none. Its own rules leave out the tables of a module, functions with a decorator and
-calls without an argument such as `.float()`; `harness/faults/source.py` has faults in those.
+calls without an argument such as `.float()`; `tests/kill_matrix` has faults in those.
 """
 
 import subprocess

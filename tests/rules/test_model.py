@@ -26,12 +26,10 @@ TOKENS = tiny.tokens().cpu()
 
 
 @pytest.fixture(autouse=True)
-def on_the_cpu() -> Iterator[None]:
-    """Compute on the CPU, whatever --device says: nothing here is a number of a device."""
-    of_the_run = environment.device()
-    environment.compute_on(CPU)
-    yield
-    environment.compute_on(of_the_run)
+def flags_are_put_back() -> Iterator[None]:
+    """Let each test begin and end with PyTorch's defaults."""
+    with environment.pinned():
+        yield
 
 
 def on_meta(config: ModelConfig) -> TransformerLM:
@@ -113,7 +111,7 @@ def test_in_float64_the_formulas_agree_to_twelve_digits(
 ) -> None:
     """The norm's own cast is taken out and the rotary tables are float64. Shorter inputs give the first logits."""
     monkeypatch.setattr(torch.Tensor, "float", lambda tensor: tensor)
-    torch.set_default_dtype(torch.float64)  # each test resets it, see conftest
+    torch.set_default_dtype(torch.float64)  # the fixture puts it back
     model = tiny.model(attention=ATTENTION[name].build(), config=config)
     tokens = torch.randint(config.vocab_size, (2, config.context_length), generator=torch.Generator().manual_seed(1))
     state = {parameter: weight.detach() for parameter, weight in model.named_parameters()}
@@ -297,16 +295,6 @@ def test_sdpa_takes_a_fused_kernel(shape: tuple[int, ...]) -> None:
     q = torch.zeros(shape)
     flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert flash in operators_of(lambda: sdpa_attention(q, q, q))
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("shape", [(2, 130, 16), (2, 3, 130, 16)], ids=["alone", "heads"])
-def test_flex_is_causal_attention(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run uncompiled, since compiled it needs a GPU. 130 tokens: two blocks of the mask, the second all but empty."""
-    monkeypatch.setattr(attention, "compiled", lambda function: function)
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
-    assert torch.allclose(ATTENTION["flex"].build()(q, k, v), naive_attention(q, k, v), rtol=0, atol=1e-12)
 
 
 def test_flex_gets_one_dtype_and_a_mask_where_the_queries_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from model.precision import Precision
 from model.training import Mark, Training, ignore_mark
 from model.transformer import TransformerLM
 from numerics_tests.harness import tiny
-from numerics_tests.harness.claims import Fault
-from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
+from numerics_tests.harness.exercises import scaled_backward
 from numerics_tests.test_invariance import wide_model
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, Clip, torch_clip
-from numerics_tests.test_precisions import scaled_backward
 from numerics_tests.test_why_mixed_precision import mixed_update
+from tests.kill_matrix.judging import Fault
+from tests.kill_matrix.layers import mask_off_by_one, unscaled
 
 ROUND_NOTHING: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731, a named default
 
@@ -158,15 +158,12 @@ FAULTS = (
     Fault("step counter that stops at 2048", ADAMW, adamw(count=lambda n: min(n, 2048))),
     Fault("clipping of matrices alone", CLIP,
           lambda gradients, largest: torch_clip([gradient for gradient in gradients if gradient.dim() > 1], largest)),
-    Fault("first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient",
-          adamw(corrected=False)),
-    Fault("decay through the gradient", "adamw_without_gradient_only_decays", adamw(coupled=True)),
     Fault("AdamW in float64", "foreach_is_the_loop_to_the_bit", adamw()),
     Fault("clipping of each tensor alone", CLIP,
           lambda gradients, largest: torch.stack([torch_clip([one], largest) for one in gradients]).norm()),
     Fault("clipping by the largest element", CLIP,
           clip(lambda gradients: torch.stack([gradient.abs().max() for gradient in gradients]).max())),
-    Fault("clipping that always rescales", "clipping_leaves_small_gradients_alone",
+    Fault("clipping that always rescales", CLIP,
           clip(lambda gradients: torch.cat([one.flatten() for one in gradients]).norm(), most=torch.inf)),
     Fault("loss scaling lost", "scaling_saves_gradients_that_float16_would_lose",
           lambda x, weight, upstream: scaled_backward(x, weight, upstream, scale=1.0)),
