@@ -1,6 +1,7 @@
 """The fixtures of a benchmark: its case, its model and inputs, and its measure."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,8 +11,9 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
+from perf_tests.audit.rounds import RowFacts
 from perf_tests.bench.checked_rounds import Draws
-from perf_tests.bench.loop import Measure, Row, TimedMeasure
+from perf_tests.bench.loop import Measure, RowBuilder, TimedMeasure
 from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, free_leftovers
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.session import noted, session_of
@@ -25,7 +27,6 @@ from perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
 from perf_tests.passes.memory import MemoryWorker
-from perf_tests.records.record import Json
 from perf_tests.user_code.attention import attention_named
 from perf_tests.user_code.guard import UserCodeError
 from perf_tests.user_code.own_loss import OwnLossTraining
@@ -162,35 +163,36 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         workbench.spent_seconds[work] += seconds
 
 
-def _row(case: Case, workbench: Workbench) -> Row:
+def _row(case: Case, workbench: Workbench) -> RowBuilder:
     """Return what is known of a case before its rounds, with what a figure depends on besides the case's identity."""
-    conditions: Json = {"seed": workbench.settings.seed, "warmup_rounds": workbench.warmup_rounds(case)}
+    conditions = RowFacts(seed=workbench.settings.seed, warmup_rounds=workbench.warmup_rounds(case))
     if isinstance(case, CollectiveCase):
         from perf_tests.bench.ranks import CollectiveRow
 
         return CollectiveRow(case, conditions)
-    conditions |= {
-        "records_graph": case.row.records_graph,
-        "float32_matmul_precision": float32_matmul_precision(),
-        "parameters": case.parameters,
-    }
+    conditions = replace(
+        conditions,
+        records_graph=case.row.records_graph,
+        float32_matmul_precision=float32_matmul_precision(),
+        parameters=case.parameters,
+        available_bytes=workbench.budget_bytes,
+        empty_round_seconds=workbench.empty_round_seconds,
+    )
 
-    def kernel_of_sdpa() -> Json:
+    def kernel_of_sdpa() -> str | None:
         attention, dtype = ATTENTION["sdpa"].build(), multiplied_dtype(PRECISIONS[case.precision])
         device, records_graph = workbench.device.torch_device, case.row.records_graph
-        return {"sdpa_backend": sdpa_backend(attention, case.query_shape, dtype, device, records_graph=records_graph)}
+        return sdpa_backend(attention, case.query_shape, dtype, device, records_graph=records_graph)
 
-    return Row(
+    return RowBuilder(
         case,
         conditions=conditions,
-        asked_after=kernel_of_sdpa if case.attention == "sdpa" else dict,
+        sdpa_backend=kernel_of_sdpa if case.attention == "sdpa" else lambda: None,
         matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
         expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
-        facts_of_rounds=partial(workbench.facts_of_rounds, time.monotonic(), torch.get_num_threads()),
+        with_run=partial(workbench.with_run, time.monotonic(), torch.get_num_threads()),
         ceilings_again=workbench.ceilings_again,
-        available_bytes=workbench.budget_bytes,
-        empty_round_seconds=workbench.empty_round_seconds,
     )
 
 

@@ -2,18 +2,18 @@
 rounds are enough, and contradictions inside a kernel pass."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import inf, isclose, sqrt
 from operator import sub
 from statistics import fmean, median, pstdev, stdev
-from typing import Any
 
 from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests.phases import PHASES
 from perf_tests.records.columns import Cell, pairs_along
 from perf_tests.records.format import duration
+from perf_tests.records.measured import Measured
 from perf_tests.records.record import Json
 
 # Flags of a row, from its own rounds and figures alone.
@@ -38,42 +38,21 @@ of scores (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 2
 pass)."""
 
 
-@dataclass(frozen=True)
-class RowFacts:
-    """What the rules look at, by the names of `extra_info` where it has them; None where unknown."""
+@dataclass(frozen=True, kw_only=True)
+class RowFacts(Measured):
+    """What the rules look at: what a row has, and what no row keeps; None where unknown."""
 
     rounds_seconds: Sequence[float] = ()
-    device_busy_seconds: float | None = None
-    empty_round_seconds: float | None = None
-    part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    bound: str | None = None
-    peak_allocated_bytes: int | None = None
-    peak_requested_bytes: int | None = None
-    predicted_peak_bytes: int | None = None
     workspace_bytes: int = 0
     """Workspaces of libraries, as far as the prediction leaves them out."""
     available_bytes: int | None = None
-    sdpa_backend: str | None = None
-    recompiles: int | None = None
-    cudagraph_skips: int | None = None
-    skipped_steps: int | None = None
-    suggested_warmup_rounds: int | None = None
-    throttle_reasons: Mapping[str, int] | None = None
-    before: Mapping[str, Any] = field(default_factory=dict)
-    """The state of the machine before the measured rounds."""
-    after: Mapping[str, Any] = field(default_factory=dict)
     is_over_ceiling: bool = False
-    other_cores: float | None = None
-    """Processors that other programs kept busy during the measured rounds."""
     threads: int = 1
     """Threads of this process that compute."""
-    sentinel_seconds: Sequence[float] | None = None
     least_sentinel_seconds: float | None = None
     """The shortest of the run so far."""
     is_beside_a_run: bool = False
     """Whether another run of the suite measured on this device meanwhile."""
-    cpu_seconds: Sequence[float] | None = None
-    """CPU time of all threads of this process, in each round; None where one of them waits for a device."""
     raw_seconds: Sequence[float] = ()
     """The rounds by a second clock of the system; empty where they are not timed by this process alone."""
     rate_of_clocks: float = 1.0

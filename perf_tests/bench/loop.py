@@ -9,7 +9,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
 from typing import Any
@@ -35,6 +35,7 @@ from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_st
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
 from perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
+from perf_tests.records.measured import Measured
 from perf_tests.records.record import Json
 from perf_tests.user_code.guard import end_if_forked
 
@@ -133,7 +134,7 @@ class TimedMeasure(Measure):
     rounds: int
     warmup_rounds: int
     """The fewest there are; 0 is none at all."""
-    row: "Row | None"
+    row: "RowBuilder | None"
     """None where the benchmark only runs once, as a test."""
     on_round: Callable[[int], None] = lambda number: None
     """A function that is called with the number of each round before its set-up, warm-up rounds first."""
@@ -172,23 +173,31 @@ class TimedMeasure(Measure):
             rounds.check = None
         self._checked = CheckedRounds(rounds, self.device, self.draws)
         before = self._sentinel_seconds()
-        found, facts = self._time(rounds)
-        found["sentinel_seconds"] = [*before, *self._sentinel_seconds()] or None
-        facts["replaced"] = put_back()
-        if self.row.case.user_code and facts["replaced"]:  # before its results are judged
-            raise SuspiciousError(why_replaced(facts["replaced"]))
+        facts = self._time(rounds, self.row.conditions)
+        sentinels, replaced = [*before, *self._sentinel_seconds()], put_back()
+        if self.row.case.user_code and replaced:  # before its results are judged
+            raise SuspiciousError(why_replaced(replaced))
         expected, again = self.row.expectation, self.row.measure_ceiling_again
-        device_seconds = found["device_seconds"] or []
-        if reason := expected and why_impossible(expected, facts["rounds_seconds"], device_seconds, again):
+        if reason := expected and why_impossible(expected, facts.rounds_seconds, facts.device_seconds or [], again):
             raise ImpossibleError(reason)
         median_seconds = self.benchmark.stats["median"]
         checked = self._checked.finish(median_seconds)
-        facts["same_again"] = None if checked is None else checked["same_again"]
-        # After the last reading, because the round is not timed: its launches wait in the queue.
-        found["device_busy_seconds"] = self._busy_seconds(rounds, has_slices="compile_cache" not in found)
-        seed = None if self.draws is None or rounds.renew is None else self.draws.seed
-        info = self.row.of(found, facts, median_seconds)
-        self.benchmark.extra_info.update({**info, "values_seed": seed, "checked": checked})
+        facts = replace(
+            facts,
+            sentinel_seconds=sentinels or None,
+            replaced=replaced,
+            checked=checked,
+            same_again=None if checked is None else checked["same_again"],
+            values_seed=None if self.draws is None or rounds.renew is None else self.draws.seed,
+            # After the last reading, because the round is not timed: its launches wait in the queue.
+            device_busy_seconds=self._busy_seconds(rounds, has_slices=facts.recompiles is None),
+        )
+        measured = self._with_more(self.row.of(facts, median_seconds), rounds)
+        self.benchmark.extra_info.update(self.row.case.identity() | measured.as_row())
+
+    def _with_more(self, measured: Measured, rounds: Rounds) -> Measured:
+        """Return the row with what a way of measuring looks at beside the timed rounds; here nothing."""
+        return measured
 
     def _busy_seconds(self, rounds: Rounds, has_slices: bool) -> float | None:
         return busy_seconds(partial(self._prepare_measured, rounds), rounds.run, self.device, has_slices=has_slices)
@@ -196,8 +205,8 @@ class TimedMeasure(Measure):
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
 
-    def _time(self, rounds: Rounds) -> tuple[Json, Json]:
-        """Return the readings of clocks, allocator and compiler: as the record has them, and as `RowFacts` alone."""
+    def _time(self, rounds: Rounds, known: RowFacts) -> RowFacts:
+        """Return what is known already with the readings of clocks, allocator and compiler."""
         assert self.row is not None
         case = self.row.case
         gc.collect()
@@ -205,7 +214,7 @@ class TimedMeasure(Measure):
         before, compilations, started_under = self._drifting_facts(), count_compilations(), conditions()
         start = time.perf_counter()
         # The benchmark would show a case that fails in the warm-up as measured, so the warm-up runs outside of it.
-        first = self._first_round(rounds) if self.warmup_rounds else {}
+        first = self._first_round(rounds) if self.warmup_rounds else None
         first_compilations = count_compilations()
         warmup_rounds_run = self._warm_up(rounds) if self.warmup_rounds else 0
         if self.health.health is not None:
@@ -222,46 +231,57 @@ class TimedMeasure(Measure):
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
         compiled = count_compilations() - compilations
-        seconds, parts, flushed_bytes = self.benchmark.stats["data"], self.clock.part_seconds, 0
-        found: Json = dict(first)
-        if compiled["graphs"]:
-            found["compile_cache"] = cache_state(compiled)
-            found["recompiles"] = (count_compilations() - first_compilations)["graphs"]
-            found["cudagraph_skips"] = compiled["cudagraph_skips"]
-        found["warmup_rounds_run"] = warmup_rounds_run
-        if self.flush is not None:
-            found["flushed_bytes"] = flushed_bytes = self.flush.bytes
-        found |= {"before": before | started_under, "after": after | conditions(), **self.health.facts()}
-        # The clock holds the warm-up rounds too, before the measured ones.
-        found |= {"other_cores": other_cores, "device_seconds": self.clock.device_seconds[-self.rounds :] or None}
-        # On a GPU the thread that waits for the device spins.
-        found["cpu_seconds"] = self.clock.cpu_seconds[-self.rounds :] if case.device == "cpu" else None
-        found["part_seconds"] = {part: values[-len(seconds) :] for part, values in parts.items()}
-        for kind, peaks in zip(("allocated", "requested", "reserved"), zip(*self._peaks, strict=True), strict=True):
-            # Of a graph's pool the allocator counts only what outlives a replay.
-            is_known = None not in peaks and not (case.replays_cuda_graphs and kind != "reserved")
-            found[f"peak_{kind}_bytes"] = max(peaks) - flushed_bytes if is_known else None
+        seconds, parts, health = self.benchmark.stats["data"], self.clock.part_seconds, self.health.of_rounds()
         # One scale more than rounds: a skipped step shows as a fall from the scale before its round.
         scales = self._loss_scales[-self.rounds - 1 :]
-        found["skipped_steps"] = sum(later < earlier for earlier, later in pairwise(scales)) if scales else None
-        found["compile_seconds"] = None
-        if compiled["graphs"] and first:
+        compile_seconds: dict[str, float] | None = None
+        if compiled["graphs"] and first is not None:
             # Of the first calls, which generate the code and run it once: by its parts, or by set-up and target.
             in_parts = {part: of_rounds[0] for part, of_rounds in parts.items()}
-            either = {"forward": first["first_setup_seconds"], "backward": first["first_round_seconds"]}
-            whole = either if case.row.is_backward else {"forward": first["first_round_seconds"]}
-            found["compile_seconds"] = {part: in_parts[part] for part in either if part in in_parts} or whole
-            self.spent_seconds["compiling"] = sum(first.values())
-        if allocated_before_bytes is not None:
-            allocated_before_bytes -= flushed_bytes
-        found["allocated_before_bytes"] = allocated_before_bytes
-        return found, {
-            "rounds_seconds": seconds,
+            set_up_seconds, target_seconds = first
+            either = {"forward": set_up_seconds, "backward": target_seconds}
+            whole = either if case.row.is_backward else {"forward": target_seconds}
+            compile_seconds = {part: in_parts[part] for part in either if part in in_parts} or whole
+            self.spent_seconds["compiling"] = sum(first)
+        flushed_bytes = 0 if self.flush is None else self.flush.bytes
+        allocated, requested, reserved = (
+            max(peaks) - flushed_bytes if None not in peaks else None for peaks in zip(*self._peaks, strict=True)
+        )
+        # Of a graph's pool the allocator counts only what outlives a replay.
+        is_replayed = case.replays_cuda_graphs
+        return replace(
+            known,
+            first_setup_seconds=None if first is None else first[0],
+            first_round_seconds=None if first is None else first[1],
+            compile_cache=cache_state(compiled) if compiled["graphs"] else None,
+            recompiles=(count_compilations() - first_compilations)["graphs"] if compiled["graphs"] else None,
+            cudagraph_skips=compiled["cudagraph_skips"] if compiled["graphs"] else None,
+            warmup_rounds_run=warmup_rounds_run,
+            flushed_bytes=None if self.flush is None else flushed_bytes,
+            before=before | started_under,
+            after=after | conditions(),
+            throttled_rounds=health.throttled_rounds,
+            energy_joules_per_round=health.energy_joules_per_round,
+            throttle_reasons=health.throttle_reasons,
+            median_sm_clock_mhz=health.median_sm_clock_mhz,
+            other_cores=other_cores,
+            # The clock holds the warm-up rounds too, before the measured ones.
+            device_seconds=self.clock.device_seconds[-self.rounds :] or None,
+            # On a GPU the thread that waits for the device spins.
+            cpu_seconds=self.clock.cpu_seconds[-self.rounds :] if case.device == "cpu" else None,
+            part_seconds={part: values[-len(seconds) :] for part, values in parts.items()},
+            peak_allocated_bytes=None if is_replayed else allocated,
+            peak_requested_bytes=None if is_replayed else requested,
+            peak_reserved_bytes=reserved,
+            skipped_steps=sum(later < earlier for earlier, later in pairwise(scales)) if scales else None,
+            compile_seconds=compile_seconds,
+            allocated_before_bytes=None if allocated_before_bytes is None else allocated_before_bytes - flushed_bytes,
+            rounds_seconds=seconds,
             # On ranks a round's time is the slowest rank's.
-            "raw_seconds": self.clock.raw_seconds[-self.rounds :] if case.ranks is None else (),
-            "late_work": late,
-            "shares_memory": shares_memory(rounds.result, self.inputs),
-        }
+            raw_seconds=self.clock.raw_seconds[-self.rounds :] if case.ranks is None else (),
+            late_work=late,
+            shares_memory=shares_memory(rounds.result, self.inputs),
+        )
 
     def _prepare(self, rounds: Rounds, number: int) -> None:
         """Write new values, set up, flush: in this order, or the writing would be what the caches hold."""
@@ -281,7 +301,7 @@ class TimedMeasure(Measure):
         if self.flush is not None:
             self.flush()
 
-    def _first_round(self, rounds: Rounds) -> dict[str, float]:
+    def _first_round(self, rounds: Rounds) -> tuple[float, float]:
         """Return the seconds of its set-up and of its target, timed apart because either may compile."""
         start = time.perf_counter()
         self._prepare(rounds, 0)
@@ -290,7 +310,7 @@ class TimedMeasure(Measure):
         self.clock()
         rounds.run()
         self.clock()
-        return {"first_setup_seconds": prepared - start, "first_round_seconds": time.perf_counter() - prepared}
+        return prepared - start, time.perf_counter() - prepared
 
     def _warm_up(self, rounds: Rounds) -> int:
         """Run the rest of the warm-up; returns how many rounds it had with the first."""
@@ -333,7 +353,7 @@ class TimedMeasure(Measure):
         return drifting_facts(self.device.torch_device, self.health.health)
 
 
-def settled(facts: RowFacts, is_user_code: bool) -> RowFacts:
+def with_clock_rate(facts: RowFacts, is_user_code: bool) -> RowFacts:
     """Ask at which rate the system runs the clocks, if they disagree.
 
     Raises SuspiciousError for code of the user's whose facts no honest measurement shows.
@@ -346,54 +366,41 @@ def settled(facts: RowFacts, is_user_code: bool) -> RowFacts:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What is known of a case before its rounds; `of` adds what they showed."""
+class RowBuilder:
+    """What is known of a case before its rounds; `of` adds what follows from those."""
 
     case: Case
-    conditions: Json = field(default_factory=dict)
+    conditions: RowFacts = field(default_factory=RowFacts)
     """What a figure depends on besides the identity of its case."""
-    asked_after: Callable[[], Json] = dict
-    """Conditions that only a profiler tells, which may slow down what runs after it (pytorch/pytorch#144455)."""
+    sdpa_backend: Callable[[], str | None] = lambda: None
+    """Asks a profiler after the rounds, because it may slow down what runs after it (pytorch/pytorch#144455)."""
     matmul_flops_per_second: float | None = None
     expectation: Expectation | None = None
     measure_ceiling_again: Callable[[str], float] | None = None
     """The current matrix-product rate in a precision, measured before a case is called impossible."""
-    available_bytes: int | None = None
-    empty_round_seconds: float | None = None
-    """Wall time of a round without work; None where the device has no clock."""
-    facts_of_rounds: Callable[[Sequence[float]], Json] = lambda sentinels: {}
-    """Takes the case's sentinels, after its rounds; returns what the run knows of these, as `RowFacts`."""
+    with_run: Callable[[RowFacts], RowFacts] = lambda facts: facts
+    """A function that adds what the run knows of the case's rounds, after these."""
     ceilings_again: Callable[[str], Ceilings | None] | None = None
     """The machine's ceilings with that precision's products and memory traffic measured once more."""
 
-    def of(self, found: Json, beside: Json, median_seconds: float) -> Json:
-        """Return `extra_info` of the record, flat. Raises SuspiciousError.
-
-        `found` are the readings as the record has them, `beside` those that only `RowFacts` has.
-        """
-        case, expectation = self.case, self.expectation
-        info: Json = {
-            **case.identity(),
-            **self.conditions,
-            **self.asked_after(),
-            **found,
-            "model_flops": self._model_flops,
-            "empty_round_seconds": self.empty_round_seconds,
-            **self._rates(median_seconds),
-            **({} if expectation is None else expectation.derived(median_seconds)),
-            "suggested_warmup_rounds": suggested_warmup_rounds(beside["rounds_seconds"], found["warmup_rounds_run"]),
-        }
-        # Parts are this rank's, the round is the slowest one's.
-        known = {name: value for name, value in info.items() if name != "part_seconds" or case.sharing is None}
-        facts = RowFacts(
-            **{field.name: known[field.name] for field in fields(RowFacts) if field.name in known},
-            **beside,
-            **self.facts_of_rounds(found["sentinel_seconds"] or ()),
-            available_bytes=self.available_bytes,
-            is_over_ceiling=expectation is not None and expectation.is_over_ceiling(median_seconds),
-            over_roofline=self._over_roofline(median_seconds),
+    def of(self, facts: RowFacts, median_seconds: float) -> Measured:
+        """Return the readings with what follows from them, and with their flags. Raises SuspiciousError."""
+        expectation = self.expectation
+        facts = replace(facts, sdpa_backend=self.sdpa_backend(), model_flops=self._model_flops)
+        facts = self._with_rates(facts, median_seconds)
+        if expectation is not None:
+            facts = expectation.derived(facts, median_seconds)
+        facts = self.with_run(
+            replace(
+                facts,
+                suggested_warmup_rounds=suggested_warmup_rounds(facts.rounds_seconds, facts.warmup_rounds_run or 0),
+                is_over_ceiling=expectation is not None and expectation.is_over_ceiling(median_seconds),
+                over_roofline=self._over_roofline(median_seconds),
+            )
         )
-        return info | {"flags": raised(settled(facts, bool(case.user_code)))}
+        # Parts are this rank's, the round is the slowest one's.
+        judged = facts if self.case.sharing is None else replace(facts, part_seconds={})
+        return replace(facts, flags=raised(with_clock_rate(judged, bool(self.case.user_code))))
 
     def _over_roofline(self, median_seconds: float) -> float | None:
         """Return the time of its kernels over the median; before anybody is accused the ceilings are measured again."""
@@ -407,7 +414,7 @@ class Row:
             times += 1
         return over
 
-    def _rates(self, median_seconds: float) -> Json:
+    def _with_rates(self, facts: RowFacts, median_seconds: float) -> RowFacts:
         flops, ceiling = self._model_flops, self.matmul_flops_per_second
         rate = None if flops is None else flops / median_seconds
         # Fused kernels skip the masked half of the square, and checkpoints recompute.
@@ -415,12 +422,13 @@ class Row:
         is_user_code = self.case.user_model is not None or self.case.user_attention is not None
         if is_user_code and self.expectation is not None and self.expectation.counters is not None:
             executes_all = self.expectation.counters.executed_flops == flops
-        return {
-            "tokens_per_second": None if self.case.tokens is None else self.case.tokens / median_seconds,
-            "tflops_per_second": None if rate is None else rate / 1e12,
-            "matmul_ceiling_tflops_per_second": None if ceiling is None else ceiling / 1e12,
-            "share_of_matmul_ceiling": rate / ceiling if rate and ceiling and executes_all else None,
-        }
+        return replace(
+            facts,
+            tokens_per_second=None if self.case.tokens is None else self.case.tokens / median_seconds,
+            tflops_per_second=None if rate is None else rate / 1e12,
+            matmul_ceiling_tflops_per_second=None if ceiling is None else ceiling / 1e12,
+            share_of_matmul_ceiling=rate / ceiling if rate and ceiling and executes_all else None,
+        )
 
     @property
     def _model_flops(self) -> int | None:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fractions import Fraction
 from functools import partial
@@ -25,7 +25,8 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from model.regions import regions_opened_by
 from model.training import Training
-from perf_tests.bench.loop import Rounds, Row, TimedMeasure
+from perf_tests.audit.rounds import RowFacts
+from perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
 from perf_tests.cases.attention import CollectiveCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Launched, Sharing
@@ -33,6 +34,7 @@ from perf_tests.hardware.clock import Clock, CollectiveCounter
 from perf_tests.hardware.device import error_text
 from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
 from perf_tests.predict.counters import needed_bytes
+from perf_tests.records.measured import Measured
 from perf_tests.records.record import Json, Times
 
 # Messages between ranks, as JSON in torchrun's key-value store, which survives a dead rank.
@@ -302,7 +304,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class CollectiveRow(Row):
+class CollectiveRow(RowBuilder):
     """Bandwidths as nccl-tests defines them, in place of a model's rates of tokens and FLOPs.
 
     They are the message over its time, and what a rank has to send for it over the same: doc/PERFORMANCE.md of
@@ -311,13 +313,14 @@ class CollectiveRow(Row):
 
     case: CollectiveCase
 
-    def _rates(self, median_seconds: float) -> Json:
+    def _with_rates(self, facts: RowFacts, median_seconds: float) -> RowFacts:
         algorithm = self.case.exchanged_bytes / median_seconds
-        return {
-            "exchanged_bytes": self.case.exchanged_bytes,
-            "algorithm_bytes_per_second": algorithm,
-            "bus_bytes_per_second": algorithm * float(bus_share(self.case.collective, self.case.world)),
-        }
+        return replace(
+            facts,
+            exchanged_bytes=self.case.exchanged_bytes,
+            algorithm_bytes_per_second=algorithm,
+            bus_bytes_per_second=algorithm * float(bus_share(self.case.collective, self.case.world)),
+        )
 
 
 # The rounds of a case on several ranks, timed alike on all of them; and what sharing a model costs beside them.
@@ -327,19 +330,15 @@ class CollectiveRow(Row):
 class MultiRankMeasure(TimedMeasure):
     """Times as on one device; the clock makes every rank see the slowest one's time."""
 
-    def run_rounds(self, rounds: Rounds) -> None:
-        super().run_rounds(rounds)
-        if self.row is None:
-            return
+    def _with_more(self, measured: Measured, rounds: Rounds) -> Measured:
+        """Return the row with the rounds and the peak of every rank."""
         clock = self.clock
         assert isinstance(clock, RankClock)
         seconds = clock.from_all(clock.rank_seconds[-self.rounds :])
         peak_bytes = self.device.peaks()[0]
         peaks = None if peak_bytes is None else [int(peak) for (peak,) in clock.from_all([float(peak_bytes)])]
         slowest = [max(range(len(seconds)), key=lambda rank: seconds[rank][number]) for number in range(self.rounds)]
-        self.benchmark.extra_info.update(
-            {"rank_seconds": seconds, "slowest_ranks": slowest, "rank_peak_allocated_bytes": peaks}
-        )
+        return replace(measured, rank_seconds=seconds, slowest_ranks=slowest, rank_peak_allocated_bytes=peaks)
 
     def _busy_seconds(self, rounds: Rounds, has_slices: bool) -> float | None:
         """None: how often the round would be issued again is each rank's own, and its collectives need all of them."""
@@ -366,30 +365,33 @@ class SharedStepMeasure(MultiRankMeasure):
 
             rounds.forget_more = partial(free_gathered, self.training.model)
         super().run_rounds(rounds)
-        if self.row is not None:
-            with self.spending():
-                self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
 
-    def _exposed(self, rounds: Rounds) -> Json:
+    def _with_more(self, measured: Measured, rounds: Rounds) -> Measured:
+        measured = super()._with_more(measured, rounds)
+        with self.spending():
+            return self._with_sent(self._with_exposed(measured, rounds), rounds)
+
+    def _with_exposed(self, measured: Measured, rounds: Rounds) -> Measured:
         """Measure what the exchange of gradients adds to a round: the median difference to the round without it.
 
         Rounds with and without it take turns, and which is first alternates.
         """
         if "backward" not in self.case.row.timed:
-            return {}
+            return measured
         if reason := self._why_not_without():
-            return {"exposed_communication_seconds": None, "exposed_communication_reason": reason}
+            return replace(measured, exposed_communication_reason=reason)
         seconds: dict[bool, list[float]] = {True: [], False: []}
         for number in range(self.rounds):
             for exchanges in (True, False) if number % 2 else (False, True):
                 seconds[exchanges].append(self._seconds(rounds, exchanges))
         differences = [with_it - without for with_it, without in zip(seconds[True], seconds[False], strict=True)]
-        return {
-            "exposed_communication_seconds": median(differences),
-            "exposed_communication_interval": Times(differences).median_interval(CONFIDENCE),
-            "seconds_with_communication": seconds[True],
-            "seconds_without_communication": seconds[False],
-        }
+        return replace(
+            measured,
+            exposed_communication_seconds=median(differences),
+            exposed_communication_interval=Times(differences).median_interval(CONFIDENCE),
+            seconds_with_communication=seconds[True],
+            seconds_without_communication=seconds[False],
+        )
 
     def _why_not_without(self) -> str | None:
         """Say why no round runs without the exchange, the same on all ranks; None where it does."""
@@ -399,7 +401,8 @@ class SharedStepMeasure(MultiRankMeasure):
         held_bytes = self.device.peaks()[0] or needed_bytes(self.case)
         assert isinstance(self.clock, RankClock)
         assert self.row is not None
-        room = min(left for (left,) in self.clock.from_all([float((self.row.available_bytes or 0) - held_bytes)]))
+        left_bytes = (self.row.conditions.available_bytes or 0) - held_bytes
+        room = min(left for (left,) in self.clock.from_all([float(left_bytes)]))
         if room < whole_bytes:
             return f"without exchange a rank holds all weights and gradients, {whole_bytes:,} bytes more than fit."
         return None
@@ -413,31 +416,29 @@ class SharedStepMeasure(MultiRankMeasure):
                 rounds.run()
         return self.clock.wall_seconds[-1]
 
-    def _sent(self, rounds: Rounds) -> Json:
-        """Return what one rank sends in one more round, counted, and by the closed form of the parts it runs."""
+    def _with_sent(self, measured: Measured, rounds: Rounds) -> Measured:
+        """Return the row with what one rank sends in one more round: counted, and by the closed form of its parts."""
         way, row = self.sharing, self.case.row
 
         def region(part: str) -> str:
             """Return where a part of a round sends its messages."""
             return "forward" if part == "inference" else part
 
-        def sent(messages: Mapping[str, Sequence[Message]]) -> Json:
+        def sent(messages: Mapping[str, Sequence[Message]]) -> tuple[int | float, Json]:
             timed = chain.from_iterable(messages.get(region(part), ()) for part in row.timed)
-            return {
-                "sent_bytes": _plain(sent_bytes(timed, way.world)),
-                "sent_by_part": values_by_part(messages, way.world),
-            }
+            return _plain(sent_bytes(timed, way.world)), values_by_part(messages, way.world)
 
-        counted = sent(messages_by_region(rounds.run_round))
-        predicted: Json = dict.fromkeys(counted)
-        if self.case.user_model is None:
-            # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
-            from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+        in_all, by_part = sent(messages_by_region(rounds.run_round))
+        measured = replace(measured, sent_bytes=in_all, sent_by_part=by_part)
+        if self.case.user_model is not None:
+            return measured
+        # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
+        from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 
-            shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
-            step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
-            predicted = sent({part: messages for part, messages in step.items() if part in map(region, row.parts)})
-        return counted | {f"predicted_{name}": value for name, value in predicted.items()}
+        shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
+        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
+        in_all, by_part = sent({part: messages for part, messages in step.items() if part in map(region, row.parts)})
+        return replace(measured, predicted_sent_bytes=in_all, predicted_sent_by_part=by_part)
 
 
 REGIONS = ("forward", "loss", "backward", "optimizer")

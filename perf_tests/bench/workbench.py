@@ -1,7 +1,7 @@
 """What all benchmarks of one run share: device, clock, memory budget, ceilings, and what is kept of the run."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +13,7 @@ import torch
 
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
-from perf_tests.audit.rounds import why_replaced
+from perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests.bench.checked_rounds import drawn_seed
 from perf_tests.bench.models import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large
@@ -31,7 +31,6 @@ from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
 from perf_tests.predict.expectation import Expectation, expect
-from perf_tests.records.record import Json
 
 if TYPE_CHECKING:
     from perf_tests.bench.ranks import Groups, Peers
@@ -87,14 +86,15 @@ class Workbench:
     _is_out_of_memory: bool = False
     """Whether there was too little memory to measure them."""
 
-    def facts_of_rounds(self, since: float, threads: int, sentinels: Sequence[float]) -> Json:
-        """Return what the run knows of rounds that began at a moment, between two sentinels, as `RowFacts`."""
-        self._least_sentinel_seconds = least = min((self._least_sentinel_seconds, *sentinels))
-        return {
-            "threads": threads if self.device.torch_device.type == "cpu" else 1,
-            "least_sentinel_seconds": least if math.isfinite(least) else None,
-            "is_beside_a_run": self.beside is not None and self.beside.seen_since(since),
-        }
+    def with_run(self, since: float, threads: int, facts: RowFacts) -> RowFacts:
+        """Return the facts with what the run knows of rounds that began at a moment, between two sentinels."""
+        self._least_sentinel_seconds = least = min((self._least_sentinel_seconds, *(facts.sentinel_seconds or ())))
+        return replace(
+            facts,
+            threads=threads if self.device.torch_device.type == "cpu" else 1,
+            least_sentinel_seconds=least if math.isfinite(least) else None,
+            is_beside_a_run=self.beside is not None and self.beside.seen_since(since),
+        )
 
     @cached_property
     def empty_round_seconds(self) -> float | None:

@@ -368,19 +368,25 @@ class RoundHealth:
         if (clock := self.health.sm_clock_mhz()) is not None:
             self._sm_clocks_mhz.append(clock)
 
-    def facts(self) -> dict[str, Any]:
-        """`energy_joules_per_round` includes the set-up of a round."""
-        start, stop = self._start_joules, None if self.health is None else self.health.energy_joules()
+    def of_rounds(self) -> "HealthOfRounds":
+        """Return what was seen since `begin`; nothing is known without a GPU."""
+        if self.health is None:
+            return HealthOfRounds()
+        start, stop = self._start_joules, self.health.energy_joules()
         seconds, joules = bound.time.perf_counter() - self._start, None
         if start is not None and stop is not None and self._rounds and seconds >= ENERGY_LEAST_SECONDS:
             joules = (stop - start) / self._rounds
-        found = {
-            "throttled_rounds": self.throttled_rounds,
-            "energy_joules_per_round": joules,
-            "throttle_reasons": dict(self.throttle_reasons),
-            "median_sm_clock_mhz": median(self._sm_clocks_mhz) if self._sm_clocks_mhz else None,
-        }
-        return dict.fromkeys(found) if self.health is None else found
+        clock = median(self._sm_clocks_mhz) if self._sm_clocks_mhz else None
+        return HealthOfRounds(self.throttled_rounds, joules, dict(self.throttle_reasons), clock)
+
+
+@dataclass(frozen=True)
+class HealthOfRounds:
+    throttled_rounds: list[int] | None = None
+    energy_joules_per_round: float | None = None
+    """The set-up of a round included."""
+    throttle_reasons: dict[str, int] | None = None
+    median_sm_clock_mhz: float | None = None
 
 
 # Environment variables that change a figure without changing a line of code.

@@ -16,7 +16,7 @@ import torch
 
 from perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests.bench.checked_rounds import CheckedRounds, Draws
-from perf_tests.bench.loop import Measure, Rounds, settled, warm_up
+from perf_tests.bench.loop import Measure, Rounds, warm_up, with_clock_rate
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
@@ -129,7 +129,7 @@ class RoundsOnDemand(Measure):
             )
             if replaced := put_back():  # before its results are judged
                 raise SuspiciousError(why_replaced(replaced))
-            settled(facts, is_user_code=True)
+            with_clock_rate(facts, is_user_code=True)
         checked.finish(min(warmup_seconds))
 
 

@@ -3,9 +3,10 @@
 From a measured time, an `Expectation` derives further figures and detects an impossible one."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TypeVar
 
 import torch
 
@@ -15,7 +16,9 @@ from perf_tests.hardware.datasheets import CudaLibraries, Gpu, rate_name
 from perf_tests.hardware.device import last_level_cache_bytes
 from perf_tests.hardware.limits import BACKWARD, FORWARD, Ceilings, Part, PredictedTime, predicted_time
 from perf_tests.predict.counters import Counters, counters_or_reason
-from perf_tests.records.record import Json
+from perf_tests.records.measured import Measured
+
+M = TypeVar("M", bound=Measured)
 
 Count = Callable[[Case, CudaLibraries | None], tuple[Counters | None, str | None]]
 """How a case's exact counters are come by."""
@@ -41,8 +44,8 @@ class Expectation:
     ceilings: Ceilings | None
     gpu: Gpu | None
 
-    def derived(self, median_seconds: float) -> Json:
-        """Fields of `extra_info`, null where unknown.
+    def derived(self, measured: M, median_seconds: float) -> M:
+        """Return what was measured with what follows from a median.
 
         `mfu` is model FLOPs utilisation against the datasheet (Chowdhery et al., "PaLM", 2022, appendix B).
         `sustained_matmul_tflops_per_second` is of large products under load; the ceiling of a row is the burst.
@@ -52,19 +55,26 @@ class Expectation:
         peak = self.gpu.flops_per_second(precision) if self.gpu else None
         rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
         sustained = rates.get(rate_name(precision))
-        exact = ("executed_flops", "kernel_launches", "bytes_touched", "saved_bytes")
-        return {
-            **{name: getattr(self.counters, name, None) for name in exact},
-            "predicted_peak_bytes": self.counters.peak_bytes if self.counters else None,
-            "counters_reason": self.counters_reason,
-            "roofline_seconds": roofline_seconds,
-            "launching_seconds": predicted.launching_seconds if predicted else None,
-            "roofline_fraction": roofline_seconds / median_seconds if roofline_seconds else None,
-            "bound": predicted.bound if predicted else None,
-            "memory_ceiling_gigabytes_per_second": self.ceilings.bytes_per_second / 1e9 if self.ceilings else None,
-            "mfu": self.model_flops / median_seconds / peak if peak and self.model_flops is not None else None,
-            "sustained_matmul_tflops_per_second": sustained / 1e12 if sustained is not None else None,
-        }
+        if self.counters is not None:
+            measured = replace(
+                measured,
+                executed_flops=self.counters.executed_flops,
+                kernel_launches=self.counters.kernel_launches,
+                bytes_touched=self.counters.bytes_touched,
+                saved_bytes=self.counters.saved_bytes,
+                predicted_peak_bytes=self.counters.peak_bytes,
+            )
+        return replace(
+            measured,
+            counters_reason=self.counters_reason,
+            roofline_seconds=roofline_seconds,
+            launching_seconds=predicted.launching_seconds if predicted else None,
+            roofline_fraction=roofline_seconds / median_seconds if roofline_seconds else None,
+            bound=predicted.bound if predicted else None,
+            memory_ceiling_gigabytes_per_second=self.ceilings.bytes_per_second / 1e9 if self.ceilings else None,
+            mfu=self.model_flops / median_seconds / peak if peak and self.model_flops is not None else None,
+            sustained_matmul_tflops_per_second=sustained / 1e12 if sustained is not None else None,
+        )
 
     @property
     def model_flops(self) -> int | None:
@@ -140,8 +150,8 @@ def expect(
 
 def why_impossible(
     expectation: Expectation,
-    rounds_seconds: list[float],
-    device_seconds: list[float],
+    rounds_seconds: Sequence[float],
+    device_seconds: Sequence[float],
     measure_again: Callable[[str], float] | None,
 ) -> str | None:
     """None for a possible time, else one sentence why it is impossible, with the likeliest cause.

@@ -6,7 +6,7 @@ hostile record holds there.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -16,6 +16,7 @@ from typing import Any
 from perf_tests import phases
 from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_label
 from perf_tests.records.format import MIB, distinct, finite, order
+from perf_tests.records.measured import KINDS, Measured, whole
 from perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
 PASSES = ("kernels", "memory", "warmup")
@@ -49,6 +50,11 @@ class Cell:
     reason: str = ""
     file: str = ""
     """The record's path, where cells of several records stand beside each other."""
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The figures of a timed case; none of them is known of any other."""
+        return Measured.of(self.info)
 
     @property
     def is_attention(self) -> bool:
@@ -340,15 +346,18 @@ class Column:
             return None if found is None else str(found).encode("utf-8", "replace").decode() or None
         if self.kind is bool:
             return found if isinstance(found, bool) else None
-        number = finite(found)
-        if number is None or self.kind is float:
-            return number
-        return int(number) if number.is_integer() and abs(number) < 2**63 else None
+        return whole(found) if self.kind is int else finite(found)
 
 
-def _case(name: str, kind: type, meaning: str) -> Column:
-    """A field of the identity, or of what was recorded with it."""
-    return Column(name, kind, meaning, lambda known: known.cell.field(name))
+def _axis(name: str, kind: type, meaning: str) -> Column:
+    """A field of the identity."""
+    return Column(name, kind, meaning, lambda known: known.cell.identity.get(name))
+
+
+def _figure(name: str, meaning: str) -> Column:
+    """A figure of `Measured`, of which its kind is; raises StopIteration for any other name."""
+    kind = next(one for one in (bool, int, float, str) if KINDS[name] == one | None)
+    return Column(name, kind, meaning, lambda known: getattr(known.cell.measured, name))
 
 
 def _shown(column: Column) -> Column:
@@ -361,20 +370,30 @@ def _rounds(name: str, kind: type, meaning: str, of: Callable[[Times], object]) 
     return Column(name, kind, meaning, lambda known: of(known.cell.rounds) if known.cell.is_timed else None)
 
 
-def _median(name: str, meaning: str, *path: str) -> Column:
+def _median(name: str, meaning: str, of_rounds: Callable[[Measured], object]) -> Column:
     """The median of a list with a figure for each round."""
 
     def of(known: Known) -> object:
-        found = inside(known.cell.info, *path[:-1]).get(path[-1])
+        found = of_rounds(known.cell.measured)
         values = [value for item in found if (value := finite(item)) is not None] if isinstance(found, list) else []
         return median(values) if values else None
 
     return Column(name, float, meaning, of)
 
 
+def _part_seconds(part: str, measured: Measured) -> object:
+    return measured.part_seconds.get(part)
+
+
 def _at(source: Callable[[Known], Json], name: str, kind: type, meaning: str, *path: str) -> Column:
     """What stands at the end of a path from there."""
     return Column(name, kind, meaning, lambda known: inside(source(known), *path[:-1]).get(path[-1]))
+
+
+def _sum(seconds: Mapping[str, float] | None) -> float | None:
+    """The sum; None where one of them is not known."""
+    parts = [finite(value) for value in (seconds or {}).values()]
+    return sum(filter(None, parts)) if parts and None not in parts else None
 
 
 _record, _pass, _info = (partial(_at, attrgetter(source)) for source in ("record", "passes", "cell.info"))
@@ -427,20 +446,20 @@ _COLUMNS: tuple[Column, ...] = (
     _record("threads", int, "CPU threads of PyTorch", "machine_info", "torch", "threads"),
     # The case.
     Column("id", str, "node id of the benchmark", lambda known: known.cell.id),
-    *(replace(_case(name, _NUMBERS.get(name, str), meaning), is_shown=name in _SHOWN)
+    *(replace(_axis(name, _NUMBERS.get(name, str), meaning), is_shown=name in _SHOWN)
       for name, meaning in _IDENTITY.items()),
-    _case("seed", int, "of weights, and of the first inputs"),
-    _case("warmup_rounds", int, "unmeasured rounds asked for"),
-    _case("warmup_rounds_run", int, "unmeasured rounds that ran"),
-    _case("float32_matmul_precision", str, "`highest` is TF32 off"),
-    _case("sdpa_backend", str, "kernel behind sdpa"),
+    _figure("seed", "of weights, and of the first inputs"),
+    _figure("warmup_rounds", "unmeasured rounds asked for"),
+    _figure("warmup_rounds_run", "unmeasured rounds that ran"),
+    _figure("float32_matmul_precision", "`highest` is TF32 off"),
+    _figure("sdpa_backend", "kernel behind sdpa"),
     # How it ended.
     _shown(Column("outcome", str, "`measured`, why there is no timing, or `not_timed` where only extra passes ran",
                   lambda known: known.cell.outcome or "measured")),
     Column("reason", str, "the sentence of a case without a timing", lambda known: known.cell.reason),
     Column("flags", str, "remarks on the figure, separated by spaces", lambda known: " ".join(known.cell.flags)),
-    _case("needed_bytes", int, "memory that a case without a timing needs at least"),
-    _case("available_bytes", int, "memory that it may use"),
+    _info("needed_bytes", int, "memory that a case without a timing needs at least", "needed_bytes"),
+    _info("available_bytes", int, "memory that it may use", "available_bytes"),
     # Times.
     _rounds("rounds", int, "measured rounds", len),
     _shown(_rounds("median_seconds", float, "of the rounds", lambda times: times.median)),
@@ -453,54 +472,56 @@ _COLUMNS: tuple[Column, ...] = (
     _rounds("max_seconds", float, "slowest round", lambda times: times.ordered[-1]),
     _rounds("p95_seconds", float, "95th percentile, from 100 rounds on", lambda times: times.percentiles.get(95)),
     _rounds("p99_seconds", float, "99th percentile, from 100 rounds on", lambda times: times.percentiles.get(99)),
-    _median("device_median_seconds", "in the device's stream, median", "device_seconds"),
-    _median("cpu_median_seconds", "CPU time of the process in a round, median", "cpu_seconds"),
-    _case("device_busy_seconds", float, "of a round in which the device never waits for the host"),
-    _case("empty_round_seconds", float, "wall time of a round without work on this GPU, part of every round"),
-    _case("median_sm_clock_mhz", float, "the GPU's clock at the ends of the rounds; a power limit lowers it"),
-    _median("sentinel_median_seconds", "of the product that shows the machine's drift, median", "sentinel_seconds"),
-    _case("other_cores", float, "processors that other programs used during the rounds"),
-    *(_median(f"{part}_part_seconds", "part of a full step, median", "part_seconds", part)
+    _median("device_median_seconds", "in the device's stream, median", attrgetter("device_seconds")),
+    _median("cpu_median_seconds", "CPU time of the process in a round, median", attrgetter("cpu_seconds")),
+    _figure("device_busy_seconds", "of a round in which the device never waits for the host"),
+    _figure("empty_round_seconds", "wall time of a round without work on this GPU, part of every round"),
+    _figure("median_sm_clock_mhz", "the GPU's clock at the ends of the rounds; a power limit lowers it"),
+    _median("sentinel_median_seconds", "of the product that shows the machine's drift, median",
+            attrgetter("sentinel_seconds")),
+    _figure("other_cores", "processors that other programs used during the rounds"),
+    *(_median(f"{part}_part_seconds", "part of a full step, median", partial(_part_seconds, part))
       for part in PHASES["full_step"].timed),
-    _case("first_setup_seconds", float, "first set-up, unmeasured"),
-    _case("first_round_seconds", float, "first round, unmeasured"),
-    _case("compile_seconds", float, "of the first round where it compiled"),
+    _figure("first_setup_seconds", "first set-up, unmeasured"),
+    _figure("first_round_seconds", "first round, unmeasured"),
+    Column("compile_seconds", float, "of the first round where it compiled",
+           lambda known: _sum(known.cell.measured.compile_seconds)),
     # Rates.
-    _shown(_case("tokens_per_second", float, "at the median")),
-    _shown(_case("tflops_per_second", float, "model FLOPs at the median")),
-    _case("matmul_ceiling_tflops_per_second", float, "best square product here in this precision"),
-    _case("share_of_matmul_ceiling", float, "of that rate, from 0 to 1"),
-    _case("sustained_matmul_tflops_per_second", float, "the same under load"),
-    _case("memory_ceiling_gigabytes_per_second", float, "memory traffic of large operations here"),
-    _case("roofline_seconds", float, "least time of the case's kernels here"),
-    _case("roofline_fraction", float, "roofline_seconds over median_seconds"),
-    _case("launching_seconds", float, "predicted host time of its launches"),
-    _shown(_case("bound", str, "`launch`, `compute` or `memory`")),
-    _case("mfu", float, "model FLOPs utilisation against the datasheet"),
-    _case("exchanged_bytes", int, "of a collective, after what the ranks cannot divide is cut"),
-    _case("algorithm_bytes_per_second", float, "of a collective: exchanged_bytes over median_seconds"),
-    _shown(_case("bus_bytes_per_second", float, "of a collective: what a rank must send over median_seconds")),
+    _shown(_figure("tokens_per_second", "at the median")),
+    _shown(_figure("tflops_per_second", "model FLOPs at the median")),
+    _figure("matmul_ceiling_tflops_per_second", "best square product here in this precision"),
+    _figure("share_of_matmul_ceiling", "of that rate, from 0 to 1"),
+    _figure("sustained_matmul_tflops_per_second", "the same under load"),
+    _figure("memory_ceiling_gigabytes_per_second", "memory traffic of large operations here"),
+    _figure("roofline_seconds", "least time of the case's kernels here"),
+    _figure("roofline_fraction", "roofline_seconds over median_seconds"),
+    _figure("launching_seconds", "predicted host time of its launches"),
+    _shown(_figure("bound", "`launch`, `compute` or `memory`")),
+    _figure("mfu", "model FLOPs utilisation against the datasheet"),
+    _figure("exchanged_bytes", "of a collective, after what the ranks cannot divide is cut"),
+    _figure("algorithm_bytes_per_second", "of a collective: exchanged_bytes over median_seconds"),
+    _shown(_figure("bus_bytes_per_second", "of a collective: what a rank must send over median_seconds")),
     # Exact counters.
-    _case("parameters", int, "of the model"),
-    _case("model_flops", int, "of a round, full T x T"),
-    _case("executed_flops", int, "of a round, as its kernels do"),
-    _case("kernel_launches", int, "of a round"),
-    _case("bytes_touched", int, "of a round"),
-    _case("saved_bytes", int, "for the backward pass"),
-    _case("predicted_peak_bytes", int, "of a whole round"),
-    _case("counters_reason", str, "why exact counters are not known"),
+    _figure("parameters", "of the model"),
+    _figure("model_flops", "of a round, full T x T"),
+    _figure("executed_flops", "of a round, as its kernels do"),
+    _figure("kernel_launches", "of a round"),
+    _figure("bytes_touched", "of a round"),
+    _figure("saved_bytes", "for the backward pass"),
+    _figure("predicted_peak_bytes", "of a whole round"),
+    _figure("counters_reason", "why exact counters are not known"),
     # Memory.
-    _case("peak_allocated_bytes", int, "of the measured rounds"),
-    _case("peak_requested_bytes", int, "the same without what a GPU allocator's blocks are larger by"),
-    _case("peak_reserved_bytes", int, "of the measured rounds"),
-    _case("allocated_before_bytes", int, "before the first round"),
-    _case("bytes_before_backward", int, "held before the backward pass"),
+    _figure("peak_allocated_bytes", "of the measured rounds"),
+    _figure("peak_requested_bytes", "the same without what a GPU allocator's blocks are larger by"),
+    _figure("peak_reserved_bytes", "of the measured rounds"),
+    _figure("allocated_before_bytes", "before the first round"),
+    _info("bytes_before_backward", int, "held before the backward pass", "bytes_before_backward"),
     # What the machine and the run were in.
-    _case("recompiles", int, "after the first warm-up round"),
-    _case("compile_cache", str, "`warm` or `cold`"),
-    _case("skipped_steps", int, "by the loss scaler"),
-    _case("suggested_warmup_rounds", int, "where the warm-up was too short"),
-    _case("energy_joules_per_round", float, "of the GPU, set-up included"),
+    _figure("recompiles", "after the first warm-up round"),
+    _figure("compile_cache", "`warm` or `cold`"),
+    _figure("skipped_steps", "by the loss scaler"),
+    _figure("suggested_warmup_rounds", "where the warm-up was too short"),
+    _figure("energy_joules_per_round", "of the GPU, set-up included"),
     *(_info(f"{name}_{moment}", float, f"{meaning}, {moment} the rounds", moment, name)
       for moment in ("before", "after") for name, meaning in _STATE.items()),
     # What extra passes found.

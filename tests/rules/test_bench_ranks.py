@@ -27,6 +27,7 @@ from perf_tests.cases.selected import examined_phases, is_inside
 from perf_tests.cases.sharing import Launched, Sharing
 from perf_tests.hardware.limits import COLLECTIVES, Message
 from perf_tests.phases import EXAMINED
+from perf_tests.records.measured import Measured
 from perf_tests.run import ranks
 from perf_tests.run.termination import NAME, Termination
 from tests.rules.test_against import settings
@@ -356,11 +357,11 @@ def test_rounds_with_and_without_exchange_take_turns_at_being_first() -> None:
     """Or the first round of each pair would pay for what the second finds in cache."""
     seconds, row = Mock(side_effect=lambda rounds, exchanges: 3.0 if exchanges else 1.0), EXAMINED["full_step"]
     measure: Any = Mock(case=Mock(row=row), rounds=4, _seconds=seconds, _why_not_without=lambda: None)
-    found: Any = SharedStepMeasure._exposed(measure, Mock())
+    found = SharedStepMeasure._with_exposed(measure, Measured(), Mock())
     assert [call.args[1] for call in seconds.call_args_list] == [False, True, True, False] * 2
-    assert found["exposed_communication_seconds"] == 2.0
+    assert found.exposed_communication_seconds == 2.0
     measure.case.row = EXAMINED["forward"]
-    assert SharedStepMeasure._exposed(measure, Mock()) == {}, "no gradients are exchanged"
+    assert SharedStepMeasure._with_exposed(measure, Measured(), Mock()) == Measured(), "no gradients are exchanged"
 
 
 def test_the_rank_with_least_room_decides_if_all_hold_whole_weights() -> None:
@@ -368,7 +369,7 @@ def test_the_rank_with_least_room_decides_if_all_hold_whole_weights() -> None:
         case = language_model_case(phase="full_step", sharing=Sharing(parallel, 2))
         whole_bytes = 2 * 4 * case.config.parameters
         clock = Mock(spec=RankClock, **{"from_all.return_value": [[1e15], [float(whole_bytes + spare_bytes)]]})
-        known = {"device.peaks.return_value": (2_000, None, None), "row.available_bytes": 7_000}
+        known = {"device.peaks.return_value": (2_000, None, None), "row.conditions.available_bytes": 7_000}
         reason = SharedStepMeasure._why_not_without(Mock(case=case, sharing=case.sharing, clock=clock, **known))
         assert (reason is None) is runs
         assert runs or f"{whole_bytes:,} bytes more than fit" in str(reason)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from perf_tests.bench import outcomes
-from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.loop import RowBuilder, TimedMeasure
 from perf_tests.bench.models import load_attentions
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
@@ -57,7 +57,7 @@ PLANTED: dict[str, Callable[[], object]] = {
     "torch.cuda.synchronize": lambda: setattr(torch.cuda, "synchronize", nothing),
     "torch.cuda.Event.elapsed_time": lambda: setattr(torch.cuda.Event, "elapsed_time", nothing),
     "perf_tests.bench.outcomes.ImpossibleError": lambda: setattr(outcomes, "ImpossibleError", ValueError),
-    f"{LOOP}.Row.of": lambda: setattr(Row, "of", nothing),
+    f"{LOOP}.RowBuilder.of": lambda: setattr(RowBuilder, "of", nothing),
     "perf_tests.hardware.bound.time": lambda: setattr(bound, "time", SimpleNamespace()),
     LOOP: lambda: sys.modules.update({LOOP: Mock()}),
     "perf_tests.bench.outcomes.why_too_large": change_code,
@@ -195,7 +195,7 @@ def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> lis
         for step in steps * rounds:
             step()
 
-    measure = TimedMeasure(benchmark, clock, device, 3, 1, Row(case), inputs=(INPUT,))
+    measure = TimedMeasure(benchmark, clock, device, 3, 1, RowBuilder(case), inputs=(INPUT,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perf_tests.hardware.clock.time", device)
         patch.setattr(benchmark, "pedantic", pedantic)
@@ -257,7 +257,7 @@ def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.
     monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output))
     monkeypatch.setattr(QueueDevice, "peaks", lambda device: (100 + 1000 * len(looked), None, None))
     device, benchmark = QueueDevice(), LoopBenchmark()
-    TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(USERS))(lambda: "output")
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, RowBuilder(USERS))(lambda: "output")
     assert (looked, benchmark.extra_info["peak_allocated_bytes"]) == (["output"], 100)
 
 

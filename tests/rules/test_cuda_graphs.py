@@ -11,7 +11,7 @@ import torch
 
 from model.compilation import CUDA_GRAPH_MODES, compiled
 from perf_tests.bench import loop, models, worker_plugin
-from perf_tests.bench.loop import Rounds, Row, TimedMeasure
+from perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
 from perf_tests.bench.models import executed
 from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import received, sent
@@ -85,7 +85,7 @@ def test_a_graphs_pool_is_no_peak_and_what_was_left_out_of_graphs_is_flagged(mon
         seen = [Counter[str](), *[Counter(graphs=1, cudagraph_skips=1)] * 5]
         monkeypatch.setattr(loop, "count_compilations", Mock(side_effect=seen))
         benchmark = LoopBenchmark()
-        TimedMeasure(benchmark, Clock(DEVICE), DEVICE, 3, 3, Row(case))(lambda: None)
+        TimedMeasure(benchmark, Clock(DEVICE), DEVICE, 3, 3, RowBuilder(case))(lambda: None)
         assert benchmark.extra_info["peak_allocated_bytes"] == peak
         assert "no_cuda_graph" in benchmark.extra_info["flags"]
     assert needed_bytes(GRAPHED) == needed_bytes(COMPILED)

@@ -7,11 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.loop import RowBuilder, TimedMeasure
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.datasheets import GPUS, libraries_on
 from perf_tests.predict.expectation import WALL_OVER_DEVICE, Expectation, expect, why_impossible
+from perf_tests.records.measured import Measured
 from tests.support.example_cases import CEILINGS as A_MACHINE
 from tests.support.example_cases import attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
@@ -27,6 +28,10 @@ def forward() -> Expectation:
     return expect(language_model_case(), CEILINGS, None)
 
 
+def derived_of(expectation: Expectation, median_seconds: float) -> Any:
+    return expectation.derived(Measured(), median_seconds)
+
+
 def seconds_at(share_of_rate: float, expectation: Expectation) -> list[float]:
     return [sum(expectation.least_flops.values()) / (share_of_rate * RATE)] * 10
 
@@ -40,7 +45,7 @@ def test_a_time_beyond_ceiling_and_margin_is_impossible_with_figure_limit_and_ca
         seconds = seconds_at(share, forward)
         assert why_impossible(forward, seconds, [], None) is None
         assert forward.is_over_ceiling(seconds[0]) is is_over
-        assert forward.derived(seconds[0])["roofline_fraction"] > 1
+        assert derived_of(forward, seconds[0]).roofline_fraction > 1
     reason = str(why_impossible(forward, seconds_at(4.0, forward), [], lambda precision: RATE))
     assert re.search(r"TFLOP/s.* 1.25 x the best square product of this machine.* a smaller batch", reason)
 
@@ -90,25 +95,25 @@ def test_what_is_not_counted_is_held_to_the_masked_half_and_ones_own_to_none(mon
     unknown = expect(language_model_case(), CEILINGS, None)
     figures = "executed_flops kernel_launches predicted_peak_bytes roofline_seconds roofline_fraction bound"
     for found, reason in ((compiled, "fuses"), (own, "it reads a value"), (unknown, "NotImplementedError: aten.new")):
-        derived = found.derived(1.0)
-        assert {derived[name] for name in figures.split()} == {None}
-        assert reason in derived["counters_reason"]
+        derived = derived_of(found, 1.0)
+        assert {getattr(derived, name) for name in figures.split()} == {None}
+        assert reason in derived.counters_reason
     assert 2 * sum(compiled.least_flops.values()) == sum(counted.least_flops.values())
 
 
 def test_derived_figures_follow_from_counters_ceilings_and_datasheet(forward: Expectation) -> None:
     """MFU is model FLOPs over the datasheet's peak; a predicted peak has the workspaces of its GPU."""
-    derived, case = forward.derived(1.0), language_model_case()
-    assert derived["launching_seconds"] == derived["kernel_launches"] * CEILINGS.launch_seconds
-    assert derived["memory_ceiling_gigabytes_per_second"] == CEILINGS.bytes_per_second / 1e9
-    assert derived["sustained_matmul_tflops_per_second"] == RATE / 1e12
-    backward = expect(language_model_case(phase="backward"), CEILINGS, None).derived(1.0)
-    assert backward["launching_seconds"] == backward["kernel_launches"] * CEILINGS.backward_launch_seconds
-    of_a100 = expect(case, None, A100).derived(1e-3)
-    assert of_a100["mfu"] == pytest.approx(case.forward_flops / 1e-3 / 19.5e12)
-    assert (of_a100["roofline_seconds"], derived["mfu"]) == (None, None)
+    derived, case = derived_of(forward, 1.0), language_model_case()
+    assert derived.launching_seconds == derived.kernel_launches * CEILINGS.launch_seconds
+    assert derived.memory_ceiling_gigabytes_per_second == CEILINGS.bytes_per_second / 1e9
+    assert derived.sustained_matmul_tflops_per_second == RATE / 1e12
+    backward = derived_of(expect(language_model_case(phase="backward"), CEILINGS, None), 1.0)
+    assert backward.launching_seconds == backward.kernel_launches * CEILINGS.backward_launch_seconds
+    of_a100 = derived_of(expect(case, None, A100), 1e-3)
+    assert of_a100.mfu == pytest.approx(case.forward_flops / 1e-3 / 19.5e12)
+    assert (of_a100.roofline_seconds, derived.mfu) == (None, None)
     alone, hopper = attention_case(device="cuda"), libraries_on(9, "2.13.0", {})
-    peaks = [expect(alone, None, None, libraries).derived(1.0)["predicted_peak_bytes"] for libraries in (None, hopper)]
+    peaks = [derived_of(expect(alone, None, None, libraries), 1.0).predicted_peak_bytes for libraries in (None, hopper)]
     assert peaks[1] - peaks[0] == 32 * 2**20
 
 
@@ -126,7 +131,7 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(monkeypatch: py
         seconds.append(clock() - start)
 
     expectation = expect(language_model_case(), CEILINGS, None)
-    row = Row(language_model_case(), expectation=expectation, measure_ceiling_again=lambda precision: RATE)
+    row = RowBuilder(language_model_case(), expectation=expectation, measure_ceiling_again=lambda precision: RATE)
     with pytest.raises(ImpossibleError, match="the clock was read before the device finished"):
         TimedMeasure(benchmark, clock, device, 10, 0, row)(timed)
 
@@ -137,7 +142,7 @@ def test_what_caches_may_serve_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -
     slow_memory = replace(CEILINGS, matmul_flops_per_second={"fp32": 1e15}, bytes_per_second=1e9)
     for length, is_excused in ((256, True), (2048, False)):
         found = expect(attention_case(sequence_length=length), slow_memory, None)
-        whole = found.derived(1.0)["roofline_fraction"]
+        whole = derived_of(found, 1.0).roofline_fraction
         over: Any = found.over_roofline(1.0)
         assert (over < 0.05 * whole) == is_excused
         assert is_excused or over > 0.9 * whole
@@ -149,11 +154,11 @@ def test_ceilings_are_measured_again_before_a_function_of_the_users_is_accused_b
     monkeypatch.setattr("perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 0)
     case, users = attention_case(), attention_case(attention="kernels/flash.py:attend")
     expectation = replace(expect(case, CEILINGS, None), case=users)
-    seconds = expectation.derived(1.0)["roofline_seconds"] / 1.6
+    seconds = derived_of(expectation, 1.0).roofline_seconds / 1.6
     for again, is_refused in ((1e9, True), (4e9, False)):
         ceilings = replace(CEILINGS, matmul_flops_per_second={"fp32": again}, bytes_per_second=again)
         measured_again = Mock(return_value=ceilings)
-        over: Any = Row(users, expectation=expectation, ceilings_again=measured_again)._over_roofline(seconds)
+        over: Any = RowBuilder(users, expectation=expectation, ceilings_again=measured_again)._over_roofline(seconds)
         assert (over > 1.25, measured_again.call_count) == (is_refused, 5 if is_refused else 1)
-    ours = Row(case, expectation=replace(expectation, case=case))
+    ours = RowBuilder(case, expectation=replace(expectation, case=case))
     assert ours._over_roofline(seconds) == pytest.approx(1.6)

@@ -11,13 +11,12 @@ import torch
 
 from perf_tests.bench import loop
 from perf_tests.bench.checked_rounds import Check, Draws, Slices
-from perf_tests.bench.loop import Rounds, Row, TimedMeasure
+from perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
 from perf_tests.bench.workbench import WORK, Workbench
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import CpuDevice, CudaDevice
 from perf_tests.hardware.machine import RoundHealth
 from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
-from perf_tests.records.record import Json
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -47,7 +46,7 @@ def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up() -> None:
         assert seen[-3]() is None, "only the result outlives a round"
 
 
-ROW = Row(language_model_case())
+ROW = RowBuilder(language_model_case())
 
 
 def timed(target: Callable[[], object], rounds: int = 3, warmup_rounds: int = 1, **changes: Any) -> dict[str, Any]:
@@ -79,20 +78,20 @@ def test_slow_first_measured_rounds_are_flagged_with_what_to_warm_up_with() -> N
 
 
 def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins() -> None:
-    infos = {where: timed(lambda: None, row=Row(language_model_case(device=where))) for where in ("cpu", "cuda")}
+    infos = {where: timed(lambda: None, row=RowBuilder(language_model_case(device=where))) for where in ("cpu", "cuda")}
     assert {where: info["cpu_seconds"] is not None for where, info in infos.items()} == {"cpu": True, "cuda": False}
 
 
 def test_rates_are_of_the_median_and_a_share_is_of_products_that_are_executed() -> None:
     """Fused attention skips the masked half of the square, and a checkpoint computes it again."""
     case = language_model_case()
-    info = timed(lambda: None, data=[4.0, 2.0, 2.0], row=Row(case, matmul_flops_per_second=1e12))
+    info = timed(lambda: None, data=[4.0, 2.0, 2.0], row=RowBuilder(case, matmul_flops_per_second=1e12))
     assert case.model_flops is not None
     rate = pytest.approx(case.model_flops / 2.0 / 1e12)
     names = ("tokens_per_second", "matmul_ceiling_tflops_per_second", "tflops_per_second", "share_of_matmul_ceiling")
     assert [info[name] for name in names] == [2 * 8 / 2.0, 1.0, rate, rate]
     for other in (language_model_case(attention="sdpa"), language_model_case(checkpoint="block")):
-        info = timed(lambda: None, row=Row(other, matmul_flops_per_second=1e12))
+        info = timed(lambda: None, row=RowBuilder(other, matmul_flops_per_second=1e12))
         assert info["share_of_matmul_ceiling"] is None
 
 
@@ -112,11 +111,11 @@ def test_the_buffer_that_flushes_caches_is_no_memory_of_the_case(monkeypatch: py
 def test_what_a_profiler_tells_is_asked_once_the_rounds_are_timed() -> None:
     ran: list[str] = []
 
-    def ask() -> Json:
+    def ask() -> str:
         ran.append("asked")
-        return {"sdpa_backend": "math"}
+        return "math"
 
-    info = timed(lambda: ran.append("round"), row=Row(language_model_case(attention="sdpa"), asked_after=ask))
+    info = timed(lambda: ran.append("round"), row=RowBuilder(language_model_case(attention="sdpa"), sdpa_backend=ask))
     assert (ran[-1], ran.count("asked"), info["sdpa_backend"]) == ("asked", 1, "math")
     assert "math_attention" in info["flags"]
 
@@ -148,7 +147,7 @@ def test_new_values_are_written_before_the_set_up_and_slices_kept_after_it(monke
 
     info = timed(
         target, 2, 1, device=device, flush=Mock(side_effect=lambda: did.append("flush"), bytes=0),
-        draws=Draws(3, "case"), row=Row(language_model_case()), check=Kept,
+        draws=Draws(3, "case"), row=RowBuilder(language_model_case()), check=Kept,
         setup=lambda: did.append("set-up"), renew=lambda generator: did.append("write"),
     )  # fmt: skip
     of_round = did[did.index("before") - 1 :][:8]

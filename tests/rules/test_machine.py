@@ -284,12 +284,12 @@ def test_energy_is_that_of_one_round_and_none_of_short_ones(nvml: FakeNvml, monk
     for seconds_of_a_round, joules in ((1.0, 300.0), (0.5, 300.0), (0.49, None)):
         rounds = machine.RoundHealth(machine.open_gpu_health(GPU))
         rounds.begin()
-        assert rounds.facts()["energy_joules_per_round"] is None, "no round has ended"
+        assert rounds.of_rounds().energy_joules_per_round is None, "no round has ended"
         for _ in range(4):
             nvml.millijoules += 300_000
             clock.now += seconds_of_a_round
             rounds.end_of_round()
-        assert rounds.facts()["energy_joules_per_round"] == joules
+        assert rounds.of_rounds().energy_joules_per_round == joules
 
 
 def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagged(nvml: FakeNvml) -> None:
@@ -303,7 +303,9 @@ def test_throttled_rounds_are_kept_by_number_and_reason_and_heat_alone_is_flagge
             nvml.bits = bits if len(ran) in throttled else IDLE
 
         device, fixture = CpuDevice(CPU), LoopBenchmark()
-        loop.TimedMeasure(fixture, Clock(device), device, 3, 2, loop.Row(language_model_case()), health=health)(target)
+        loop.TimedMeasure(fixture, Clock(device), device, 3, 2, loop.RowBuilder(language_model_case()), health=health)(
+            target
+        )
         return fixture.extra_info
 
     heat, power = machine.REASONS[HEAT], machine.REASONS[POWER_CAP]

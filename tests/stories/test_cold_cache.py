@@ -50,7 +50,7 @@ def test_room_is_made_after_the_warm_up_and_caches_flushed_before_each_round(mon
     clock, fixture, device = SpyClock(), LoopBenchmark(), CpuDevice(CPU)
     monkeypatch.setattr(device, "make_room", lambda: clock.ran.append("room"))
     monkeypatch.setattr(fixture, "pedantic", clock.pedantic)
-    loop.TimedMeasure(fixture, clock, device, 3, 2, loop.Row(COLD), flush=clock.flush)(*clock.work)
+    loop.TimedMeasure(fixture, clock, device, 3, 2, loop.RowBuilder(COLD), flush=clock.flush)(*clock.work)
     assert clock.ran == [*warm_round * 2, "room", *cold_round * 3]
     clock.ran.clear()
 

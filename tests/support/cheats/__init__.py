@@ -24,7 +24,7 @@ from model.transformer import TransformerLM
 from perf_tests import test_attention, test_backward, test_forward, test_full_step
 from perf_tests.audit.rounds import why_replaced
 from perf_tests.bench.checked_rounds import Draws, drawn_seed
-from perf_tests.bench.loop import Row, TimedMeasure
+from perf_tests.bench.loop import RowBuilder, TimedMeasure
 from perf_tests.bench.models import AttentionInputs, Batch
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.hardware.bound import bind, put_back, unbind
@@ -158,7 +158,7 @@ def measure_of(case: Any) -> TimedMeasure:
     device = CpuDevice(CPU)
     clock = Clock(device)
     return TimedMeasure(
-        TimedBenchmark(clock), clock, device, ROUNDS, WARMUP_ROUNDS, Row(case), draws=Draws(drawn_seed(), "case")
+        TimedBenchmark(clock), clock, device, ROUNDS, WARMUP_ROUNDS, RowBuilder(case), draws=Draws(drawn_seed(), "case")
     )
 
 
