@@ -94,9 +94,10 @@ def launches_and_cost(
 
     A product takes 2mnk FLOPs, elementwise work none. A fused causal kernel skips the blocks above the diagonal (Dao et
     al., "FlashAttention", arXiv:2205.14135, section 3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and
-    its flash kernel on a CPU). It counts as the T (T + 1) / 2 pairs that no causal kernel can skip: a lower bound, so
-    that no true time is called impossibly fast. CUDA's memory-efficient attention computes each float32 product as
-    three of TF32 on tensor cores (CUTLASS, `OpMultiplyAddFastF32`), so TF32's rate bounds it.
+    its flash kernel on a CPU). It counts as the pairs that no causal kernel can skip, T (T + 1) / 2 of T queries and as
+    many keys or more, since query i sees keys 0 to i: a lower bound, so that no true time is called impossibly fast.
+    CUDA's memory-efficient attention computes each float32 product as three of TF32 on tensor cores (CUTLASS,
+    `OpMultiplyAddFastF32`), so TF32's rate bounds it.
     """
     name = operator_name(func)
     launches = launches_of(name, args, on_cuda)
@@ -116,7 +117,8 @@ def launches_and_cost(
             float32_rate = "tf32" if on_cuda else float32_rate
             (batch, heads, queries, width), keys = factor.shape, other.shape[-2]
             is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
-            pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
+            least = min(queries, keys) if is_causal else 0
+            pairs = least * (least + 1) // 2 + (queries - least) * keys
             flops = products * 2 * batch * heads * pairs * int(width)
         rates = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
         rate = rates[factor.dtype]

@@ -14,6 +14,7 @@ from perf_tests.predict.costs import (
     LINEAR_CROSS_ENTROPY,
     CudaRules,
     accumulator_bytes,
+    launches_of,
     multi_tensor_launches,
     op_lists,
 )
@@ -69,6 +70,15 @@ def test_fused_attention_skips_what_the_causal_mask_hides(is_causal: bool, pairs
     assert flops == [products * 2 * 2 * 3 * pairs * 8 for products in (2, 5)]
 
 
+@pytest.mark.parametrize("queries, keys, pairs", [(3, 6, 1 + 2 + 3), (6, 3, 1 + 2 + 3 + 3 + 3 + 3), (1, 9, 1)])
+def test_a_causal_query_sees_the_keys_up_to_its_own_place(queries: int, keys: int, pairs: int) -> None:
+    """As in `F.scaled_dot_product_attention`, where the masks of fewer or more queries begin in the first row too."""
+    q, k = torch.zeros(2, 3, queries, 8), torch.zeros(2, 3, keys, 8)
+    attention = operator("_scaled_dot_product_flash_attention_for_cpu").default
+    (cost,) = (one for one in kernels_of(lambda: attention(q, k, k, 0.0, True)) if one.flops)
+    assert cost.flops == 2 * 2 * 2 * 3 * pairs * 8
+
+
 def test_a_fused_backward_pass_in_16_bits_accumulates_in_float32_in_whole_tiles() -> None:
     name, query = "aten._scaled_dot_product_flash_attention_backward", torch.empty(2, 3, 129, 33)
     assert accumulator_bytes(name, (query, query)) == 4 * 2 * 3 * 256 * (64 + 1)
@@ -80,6 +90,8 @@ def test_lists_of_tensors_are_cut_into_launches_as_cuda_does() -> None:
     for elements, depth, launches in (
         ([1] * 110, 1, 1), ([1] * 111, 1, 2), ([1] * 64, 2, 1), ([1] * 37, 4, 2), ([320 * 65536], 1, 1),
         ([320 * 65536 + 1], 1, 2), ([321 * 65536, 1, 1], 1, 2), ([0, 0], 1, 0), ([], 1, 0),
+        # What continues in the next launch takes a place there too.
+        ([320 * 65536 + 1, *[1] * 109], 1, 2), ([320 * 65536 + 1, *[1] * 110], 1, 3),
     ):  # fmt: skip
         assert multi_tensor_launches(elements, depth) == launches, (len(elements), depth)
     tensors = [torch.zeros(7) for _ in range(111)]
@@ -87,6 +99,14 @@ def test_lists_of_tensors_are_cut_into_launches_as_cuda_does() -> None:
         kernels = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0), target)
         assert sum(kernels.values()) == launches
         assert sum(kernel.bytes * calls for kernel, calls in kernels.items()) == 2 * 7 * 4 * 111, "no byte is lost"
+
+
+def test_an_operation_on_lists_has_as_many_lists_as_it_reads_and_writes() -> None:
+    """A launch takes 110 tensors of one list and 64 of two; a norm writes no list beside its partial sums."""
+    tensors = [torch.zeros(7) for _ in range(110)]
+    for name, launches in (("_foreach_norm", 1), ("_foreach_neg_", 1), ("_foreach_neg", 2), ("_foreach_add_", 2)):
+        lists = (tensors, tensors) if name == "_foreach_add_" else (tensors,)
+        assert launches_of(f"aten.{name}", lists, on_cuda=True) == launches, name
 
 
 SQUARE, COLUMN, STACK = torch.zeros(4, 6), torch.zeros(4, 1), torch.zeros(2, 4, 6)

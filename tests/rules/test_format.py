@@ -83,6 +83,8 @@ def test_what_is_no_finite_number_is_a_dash() -> None:
         texts = [of(row, "x") for of in (shown.figure_in, shown.percent_in, shown.count_in)]
         assert (shown.finite(value), {*texts, shown.mean_in(row, "x", 1.0)}) == (None, {DASH})
     assert shown.duration(None) == DASH
+    assert [shown.duration(seconds) for seconds in (1.0, 1e-3, 1e-6)] == ["1 s", "1 ms", "1 us"]
+    assert shown.duration_range(5e-4, 1e-3) == "0.5 to 1 ms"
     known = {"x": 0.125, "zero": 0.0, "bytes": 3 * 2**19, "mean_seconds": 0.0125, "std": 0.001, "odd": "?"}
     assert [shown.mean_in(known, "std", 1e3), shown.mean_in(known, "odd", 1e3)] == ["12.5 ± 1.0", "12.50"]
     assert [shown.percent_in(known, name) for name in ("x", "zero")] == ["12.5", "0.0"]
