@@ -122,9 +122,9 @@ kill-matrix: $(INSTALLED)  ## plant the listed faults into what the numerics tes
 # Otava pins older numpy and scipy than the suite's.
 READERS := .venv-readers
 
-readers: $(INSTALLED)  ## pandas, pyarrow and Apache Otava, in an environment of their own, read what the suite writes
+readers: $(INSTALLED)  ## pandas and Apache Otava, in an environment of their own, read what the suite writes
 	test -x $(READERS)/bin/otava || { $(PYTHON) -m venv $(READERS) && \
-	    $(READERS)/bin/pip install --quiet pandas pyarrow apache-otava; }
+	    $(READERS)/bin/pip install --quiet pandas apache-otava; }
 	READERS=$(READERS) $(BIN)/pytest tests/stories/test_other_readers.py
 
 lint: $(INSTALLED)  ## format, lint, copied blocks, types

@@ -22,7 +22,7 @@ GROUPS = {
     "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
     "look at": {
         "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
-        "kernels": "perf_tests.report.screens", "scaling": "perf_tests.report.ranks",
+        "kernels": "perf_tests.report.screens",
     },
 }  # fmt: skip
 VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
@@ -30,6 +30,8 @@ VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.ite
 
 REPLACED = {
     "gate": "`perf-tests run --against REV` judges a change, and `perf-tests history` judges recorded runs",
+    "scaling": "a run of several ranks prints it, and `perf-tests tables` has the columns scaling_efficiency and "
+    "relative_to",
     "merge": "tables, report and history read several records together",
 }
 """Verbs that earlier versions had, and what does their work."""

@@ -501,6 +501,11 @@ _COLUMNS: tuple[Column, ...] = (
     _figure("exchanged_bytes", "of a collective, after what the ranks cannot divide is cut"),
     _figure("algorithm_bytes_per_second", "of a collective: exchanged_bytes over median_seconds"),
     _shown(_figure("bus_bytes_per_second", "of a collective: what a rank must send over median_seconds")),
+    _figure("sent_bytes", "of several ranks: what one sends in a round"),
+    _figure("exposed_communication_seconds", "of several ranks: what exchanging gradients adds to a round"),
+    _info("scaling_efficiency", float, "of several ranks: tokens per second of a rank over those of relative_to",
+          "scaling_efficiency"),
+    _info("relative_to", str, "node id of the row with fewer ranks", "relative_to"),
     # Exact counters.
     _figure("parameters", "of the model"),
     _figure("model_flops", "of a round, full T x T"),

@@ -1,4 +1,4 @@
-"""Figures and tables as text for a terminal, Markdown, LaTeX and Typst; names from a file stay text in all of them."""
+"""Figures and tables as text for a terminal, Markdown and LaTeX; names from a file stay text in all of them."""
 
 import math
 import os
@@ -236,28 +236,6 @@ def latex(tables: Sequence[Table]) -> str:
 """
 
     return "\n".join([r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}", *map(environment, tables)])
-
-
-def typst(tables: Sequence[Table]) -> str:
-    """Figures with a table each; every text is a string literal, in which Typst reads no markup."""
-
-    def quoted(text: str) -> str:
-        return '"' + one_line(text).replace("\\", r"\\").replace('"', r"\"") + '"'
-
-    def figure(one: Table) -> str:
-        rows = "\n".join(f"    {', '.join(map(quoted, row))}," for row in one.rows)
-        return f"""#figure(
-  table(
-    columns: {len(one.header)},
-    align: ({", ".join(one.aligned("left", "right"))},),
-    table.header({", ".join(map(quoted, one.header))}),
-{rows}
-  ),
-  caption: text({quoted(f"{one.title}. {'; '.join(one.notes)}.")}),
-) <tab-{one.name.replace("_", "-")}>
-"""
-
-    return "\n".join(map(figure, tables))
 
 
 # A figure of a row that may be damaged; a dash where there is none.

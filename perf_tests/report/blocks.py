@@ -210,7 +210,7 @@ class Series:
     tied_to: str = ""
     """The series that this one belongs to: a legend hides and shows both."""
     look: str = "points"
-    """Or `bar`, or `area`, stacked in order; or `lane`: x is the lane's name, drawn from low to high."""
+    """Or `bar`, or `area`, stacked in order."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,6 @@ def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
     for figure in figures:
         traces = list(map(_trace, figure.series))
         across, up = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
-        lanes = figure.x_values if any(isinstance(value, str) for value in up) else ()  # their names, from below
         lines = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
              "line": {"color": GREY, "width": 1, "dash": "dash"},
@@ -286,8 +285,8 @@ def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
             for height, label in ([figure.line_at] if figure.line_at else [])
         ]  # fmt: skip
         layout = {
-            "xaxis": _axis(figure.x_title, figure.x_log, across, () if lanes else figure.x_values, "B"),
-            "yaxis": _axis(figure.y_title, figure.y_log, up, lanes, "none"),
+            "xaxis": _axis(figure.x_title, figure.x_log, across, figure.x_values, "B"),
+            "yaxis": _axis(figure.y_title, figure.y_log, up, (), "none"),
             "barmode": "stack",
             "shapes": lines,
         }
@@ -309,14 +308,13 @@ def stored_data(figures: Iterable[Figure], cases: Mapping[str, Tags]) -> Json:
 
 def _trace(series: Series) -> Json:
     """A series as Plotly's trace; what it is drawn with, in Plotly's words, is its `look`."""
-    points, is_lane = series.points, series.look == "lane"
+    points = series.points
     colour = GREY if series.is_background and not series.tied_to else COLOURS[series.colour % len(COLOURS)]
     pattern = {"shape": PATTERNS[series.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
     line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
     look: Json = {"hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>", "showlegend": series.is_in_legend}
-    if is_lane or series.look == "bar":
-        along = {"orientation": "h"} if is_lane else {}
-        look |= {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": pattern}}
+    if series.look == "bar":
+        look |= {"type": "bar", "textposition": "none", "marker": {"color": colour, "pattern": pattern}}
     elif series.look == "area":
         filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": pattern}
         look |= {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
@@ -337,10 +335,6 @@ def _trace(series: Series) -> Json:
     }
     if series.tied_to:
         trace["legendgroup"] = plain(series.tied_to)
-    if is_lane:
-        starts = [one.low or 0.0 for one in points]
-        lengths = [rounded((one.high or 0.0) - start) for one, start in zip(points, starts, strict=True)]
-        return {**trace, "x": lengths, "y": trace["x"], "base": list(map(rounded, starts))}
     if any(one.low is not None and one.high is not None for one in points):
         above = [rounded((one.high or one.y) - one.y) for one in points]
         below = [rounded(one.y - (one.low or one.y)) for one in points]

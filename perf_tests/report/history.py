@@ -285,7 +285,7 @@ def series_json(era: Era) -> dict[str, object]:
     }  # fmt: skip
 
 
-# Exports for dashboards: Apache Otava's CSV, github-action-benchmark's custom JSON, JSON lines like asv's.
+# Exports for dashboards: Apache Otava's CSV, github-action-benchmark's custom JSON.
 
 
 def otava(era: Era) -> str:
@@ -345,17 +345,4 @@ def github_action_benchmark(era: Era) -> str:
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
-def asv(era: Era) -> str:
-    """One line for each commit and case, with the names that asv's results use; `date` is in milliseconds."""
-    lines = []
-    for one in era.series:
-        for point in one.points:
-            low, high = point.interval or (None, None)
-            line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
-                    "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
-                    "number": point.launches, "params": dict(one.identity)}  # fmt: skip
-            lines.append(strict_json(line, indent=None))
-    return "\n".join(lines) + "\n"
-
-
-EXPORTS = {"otava": otava, "github-action-benchmark": github_action_benchmark, "asv": asv}
+EXPORTS = {"otava": otava, "github-action-benchmark": github_action_benchmark}

@@ -278,7 +278,7 @@ def heading(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
     if one.collectives:
         rows = how_many(one.collectives, "measurement")
         said = f"{rows} of collectives alone, of data between ranks without a model"
-        yield blocks.Said(f"Not shown here: {said}. Read them with `perf-tests scaling RECORD`.", "note")
+        yield blocks.Said(f"Not shown here: {said}. Read them with `perf-tests tables --only cases RECORD`.", "note")
 
 
 def timings(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
@@ -351,16 +351,14 @@ SECTIONS = (
     part("context", "Scaling over context", [partial(plots.model_growth, name="context", axis=plots.CONTEXT)]),
     part("size", "Scaling over size", [partial(plots.model_growth, name="size", axis=plots.PARAMETERS)]),
     part("precision", "Precision", [plots.speed_up], [tables.precision_table]),
-    part("passes", "Backward over forward", [plots.backward_over_forward], [tables.passes_table]),
     part("memory", "Memory", [plots.peaks, plots.memory_categories, plots.timelines], [tables.memory_table],
          "memory", tables.MEMORY_TABLES),
     part("attention", "Attention alone", [plots.attention_growth],
          [tables.attention_table, tables.attention_memory_table]),
     part("kernels", "Where the device time goes", [plots.kernel_shares], (),
          "kernels", [tables.share_table, tables.kernel_table]),
-    part("kernels-layer", "One attention layer", [plots.attention_lanes, plots.attention_layer], (),
-         "kernels", [tables.attention_part_table]),
-    part("warmup", "Warm-up", [plots.warmup_series, plots.first_rounds], (), "warmup", tables.WARMUP_TABLES),
+    part("kernels-layer", "One attention layer", (), (), "kernels", [tables.attention_part_table]),
+    part("warmup", "Warm-up", [plots.warmup_series], (), "warmup", tables.WARMUP_TABLES),
     Section("run{number}", "Side by side: {name}", neighbours, lambda _, two: changes.side_by_side(*two)),
     Section("runs", "What ran and where", whole_page, what_ran),
 )  # fmt: skip

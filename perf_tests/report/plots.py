@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from operator import attrgetter
 from typing import Any
 
@@ -219,7 +218,7 @@ def _crosses(grown: Sequence[Cell], axis: Axis, looks: Looks, top: float) -> Ite
         yield Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol)
 
 
-# Ratios of two cases of one run: lower precisions, backward over forward.
+# Ratios of two cases of one run: lower precisions over fp32.
 
 RATIO_NOTE = "ratio of medians with its 95 % interval within this launch"
 
@@ -231,18 +230,6 @@ def speed_up(run: RecordedRun) -> list[Figure]:
     named = [(f"{other.label('precision')}, {other.phase}", (base, other)) for base, other in pairs]
     axes = "size, context", "fp32 / other"
     return _ratios(run, "precision", "Speed-up over fp32", axes, named, (1.0, "parity"))
-
-
-def backward_over_forward(run: RecordedRun) -> Iterator[Figure]:
-    """Backward over forward; a model's arithmetic gives 2."""
-    for alone, name, place, line in (
-        (False, "model", "size, context", (2.0, "twice the arithmetic")),
-        (True, "attention", "d, sequence", None),
-    ):
-        pairs = tables.passes_of(cell for cell in run.cells if cell.is_attention == alone)
-        named = [(f"{back.label('precision')} {back.implementation}", (back, forward)) for back, forward in pairs]
-        title, axes = f"Backward / forward, {name}", (place, "backward / forward")
-        yield from _ratios(run, f"{name}-backward", title, axes, named, line)
 
 
 def _ratios(
@@ -378,7 +365,7 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     return [*series, Series("parts", parts, is_in_legend=False, group=cell.name, **shown)]
 
 
-# Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes.
+# Kernel and warm-up passes: kernel shares, the rounds of fresh processes.
 
 
 def kernel_shares(run: RecordedRun) -> list[Figure]:
@@ -391,42 +378,6 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
     ]
     titles, kinds = ("Kernel time by kind", "share of kernel time (%)"), distinct(kind for _, kind, _ in shares)
     return run.phase_bars("kernels", titles, shares, kinds.index, [TRACED_NOTE])
-
-
-def attention_lanes(run: RecordedRun) -> list[Figure]:
-    """Draw when host and device worked on one attention layer, a lane each; a reader picks the traced case."""
-    series: list[Series] = []
-    for cell, way in product(last_phases(run.passes["kernels"]), tables.WAYS):
-        points = []
-        for row in cell.rows("attention", way, "lanes"):
-            start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
-            if start is not None and seconds is not None and seconds >= 0:
-                part, low, high = str(row.get("part")), start * 1e6, (start + seconds) * 1e6
-                points.append((part, point(cell, str(row.get("side")), high - low, part, low, high)))
-        series += [replace(one, look="lane", group=f"{cell.name}, {way}") for one in markers(points)]
-    notes = ["host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"]
-    return run.figures(
-        "lanes", "One attention layer over time", ("time (us)", ""), series, [*notes, TRACED_NOTE],
-        picks_one=True, x_values=("device", "host"),
-    )  # fmt: skip
-
-
-def attention_layer(run: RecordedRun) -> list[Figure]:
-    """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
-    series = []
-    for cell in last_phases(run.passes["kernels"]):
-        points = [
-            (side, point(cell, f"{part.get('part')}, {way}", seconds * 1e6, side))
-            for side, way in product(("device", "host"), tables.WAYS)
-            for part in cell.rows("attention", way, "parts")
-            if (seconds := finite(part.get(f"{side}_seconds")) or 0.0) > 0
-        ]
-        series += [replace(one, group=cell.name) for one in markers(points)]
-    parts = distinct(str(of.x) for one in series for of in one.points)
-    return run.figures(
-        "layer", "One attention layer: the device's time and the host's", ("part", "time (us)"), series, [TRACED_NOTE],
-        y_log=True, picks_one=True, x_values=parts,
-    )  # fmt: skip
 
 
 def warmup_series(run: RecordedRun) -> list[Figure]:
@@ -444,18 +395,6 @@ def warmup_series(run: RecordedRun) -> list[Figure]:
     notes = ["the first rounds of a line are its warm-up, as many as its name says", tables.WARMUP_NOTE]
     titles = "Rounds of fresh processes", ("round of the process", "time (ms)")
     return run.figures("warmup", *titles, series, notes, y_log=True, picks_one=True)
-
-
-def first_rounds(run: RecordedRun) -> list[Figure]:
-    """The parts of a process' first round, a stacked bar for each phase; a reader picks the configuration."""
-    parts = [
-        (cell, tables.part_name(name), seconds * 1e3)
-        for cell in sorted(run.passes["warmup"], key=attrgetter("phase_place"))
-        for name, seconds in tables.first_round_parts(cell).items()
-    ]
-    titles = "What the first round of a process is spent on", "time (ms)"
-    names, drawn = distinct(name for _, name, _ in parts), (row for row in parts if row[2] > 0)
-    return run.phase_bars("first-rounds", titles, drawn, names.index, [tables.FIRST_ROUND_NOTE])
 
 
 # How close each case came to what this machine can do.

@@ -1,84 +1,17 @@
-"""`scaling RECORD ...`: say how well more ranks help, over records of one machine.
+"""What a run of several ranks adds to its record and to its screen: their efficiency, and the links between them."""
 
-Also what a run of several ranks adds to its record: their efficiency, and the links between them.
-
-    perf-tests scaling RECORD.json
-    perf-tests scaling RECORD.json RECORD.json --json
-"""
-
-import argparse
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain
-from pathlib import Path
 from statistics import median
 
 from perf_tests.audit.figures import Finding, timings_of
 from perf_tests.audit.physics import judge
-from perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
-from perf_tests.phases import FINE, RefusalError, is_collective
-from perf_tests.records import record as recorded
+from perf_tests.hardware.limits import bus_share, fit_link
+from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range, printable
-from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
-from perf_tests.records.store import read_record, strict_json
+from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range
+from perf_tests.records.record import Json, collected, identity_of
 from perf_tests.report.comparison import width
-
-WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
-SENT: Json = {"collectives": {}, "sent_bytes": AMOUNT}
-BYTES_BY_PART = Value(
-    lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
-    "what each part sends",
-)
-POSITIVE = Value(lambda value: AMOUNT.is_right(value) and value > 0, "a number above 0")
-INTERVAL = Value(
-    lambda value: isinstance(value, list) and [*map(NUMBER.is_right, value)] == [True, True], "a list of two numbers"
-)
-SHARED = {
-    "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
-    "rank_seconds?": OrNull([Some(POSITIVE)]),
-    "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull(INTERVAL),
-    "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
-    "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
-}  # fmt: skip
-OTHER = {"world?": OrNull(WORLD), "tokens_per_second?": OrNull(AMOUNT)}
-ALONE = {
-    "collective": Value(lambda value: value in COLLECTIVES, "a collective"), "world": WORLD, "backend": TEXT,
-    "exchanged_bytes": AMOUNT, "algorithm_bytes_per_second": AMOUNT, "bus_bytes_per_second": AMOUNT,
-}  # fmt: skip
-"""What rows of several ranks, any others and those of a collective alone must hold; they may come from strangers."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("records", type=Path, nargs="+", help="records, .benchmarks/MACHINE/NUMBER_NAME.json")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    with RefusalError.instead_of(ValueError):
-        records = [read_record(path) for path in arguments.records]
-    for record in records:
-        for row in record.data["benchmarks"]:
-            info = row["extra_info"]
-            shape: Json = ALONE if is_collective(info) else SHARED if info.get("parallel") is not None else OTHER
-            if wrong := misshapen(info, shape, "its row"):
-                raise RefusalError(f"{record.path} cannot be used: {case_name(row['fullname'])} is damaged: {wrong}.")
-    first, *others = records
-    for other in others:
-        if differences := recorded.machine_differences(first.data["machine_info"], other.data["machine_info"]):
-            said = f"{first.name} and {other.name} differ in machine, build or settings"
-            raise RefusalError(f"{said}, so no efficiency relates them: {'; '.join(differences)}.")
-    rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
-    if arguments.json:
-        data = [
-            {"id": row["fullname"], "efficiency": share, "relative_to": base} for row, share, base in scalings(rows)
-        ]
-        print(strict_json(data))
-    else:
-        lines = [*rank_lines(rows, math.inf), *message_lines(rows), *collective_lines(rows)]
-        print("\n".join(map(printable, lines)) or "No row is of several ranks; measure some with --parallel.")
-    return FINE
-
 
 # Scaling efficiency: tokens per second and rank, over those of a row with fewer ranks or of one device.
 
@@ -132,11 +65,10 @@ def _rate_of_a_rank(row: Json) -> float:
     return float(rate) / (info.get("world") or 1) if isinstance(rate, int | float) else 0.0
 
 
-def rank_lines(rows: Sequence[Json], most: float | None = None) -> list[str]:
+def rank_lines(rows: Sequence[Json]) -> list[str]:
     """The slowest rank of each row, what the exchange adds, how well more ranks help; nothing without several ranks.
 
-    All rows must be of one machine. The table is at most `most` characters wide while a column can be dropped,
-    as wide as the terminal by default.
+    All rows must be of one machine. The table is at most as wide as the terminal while a column can be dropped.
     """
     shared = [row for row in rows if row["extra_info"].get("parallel") is not None]
     if not shared:
@@ -166,9 +98,9 @@ def rank_lines(rows: Sequence[Json], most: float | None = None) -> list[str]:
         )
     lines = [*column_table(columns, shared), RANKS_NOTE]
     for name in ("relative to", "sent", "slowest", "peaks", "median", "efficiency"):  # the results have the median
-        if name in columns and len(lines[0]) > (width() if most is None else most):
+        if name in columns and len(lines[0]) > width():
             del columns[name]
-            lines = [*column_table(columns, shared), f"{RANKS_NOTE}; `perf-tests scaling` has every column"]
+            lines = [*column_table(columns, shared), f"{RANKS_NOTE}; a wider terminal has every column"]
     return [*lines, NOISE_NOTE] if any(NOISE in line for line in lines) else lines
 
 
@@ -186,7 +118,7 @@ def _exposed(row: Json) -> str:
     return f"{said} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
 
 
-# What ranks send: each part of a step, and collectives alone with the latency and rate of the link between them.
+# Collectives alone, with the latency and rate of the link between their ranks.
 
 
 COLLECTIVES_NOTE = (
@@ -194,33 +126,6 @@ COLLECTIVES_NOTE = (
 )
 WITHOUT_LINK = "it takes two sizes whose times grow with the bytes; measure more or larger ones with --message-size"
 LINK_NOTE = "time of a message: latency, and bytes over the rate, with 95 % intervals; error: of the size furthest off"
-
-
-def message_lines(rows: Sequence[Json]) -> list[str]:
-    """What each part of a step sends, counted and by its closed form; nothing where no rank sends anything."""
-    sending = [
-        (row, part)
-        for row in rows
-        for part, counted in (row["extra_info"].get("sent_by_part") or {}).items()
-        if counted["sent_bytes"]
-    ]
-
-    def collectives(one: tuple[Json, str], field: str) -> str:
-        row, part = one
-        by_part = row["extra_info"].get(field)
-        if by_part is None:
-            return DASH
-        found = by_part.get(part, {"collectives": {}, "sent_bytes": 0})
-        counts = [f"{count} {kind}" for kind, count in found["collectives"].items()]
-        return f"{', '.join(counts) or 'none'}: {found['sent_bytes']:,} B"
-
-    columns: Columns[tuple[Json, str]] = {
-        "case": lambda one: case_name(one[0]["fullname"]),
-        "part": lambda one: one[1],
-        "collectives": lambda one: collectives(one, "sent_by_part"),
-        "predicted": lambda one: collectives(one, "predicted_sent_by_part"),
-    }
-    return column_table(columns, sending) if sending else []
 
 
 def conclude(record: Json) -> None:

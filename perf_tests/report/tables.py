@@ -109,19 +109,6 @@ def precision_table(cells: Sequence[Cell]) -> Table | None:
     return _table("precision", "Speed-up over fp32", chosen, entries, RATIO_NOTE, labels)
 
 
-def passes_of(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
-    """(backward, forward) of each configuration that has both."""
-    return figures.pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
-
-
-def passes_table(cells: Sequence[Cell]) -> Table | None:
-    """Backward over forward of each model."""
-    pairs = passes_of(cell for cell in cells if not cell.is_attention)
-    rows = tuple((*(label.of(forward) for label in MODEL_LABELS), ratio(back, forward)) for back, forward in pairs)
-    header = (*(label.name for label in MODEL_LABELS), "backward / forward")
-    return Table("passes", "Backward over forward", header, len(MODEL_LABELS), rows, (RATIO_NOTE,)) if rows else None
-
-
 def milliseconds(cell: Cell) -> str:
     """Mean and spread in ms, or the outcome of a case without a timing."""
     if not cell.is_timed:

@@ -16,14 +16,13 @@ from pathlib import Path
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
 from perf_tests.records import store
 from perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
-from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant, typst
-from perf_tests.records.published import FLAT_COLUMNS, flat_figures
-from perf_tests.records.record import without_path
+from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant
+from perf_tests.records.record import collected, without_path
 from perf_tests.report.tables import tables_of
 
 CASES = "cases"
-FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
-FLAT_FORMATS, PARQUET = ("csv", "jsonl"), "parquet"
+FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex)}
+FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
     CASES, "timing", "percentiles", "precision", "memory", "attention", "attention_memory", "kernel_shares",
     "kernels", "attention_parts", "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks",
@@ -38,9 +37,8 @@ EVERY_COLUMN = {**COLUMNS, SPEEDUP.name: SPEEDUP}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
-    parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS, PARQUET], default="markdown")
-    flat = ", ".join(FLAT_COLUMNS)
-    parser.add_argument("--only", choices=NAMES, help=f"only this table; csv and jsonl have cases, {flat}")
+    parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS], default="markdown")
+    parser.add_argument("--only", choices=NAMES, help=f"only this table; csv and jsonl have {CASES} unless told")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="one file for each table instead of printing")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
     parser.add_argument("--columns", metavar="NAME,...", help="keep these columns of the cases, in this order")
@@ -62,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     only = arguments.only if choice == CaseChoice() else CASES
     if arguments.json:
-        print(store.strict_json([{"record": one.name, **_rows_of([one], only, choice)} for one in records]))
+        print(store.strict_json([{"record": one.name, **_rows_of(one, only, choice)} for one in records]))
     elif not (texts := _texts(records, arguments.format, only, choice)):
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
@@ -152,12 +150,6 @@ def choice_of(arguments: argparse.Namespace) -> CaseChoice:
         only, options = arguments.only, "--columns, --sort, --where and --against-axis"
         if choice != CaseChoice():
             raise UsageError(f"{options} choose from the table {CASES}; drop --only {only}.")
-        if only not in FLAT_COLUMNS and not arguments.json and arguments.format not in FORMATS:
-            raise UsageError(f"--format {arguments.format} has no table {only}; choose {' or '.join(FORMATS)} for it.")
-        if arguments.format == PARQUET and not arguments.json:
-            raise UsageError(f"--format parquet writes the table {CASES} alone; choose csv or jsonl for {only}.")
-    if arguments.format == PARQUET and arguments.output is None and not arguments.json:
-        raise UsageError("--format parquet writes a file; name its folder with -o FOLDER.")
     return choice
 
 
@@ -193,17 +185,34 @@ def _known(rows: Sequence[Row], name: str) -> str:
 # The tables in each format.
 
 
-def _rows_of(records: Sequence[store.StoredRecord], only: str | None, choice: CaseChoice) -> dict[str, list[Row]]:
-    """The rows of each table for programs, the records below each other; unknown values are null."""
-    found: dict[str, list[Row]] = {}
-    if only in (None, CASES):
-        names = choice.columns or [*COLUMNS, *([SPEEDUP.name] if choice.against else [])]
-        found[CASES] = [{name: row[name] for name in names} for row in choice.rows_of(records)]
-    for record in records if only != CASES else ():
-        for name, rows in flat_figures(record.data, record.name).items():
-            if only in (None, name):
-                found.setdefault(name, []).extend(rows)
-    return found
+def _rows_of(record: store.StoredRecord, only: str | None, choice: CaseChoice) -> dict[str, list[Row]]:
+    """The rows of each table for programs."""
+    found = {CASES: _case_rows([record], choice)} if only in (None, CASES) else {}
+    built = {} if only == CASES else _built([record])
+    return found | {name: _as_rows(named) for name, named in built.items() if only in (None, name)}
+
+
+def _case_rows(records: Sequence[store.StoredRecord], choice: CaseChoice) -> list[Row]:
+    """Rows of the table of cases, the records below each other; unknown values are null."""
+    names = choice.columns or [*COLUMNS, *([SPEEDUP.name] if choice.against else [])]
+    return [{name: row[name] for name in names} for row in choice.rows_of(records)]
+
+
+def _built(records: Sequence[store.StoredRecord]) -> dict[str, list[tuple[str, Table]]]:
+    """Every other table that has rows by its name, in the order of a write-up: each record's name, and its table."""
+    named = [(record.name, table) for record in records for table in tables_of(record.data, record.name)]
+    found = collected((table.name, (record, table)) for record, table in named)
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def _as_rows(named: Sequence[tuple[str, Table]]) -> list[Row]:
+    """The rows of tables of one name as people read them, each with its record; all have every column of any table."""
+    columns = dict.fromkeys(["record", *(column for _, table in named for column in table.header)])
+    return [
+        {**columns, "record": record, **dict(zip(table.header, row, strict=True))}
+        for record, table in named
+        for row in table.rows
+    ]
 
 
 def _texts(
@@ -212,7 +221,7 @@ def _texts(
     """Each table that has rows, by file name. Programs get the table of cases unless asked."""
     if chosen_format not in FORMATS:
         name = only or CASES
-        rows = _rows_of(records, name, choice).get(name)
+        rows = _case_rows(records, choice) if name == CASES else _as_rows(_built(records).get(name, ()))
         return {f"{name}.{chosen_format}": exported(rows, chosen_format)} if rows else {}
     suffix, write = FORMATS[chosen_format]
     if only == CASES:
@@ -220,9 +229,8 @@ def _texts(
         fitting = [name for name, one in COLUMNS.items() if one.is_shown and any(row[name] is not None for row in rows)]
         names = choice.columns or [*fitting, *([SPEEDUP.name] if choice.against else [])]
         return {f"{CASES}.{suffix}": write([case_table(rows, names)]).encode()} if rows else {}
-    built = [table for record in records for table in tables_of(record.data, record.name)]
-    by_name = {name: [table for table in built if table.name == name] for name in NAMES if only in (None, name)}
-    return {f"{name}.{suffix}": write(tables).encode() for name, tables in by_name.items() if tables}
+    built = {name: [table for _, table in named] for name, named in _built(records).items() if only in (None, name)}
+    return {f"{name}.{suffix}": write(tables).encode() for name, tables in built.items()}
 
 
 def case_table(rows: Sequence[Row], names: Sequence[str]) -> Table:
@@ -242,9 +250,7 @@ def case_table(rows: Sequence[Row], names: Sequence[str]) -> Table:
 
 
 def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
-    """The rows, at least one, for a program: CSV, one JSON object per line, or Parquet; what is not known is null."""
-    if chosen_format == PARQUET:
-        return _as_parquet(rows)
+    """The rows, at least one, for a program: CSV, or one JSON object per line; what is not known is null."""
     if chosen_format == "jsonl":
         return "".join(store.strict_json(row, indent=None) + "\n" for row in rows).encode()
     lines = []
@@ -254,19 +260,3 @@ def exported(rows: Sequence[Row], chosen_format: str) -> bytes:
         csv.writer(line, lineterminator="\r\n").writerow(map(no_formula, cells))
         lines.append(line.getvalue().removesuffix("\r\n") + "\n")
     return "".join(lines).encode("utf-8", "replace")  # lone surrogates become question marks
-
-
-def _as_parquet(rows: Sequence[Row]) -> bytes:
-    """Encode rows; a column keeps its type where all its cells are null. Raises UsageError without pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UsageError(
-            "--format parquet needs pyarrow, which is not installed; `pip install pyarrow`, or choose csv or jsonl."
-        ) from error
-    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
-    schema = pyarrow.schema([(name, types[EVERY_COLUMN[name].kind]) for name in rows[0]])
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), content)
-    return content.getvalue()

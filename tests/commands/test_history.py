@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from perf_tests.records.record import Json
-from perf_tests.report.history import EXPORTS, asv, github_action_benchmark, otava
+from perf_tests.report.history import EXPORTS, github_action_benchmark, otava
 from tests.support.launch import Verb
 from tests.support.launches_over_commits import COUNT, START, history, launch, with_step
-from tests.support.synthetic import BACKWARD, timed, timed_collective, write_record
+from tests.support.synthetic import BACKWARD, timed, write_record
 
 
 @pytest.fixture
@@ -33,15 +33,6 @@ def test_a_slowdown_that_the_newest_commit_shows_is_a_finding(said: Verb) -> Non
     code, printed, _ = said(with_step(0.2), "--json")
     assert code == 0
     assert json.loads(printed)["eras"][0]["cases"][0]["steps"][0]["launches_after"] == COUNT - START
-
-
-def test_an_export_for_asv_holds_every_commit_and_case() -> None:
-    records = with_step(0.2)
-    records[-1]["benchmarks"] += [timed(BACKWARD, [2.0] * 5, sentinel_seconds=[1e-3, 1e-3]), timed_collective(40_000)]
-    (era,) = history(records)
-    lines = [json.loads(line) for line in asv(era).splitlines()]
-    assert len(lines) == COUNT + 2
-    assert {"commit_hash", "date", "benchmark", "result"} <= lines[0].keys()
 
 
 def test_otavas_file_has_no_empty_cell_which_otava_refuses() -> None:

@@ -49,7 +49,6 @@ REFUSED = {
     "replay run.jsonl --summary ./no/page.md": 2,
     "report none": 3,
     "report {file} -o ./no/page.html": 2,
-    "scaling ./none.json": 3,
     "tables none": 3,
     "tables {file} --columns none": 2,
     "tables {file} -o ./run.jsonl": 2,
@@ -57,7 +56,7 @@ REFUSED = {
     # A name that no file system takes fails at every question after it, as one in a folder of somebody else's does.
     **{f"{words} none{'x' * 300}": 3 for words in (
         "audit", "compare {file}", "history --relative", "history --storage",
-        "kernels", "replay", "report --storage", "scaling", "tables --storage", "writeup --root",
+        "kernels", "replay", "report --storage", "tables --storage", "writeup --root",
     )},
 }  # fmt: skip
 """What each verb was given, and its exit code: 2 for a choice or an output, 3 for what cannot be read."""

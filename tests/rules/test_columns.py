@@ -46,6 +46,11 @@ ROWS: dict[str, tuple[Json, Json]] = {
         {"collective": "all_gather", "message_bytes": 40_000, "exchanged_bytes": 40_000, "world": 2, "size": None,
          "backend": "gloo", "dtype": "float32", "algorithm_bytes_per_second": 4e5, "bus_bytes_per_second": 2e5},
     ),
+    "several ranks": (
+        record([timed(parallel="ddp", world=2, sent_bytes=8, exposed_communication_seconds=-0.5,
+                      scaling_efficiency=0.9, relative_to="one")]),
+        {"sent_bytes": 8, "exposed_communication_seconds": -0.5, "scaling_efficiency": 0.9, "relative_to": "one"},
+    ),
     "what passes found": (
         synthetic.with_passes(record([timed()]), *PASSES),
         {"outcome": "measured", "traced_launches": 60, "traced_products_share": 0.75, "traced_busy_share": 0.8,

@@ -135,12 +135,6 @@ def test_a_name_opens_nothing_in_markdown(text: str) -> None:
     assert re.sub(r"\\(.)", r"\1", shown.in_markdown(text)) == shown.one_line(text)
 
 
-@given(MARKUP)
-def test_a_name_stays_one_string_in_typst(text: str) -> None:
-    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', shown.typst([one_row(text)]))
-    assert outside == re.sub(r'"(?:[^"\\]|\\.)*"', '""', shown.typst([one_row("plain")]))
-
-
 COLOURS: list[tuple[bool, dict[str, str], bool]] = [
     (False, {}, False), (False, {"FORCE_COLOR": "1"}, True), (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     (True, {}, True), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False),

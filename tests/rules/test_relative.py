@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[Sequence[str], int, str]] = {
     "no samples": ((), 3, "runs holds no samples of a gate"),
     "a commit off the line": (("--since", "rewritten"), 3, "--since rewritten is not on the line"),
     "no such case": (("--case", "nothing"), 2, "no case of these runs"),
-    "an export": (("--export", "asv"), 2, "--relative has none"),
+    "an export": (("--export", "otava"), 2, "--relative has none"),
 }
 
 

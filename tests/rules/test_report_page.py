@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_named_and_where_nothing_can_there_is_no_page(tmp
 def test_a_run_says_how_many_measurements_of_collectives_alone_it_does_not_show(tmp_path: Path) -> None:
     exchanged = [timed_collective(message_bytes) for message_bytes in (40_000, 80_000)]
     said = page_over(tmp_path / "both", record([timed(), *exchanged])).texts["run1"]
-    assert ("2 measurements of collectives" in said, "perf-tests scaling RECORD" in said) == (True, True)
+    assert ("2 measurements of collectives" in said, "perf-tests tables --only cases RECORD" in said) == (True, True)
     assert "collectives" not in page_over(tmp_path / "one", record([timed()])).texts["run1"]
 
 

@@ -42,7 +42,6 @@ STUDIES = [
     synthetic.traced(), remembered(peak_bytes=10 * MIB), synthetic.warmed(seconds=0.01),
     remembered(BACKWARD, 20 * MIB, phase="backward"),
 ]  # fmt: skip
-PARTS = [f"{part}, {way}" for way in ("forward", "backward") for part in ("scores", "softmax")]
 DRAWN: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {
     "context-forward": {
         "tiny, fp32 naive": ([8, 16], [8.0, 16.0]), "roofline of tiny, fp32 naive": ([8, 16], [4.0, 4.0]),
@@ -51,20 +50,15 @@ DRAWN: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {
     },
     "size-forward": {"context 8, fp32 naive": ([10, 20], [8.0, 9.0])},
     "precision": {"bf16, forward": (["tiny, 8"], [2.0])},
-    "model-backward": {"fp32 naive": (["tiny, 8"], [3.0])},
-    "attention-backward": {"fp32 naive": (["d 16, 256"], [2.5])},
     "roofline": {"best here, fp32": ([1.0, 20.0, 1000.0], [0.1, 2.0, 2.0]),
                  "forward, fp32": ([1.0, 1000.0], [0.000125, 0.0625])},
     "memory": {"forward, fp32 naive": (["tiny, 8"], [2.0]), "forward, fp32 naive, predicted": (["wide, 8"], [1.0])},
     "memory-categories": {"parameters": (["forward", "backward"], [3.0, 6.0]),
                           "predicted peak": (["forward", "backward"], [11.0, 21.0])},
     "kernels": {"matrix product": (["forward"], [75.0]), "elementwise": (["forward"], [25.0])},
-    "layer": {"device": (PARTS, [2.0, 4.0, 2.0, 4.0]), "host": (PARTS, [8.0] * 4)},
-    "lanes": {"scores": ([2.0, 2.0], ["host", "device"]), "softmax": ([2.0, 2.0], ["host", "device"])},
     "warmup": {"after 2": ([*range(1, 13)], [50.0, *[10.0, 10.1, 10.2] * 3, 10.0, 10.1]), "after 0": ANY,
                # Rounds of another kind are not drawn.
                "after 5 without the timed phase": ([*range(6, 16)], [10.1, *[10.2, 10.0, 10.1] * 3])},
-    "first-rounds": {"module loading": (["forward"], [30.0]), "allocator growth": (["forward"], [10.0])},
 }  # fmt: skip
 
 
@@ -99,12 +93,6 @@ def test_a_floor_has_the_colour_of_its_line_and_goes_with_it(page: Page) -> None
     assert len(colours) == 2
     assert "thin dots: time of the host to launch its kernels (launch floor)" in page.texts["run1-context"]
     assert line["tags"][0][:7] == ["wide", "8", "", "", "forward", "fp32", "naive"]
-
-
-def test_lanes_of_host_and_device_begin_where_the_work_did_and_lie(page: Page) -> None:
-    lanes = page.figures["run1-lanes"]
-    assert {lane["group"] for lane in lanes} == {f"tiny 8 forward fp32 naive, {way}ward" for way in ("for", "back")}
-    assert [(lane["base"], lane["orientation"]) for lane in lanes[:2]] == [([0.0, 3.0], "h"), ([4.0, 7.0], "h")]
 
 
 def test_without_a_bandwidth_a_roof_is_level_and_rates_and_ratios_have_intervals(tmp_path: Path) -> None:

@@ -1,16 +1,12 @@
-"""What several ranks bring: efficiency over the row that a row is relative to, the slowest rank, what is sent."""
+"""What several ranks bring: efficiency over the row that a row is relative to, the slowest rank."""
 
-import math
-from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf_tests.phases import RefusalError
 from perf_tests.records.record import Json
-from perf_tests.report.ranks import conclude, message_lines, rank_lines, run, scalings
-from tests.support.synthetic import record, timed, write_record
+from perf_tests.report.ranks import conclude, rank_lines, scalings
+from tests.support.synthetic import record, timed
 
 
 def row(name: str, rate: float, world: int = 1, parallel: str | None = "ddp", **changes: Any) -> Json:
@@ -64,13 +60,16 @@ def test_a_row_of_several_ranks_tells(what: str) -> None:
 
 def test_the_table_drops_columns_until_it_fits_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(f"full_step small-2layers-ctx128-fp32-naive-ddp-world{n}", 16.0, n, **EXPOSED) for n in (2, 4)]
-    whole, narrow = rank_lines(rows, math.inf), rank_lines(rows, 100)
+    shown = []
+    for columns in ("300", "100", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown.append(rank_lines(rows))
+    whole, narrow, narrowest = shown
     assert len(whole[0]) > 100 >= max(len(line) for line in narrow[:3])
-    columns = ("median", "exposed", "efficiency", "sent", "relative to")
-    assert [name for name in columns if name in narrow[0]] == ["median", "exposed", "efficiency"]
-    assert (narrow[3].endswith("`perf-tests scaling` has every column"), "every column" in whole[3]) == (True, False)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert len(rank_lines(rows)[0]) <= 80
+    known = ("median", "exposed", "efficiency", "sent", "relative to")
+    assert [name for name in known if name in narrow[0]] == ["median", "exposed", "efficiency"]
+    assert (narrow[3].endswith("a wider terminal has every column"), "every column" in whole[3]) == (True, False)
+    assert len(narrowest[0]) <= 80
 
 
 def test_an_efficiency_above_one_and_a_part_longer_than_its_round_are_marked_as_noise() -> None:
@@ -78,21 +77,6 @@ def test_an_efficiency_above_one_and_a_part_longer_than_its_round_are_marked_as_
     assert "166.7% (!)" in lines[1]
     assert lines[-1].startswith("(!) noise")
     assert "(!)" not in "".join(rank_lines([row("two", 16.0, 2, **EXPOSED), DEVICE]))
-
-
-def test_the_verb_refuses_an_interval_without_two_ends(tmp_path: Path) -> None:
-    path = tmp_path / "0001_a.json"
-    for interval in ([], [0.1], [0.1, "0.2"], 0.1):
-        write_record(path, record([row("two", 16.0, 2, exposed_communication_interval=interval)]))
-        with pytest.raises(RefusalError, match=r"is damaged: its row\.exposed_communication_interval"):
-            run(Namespace(records=[path], json=False))
-
-
-def test_each_part_of_a_step_tells_what_it_sends_beside_its_prediction() -> None:
-    counted = {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}, "loss": {"sent_bytes": 0}}
-    lines = message_lines([row("two", 16.0, 2, sent_by_part=counted, predicted_sent_by_part={})])
-    assert [line.split()[2:] for line in lines[1:]] == [["2", "all_reduce:", "12,345", "B", "none:", "0", "B"]]
-    assert message_lines([DEVICE]) == []
 
 
 def test_a_run_says_which_of_its_own_rows_are_impossible() -> None:

@@ -1,6 +1,6 @@
-"""Other programs read what the suite writes: pytest-benchmark's own command, pandas, pyarrow and Apache Otava.
+"""Other programs read what the suite writes: pytest-benchmark's own command, pandas and Apache Otava.
 
-The last three are no part of the installation: `make readers` installs them into an environment of their own and names
+The last two are no part of the installation: `make readers` installs them into an environment of their own and names
 it in READERS. Without it their tests say so; with it, one that is missing fails them.
 """
 
@@ -22,7 +22,7 @@ from tests.support.synthetic import passed, record, timed, timed_attention, unti
 READERS = Path(os.environ.get("READERS", "")).absolute()
 needs_readers = pytest.mark.skipif(
     "READERS" not in os.environ,
-    reason="READERS names no environment with pandas, pyarrow and Otava; see `make readers`",
+    reason="READERS names no environment with pandas and Otava; see `make readers`",
 )
 
 
@@ -39,7 +39,7 @@ import json, sys, pandas
 def lines(path):
     return pandas.read_json(path, lines=True)
 
-readers = {"csv": pandas.read_csv, "parquet": pandas.read_parquet, "jsonl": lines}
+readers = {"csv": pandas.read_csv, "jsonl": lines}
 frame = readers[sys.argv[1].rpartition(".")[2]](sys.argv[1])
 numbers = [name for name in frame if pandas.api.types.is_numeric_dtype(frame[name])]
 print(json.dumps({"columns": list(frame), "numbers": numbers, "batch": frame.batch_size.tolist(),
@@ -48,7 +48,7 @@ print(json.dumps({"columns": list(frame), "numbers": numbers, "batch": frame.bat
 
 
 @needs_readers
-@pytest.mark.parametrize("chosen_format", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("chosen_format", ["csv", "jsonl"])
 def test_pandas_reads_the_table_of_cases_with_numbers_as_numbers(chosen_format: str, tmp_path: Path) -> None:
     data = record([timed(seconds=(0.1, 0.3)), timed_attention((0.5, 0.5))], [untimed("lost")])
     write_record(tmp_path / "machine/0001_x.json", data)
@@ -60,9 +60,6 @@ def test_pandas_reads_the_table_of_cases_with_numbers_as_numbers(chosen_format: 
     assert read["outcome"] == ["out_of_memory", "measured", "measured"]
     known = {"median_seconds", "rounds", "batch_size", "tokens_per_second", "needed_bytes", "threads", "d_model"}
     assert known <= set(read["numbers"])
-    if chosen_format == "parquet":  # which has types for columns without any value too
-        numbers = {name for name, column in COLUMNS.items() if column.kind in (int, float)}
-        assert numbers <= set(read["numbers"])
 
 
 @needs_readers

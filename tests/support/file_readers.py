@@ -206,18 +206,6 @@ def predict(words: list[str]) -> int:
         return run_verb(["predict", "--gpu", "here", "--head-dim", "16", "--sequence-length", "64"])
 
 
-def ranked() -> bytes:
-    """Rows of one device, of two ranks and of a collective alone in two sizes."""
-    sent = {"backward": {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}}
-    shared = synthetic.timed(
-        synthetic.BACKWARD, parallel="ddp", world=2, nodes=1, backend="gloo", scaling="strong", sent_by_part=sent,
-        rank_seconds=[[1.0, 1.1], [1.2, 1.3]], exposed_communication_seconds=0.1, sent_bytes=12345,
-        exposed_communication_interval=[0.05, 0.15], rank_peak_allocated_bytes=[2**20, 2**21],
-    )  # fmt: skip
-    alone = [synthetic.timed_collective(size, [seconds]) for size, seconds in ((1000, 0.1), (4000, 0.2))]
-    return encoded(synthetic.record([synthetic.timed(), shared, *alone]))
-
-
 RECORD = ("record.json", record, JSON)
 READERS: dict[str, Reader] = {
     "record": Reader("report {file} -o {folder}/out", *RECORD),
@@ -225,12 +213,10 @@ READERS: dict[str, Reader] = {
     "record-tables": Reader("tables {file}", *RECORD),
     "record-flat": Reader("tables {file} --format csv", *RECORD),
     "record-latex": Reader("tables {file} --format latex", *RECORD),
-    "record-typst": Reader("tables {file} --format typst", *RECORD),
     "record-json": Reader("tables {file} --json", *RECORD),
     "record-compare": Reader("compare {file} {folder}/good", *RECORD, beside=lambda: {"good": record()}),
     "record-compare-now": Reader("compare {folder}/good {file}", *RECORD, beside=lambda: {"good": record()}),
     "record-kernels": Reader("kernels {file}", *RECORD),
-    "record-scaling": Reader("scaling {file}", "record.json", ranked, JSON),
     "record-audit": Reader("audit {file} --all", *RECORD),
     "accepted": Reader("{file}", "accepted.toml", accepted, TOML, verb=read_limits),
     "samples": Reader("replay {file}", "run.jsonl", samples, LINES),

@@ -94,7 +94,6 @@ COMMANDS = {
     "kernels-screen": Command("perf_tests kernels {out}/trace.json.gz", "text"),
     "replay": Command("perf_tests replay --json {in}/gate.jsonl.xz", "json"),
     "replay-screen": Command("perf_tests replay {in}/gate.jsonl.xz", "numbers"),
-    "scaling": Command(f"perf_tests scaling {BEFORE}", "text"),
     "report": Command(f"perf_tests report {BEFORE} {AFTER} -o {{out}}/page.html", "page"),
     **{
         f"ids-{name}": Command(f"{COLLECT} {words}", "ids")
