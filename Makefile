@@ -14,7 +14,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf gate ledger report pictures pages writeup ranks nsys test test-tools test-suites test-gpu kill-matrix nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf gate ledger report pictures pages ranks nsys test test-tools test-suites test-gpu kill-matrix nightly readers lint claims trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -51,14 +51,9 @@ pictures: $(INSTALLED)  ## draw the README's picture, the page over eight invent
 	cwebp -quiet -lossless -z 9 .picture.png -o pictures/page.webp
 	rm -rf .picture .picture.html .picture.png
 
-pages: $(INSTALLED)  ## write docs/reference.md and docs/cs336.md again, and print how long each page is
+pages: $(INSTALLED)  ## write docs/reference.md again, and print how long each page is
 	$(BIN)/python -m tests.pages.reference
-	$(BIN)/python -m perf_tests writeup > docs/cs336.md
 	$(BIN)/python -m tests.pages.words
-
-writeup: $(INSTALLED)  ## the course's problems with the figures of your records: writeup.md, every table in writeup-all.md
-	$(BIN)/python -m perf_tests writeup -o writeup.md
-	$(BIN)/python -m perf_tests writeup --all -o writeup-all.md
 
 # Captures the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds costlier traces:
 #   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"

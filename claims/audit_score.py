@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claims.held_out_attention import breaks_physics
+from claims.published import PUBLISHED, published_rows
 from perf_tests.audit.figures import Finding
 from perf_tests.audit.physics import judge
 from perf_tests.audit.tables import open_figures
-from perf_tests.records.published import PUBLISHED, published_rows
 
 TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory")
 

@@ -24,6 +24,7 @@ from math import isnan, nan
 from statistics import mean, median, median_low
 from typing import Any
 
+from claims.published import published_rows
 from model.sizes import ModelConfig
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.case import Case
@@ -43,7 +44,6 @@ from perf_tests.predict.difference import (
 )
 from perf_tests.predict.step import kind_of_launches, parts_of
 from perf_tests.records.format import DASH, table
-from perf_tests.records.published import published_rows
 
 E2E = "e2e_timing.csv"
 

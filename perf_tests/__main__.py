@@ -19,7 +19,7 @@ GROUPS = {
         "compare": "perf_tests.report.comparison", "replay": "perf_tests.report.gate_screens",
         "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.bisect", "audit": "perf_tests.audit.tables",
     },
-    "look up": {"predict": "perf_tests.verbs.predict", "writeup": "perf_tests.report.cs336"},
+    "look up": {"predict": "perf_tests.verbs.predict"},
     "look at": {
         "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
         "kernels": "perf_tests.report.screens",
@@ -32,6 +32,7 @@ REPLACED = {
     "gate": "`perf-tests run --against REV` judges a change, and `perf-tests history` judges recorded runs",
     "scaling": "a run of several ranks prints it, and `perf-tests tables` has the columns scaling_efficiency and "
     "relative_to",
+    "writeup": "`perf-tests tables` prints each table as Markdown, and docs/cs336.md names those of each problem",
     "merge": "tables, report and history read several records together",
 }
 """Verbs that earlier versions had, and what does their work."""

@@ -271,19 +271,9 @@ def write_named(named: str, content: bytes, option: str = "-o") -> None:
     try:
         write_whole(Path(named), content)
     except OSError as error:
-        raise _unwritable(named, error, option) from error
-
-
-def check_folder(named: str, option: str = "-o") -> None:
-    """Refuse, by UsageError before long work, an output where the folder to write into is none."""
-    try:
-        os.listdir(Path(named).parent)
-    except OSError as error:
-        raise _unwritable(named, error, option) from error
-
-
-def _unwritable(named: str, error: OSError, option: str) -> UsageError:
-    return UsageError(f"{named} cannot be written: {without_path(error)}; name another file with {option}.")
+        raise UsageError(
+            f"{named} cannot be written: {without_path(error)}; name another file with {option}."
+        ) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from statistics import median
 
 from perf_tests.audit.figures import Finding, timings_of

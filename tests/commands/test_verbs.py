@@ -52,11 +52,10 @@ REFUSED = {
     "tables none": 3,
     "tables {file} --columns none": 2,
     "tables {file} -o ./run.jsonl": 2,
-    "writeup -o ./no/none.md": 2,
     # A name that no file system takes fails at every question after it, as one in a folder of somebody else's does.
     **{f"{words} none{'x' * 300}": 3 for words in (
         "audit", "compare {file}", "history --relative", "history --storage",
-        "kernels", "replay", "report --storage", "tables --storage", "writeup --root",
+        "kernels", "replay", "report --storage", "tables --storage",
     )},
 }  # fmt: skip
 """What each verb was given, and its exit code: 2 for a choice or an output, 3 for what cannot be read."""

@@ -5,8 +5,8 @@ from statistics import median
 import pytest
 
 from perf_tests.hardware.datasheets import FITS, gpu_named, room_on
-from perf_tests.predict.published import predicted_bytes, published_peaks
 from tests.support.published_memory import ComparedPeak, compared, outlier
+from tests.support.published_peaks import predicted_bytes, published_peaks
 
 TABLE_OF_TEN = "kbjiang/cs336-assignment2-systems-mine"
 CARD_OF_TABLE = "A100-SXM-80GB"

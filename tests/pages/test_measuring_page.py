@@ -12,6 +12,7 @@ from statistics import median
 import numpy as np
 import pytest
 
+from claims.published import published_rows
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.__main__ import main
@@ -26,7 +27,6 @@ from perf_tests.audit.rounds import (
 )
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
 from perf_tests.predict.counters import counters_of
-from perf_tests.records.published import published_rows
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
 from perf_tests.report.tables import attention_fits

@@ -16,16 +16,16 @@ from claims.predicted_times import (
     published_attention,
     published_changes,
 )
+from claims.published import published_rows
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
-from perf_tests.predict import published
 from perf_tests.predict.difference import CHANGES_IN_RANGE, OF_CHECKPOINTS
-from perf_tests.predict.published import PublishedPeak, predicted_bytes, published_peaks, whole_block_bytes
-from perf_tests.records.published import published_rows
 from tests.support import published_memory as memory
+from tests.support import published_peaks as published
 from tests.support.documents import page
 from tests.support.published_memory import compared, outlier
+from tests.support.published_peaks import PublishedPeak, predicted_bytes, published_peaks, whole_block_bytes
 
 Cells = Callable[..., PublishedPeak]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from claims import audit_score
+from claims.published import PUBLISHED, published_rows
 from perf_tests.audit.figures import Finding
-from perf_tests.records.published import PUBLISHED, published_rows
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_each_row_of_a_record_has_a_line_of_its_own_in_committed_ones_too() -> N
     assert len(lines) == 2 + len(data) + len(rows) + 2, "braces, parts, rows, and the ends of two lists"
     # Records of whoever runs this lie in a folder of their machine beside it.
     committed = [path for path in store.record_files(ROOT / ".benchmarks") if path.parent.name == "epyc-2core"]
-    assert [path.name[:4] for path in committed] == [f"{number:04}" for number in range(1, len(committed) + 1)]
+    assert len({path.name[:4] for path in committed}) == len(committed) > 3
     for path in committed:
         data, opened = store.read_record(path).data, lzma.open if path.suffix == ".xz" else open
         with opened(path, "rb") as file:
@@ -170,9 +170,8 @@ def test_a_file_system_without_locks_takes_records(tmp_path: Path, monkeypatch: 
 def test_an_error_names_the_file_that_was_asked_for_and_the_option() -> None:
     with pytest.raises(FileNotFoundError, match=r"no/page\.html'$"):
         store.write_whole(Path("no/page.html"), b"")
-    for write in (partial(store.check_folder, "no/page"), partial(store.write_named, "no/page", b"")):
-        with pytest.raises(UsageError, match=r"^no/page cannot be written: No .*; name another file with --out\.$"):
-            write("--out")
+    with pytest.raises(UsageError, match=r"^no/page cannot be written: No .*; name another file with --out\.$"):
+        store.write_named("no/page", b"", "--out")
 
 
 # Reading.

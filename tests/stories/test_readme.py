@@ -66,7 +66,7 @@ TEXTS = [documents.EVIDENCE, *(path.read_text() for path in documents.PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
 RUN, MAKE, VERB, CLAIM = "perf-tests run", "make ", "perf-tests ", "python -m claims "
 ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own"))}
-"""Runs that `tests/pages/test_writeup.py` and `tests/stories/test_your_own_page.py` try."""
+"""Runs that `tests/pages/test_cs336.py` and `tests/stories/test_your_own_page.py` try."""
 
 
 def commands_that_begin(beginning: str) -> list[str]:

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 
 from claims.expedition import __main__ as expedition
+from claims.published import MOST_BYTES, PUBLISHED
 from model.device import device_named
 from perf_tests.__main__ import main as run_verb
 from perf_tests.bench.options import SavingOptions, show_beside_baseline
@@ -27,7 +28,6 @@ from perf_tests.phases import FINE, USAGE
 from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.machine import machine_identity
 from perf_tests.records import store
-from perf_tests.records.published import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests.report.comparison import comparison_lines
 from perf_tests.run import after, before

@@ -7,10 +7,10 @@ of attention alone are compared without and with the workspaces of cuBLAS.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from claims.published import published_rows
 from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests.predict.counters import counters_of
-from perf_tests.predict.published import CONDITIONS, TABLE, PublishedPeak, cublas_workspace_bytes, predicted_bytes
-from perf_tests.records.published import published_rows
+from tests.support.published_peaks import CONDITIONS, TABLE, PublishedPeak, cublas_workspace_bytes, predicted_bytes
 
 OUTLIERS = "memory_outliers.csv"
 

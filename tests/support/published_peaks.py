@@ -8,6 +8,7 @@ saves more, and how many copies of the weights its figure counts as whole blocks
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from claims.published import published_rows
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import HOPPER_MAJOR, libraries_on
@@ -16,7 +17,6 @@ from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.predict.allocator import CachingAllocator
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import WEIGHT_COPIES
-from perf_tests.records.published import published_rows
 
 
 def unsplit_weight_bytes(config: ModelConfig) -> int:

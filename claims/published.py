@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perf_tests.records.record import unpacked
 
-PUBLISHED = Path(__file__).parents[2] / "published"
+PUBLISHED = Path(__file__).parents[1] / "published"
 MOST_BYTES = 10_000_000
 
 
