@@ -4,11 +4,16 @@ A fault is an entry of a `ROOM.toml` beside this file:
 
     [[fault]]
     file = "perf_tests/gate/verdicts.py"
-    old = "text that stands there exactly once"
+    within = "Verdicts.of_case"   # a function, a class or a name that is assigned
+    old = "text that stands within it exactly once"
     new = "text that stands there instead"
     owner = "tests/rules/test_verdicts.py::test_the_rule"   # a node id or a file; may be missing where caught is false
     caught = true
     why = "where caught is false: what keeps the owner from seeing it"
+
+Blanks, line breaks and a comma before a closing bracket do not count: an entry outlives a formatter, and what changes
+elsewhere. Further lines of `new` are indented as far as the line in which `old` begins. Without `within`, as in files
+that are no Python, `old` is a text of the whole file, letter by letter.
 
 Faults stand in a copy of the tree, so that processes that the owner starts have them too and nothing here is written.
 The copy has no history: an owner that asks git of this repository fails there without a fault, and is told so.
@@ -16,10 +21,12 @@ Exits with 1 where a fault marked as caught is not, or an entry is stale; with 2
 """
 
 import argparse
+import ast
 import contextlib
 import ctypes
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -27,9 +34,10 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 
 from tests.support.forked_python import forked_python
@@ -81,6 +89,7 @@ class Fault:
     caught: bool
     owner: str = ""
     why: str = ""
+    within: str = ""
 
     def planted(self, tree: Path) -> str:
         """The file's text with the fault. Raises ValueError with the reason where the entry is stale."""
@@ -88,15 +97,90 @@ class Fault:
         if not path.is_file():
             raise ValueError("there is no such file")
         text = path.read_text()
-        if text.count(self.old) != 1:
+        if self.within:
+            start, end = self.place_within(text)
+            line = text[text.rfind("\n", 0, start) + 1 : start]
+            indent = line[: len(line) - len(line.lstrip())]
+            changed = text[:start] + self.new.strip().replace("\n", f"\n{indent}") + text[end:]
+        elif text.count(self.old) != 1:
             raise ValueError(f"old stands there {text.count(self.old)} times")
-        changed = text.replace(self.old, self.new)
+        else:
+            changed = text.replace(self.old, self.new)
         if path.suffix == ".py":
             try:
                 compile(changed, self.file, "exec")
             except SyntaxError as error:
                 raise ValueError(f"new makes line {error.lineno} no Python: {error.msg}") from error
         return changed
+
+    def place_within(self, text: str) -> tuple[int, int]:
+        """Where `old` begins and ends. Raises ValueError where it does not stand within its definition exactly once."""
+        old, named = [word for word, _, _ in words_of(self.old)], definitions(text)
+        if self.within not in named:
+            raise ValueError(f"no function, class or assigned name there is called {self.within}")
+        found = [place for begin, stop in named[self.within] for place in _places(words_of(text, begin, stop), old)]
+        if len(found) != 1:
+            raise ValueError(f"old stands {len(found)} times within {self.within}")
+        return found[0]
+
+
+Word = tuple[str, int, int]
+"""A word or a sign of a text, and where it begins and ends."""
+
+
+def words_of(text: str, start: int = 0, end: int | None = None) -> list[Word]:
+    """Words and signs without blanks, and without a comma before a closing bracket, which a formatter adds."""
+    found = [(one[0], *one.span()) for one in _WORD.finditer(text, start, len(text) if end is None else end)]
+    followed = zip(found, [*found[1:], ("", 0, 0)], strict=True)
+    return [word for word, (after, _, _) in followed if not (word[0] == "," and after in _CLOSING)]
+
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_CLOSING = (")", "]", "}")
+
+
+def _places(words: Sequence[Word], old: Sequence[str]) -> Iterator[tuple[int, int]]:
+    texts = [text for text, _, _ in words]
+    for first in range(len(words) - len(old) + 1):
+        if texts[first] == old[0] and texts[first : first + len(old)] == old:
+            yield words[first][1], words[first + len(old) - 1][2]
+
+
+@lru_cache(maxsize=64)
+def definitions(text: str) -> dict[str, list[tuple[int, int]]]:
+    """Where each function and class of a Python file, and each name assigned outside of functions, begins and ends.
+
+    By its qualified name; one that is defined in two branches has two places.
+    """
+    lines = [0, *(match.end() for match in re.finditer("\n", text))]
+    found = defaultdict[str, list[tuple[int, int]]](list)
+
+    def place(line: int, column: int) -> int:
+        start = lines[line - 1]
+        return start + len(text[start:].partition("\n")[0].encode()[:column].decode())
+
+    def visit(node: ast.AST, outer: str, is_inside: bool) -> None:
+        if isinstance(node, _FUNCTION | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            named = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and not is_inside:
+            first, targets = node.lineno, node.targets if isinstance(node, ast.Assign) else [node.target]
+            named = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+        else:
+            first, named = 0, []
+        for name in named:
+            end = place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]  # of a statement
+            found[f"{outer}{name}"].append((lines[first - 1], end))
+        is_inside = is_inside or isinstance(node, _FUNCTION)
+        inner = f"{outer}{named[0]}." if isinstance(node, _FUNCTION | ast.ClassDef) else outer
+        for child in ast.iter_child_nodes(node):
+            visit(child, inner, is_inside)
+
+    visit(ast.parse(text), "", is_inside=False)
+    return dict(found)
+
+
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_faults(folder: Path) -> list[Fault]:
@@ -126,6 +210,15 @@ def read_faults(folder: Path) -> list[Fault]:
                 raise ValueError(f"{name}: a caught fault names its owner, another one says why it is not caught.")
             faults.append(fault)
     return faults
+
+
+def stale_among(faults: Iterable[Fault], tree: Path) -> Iterator[str]:
+    """A sentence for each that does not apply to the tree."""
+    for fault in faults:
+        try:
+            fault.planted(tree)
+        except ValueError as error:
+            yield f"{STALE:11} {fault.name:12} {fault.file}: {error}"
 
 
 @dataclass
@@ -238,6 +331,7 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--room", help="only faults of this file")
     parser.add_argument("--only", metavar="ROOM:NUMBER", help="only this fault")
+    parser.add_argument("--check", action="store_true", help="plant and compile each, and run no test: seconds for all")
     parser.add_argument("--draw", type=int, metavar="N", help="N at random among those marked as caught")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of --draw, to draw the same again")
     options = parser.parse_args(words)
@@ -248,6 +342,10 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
         return 2
     if options.draw is not None:
         print(f"{len(faults)} faults drawn with --seed {options.seed}")
+    if options.check:
+        stale = list(stale_among(faults, root))
+        print(*stale, f"{len(faults) - len(stale)} of {len(faults)} faults apply", sep="\n")
+        return int(bool(stale))
     verdicts: Counter[str] = Counter()
     failed = 0
     with Planter(root) as planter:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import main
+from tests.faults.__main__ import FOLDER, ROOT, Fault, definitions, main, read_faults, stale_among
 
 SHOP = """
 def price(number, each):
@@ -93,6 +93,74 @@ def test_each_fault_has_its_verdict_and_fails_where_it_is_listed_as_caught_and_i
     assert said.splitlines()[-1] == "2 of 10 faults caught: 3 stale, 2 SURVIVED, 2 owner fails, 1 no owner"
     for number, expected in ((1, 0), (3, 1), (4, 0), (5, 0), (6, 1), (9, 1)):
         assert plant("--only", f"shop:{number}")[0] == expected
+
+
+OUTER = """
+LIMITS = {"a": 1, "b": 2}
+é, SIZE = "é", 3
+
+@memoised(
+    size=3,
+)
+def price(number, each):
+    def rounded(value):
+        return round(value, 2)
+    return rounded(number * each)
+
+class Shop:
+    open: bool = True
+
+    async def price(self, number):
+        return rounded(number * 2)
+
+if SIZE:
+    def which(): return 1
+else:
+    def which(): return 2
+"""
+
+PLANTED = [
+    # within what, old, new, and what stands there or the reason why it is not planted
+    ("price", "number*each", "number", "return rounded(number)"),
+    ("price.rounded", "round( value ,2, )", "value", "        return value\n"),
+    ("price", "size=3", "size=4", "    size=4,\n)"),
+    ("LIMITS", '"b" :2', '"b": 3', '"b": 3}'),
+    ("SIZE", '"é", 3', '"é", 4', 'é, SIZE = "é", 4'),
+    ("Shop.open", "True", "False", "open: bool = False"),
+    ("Shop", "return rounded(number * 2)", "if number:\n    return 0\nreturn 1",
+     "        if number:\n            return 0\n        return 1\n"),
+    ("which", "return 2", "return 3", "def which(): return 3"),
+    ("which", "return", "yield", "old stands 2 times within which"),
+    ("price", "ound(value", "x", "old stands 0 times within price"),
+    ("price", "number * 2", "x", "old stands 0 times within price"),
+    ("cost", "number", "x", "no function, class or assigned name there is called cost"),
+    ("price", "return rounded", "return return", "new makes line 11 no Python"),
+]  # fmt: skip
+
+
+def test_a_fault_stands_in_what_it_names_however_that_is_formatted(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(OUTER)
+    for within, old, new, found in PLANTED:
+        try:
+            planted = Fault("shop:1", "shop.py", old, new, caught=True, within=within).planted(tmp_path)
+        except ValueError as error:
+            planted = str(error)
+        assert found in planted, (within, old, planted)
+    names = "LIMITS é SIZE price price.rounded Shop Shop.open Shop.price which"
+    assert [*definitions(OUTER)] == names.split()
+
+
+def test_a_check_plants_each_and_runs_no_test(plant: Plant) -> None:
+    code, said, verdicts = plant("--check", shop="\n".join(FAULTS))
+    assert (code, verdicts, said.splitlines()[-1]) == (1, {}, "7 of 10 faults apply")
+    assert [line.split(": ")[1] for line in said.splitlines()[:-1]] == [
+        "old stands there 0 times", "old stands there 4 times", "new makes line 4 no Python",
+    ]  # fmt: skip
+    assert plant("--check", "--only", "shop:9")[:2] == (0, "1 of 1 faults apply\n")
+
+
+def test_every_listed_fault_applies() -> None:
+    assert list(stale_among(read_faults(ROOT / FOLDER), ROOT)) == []
 
 
 @pytest.mark.parametrize("limit", ["CPU_SECONDS", "WALL_SECONDS"])
