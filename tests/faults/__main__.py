@@ -163,7 +163,7 @@ def definitions(text: str) -> dict[str, list[tuple[int, int]]]:
         if isinstance(node, _FUNCTION | ast.ClassDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             named = [node.name]
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and not is_inside:
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and not is_inside:
             first, targets = node.lineno, node.targets if isinstance(node, ast.Assign) else [node.target]
             named = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
         else:
