@@ -114,7 +114,7 @@ class Fault:
         return changed
 
     def place_within(self, text: str) -> tuple[int, int]:
-        """Where `old` begins and ends. Raises ValueError where it does not stand within its definition exactly once."""
+        """Return where `old` begins and ends. Raises ValueError where it does not stand there exactly once."""
         old, named = [word for word, _, _ in words_of(self.old)], definitions(text)
         if self.within not in named:
             raise ValueError(f"no function, class or assigned name there is called {self.within}")
@@ -148,7 +148,7 @@ def _places(words: Sequence[Word], old: Sequence[str]) -> Iterator[tuple[int, in
 
 @lru_cache(maxsize=64)
 def definitions(text: str) -> dict[str, list[tuple[int, int]]]:
-    """Where each function and class of a Python file, and each name assigned outside of functions, begins and ends.
+    """The ranges of each function and class of a Python file, and of each name that is assigned outside of functions.
 
     By its qualified name; one that is defined in two branches has two places.
     """
