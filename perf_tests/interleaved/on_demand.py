@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from model.sizes import SIZES
 from perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests.bench.checked_rounds import CheckedRounds, Draws
 from perf_tests.bench.loop import Measure, Rounds, warm_up, with_clock_rate
@@ -29,7 +30,7 @@ from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.machine import conditions
 from perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
-from perf_tests.interleaved.observer import Observer
+from perf_tests.interleaved.observer import Recorder
 from perf_tests.predict.counters import counters_or_reason
 from perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
 from perf_tests.records.record import COUNTERS, Json
@@ -46,14 +47,12 @@ LONG_ROUND_SECONDS = 0.1
 FEWEST_ROUNDS = 2
 
 
-def serve(channel: Channel, task: Json, observer: Observer | None = None) -> str | None:
+def serve(channel: Channel, task: Json, recorder: Recorder | None = None) -> str | None:
     """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve.
 
-    With an `observer` they are not measured but run on fake tensors.
+    With a `recorder` they are not measured: they run on fake tensors, and some of them once on real ones.
     """
-    if observer is not None:
-        observer.note_parts()
-    plugin = GatePlugin(settings=received(task["settings"]), channel=channel, observer=observer)
+    plugin = GatePlugin(settings=received(task["settings"]), channel=channel, recorder=recorder)
     plugin.run(task["files"])
     if not plugin.was_ready:
         return plugin.trouble or "pytest stopped before its first benchmark"
@@ -133,12 +132,19 @@ class RoundsOnDemand(Measure):
         checked.finish(min(warmup_seconds))
 
 
+class SingleRound(Measure):
+    """Runs a single round."""
+
+    def run_rounds(self, rounds: Rounds) -> None:
+        rounds.run_round()
+
+
 @dataclass(eq=False, kw_only=True)
 class GatePlugin(WorkerPlugin):
     """Runs the cases in the gate's order, and their rounds on request."""
 
     channel: Channel
-    observer: Observer | None = None
+    recorder: Recorder | None = None
     was_ready: bool = False
     _draws: dict[str, Draws] = field(default_factory=dict)
     """The draws by node id, which base and head may write differently: of both it is the place in the gate's order."""
@@ -148,10 +154,14 @@ class GatePlugin(WorkerPlugin):
     """Compilations up to the case at hand."""
     _counting_before: float = 0.0
     """Seconds spent on counting what cases need, up to the case at hand."""
+    _unplayed: dict[str, str] = field(default_factory=dict)
+    """Why a case did not run on real tensors in a rehearsal."""
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         if (file := stray()) is not None:
             pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
+        if self.recorder is not None:
+            return SingleRound()
         counting_seconds = workbench.spent_seconds["counting"] - self._counting_before
         case = noted(item).case
         return RoundsOnDemand(
@@ -191,14 +201,12 @@ class GatePlugin(WorkerPlugin):
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         task = self.channel.receive()
-        if self.observer is not None:
-            items.clear()
-            self.observer.note_loaded()
-            digests = digests_of_operations({case_id: self._cases[case_id] for case_id in task["order"]})
-            if (file := stray()) is not None:
-                self.channel.send({"cannot": f"it imports {file} of the working tree"})
-            else:
-                self.channel.send({"digests": digests, **self.observer.finished()})
+        if self.recorder is not None:
+            chosen = one_of_each({name: self._cases[name] for name in self._rehearse(self.recorder, task["order"])})
+            items[:] = [by_id[name] for name in chosen]
+            for item in items:
+                noted(item).case = chosen[item.nodeid]
+            gc.freeze()
             return
         items[:] = [by_id[case_id] for case_id in task["order"]]
         self._draws = {
@@ -218,6 +226,9 @@ class GatePlugin(WorkerPlugin):
         """Count, after the last case, when no timing runs any more, what the gate asks for, until it hangs up."""
         result = yield
         with suppress(ClosedError):
+            if self.recorder is not None:
+                self.channel.send({"unplayed": self._unplayed, **self.recorder.observation().as_json})
+                return result
             while self.was_ready:
                 case_id = self.channel.receive()["count"]
                 # Exact counters on this side's `model/`, or null and the reason.
@@ -233,6 +244,10 @@ class GatePlugin(WorkerPlugin):
         self._compiled_before = count_compilations()
         self._counting_before = workbench.spent_seconds["counting"]
         result = yield
+        if self.recorder is not None:
+            if self.outcome is not None:
+                self._unplayed[item.nodeid] = self.outcome["reason"]
+            return result
         if item.session.shouldstop:
             # Every later case of this process would fail too, so the gate launches both sides again.
             reason = "" if self.outcome is None else self.outcome["reason"]
@@ -240,6 +255,19 @@ class GatePlugin(WorkerPlugin):
         else:
             self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
+
+    def _rehearse(self, recorder: Recorder, order: Sequence[str]) -> list[str]:
+        """Run cases on fake tensors, say what that was, and return those that the gate wants once on real ones."""
+        torch.compiler.set_stance("force_eager")  # compiled code runs no function of theirs
+        digests = digests_of_operations({case_id: self._cases[case_id] for case_id in order})
+        with suppress(ClosedError):
+            if (file := stray()) is not None:
+                self.channel.send({"cannot": f"it imports {file} of the working tree"})
+            else:
+                self.channel.send({"digests": digests, **recorder.observation().as_json})
+                once: list[str] = self.channel.receive()["once"]
+                return once
+        return []
 
     def serve_rounds(
         self,
@@ -322,12 +350,39 @@ def digests_of_operations(cases: Mapping[str, Case]) -> dict[str, Json]:
     LISTENERS.append(operations)
     try:
         for case_id, case in cases.items():
-            if isinstance(case, LanguageModelCase):
-                case = replace(case, execution="eager")
-            if case.attention == "compiled":
-                case = replace(case, attention="naive")  # type: ignore[type-var]  # each family is a dataclass
-            counters, reason = counters_or_reason(case)
+            counters, reason = counters_or_reason(uncompiled(case))
             found[case_id] = {"digest": counters and operations.digest.hexdigest(), "reason": reason}
     finally:
         LISTENERS.remove(operations)
     return found
+
+
+def uncompiled(case: Case) -> Case:
+    """What is to be compiled, as it is."""
+    if isinstance(case, LanguageModelCase):
+        case = replace(case, execution="eager")
+    if case.attention == "compiled":
+        case = replace(case, attention="naive")  # type: ignore[type-var]  # each family is a dataclass
+    return case
+
+
+# What the timed step calls: one round on real tensors.
+
+
+NARROWEST = replace(SIZES["tiny"], vocab_size=256)
+
+
+def one_of_each(cases: Mapping[str, Case]) -> dict[str, Case]:
+    """Return the smallest case of each kind, by what chooses the functions that a round calls, not compiled.
+
+    The suite's own model has the narrowest width, in which it calls the same; the user's is theirs to choose.
+    """
+    kinds = ("phase", "attention", "precision", "checkpoint", "optimizer")
+    chosen: dict[tuple[object, ...], tuple[str, Case]] = {}
+    for name, case in sorted(cases.items(), key=lambda each: each[1].least_bytes, reverse=True):
+        case = uncompiled(case)
+        if isinstance(case, LanguageModelCase) and not case.user_code:
+            layers, context = case.config.num_layers, case.config.context_length
+            case = replace(case, config=replace(NARROWEST, num_layers=layers, context_length=context))
+        chosen[tuple(getattr(case, kind, None) for kind in kinds)] = (name, case)
+    return dict(sorted(chosen.values(), key=lambda each: [*cases].index(each[0])))

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ import torch
 
 from perf_tests.bench.options import Against
 from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import WorkerEndedError, last_error_line
+from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, last_error_line
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import (
@@ -60,7 +61,8 @@ from perf_tests.interleaved.measuring import (
     launched,
     receive_all,
 )
-from perf_tests.interleaved.same import Seen, Tree, differing, why_not_the_same
+from perf_tests.interleaved.observer import Observation
+from perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same
 from perf_tests.interleaved.sides import (
     Commit,
     Trees,
@@ -125,6 +127,8 @@ class GateRun:
     """Why each case is not shown to run the same program on both sides, empty where it is; none where not asked."""
     what_changed: list[str] = field(default_factory=list)
     """Lines on the program of the worst cases that failed."""
+    how_long: Callable[[Sequence[str]], str] | None = None
+    """Says how long it takes to measure these cases."""
 
 
 def run_gate(run: GateRun, watch: Watch) -> None:
@@ -136,6 +140,9 @@ def run_gate(run: GateRun, watch: Watch) -> None:
     """
     with alone(), planted(run.plan.repository, run.plan.base) as trees, _environment(run.plan.environment):
         _compare_programs(run, trees, watch)
+        left = [case for case in run.plan.cases if run.why_measured.get(case) != ""]
+        if left and run.how_long is not None and run.plan.seconds:
+            watch.say(run.how_long(left))
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
@@ -160,7 +167,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
-    """Find the cases whose program is the same on both sides, which are not measured; tell how many."""
+    """Find the cases whose program is the same on both sides, which are not measured; tell why the others are."""
     plan = run.plan
     if plan.against.measures_same or plan.base is None or plan.against.other_option or plan.python_of_base:
         return
@@ -169,15 +176,31 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
         run.notes.append(
             f"The suite itself changed ({some_of(ours)}): not judged, because head's copy of it measures both sides."
         )
-    why = _why_all_measured(plan, trees, changed)
-    if why is None and not differing(trees.base, trees.head):
-        run.why_measured = dict.fromkeys(plan.cases, "")
-    elif why is None:
-        run.why_measured = _programs_differ(plan, trees)
+    why, files = _why_all_measured(plan, trees, changed), differing(trees.base, trees.head)
+    if why is None and files:
+        run.why_measured = _programs_differ(run, trees, files)
     else:
-        run.why_measured = dict.fromkeys(plan.cases, why)
-    if same := sum(not why for why in run.why_measured.values()):
-        watch.say(f"Of {how_many(len(plan.cases), 'case')} {same} will not be measured: {SAME_PROGRAM}.")
+        run.why_measured = dict.fromkeys(plan.cases, why or "")
+    watch.say(_comparison_sentence(run.why_measured))
+
+
+def _comparison_sentence(why_measured: Mapping[str, str]) -> str:
+    """Return how many cases are the same program, and what makes the rest another one, most cases first."""
+    reasons = Counter(why.rstrip(".") for why in why_measured.values() if why)
+    measured = sum(reasons.values())
+    same = (
+        f"Of {how_many(len(why_measured), 'case')} {len(why_measured) - measured} will not be measured: {SAME_PROGRAM}."
+    )
+    if not reasons:
+        return same
+    (reason, count), *others = reasons.most_common()
+    more = f"; {how_many(measured - count, 'case')} for {how_many(len(others), 'other reason')}" if others else ""
+    rest = f"{how_many(count, 'case')}: {reason}{more}."
+    return (
+        f"{same} Measured: {rest}"
+        if measured < len(why_measured)
+        else f"No case runs the same program on both sides. {rest}"
+    )
 
 
 def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool]) -> str | None:
@@ -201,9 +224,10 @@ def _why_all_measured(plan: GatePlan, trees: Trees, changed: Mapping[str, bool])
     return None
 
 
-def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
-    """Return why each case is measured, by the operations that both workers count; empty for the same program."""
-    tasks: dict[Side, Json] = {side: {**task, "fakes": True} for side, task in _tasks(plan).items()}
+def _programs_differ(run: GateRun, trees: Trees, files: Sequence[str]) -> dict[str, str]:
+    """Return why each case is measured, by what both workers ran and read; empty for the same program."""
+    plan = run.plan
+    tasks: dict[Side, Json] = {side: {**task, "is_rehearsal": True} for side, task in _tasks(plan).items()}
     why: dict[str, str] = {}
     try:
         with launched(trees, tasks, draw_pair(0, 0)) as workers:
@@ -215,22 +239,49 @@ def _programs_differ(plan: GatePlan, trees: Trees) -> dict[str, str]:
             order = [case for case in plan.cases if case not in why]
             for worker in workers.values():
                 worker.send({"order": order})
-            seen = {side: Seen.of(answer) for side, answer in receive_all(workers).items()}
+            answers = receive_all(workers)
+            code = _why_code_differs(trees, answers, files)
+            why |= {case: code or _why_operations_differ(answers, case) for case in order}
+            same = [case for case in order if not why[case]]
+            if same and not all(map(is_document, files)):
+                why |= dict.fromkeys(same, _why_differs_once(run, workers, trees, files, same) or "")
     except WorkerEndedError as error:
         return dict.fromkeys(plan.cases, f"{error.side} could not run on fake tensors: {error}")
-    trusted = ("perf_tests/", "conftest.py") if plan.repository.holds_suite else ()
-    base, head = Tree(trees.base, seen["base"], trusted), Tree(trees.head, seen["head"], trusted)
-    typed = json.dumps([*tasks["head"]["settings"].values()])
-    for name in plan.repository.named:  # a place of code that was loaded, which nobody else is told
-        typed = typed.replace(name, "")
-    codes = {is_compiled: why_not_the_same(base, head, typed, is_compiled) for is_compiled in (False, True)}
-    for case in order:
-        code = codes[plan.cases[case].is_compiled]
-        digests = [side.seen.digests.get(case) for side in (base, head)]
-        uncounted = [side.seen.uncounted[case] for side in (head, base) if case in side.seen.uncounted]
-        otherwise = "" if digests[0] == digests[1] is not None else "it issues other operations"
-        why[case] = code or next(iter(uncounted), otherwise)
     return {case: why[case] for case in plan.cases}
+
+
+def _why_code_differs(trees: Trees, answers: Mapping[Side, Json], files: Sequence[str]) -> str | None:
+    base = ObservedTree(trees.base, Observation.of(answers["base"]))
+    return why_not_the_same(base, ObservedTree(trees.head, Observation.of(answers["head"])), files)
+
+
+def _why_operations_differ(answers: Mapping[Side, Json], case: str) -> str:
+    base, head = (answers[side]["digests"][case] for side in SIDES)
+    if base["digest"] is None or head["digest"] is None:
+        return str(head["reason"] or base["reason"])
+    return "" if base["digest"] == head["digest"] else "it issues other operations"
+
+
+def _why_differs_once(
+    run: GateRun, workers: Mapping[Side, WorkerProcess], trees: Trees, files: Sequence[str], cases: Sequence[str]
+) -> str | None:
+    """Why code differs once these cases ran a round on real tensors: what only the timed step calls is known then."""
+    try:
+        for worker in workers.values():
+            worker.send({"once": [*cases]})
+        answers = receive_all(workers)
+    except WorkerEndedError as error:
+        unplayed = dict.fromkeys(cases, str(error))
+        code = None
+    else:
+        unplayed = {**answers["base"]["unplayed"], **answers["head"]["unplayed"]}
+        code = _why_code_differs(trees, answers, files)
+    for reason, count in Counter(unplayed.values()).items():
+        run.notes.append(
+            f"{how_many(count, 'case')} could not run a round on real tensors ({reason.rstrip('.')}), so that what "
+            "else they may call is known by the names in their code alone."
+        )
+    return code
 
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:

@@ -43,6 +43,7 @@ LEFT_OUT = (
     "perf_tests/audit/tables.py",
     "perf_tests/bisect.py",
     "perf_tests/history",
+    "perf_tests/interleaved/program.py",
     "perf_tests/interleaved/same.py",
     "perf_tests/predict/request.py",
     "perf_tests/report/blocks.py",
@@ -50,8 +51,6 @@ LEFT_OUT = (
     "perf_tests/report/page*",
     "perf_tests/report/pl*",
     "perf_tests/test_collectives.py",
-    "perf_tests/user_code/followed.*",
-    "perf_tests/user_code/source.py",
     "perf_tests/verbs",
     "tests",
 )

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from perf_tests.bench.workers import ClosedError, channel_of_worker
-from perf_tests.interleaved.observer import Observer
+from perf_tests.interleaved.observer import Recorder
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Tree, take_files_from, why_not_there
 
@@ -20,7 +20,8 @@ def main() -> int:
     try:
         task = channel.receive()
         tree, where = Path(task["tree"]), task["repository"]
-        observer = Observer(tree, [tree / "perf_tests"] if where["holds_suite"] else ()) if task.get("fakes") else None
+        suite = [tree / "perf_tests"] if where["holds_suite"] else []
+        recorder = Recorder(tree, suite) if task.get("is_rehearsal") else None
         if absent := _why_not_this_tree(task):
             channel.send({"absent": absent})
             return 0
@@ -29,7 +30,7 @@ def main() -> int:
         except Exception as error:  # whatever importing an older `model/` raises
             reason: str | None = f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
         else:
-            reason = serve(channel, task, observer)
+            reason = serve(channel, task, recorder)
         if reason:
             channel.send({"cannot": reason})
     except ClosedError:  # the gate is gone

@@ -97,12 +97,24 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     )
     workbench.beside = RunsBeside(suite.settings.device, str(plan.storage))
     workbench.beside.scan()
-    opening = [*workbench.neighbours, gate_eta(items, plan.rules, against.minutes, workbench)]
-    config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured, opening), "gate")
+    other_cores = workbench.others.cores()  # before workers are among them
+
+    def how_long(left: Sequence[str]) -> str:
+        return gate_eta(
+            [item for item in items if item.nodeid in left], plan.rules, against.minutes, workbench, other_cores
+        )
+
+    run = GateRun(plan, how_long=how_long)
+    config.pluginmanager.register(GatePlugin(run, watch, unmeasured, workbench.neighbours), "gate")
 
 
-def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workbench: Workbench) -> str:
-    """Say before the first launch pair how long the gate will take, and whether the machine is too busy for it."""
+def gate_eta(
+    items: Sequence[pytest.Item], rules: Rules, minutes: float, workbench: Workbench, others: float | None
+) -> str:
+    """Say before the first launch pair how long these cases will take, and whether the machine is too busy for them.
+
+    `others` are the cores that other programs use, None where that is not known.
+    """
     kept, of_cases = kept_ceilings(workbench.device), {}
     for item in items:
         case, settings = noted(item).case, workbench.settings
@@ -112,14 +124,13 @@ def gate_eta(items: Sequence[pytest.Item], rules: Rules, minutes: float, workben
     # This process has started as a worker does: with torch, the suite and the collection.
     cost = PairCost(seconds_since_process_start(), of_cases)
     needed = cost.needed_seconds(of_cases, rules) * (kept_ratio(workbench.device) or 1.0) / 60
-    cases, others, usable = how_many(len(items), "case"), workbench.others.cores(), len(os.sched_getaffinity(0))
+    cases, usable = how_many(len(items), "case"), len(os.sched_getaffinity(0))
     about = max(1, round(needed))
     line = f"The gate of {cases} takes about {about} min, at most {minutes:g} (--gate-minutes)."
     if about > minutes:
         need = "needs" if len(items) == 1 else "need"
         line = (
-            f"{cases} {need} about {about} min if none is {Verdict.SAME}; --gate-minutes {minutes:g} ends it earlier, "
-            "with cases left undecided."
+            f"{cases} {need} about {about} min; --gate-minutes {minutes:g} ends it earlier, with cases left undecided."
         )
     threads = workbench.settings.threads if workbench.settings.device_type == "cpu" else 1
     if others is None or others + min(threads, usable) <= usable + BUSY_CORES:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from _pytest.compat import NOTSET  # what it gives an axis without values
 
+from model.sizes import SIZES
 from perf_tests.bench.checked_rounds import Check, Draws, Kept
 from perf_tests.bench.outcomes import SuspiciousError
 from perf_tests.bench.workbench import Workbench
@@ -22,7 +23,14 @@ from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import on_demand as module
-from perf_tests.interleaved.on_demand import LONG_ROUND_SECONDS, GatePlugin, RoundsOnDemand, digests_of_operations
+from perf_tests.interleaved.observer import Observation
+from perf_tests.interleaved.on_demand import (
+    LONG_ROUND_SECONDS,
+    GatePlugin,
+    RoundsOnDemand,
+    digests_of_operations,
+    one_of_each,
+)
 from perf_tests.user_code.attention import IncorrectError
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import QueueDevice
@@ -251,6 +259,41 @@ def test_cases_that_issue_other_operations_have_another_digest_and_a_compiled_on
     assert digest_of(language, naive) not in (digest_of(naive), digest_of(language)), "an earlier case counts"
     flex = digests_of_operations({"a": attention_case(attention="flex")})["a"]
     assert (flex["digest"], "what flex attention fuses" in flex["reason"]) == (None, True)
+
+
+def test_a_round_on_real_tensors_runs_of_the_smallest_case_of_each_kind_not_compiled() -> None:
+    cases: dict[str, Case] = {
+        "long": language_model_case(context_length=16), "short": language_model_case(context_length=8),
+        "compiled": language_model_case(context_length=16, execution="compiled"),
+        "bf16": language_model_case(precision="bf16"), "sdpa": language_model_case(attention="sdpa"),
+        "checkpoints": language_model_case(checkpoint="blocks"),
+        "step": language_model_case(phase="full_step", optimizer="loop"),
+        "foreach": language_model_case(phase="full_step", optimizer="foreach"),
+        "theirs": language_model_case(phase="full_step", optimizer="optim.py:build"),
+        "alone": attention_case(attention="compiled"), "alone, long": attention_case(sequence_length=512),
+    }  # fmt: skip
+    chosen = one_of_each(cases)
+    assert [*chosen] == ["short", "bf16", "sdpa", "checkpoints", "step", "foreach", "theirs", "alone"]
+    assert {case.attention for case in chosen.values()} == {"naive", "sdpa"}
+    assert chosen["theirs"] == cases["theirs"]
+    wide = language_model_case(config=SIZES["medium"])
+    assert one_of_each({"wide": wide})["wide"].least_bytes < wide.least_bytes / 10
+
+
+def test_a_rehearsal_runs_one_round_and_what_is_compiled_runs_as_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that are compiled, and what a compiler has made of them before, call none of theirs."""
+    asked, is_compiled, rounds = RecordingChannel({"once": ["a"]}), list[bool](), list[int]()
+    recorder = Mock(observation=lambda: Observation())
+    plugin = GatePlugin(settings=SETTINGS, channel=asked, recorder=recorder)
+    try:
+        assert plugin._rehearse(recorder, []) == ["a"]
+        torch.compile(lambda: is_compiled.append(torch.compiler.is_compiling()), backend="eager")()
+    finally:
+        torch.compiler.set_stance("default")
+    assert is_compiled == [False]
+    assert asked.sent[0].items() >= {"digests": {}, "ran": {}, "read": ()}.items()
+    plugin.measure(Mock(), Mock())(lambda: rounds.append(1))
+    assert rounds == [1]
 
 
 def test_what_a_hook_raised_once_the_worker_was_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

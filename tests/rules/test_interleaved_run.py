@@ -21,7 +21,7 @@ from perf_tests.interleaved import run as module
 from perf_tests.interleaved.measuring import Watch, launched
 from perf_tests.interleaved.run import GatePlan, GateRun, PairCost, left_out, run_gate, too_short_sentence
 from perf_tests.interleaved.sides import changed_since, find_commit
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, how_many
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.fake_sides import tree
@@ -59,7 +59,8 @@ def gated(project: Path, base: Json, head: Json, /, minutes: float = 5.0, **chan
         base=base_of(project, "main"), settings=settings, cases=CASES, ids_at_base={case: case for case in CASES},
         machine_info={}, rules=QUICK, options="--against main",
     )  # fmt: skip
-    run = GateRun(replace(plan, **changes))
+    run = GateRun(plan, how_long=changes.pop("how_long", None))
+    run.plan = replace(plan, **changes)
     run_gate(run, watch)
     assert run.result is not None
     return run, run.result
@@ -84,7 +85,7 @@ MEASURED: dict[str, tuple[Json, Json, dict[str, str]]] = {
     # what base and head do, and why cases are measured
     "nothing": ({}, {}, {}),
     "another file": ({}, {"round_seconds": 0.2}, {}),
-    "its data": ({}, {"opened": ["behaviour.md"]}, dict.fromkeys(CASES, "behaviour.md, which is opened, differs")),
+    "its data": ({}, {"read": ["behaviour.md"]}, dict.fromkeys(CASES, "behaviour.md is read, and differs")),
     "its operations": ({}, {"operations": "other"}, dict.fromkeys(CASES, "it issues other operations")),
     "unplayed": ({}, {"faults": {ONE: "reads a value"}}, {ONE: "it reads a value."}),
     "no case": ({"absent": [ONE]}, {}, {ONE: "base does not have it"}),
@@ -115,6 +116,65 @@ def test_a_gate_of_no_minutes_only_compares_programs(project: Path) -> None:
         ONE: Verdict.UNDECIDED, **dict.fromkeys(OTHERS, Verdict.SAME),
     }  # fmt: skip
     assert (sum(result.pairs), result.exit_code) == (0, 0)
+
+
+def of_code(project: Path, base: Json, head: Json) -> tuple[GateRun, GateResult, list[str]]:
+    """A gate of two sides of which a module differs that neither ran, and what it says before it measures."""
+    write(project, {"unused.py": "1"})
+    watch = Mock()
+
+    def also_changed(*_: object) -> Any:
+        return find_commit(write(project, {"unused.py": "2"}), "main")
+
+    run, result = gated(project, base, head, measures_same=False, base_of=also_changed, watch=watch, minutes=0)
+    return run, result, [call.args[0] for call in watch.say.mock_calls]
+
+
+def test_what_a_round_on_real_tensors_alone_reads_counts_for_all_cases(project: Path) -> None:
+    _, result, said = of_code(project, {}, {"read_once": ["behaviour.md"]})
+    assert {row.why_measured for row in result.cases} == {"behaviour.md is read, and differs"}
+    assert said == ["No case runs the same program on both sides. 3 cases: behaviour.md is read, and differs."]
+    _, result, said = of_code(project, {"again": True}, {})
+    assert {row.verdict for row in result.cases} == {Verdict.SAME}
+    assert said == ["Of 3 cases 3 will not be measured: the program is the same on both sides."]
+
+
+def test_a_change_of_documents_needs_no_round_on_real_tensors(project: Path) -> None:
+    _, result = gated(project, {}, {"read_once": ["behaviour.md"]}, measures_same=False, minutes=0)
+    assert {row.verdict for row in result.cases} == {Verdict.SAME}
+
+
+@pytest.mark.parametrize(
+    ("head", "why", "count"),
+    [
+        ({"unplayed": {ONE: "no room."}}, "no room", 1),
+        ({"faults": {"any": "dies in a round"}}, "its process exited with 9", 3),
+    ],
+)
+def test_a_round_on_real_tensors_that_fails_is_told_and_decides_nothing(
+    project: Path, head: Json, why: str, count: int
+) -> None:
+    run, result, _ = of_code(project, {}, head)
+    assert {row.verdict for row in result.cases} == {Verdict.SAME}
+    assert f"{how_many(count, 'case')} could not run a round on real tensors ({why})" in " ".join(run.notes)
+
+
+def test_what_is_left_to_measure_is_announced_with_the_first_difference_before_it_is_measured(project: Path) -> None:
+    said, watch = list[str](), Mock()
+    watch.say = said.append
+    head: Json = {"faults": {ONE: "reads a value"}}
+    gated(project, {}, head, measures_same=False, watch=watch, how_long=lambda left: f"{len(left)} left", **ONE_PAIR)
+    assert said[:2] == [
+        "Of 3 cases 2 will not be measured: the program is the same on both sides. Measured: 1 case: it reads a value.",
+        "1 left",
+    ]
+    said.clear()
+    gated(
+        project, head, {**head}, measures_same=False, watch=watch, how_long=lambda left: "nothing is left", **ONE_PAIR
+    )
+    assert "nothing is left" not in said
+    gated(project, {"again": True}, {}, watch=watch, how_long=lambda left: f"all {len(left)}", **ONE_PAIR)
+    assert "all 3" in said
 
 
 NEEDS = '[project]\nname = "a"\ndependencies = ["torch"]\n'

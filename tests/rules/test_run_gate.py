@@ -112,13 +112,13 @@ def test_the_gate_says_first_how_long_it_takes_and_that_the_machine_is_busy(monk
         settings = replace(SETTINGS, warmup_rounds=5, rounds=10, threads=cores)
         seconds = seconds_of_a_round * (5 + attention_case().rounds(settings))
         monkeypatch.setattr("perf_tests.run.gate.predicted_seconds", lambda *_, seconds=seconds: seconds)
-        workbench = Workbench(settings, Mock(), Mock(), 2**30, others=Mock(cores=lambda others=others: others))
-        said = gate_eta(items, rules, 60.0, workbench)
+        workbench = Workbench(settings, Mock(), Mock(), 2**30)
+        said = gate_eta(items, rules, 60.0, workbench, others)
         assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
         assert ("BUSY MACHINE: other programs use" in said) == is_busy
-    ended = f"4 cases need about {minutes} min if none is SAME; --gate-minutes 15 ends it earlier, with cases left"
-    assert gate_eta(items, rules, 15.0, workbench).startswith(ended)
-    assert gate_eta(items[:1], rules, 15.0, workbench).startswith("1 case needs about ")
+    ended = f"4 cases need about {minutes} min; --gate-minutes 15 ends it earlier, with cases left"
+    assert gate_eta(items, rules, 15.0, workbench, None).startswith(ended)
+    assert gate_eta(items[:1], rules, 15.0, workbench, None).startswith("1 case needs about ")
 
 
 def test_what_the_gate_says_first_comes_before_its_first_launch_pair(monkeypatch: pytest.MonkeyPatch) -> None:

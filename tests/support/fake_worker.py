@@ -24,7 +24,7 @@ LOGGED = ("PYTHONHASHSEED", "PERF_TESTS_PADDING", "OMP_WAIT_POLICY")
 
 def main() -> None:
     requests = map(json.loads, os.fdopen(int(sys.argv[1])))
-    compares = next(requests).get("fakes")  # else the task, which the behaviour stands for
+    is_rehearsal = next(requests).get("is_rehearsal")  # else the task, which the behaviour stands for
     log("environments", {"folder": HERE.name, **{name: os.environ[name] for name in LOGGED}})
     for why in ("cannot", "lacks"):
         if why in BEHAVIOUR:
@@ -33,8 +33,12 @@ def main() -> None:
     absent = BEHAVIOUR.get("absent", ())
     send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
     task = next(requests)
-    if compares:
-        send(digests_of(task["order"]))
+    if is_rehearsal:
+        send({**observed(BEHAVIOUR.get("read", [])), "digests": digests_of(task["order"])})
+        log("once", next(requests)["once"])
+        if "dies in a round" in FAULTS.values():
+            sys.exit(9)
+        send({**observed(BEHAVIOUR.get("read_once", [])), "unplayed": BEHAVIOUR.get("unplayed", {})})
         return
     log("tasks", task)
     for case in task["order"]:
@@ -74,15 +78,18 @@ def answer_to_the_end(case: str, fault: str | None, requests: Iterator[Any]) -> 
 
 
 def digests_of(order: list[str]) -> dict[str, Any]:
-    """What is said of each case without measuring it; the behaviour is data that the side reads."""
+    """What is said of each case without measuring it."""
     digest = BEHAVIOUR.get("operations", "of all fakes")
-    found: dict[str, Any] = {
+    return {
         case: {"digest": digest if FAULTS.get(case) != "reads a value" else None, "reason": "it reads a value."}
         for case in order
     }
-    opened = BEHAVIOUR.get("opened", [])
-    nothing = dict.fromkeys(("ran", "beyond", "early", "loaded", "modules", "names", "packages", "registered"), ())
-    return {**nothing, "digests": found, "opened": opened, "paths": ["."]}
+
+
+def observed(read: list[str]) -> dict[str, Any]:
+    """What a side ran, which is nothing, and read."""
+    nothing = dict.fromkeys(("listed", "beyond", "modules", "preloaded", "overridden", "of_suite"), ())
+    return {**nothing, "ran": {}, "functions": {}, "read": read}
 
 
 def strike(case: str, fault: str | None) -> None:

@@ -5,12 +5,12 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perf_tests.interleaved.observer import Observer
-from perf_tests.interleaved.same import Seen, Tree, why_not_the_same
+from perf_tests.interleaved.observer import Observation, Recorder
+from perf_tests.interleaved.same import ObservedTree, differing, why_not_the_same
 from tests.support.launch import ROOT
 
 MODEL = {f"model/{path.name}": path.read_text() for path in sorted((ROOT / "model").glob("*.py"))}
@@ -26,58 +26,42 @@ def write(tree: Path, files: Mapping[str, str | bytes]) -> Path:
     return tree
 
 
-def seen_importing(tree: Path, module: str = "program") -> Seen:
-    """What a process uses of the tree that imports this module and calls its `step`, if it has one."""
+def import_and_step() -> None:
+    getattr(__import__("program"), "step", lambda: None)()
+
+
+def observed(tree: Path, run: Callable[[], object] = import_and_step, trusted: Sequence[Path] = ()) -> Observation:
+    """What a process uses of the tree that runs this in it; it raises AssertionError where that raises."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
+        said = ""
         try:
             sys.path.insert(0, str(tree))
-            sys.dont_write_bytecode = True
             os.chdir(tree)
-            observer = Observer(tree)
-            observer.note_parts()
-            program = __import__(module)
-            observer.note_loaded()
-            getattr(program, "step", lambda: None)()
-            said = observer.finished()
-            paths = [path for path in said["paths"] if not os.path.isabs(path)]  # to read all packages takes seconds
-            with os.fdopen(writing, "w") as pipe:
-                pipe.write(json.dumps({**said, "paths": paths, "digests": {}}))
+            for name in [name for name in sys.modules if trusted and name.startswith("perf_tests")]:
+                del sys.modules[name]  # of which the tree has one
+            recorder = Recorder(tree, trusted)
+            run()
+            said = json.dumps(recorder.observation().as_json)
+        except BaseException:
+            said = traceback.format_exc()
         finally:
+            with os.fdopen(writing, "w") as pipe:
+                pipe.write(said)
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         heard = pipe.read()
     os.waitpid(child, 0)
-    return Seen.of(json.loads(heard))
+    assert heard.startswith("{"), heard
+    return Observation.of(json.loads(heard))
 
 
-def decided(base: Path, head: Path, settings: str = "", keeps_locals: bool = False) -> str | None:
-    """Why two trees whose `program.py` was imported are not the same; None where they are."""
-    sides = [Tree(tree, seen_importing(tree)) for tree in (base, head)]
-    return why_not_the_same(sides[0], sides[1], settings, keeps_locals)
-
-
-@cache
-def names_of_packages() -> frozenset[str]:
-    """What packages that are loaded here have by names of the model."""
-    return frozenset(Observer(ROOT / "model").finished()["names"])
-
-
-def decided_on_the_model(tmp_path: Path, name: str, text: str, keeps_locals: bool = False) -> str | None:
-    """The same of the suite's own model, one of whose files head has otherwise, without importing it."""
-    seen = Seen(
-        LOADED, frozenset(), (), {}, {}, modules=("model",), names=names_of_packages(), loaded=frozenset(LOADED)
-    )
-    base, head = tmp_path / "base", tmp_path / "head"
-    if not base.is_dir():
-        write(base, MODEL)
-    write(head, MODEL if not head.is_dir() else {})
-    write(head, {name: text})
-    try:
-        return why_not_the_same(Tree(base, seen), Tree(head, seen), "", keeps_locals)
-    finally:
-        write(head, {name: MODEL[name]}) if name in MODEL else (head / name).unlink()
+def decided(base: Path, head: Path, run: Callable[[], object] = import_and_step) -> str | None:
+    """Why two trees in which this runs are not the same; None where they are."""
+    files = differing(base, head)
+    sides = [ObservedTree(tree, observed(tree, run)) for tree in (base, head)]
+    return why_not_the_same(sides[0], sides[1], files)
 
 
 class _Mutation(ast.NodeTransformer):
