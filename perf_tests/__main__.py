@@ -21,6 +21,7 @@ GROUPS = {
     },
     "look up": {"predict": "perf_tests.verbs.predict"},
     "look at": {
+        "show": "perf_tests.report.show",
         "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
         "kernels": "perf_tests.report.screens",
     },
@@ -30,7 +31,7 @@ VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.ite
 
 REPLACED = {
     "gate": "`perf-tests run --against REV` judges a change, and `perf-tests history` judges recorded runs",
-    "scaling": "a run of several ranks prints it, and `perf-tests tables` has the columns scaling_efficiency and "
+    "scaling": "`perf-tests show` prints it, and `perf-tests tables` has the columns scaling_efficiency and "
     "relative_to",
     "writeup": "`perf-tests tables` prints each table as Markdown, and docs/cs336.md names those of each problem",
     "merge": "tables, report and history read several records together",

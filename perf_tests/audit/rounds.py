@@ -3,7 +3,7 @@ rounds are enough, and contradictions inside a kernel pass."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf, isclose, sqrt
 from operator import sub
@@ -235,6 +235,7 @@ class Flag:
 
 
 BUSY = "busy_machine"
+SHORT_WARMUP = "short_warmup"
 
 POWER_CAP = "power cap"
 """NVML's reason (`hardware/machine.py`) that is no fault: under heavy work a data-centre card runs at its limit."""
@@ -250,7 +251,7 @@ FLAGS = {
         "the gradient scaler skipped optimizer steps in the measured rounds"),
     "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),
         "one slow round causes most of the spread"),
-    "short_warmup": Flag(lambda facts: facts.suggested_warmup_rounds is not None,
+    SHORT_WARMUP: Flag(lambda facts: facts.suggested_warmup_rounds is not None,
         "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short"),
     "trend": Flag(lambda facts: has_trend(facts.rounds_seconds),
         "later rounds differ from earlier ones by 5 % or more"),
@@ -438,7 +439,7 @@ def warmup_values(series: Sequence[Json], first_round: Json, configured_rounds: 
         "configured_warmup_rounds": configured_rounds,
         "recommended_warmup_rounds": recommended,
         "recommendation": sentence,
-        "flags": ["short_warmup"] if recommended > configured_rounds else [],
+        "flags": [SHORT_WARMUP] if recommended > configured_rounds else [],
     }
 
 
@@ -505,10 +506,10 @@ def inconsistencies(values: Json) -> list[str]:
     return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 
 
-def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:
+def product_shares_that_do_not_fall(traced: Sequence[Cell]) -> list[str]:
     """Cells whose matrix products take no smaller share of a full step, which includes the optimizer, than of a forward
     pass."""
-    cells = (Cell(row["id"], row["identity"], row["values"]["matrix_products"]) for row in passes)
+    cells = [replace(cell, info=cell.inside("matrix_products")) for cell in traced]
 
     def share(cell: Cell) -> float:
         return cell.number("share_of_kernel_time") or 0.0

@@ -6,11 +6,11 @@ histograms.
 """
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pytest
 
@@ -21,16 +21,10 @@ from perf_tests.cases.options import EXECUTIONS, PASSES, Parse, one_of, optimize
 from perf_tests.cases.selected import FAMILIES
 from perf_tests.cases.settings import Settings
 from perf_tests.phases import ZERO_GRAD
+from perf_tests.records.comparison import Check, with_baseline
 from perf_tests.records.record import Json
-from perf_tests.records.store import identity_difference
 from perf_tests.user_code.attention import is_user_function
 from perf_tests.user_code.named import check_name
-
-
-class RegressionCheck(Protocol):
-    """What pytest-benchmark makes of `--benchmark-compare-fail=median:5%`; `fails` returns a sentence or None."""
-
-    def fails(self, current: Json, compared: Json) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ class SavingOptions:
     compare: bool = False
     compare_with: str | None = None
     """Number, beginning of a name, or path; None for the latest comparable record."""
-    compare_fail: Sequence[RegressionCheck] = ()
+    compare_fail: Sequence[Check] = ()
     disabled: bool = False
 
 
@@ -113,32 +107,13 @@ def take_over(config: pytest.Config, storage: Path) -> SavingOptions:
 def show_beside_baseline(rows: list[Json], baseline: Json | None, baseline_name: str) -> None:
     """Insert the baseline's row before each comparable row of pytest-benchmark's table, as its own comparison does."""
     shown: list[Json] = []
-    for row, before in _with_baseline(rows, baseline):
+    for row, before in with_baseline(rows, baseline):
         if before is not None:
             stats = {name: value for name, value in before["stats"].items() if name != "data"}
             shown.append({**row, **stats, "path": baseline_name, "source": baseline_name.rpartition("/")[2][:4]})
             row["source"] = "NOW"
         shown.append(row)
     rows[:] = shown
-
-
-def regressions(record: Json, baseline: Json, checks: Sequence[RegressionCheck]) -> list[str]:
-    """Return a sentence for each comparable case and each of the user's checks that it fails."""
-    return [
-        f"{row['fullname']}: {failure}"
-        for row, before in _with_baseline(record["benchmarks"], baseline)
-        if before is not None
-        for check in checks
-        if (failure := check.fails(row["stats"], before["stats"]))
-    ]
-
-
-def _with_baseline(rows: Sequence[Json], baseline: Json | None) -> Iterator[tuple[Json, Json | None]]:
-    """Yield each row with its comparable row of the baseline, or None."""
-    known = {row["fullname"]: row for row in baseline["benchmarks"]} if baseline else {}
-    for row in rows:
-        before = known.get(row["fullname"])
-        yield row, None if before is None or identity_difference(before, row) else before
 
 
 # The gate's options: what was typed in, one frozen `Against` out.

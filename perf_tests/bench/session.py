@@ -16,8 +16,10 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Rules
+from perf_tests.records.comparison import Comparison
+from perf_tests.records.format import Screen
 from perf_tests.records.record import Json
-from perf_tests.records.store import ComparedCase, StoredRecord
+from perf_tests.records.store import StoredRecord
 from perf_tests.user_code.named import Repository
 
 if TYPE_CHECKING:  # a run on one device loads nothing of ranks
@@ -35,8 +37,12 @@ class Run:
     """Said before the first case; `notes` below the results."""
     notes: list[str] = field(default_factory=list)
     record: Json | None = None
-    rows: list[ComparedCase] = field(default_factory=list)
+    screen: Screen | None = None
+    """What is shown of the record; None without one."""
+    comparison: Comparison | None = None
+    """How the record differs from the baseline, or as much of it as a time limit left."""
     failures: list[str] = field(default_factory=list)
+    """Why the record is not on disk."""
 
 
 @dataclass(eq=False, repr=False)

@@ -142,6 +142,24 @@ def order(value: object) -> tuple[int, float, str]:
     return (0, number, "") if number is not None else (1, 0.0, str(value))
 
 
+# Screens.
+
+
+ScreenLine = tuple[str, bool]
+"""A text, and whether it is red, which repeats what the words say."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What is shown of a record, and the exit code that it gives."""
+
+    sections: Sequence[tuple[str, Sequence[ScreenLine]]]
+    """Titles, each with at least one line."""
+    failures: Sequence[str]
+    last: str
+    exit_code: int
+
+
 # Tables.
 
 

@@ -28,6 +28,12 @@ from perf_tests.records.record import OUTCOMES, Json, Times, identity_of, machin
 ENDINGS = (".json", ".json.xz")
 """How a record's file name ends. One that is kept for long may be packed, to a tenth."""
 
+READERS_OF_OTHERS = {
+    **dict.fromkeys((".csv", ".tsv"), "; `audit` reads tables of timings"),
+    ".jsonl": "; a journal becomes a record once its run is resumed with --resume, and `replay` reads a gate's samples",
+}
+"""What to do with a file that is no record, by the suffix of its name."""
+
 UNFINISHED = ".unfinished-"
 """Begins the names of files that are being written; the writer's process id follows."""
 
@@ -74,7 +80,7 @@ def read_record(path: Path) -> StoredRecord:
             raise ValueError("it is a pipe, for whose writer a reader might wait for ever; write a file first")
         data = json.loads(path.read_bytes() if packed is None else packed)
     except json.JSONDecodeError as error:
-        others = "; `audit` reads tables of timings" if path.suffix.casefold() in (".csv", ".tsv") else ""
+        others = READERS_OF_OTHERS.get(path.suffix.casefold(), "")
         raise ValueError(f"{path} cannot be read: it is not JSON, as records are ({error}){others}.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error

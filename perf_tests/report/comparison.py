@@ -17,8 +17,9 @@ from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, duration, has_colours, printable, table
-from perf_tests.records.record import how_many, is_shard, machine_differences, run_of
+from perf_tests.records.comparison import refuse_incomparable
+from perf_tests.records.format import DASH, ScreenLine, duration, has_colours, printable, table
+from perf_tests.records.record import how_many, is_shard
 from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record, strict_json
 
 NARROWEST, WIDEST = 80, 200
@@ -45,21 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with RefusalError.instead_of(ValueError):
         before, now = map(read_record, announced((arguments.before, arguments.now)))
-    if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
-        raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
-    if differences := machine_differences(before.data["machine_info"], now.data["machine_info"], ("A", "B")):
-        words = "; ".join(differences)
-        raise RefusalError(f"{before.name} (A) and {now.name} (B) differ in machine, build or settings: {words}.")
+        refuse_incomparable(before, now)
     rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
     if arguments.json:
         print(strict_json([{**asdict(row), "is_failure": row.is_failure} for row in rows]))
     else:
         print("\n".join(map(painted, comparison_lines(rows, width()))))
     return FINDINGS if any(row.is_failure for row in rows) else FINE
-
-
-ScreenLine = tuple[str, bool]
-"""A text, and whether it is red, which repeats what the words say."""
 
 
 def width() -> int:

@@ -9,18 +9,17 @@ Also what a run prints at its end: its results, and the rows of each extra pass.
 import argparse
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perf_tests.audit.rounds import BUSY, FLAGS, inconsistencies, product_shares_that_do_not_fall
+from perf_tests.audit.rounds import BUSY, FLAGS, SHORT_WARMUP, inconsistencies, product_shares_that_do_not_fall
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, MIB, Columns, column_table, duration, printable, shown, table
+from perf_tests.records.columns import Cell, case_name, pass_cells, rows_in
+from perf_tests.records.format import DASH, Columns, Table, column_table, distinct, duration, printable, shown, table
 from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
 from perf_tests.records.store import ENDINGS, read_record, strict_json
-from perf_tests.report.tables import WAYS, Fit, attention_fits, for_this_machine, part_name, with_marks
-from perf_tests.traces.kernels import KERNEL_VALUES, STEADY, kernel_values
+from perf_tests.report.tables import PASS_TABLES, WAYS, Fit, attention_fits
+from perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
 from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
 MOST_BYTES = 1 << 28
@@ -272,7 +271,7 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     said = []
     for row in record["benchmarks"]:
         for flag in row["extra_info"].get("flags", ()):
-            rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
+            rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == SHORT_WARMUP else None
             advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
             said.append((f"{FLAGS[flag].sentence}{advice}", case_name(row["fullname"])))
     said += [
@@ -284,6 +283,11 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
         kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
         said.append((f"{OUTCOMES[row['outcome']]}: {row['reason']}{kept}", case_name(row["id"])))
     return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in collected(said).items()]
+
+
+def notice_lines(record: Json) -> list[str]:
+    """What the rows of a run say together, as it was recorded; older records have none."""
+    return [str(notice["sentence"]) for notice in rows_in(record, "notices") if "sentence" in notice]
 
 
 def tally_line(record: Json) -> str:
@@ -334,47 +338,61 @@ def time_line(seconds: dict[str, float]) -> str:
     )
 
 
+# The extra passes: the tables that the page has of them too, and what is to be said of single cases.
+
+
+SHOWN_OF_PASSES = {
+    "kernels": ("kernel_shares",),
+    "memory": ("memory_pass", "saved"),
+    "warmup": ("warmup", "first_rounds"),
+}
+"""The tables of each pass on a screen; `perf-tests tables` and the page have all."""
+
+
 def pass_lines(record: Json) -> dict[str, list[str]]:
     """The lines of each extra pass that has rows, by its name."""
-    rows = {name: [row for row in record.get("passes", []) if row["pass"] == name] for name in PASS_LINES}
-    return {name: PASS_LINES[name](of_pass) for name, of_pass in rows.items() if of_pass}
+    found = {}
+    for name, chosen in SHOWN_OF_PASSES.items():
+        cells = [cell for cell in pass_cells(record, name) if not cell.outcome]
+        built = [table for build in PASS_TABLES[name] if build.name in chosen and (table := build(cells)) is not None]
+        lines = [line for one in built for line in table_lines(one)]
+        lines += distinct(note for one in built for note in one.notes)
+        lines += [f"{FILES_OF_PASSES[kind]}: {folder}, beside the record" for kind, folder in _folders(cells)]
+        said = [(sentence, cell.name) for cell in cells for sentence in remarks(cell)]
+        lines += [f"{some_of(names, MOST_NAMES)}: {sentence}" for sentence, names in collected(said).items()]
+        lines += product_shares_that_do_not_fall(cells) if name == "kernels" else []
+        if name == "memory" and (fits := attention_fits(cells)):
+            lines += column_table(FIT, fits)
+            lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
+        found[name] = lines
+    return {name: lines for name, lines in found.items() if lines}
 
 
-def _with_name(row: Json) -> Json:
-    """What a pass found of a case, with the case's name and what was held at each mark."""
-    return {**with_marks(row["values"]), "case": case_name(row["id"]).removeprefix("memory_of_")}
+def table_lines(one: Table) -> list[str]:
+    """Lay a table of the page out for a terminal: its title, and the columns that say something."""
+    kept = [place for place in range(len(one.header)) if any(row[place] not in ("", DASH) for row in one.rows)]
+    header = [one.header[place] for place in kept]
+    rows = [[row[place] for place in kept] for row in one.rows]
+    return [one.title, *table(header, rows, left=one.header[: one.label_columns])]
 
 
-def _folders(found: Sequence[Json], name: str) -> list[str]:
-    """The folders beside the record that hold these files."""
-    return sorted({values[name].partition("/")[0] for values in found if values.get(name)})
+FILES_OF_PASSES = {"trace": "traces for ui.perfetto.dev", "snapshot": "snapshots for pytorch.org/memory_viz"}
 
 
-# The kernel pass: one row for each traced case, then the inconsistencies.
+def _folders(cells: Sequence[Cell]) -> Iterable[tuple[str, str]]:
+    """Each kind of file, and a folder beside the record that holds some."""
+    paths = ((kind, cell.info.get(kind)) for kind in FILES_OF_PASSES for cell in cells)
+    return dict.fromkeys((kind, path.partition("/")[0]) for kind, path in paths if isinstance(path, str) and path)
 
 
-KERNEL_SUMMARY: Columns[Json] = {
-    "case": lambda of: of["case"],
-    "launches": lambda of: f"{of['launches']}",
-    "products": lambda of: f"{of['matrix_products']['count']}",
-    "share of kernel time": lambda of: f"{of['matrix_products']['share_of_kernel_time']:.1%}",
-    "busy": lambda of: shown(of["busy_share"], ".1%"),
-    "softmax / products": lambda of: ", ".join(
-        shown(way["softmax_over_products_time"], ".2f") for way in (of["attention"] or {}).values() if way
-    ) or DASH,
-    "wall, not traced": lambda of: duration(of["plain_wall_seconds"]),
-}  # fmt: skip
-
-
-def kernel_summary_lines(passes: Sequence[Json]) -> list[str]:
-    """A row for each traced case, where the traces lie, and what does not fit together."""
-    found = list(map(_with_name, passes))
-    lines = column_table(KERNEL_SUMMARY, found)
-    lines += ["share: of the matrix products; softmax / products: times in a layer's attention, forward, backward"]
-    lines += [f"traces for ui.perfetto.dev: {folder}, beside the record" for folder in _folders(found, "trace")]
-    for values in found:
-        lines += [f"{values['case']}: {said}" for said in (*missing_parts(values), *inconsistencies(values))]
-    return lines + product_shares_that_do_not_fall(passes)
+def remarks(cell: Cell) -> list[str]:
+    """Sentences on what a pass found of one case: what it lacks, what contradicts itself, its flags."""
+    lacking = (cell.info.get(name) for name in ("trace_reason", "left_out", "snapshot_reason"))
+    said = [reason for reason in lacking if isinstance(reason, str)]
+    if "kernels" in cell.info:
+        wrong = misshapen(cell.info, KERNEL_VALUES, "it")
+        said += [f"its values are damaged: {wrong}"] if wrong else inconsistencies(cell.info)
+    return said + [FLAGS[flag].sentence for flag in cell.flags if flag in FLAGS and flag != SHORT_WARMUP]
 
 
 def missing_parts(values: Json) -> list[str]:
@@ -382,23 +400,6 @@ def missing_parts(values: Json) -> list[str]:
     return [values[name] for name in ("trace_reason", "left_out") if values.get(name)]
 
 
-# The memory pass: peaks beside their prediction, saved bytes, the largest blocks, attention's growth.
-# In MiB, as the tables are.
-
-
-LARGEST_SHOWN = 3
-
-MEMORY_SUMMARY: Columns[Json] = {
-    "case, MiB": lambda of: of["case"],
-    "peak": lambda of: mebibytes(of["peak_allocated_bytes"]),
-    "asked for": lambda of: mebibytes(of.get("peak_requested_bytes")),
-    "reserved": lambda of: mebibytes(of["peak_reserved_bytes"]),
-    "predicted": lambda of: mebibytes(of["predicted_peak_bytes"]),
-    "difference": lambda of: shown(of["prediction_error"], "+.3%"),
-    "before backward": lambda of: mebibytes(of.get("memory_before_backward_bytes", of.get("before backward"))),
-    "before optimizer": lambda of: mebibytes(of.get("before optimizer")),
-    "after optimizer": lambda of: mebibytes(of.get("after optimizer")),
-}
 FIT: Columns[Fit] = {
     "attention alone, float32 numbers for each of the batch": lambda fit: (
         f"{fit.implementation} {fit.precision}, {fit.quantity}"
@@ -407,108 +408,4 @@ FIT: Columns[Fit] = {
     "c": lambda fit: f"{fit.tensors:.2f}",
     "remainder": lambda fit: f"{fit.worst_remainder:.1%}",
     "cells": lambda fit: f"{fit.cells}",
-}
-
-
-def memory_summary_lines(passes: Sequence[Json]) -> list[str]:
-    """One row for each case, at least one, then its parts and what is to be said of it."""
-    found = list(map(_with_name, passes))
-    has_blocks = any(values.get("peak_requested_bytes") is not None for values in found)
-    left_out = set() if has_blocks else {"asked for"}
-    lines = column_table({name: cell for name, cell in MEMORY_SUMMARY.items() if name not in left_out}, found)
-    reasons = Counter(values["prediction_reason"] for values in found if values["prediction_reason"])
-    lines += [f"{count} without a prediction: {reason}" for reason, count in reasons.items()]
-    alike: dict[tuple[tuple[str, int], ...], str] = {}
-    for row in passes:
-        parts = row["values"]["saved_bytes_by_part"]
-        # All blocks of a model save the same, so the first one stands for them.
-        first = next((part["block"] for part in parts if part["block"] is not None), None)
-        saved = {part["part"]: part["saved_bytes"] for part in parts if first is not None and part["block"] == first}
-        if saved:
-            alike.setdefault(tuple(saved.items()), case_name(row["id"]).partition(" ")[2])
-    for saved_by_part, name in alike.items():
-        most_first = sorted(saved_by_part, key=lambda item: -item[1])
-        said = ", ".join(f"{part} {mebibytes(count)}" for part, count in most_first)
-        total = mebibytes(sum(count for _, count in most_first))
-        lines.append(f"saved for the backward pass by a block of {name}: {total} MiB: {said}")
-    highest = max(found, key=lambda values: values["peak_allocated_bytes"])
-    blocks = [
-        f"{made['count']} x {mebibytes(made['bytes'])} MiB at {made['line'] or 'no line of the model'} "
-        f"({made['category']})"
-        for made in highest["largest_allocations"][:LARGEST_SHOWN]
-    ]
-    lines.append(f"largest allocations of a round of {highest['case']}, not all at once: {'; '.join(blocks)}")
-    if held := highest.get("peak_by_category_bytes"):
-        most_first = sorted(held.items(), key=lambda item: -item[1])
-        said = ", ".join(f"{name} {mebibytes(count)} MiB" for name, count in most_first)
-        lines.append(f"held at the peak of {highest['case']}: {said}")
-    if fits := attention_fits(passes):
-        lines += column_table(FIT, fits)
-        lines += ["k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input"]
-    lines += [f"snapshots for pytorch.org/memory_viz: {of}, beside the record" for of in _folders(found, "snapshot")]
-    lines += [f"{values['case']}: {reason}" for values in found if (reason := values.get("snapshot_reason"))]
-    flagged = collected((flag, values["case"]) for values in found for flag in values["flags"])
-    return lines + [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in flagged.items()]
-
-
-def mebibytes(count: int | None) -> str:
-    """Bytes in MiB, at least four digits."""
-    if count is None:
-        return DASH
-    return f"{count / MIB:,.1f}" if count >= 100 * MIB else f"{count / MIB:.4g}"
-
-
-# The warm-up study: one row for each case, and the recommendation for this machine.
-
-
-WARMUP: Columns[Json] = {
-    "case": lambda of: of["case"],
-    "first round": lambda of: duration(_after(of, 0)["seconds"][0]),
-    "of it mostly": lambda of: _mostly(_after(of, 0)["first_round_parts"]),
-    "mean after 0": lambda of: _mean(_after(of, 0)),
-    "after 1": lambda of: _mean(_after(of, 1)),
-    "after 5": lambda of: _mean(_after(of, 5)),
-    "steady from": lambda of: DASH if (n := _after(of, 0)["steady_from_round"]) is None else f"round {n}",
-    "enough": lambda of: f"{of['recommended_warmup_rounds']}",
-}
-
-
-def warmup_lines(passes: Sequence[Json]) -> list[str]:
-    """Rows, remarks on single cases, and one recommendation for the machine."""
-    found = list(map(_with_name, passes))
-    lines = column_table(WARMUP, found)
-    lines += [
-        "one process per column; mean (relative standard deviation); steady from: first steady round without warm-up"
-    ]
-    for values in found:
-        if values["flags"] or " After " in values["recommendation"]:
-            lines.append(f"{values['case']}: {values['recommendation']}")
-    needed = [(values["recommended_warmup_rounds"], values["case"]) for values in found]
-    configured = max(values["configured_warmup_rounds"] for values in found)
-    judgement = "covers every case of this study" if max(needed)[0] <= configured else "is too few"
-    return [*lines, f"{for_this_machine(needed)}; {configured} {judgement}"]
-
-
-def _after(values: Json, rounds: int) -> Json:
-    found = (one for one in values["series"] if not one["leaves_out_timed_phase"])
-    return next(one for one in found if one["warmup_rounds"] == rounds)
-
-
-def _mostly(parts: Json) -> str:
-    """The part that the first round grew by most, and its share of the growth."""
-    grown = {name: seconds for name, seconds in parts.items() if name != STEADY and seconds > 0}
-    if not grown:
-        return DASH
-    name = max(grown, key=lambda part: grown[part])
-    return f"{part_name(name)} {grown[name] / sum(grown.values()):.0%}"
-
-
-def _mean(series: Json) -> str:
-    return f"{duration(series['mean_seconds'])} ({series['std_seconds'] / series['mean_seconds']:.0%})"
-
-
-PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {
-    "kernels": kernel_summary_lines,
-    "memory": memory_summary_lines,
-    "warmup": warmup_lines,
 }

@@ -6,7 +6,6 @@ from functools import partial
 from itertools import chain, islice
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.phases import is_attention
 from perf_tests.records import columns as figures
 from perf_tests.records import format as texts
 from perf_tests.records.columns import LABELS, SHORT_OUTCOMES, Cell, inside, lost_lines, rows_in
@@ -18,7 +17,7 @@ def tables_of(record: Json, name: str) -> list[Table]:
     """Every table that the record has rows for, its conditions below, in the order of a write-up; `name` is its own."""
     cells = figures.cells_of(record)
     built = [build(cells) for build in TIMING_TABLES]
-    for extra_pass, builders in {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}.items():
+    for extra_pass, builders in PASS_TABLES.items():
         passed = figures.pass_cells(record, extra_pass)
         built += [build(passed) for build in builders]
     facts = (figures.machine_line(record), f"record {name}", figures.commit_of(record), figures.date_of(record))
@@ -302,10 +301,20 @@ def _warmup_notes(cells: Sequence[Cell]) -> list[str]:
     """What the columns say, the warm-up that covers every case, and advice on each whose own is too short."""
     needed = ((finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells)
     found = [(rounds, cell) for rounds, cell in needed if rounds is not None]
-    covering = [for_this_machine([(rounds, cell.name) for rounds, cell in found])] if found else []
-    short = [cell for _, cell in found if cell.flags and cell.info.get("recommendation")]
+    covering = [f"{for_this_machine([(rounds, cell.name) for rounds, cell in found])}{_judged(found)}"] if found else []
+    said = [(cell, str(cell.info.get("recommendation") or "")) for _, cell in found]
+    short = [cell for cell, advice in said if advice and (cell.flags or " After " in advice)]
     advice = (f"{cell.name}: {cell.info['recommendation']}" for cell in short)
     return [WARMUP_NOTE, *covering, *advice, *lost_lines(cells)]
+
+
+def _judged(found: Sequence[tuple[float, Cell]]) -> str:
+    """Whether the warm-up that was configured is enough for all of them; empty where it is not known."""
+    configured = max((cell.number("configured_warmup_rounds") or 0.0 for _, cell in found), default=0.0)
+    if not configured:
+        return ""
+    is_enough = max(rounds for rounds, _ in found) <= configured
+    return f"; {configured:.0f} {'covers every case of this study' if is_enough else 'is too few'}"
 
 
 def series_name(series: Json) -> str:
@@ -375,6 +384,8 @@ KERNEL: Columns[Json] = {
 }
 SHARES: Columns[Json] = {
     "launches": lambda row: texts.count_in(row, "launches"),
+    "products": lambda row: texts.count_in(inside(row, "matrix_products"), "count"),
+    "round, not traced (ms)": lambda row: figure_in(row, "plain_wall_seconds", 1e3),
     "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
     "device busy (%)": lambda row: texts.percent_in(row, "busy_share"),
     "products of kernel time (%)": lambda row: texts.percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
@@ -407,6 +418,10 @@ attention_part_table = CaseTable(
 KERNEL_TABLES = (share_table, kernel_table, attention_part_table)
 
 
+PASS_TABLES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
+"""The tables of each extra pass: `tables` and the page have all of them, a screen those that it names."""
+
+
 # How the memory of attention alone grows: bytes = (k L^2 + c L d) x batch x 4, by implementation.
 #
 # L is the sequence length, d the head width. k counts T x T matrices in float32 and is a whole number; c counts
@@ -436,32 +451,39 @@ class Fit:
     cells: int
 
 
-def attention_fits(passes: Sequence[Json]) -> list[Fit]:
+def attention_fits(cells: Sequence[Cell]) -> list[Fit]:
     """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
-    alone = ((row["identity"], row) for row in passes if is_attention(row["identity"]))
+    alone = (cell for cell in cells if cell.is_attention and not cell.outcome)
     found = []
-    for (attention, precision), rows in collected(
-        ((of["attention"], of["precision"]), row) for of, row in alone
+    for (attention, precision), of in collected(
+        ((cell.label("attention"), cell.label("precision")), cell) for cell in alone
     ).items():
-        forward, backward = ([row for row in rows if row["identity"]["phase"] == f"attention_{way}"] for way in WAYS)
-        for quantity, chosen, field in (
-            ("saved", forward or backward, "saved_bytes_by_part"),
-            ("forward peak", forward, "peak_allocated_bytes"),
-            ("before backward", backward or forward, "memory_before_backward_bytes"),
-            ("backward peak", backward, "peak_allocated_bytes"),
+        forward, backward = ([cell for cell in of if cell.phase == way] for way in WAYS)
+        for quantity, chosen, amount in (
+            ("saved", forward or backward, _saved_bytes),
+            ("forward peak", forward, lambda cell: cell.number("peak_allocated_bytes")),
+            ("before backward", backward or forward, lambda cell: cell.number("memory_before_backward_bytes")),
+            ("backward peak", backward, lambda cell: cell.number("peak_allocated_bytes")),
         ):
-            if len({row["identity"]["sequence_length"] for row in chosen}) >= 2:
-                fit = _least_squares([_cell(row, field) for row in chosen])
-                found.append(Fit(quantity, attention, precision, *fit, len(chosen)))
+            known = [fit_cell for cell in chosen if (fit_cell := _fit_cell(cell, amount(cell))) is not None]
+            if len({cell.number("sequence_length") for cell in chosen}) >= 2 and len(known) == len(chosen):
+                found.append(Fit(quantity, attention, precision, *_least_squares(known), len(known)))
     return found
 
 
-def _cell(row: Json, field: str) -> FitCell:
-    identity, found = row["identity"], row["values"][field]
-    count = found if isinstance(found, int) else sum(part["saved_bytes"] for part in found)
-    length, numbers = identity["sequence_length"], count / (identity["batch_size"] * FLOAT32_BYTES)
-    whole = max(numbers, 1)
-    return length**2 / whole, length * identity["head_dim"] / whole, numbers / whole
+def _saved_bytes(cell: Cell) -> float | None:
+    amounts = [finite(row.get("saved_bytes")) for row in cell.rows("saved_bytes_by_part")]
+    return sum(filter(None, amounts)) if amounts and None not in amounts else None
+
+
+def _fit_cell(cell: Cell, count: float | None) -> FitCell | None:
+    """The cell of a fit; None where something of it is not known."""
+    length, width, batch = (cell.number(name) for name in ("sequence_length", "head_dim", "batch_size"))
+    if count is None or not length or not width or not batch:
+        return None
+    numbers = count / (batch * FLOAT32_BYTES)
+    whole = max(numbers, 1.0)
+    return length**2 / whole, length * width / whole, numbers / whole
 
 
 def _least_squares(cells: Sequence[FitCell]) -> tuple[int, float, float]:

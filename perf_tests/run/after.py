@@ -3,13 +3,13 @@
 import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from perf_tests.bench.options import SavingOptions, regressions
+from perf_tests.bench.options import SavingOptions
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.recording import MeasuringSession
 from perf_tests.bench.session import Run, Session, noted, session_of
@@ -17,12 +17,15 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.selected import is_inside, selectable_cases
 from perf_tests.cases.settings import Settings
 from perf_tests.hardware.machine import seconds_since_process_start
+from perf_tests.phases import FINE
 from perf_tests.records.columns import case_name
-from perf_tests.records.record import FAILURES, Json, how_many, identity_of, ids_of
-from perf_tests.records.store import DIRTY, compare, encoded, write_whole
-from perf_tests.report.comparison import comparison_lines, width
-from perf_tests.report.ranks import collective_lines, conclude, rank_lines
-from perf_tests.report.screens import pass_lines, result_lines, tally_line, time_line
+from perf_tests.records.comparison import Baseline, Comparison
+from perf_tests.records.format import ScreenLine
+from perf_tests.records.record import Json, how_many, identity_of, ids_of
+from perf_tests.records.store import DIRTY, encoded, write_whole
+from perf_tests.report.ranks import conclude
+from perf_tests.report.screens import time_line
+from perf_tests.report.show import comparison_section, shown
 from perf_tests.run.ends import TimeLimit, keep_ratio
 from perf_tests.run.termination import termination_of
 
@@ -119,12 +122,11 @@ def finish(session: pytest.Session) -> None:
             f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "
             f"free disk space and save it with `{measuring.contents.header['command']}`."
         )
-    hold_against_baseline(run, record, saving, suite.settings)
+    run.screen = shown(record, compared(run, record, saving, suite.settings))
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
     # A case may have failed in the part of the run that this process resumed.
-    has_failed = run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"])
-    if session.exitstatus == pytest.ExitCode.OK and has_failed:
+    if session.exitstatus == pytest.ExitCode.OK and (run.failures or run.screen.exit_code != FINE):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -138,8 +140,9 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
             f"--time-limit {limit.minutes:g} is reached, {how_many(left, 'case')} {'is' if left == 1 else 'are'} left."
         )
         if run.baseline is not None:
-            _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
-        if session.exitstatus == pytest.ExitCode.OK and run.failures:
+            baseline = Baseline(run.baseline.name, run.baseline.data, False, saving.compare_fail)
+            run.comparison = Comparison.of(measuring.record(), baseline)
+        if session.exitstatus == pytest.ExitCode.OK and run.comparison and run.comparison.failures:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -169,58 +172,45 @@ def _finish_for_now(session: pytest.Session, suite: Session, run: Run, measuring
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, settings: Settings) -> None:
-    """Add to `run` how its complete record differs from the baseline, if there is one."""
+def compared(run: Run, record: Json, saving: SavingOptions, settings: Settings) -> Comparison | None:
+    """Return how a complete record differs from the baseline, if there is one, without rows outside of its axes."""
     if run.baseline is None:
-        return
+        return None
     ids = ids_of(record)
-    inside = {  # without rows outside of this run's axes
+    inside = {
         kind: [row for row in run.baseline.data[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
         for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
     }
-    _compare(run, record, {**run.baseline.data, **inside}, saving, run.gone_counts)
     if not run.gone_counts:
         left_out = selectable_cases(settings) - len(ids)
         run.notes.append(f"{how_many(left_out, 'case')} of these axes not selected, so not reported as missing.")
-
-
-def _compare(run: Run, record: Json, baseline: Json, saving: SavingOptions, gone_counts: bool) -> None:
-    run.rows = compare(baseline, record, gone_counts)
-    run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
-    run.failures += regressions(record, baseline, saving.compare_fail)
+    data = {**run.baseline.data, **inside}
+    return Comparison.of(record, Baseline(run.baseline.name, data, run.gone_counts, saving.compare_fail))
 
 
 def show(terminal: pytest.TerminalReporter) -> None:
-    """Write the result screen, below pytest-benchmark's table."""
+    """Write the screen of the record, below pytest-benchmark's table, and what only this process knows of the run."""
 
-    def section(title: str, lines: list[str]) -> None:
+    def section(title: str, lines: Sequence[ScreenLine]) -> None:
         if lines:
             terminal.section(title, sep="-")
-        for line in lines:
-            terminal.write_line(line)
-
-    suite = session_of(terminal.config)
-    run = suite.run
-    if run is None:
-        section("counters", suite.ledger_lines)
-        return
-    record, sections = run.record, {}
-    if record is not None:
-        rows, notices = record["benchmarks"], [notice["sentence"] for notice in record["notices"]]
-        sections = {"results": [*result_lines(record, width()), *notices], "ranks": rank_lines(rows)}
-        sections |= {"collectives": collective_lines(rows), **pass_lines(record)}
-    for name, lines in sections.items():
-        section(name, lines)
-    if run.baseline is not None and run.rows:
-        terminal.section(f"compared with {run.baseline.name}", sep="-")
-        for text, is_red in comparison_lines(run.rows, width()):
+        for text, is_red in lines:
             # pytest's own colours, which `--color` and NO_COLOR turn off.
             terminal.write_line(text, red=is_red)
+
+    suite = session_of(terminal.config)
+    run, counters = suite.run, [(line, False) for line in suite.ledger_lines]
+    if run is None:
+        section("counters", counters)
+        return
+    screen, comparison = run.screen, run.comparison
+    for title, lines in screen.sections if screen else [comparison_section(comparison)] if comparison else []:
+        section(title, lines)
     seconds = {"total": seconds_since_process_start(), **suite.workbench.spent_seconds}
-    section("run", [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes])
-    for failure in run.failures:
+    said = [time_line(seconds), *suite.workbench.doubts, *suite.workbench.neighbours, *run.notes]
+    section("run", [(line, False) for line in said])
+    for failure in (*run.failures, *(screen.failures if screen else comparison.failures if comparison else ())):
         terminal.write_line(failure, red=True)
-    section("counters", suite.ledger_lines)
-    if record is not None:
-        has_failed = run.failures or any(row["outcome"] in FAILURES for row in record["outcomes"])
-        terminal.write_line(tally_line(record), red=bool(has_failed), bold=True)
+    section("counters", counters)
+    if screen is not None:
+        terminal.write_line(screen.last, red=bool(run.failures) or screen.exit_code != FINE, bold=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.records.columns import case_name
-from perf_tests.report.screens import kernel_summary_lines
+from perf_tests.report.screens import pass_lines
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import read_sqlite
 from tests.support.launch import Verb
@@ -48,8 +48,8 @@ def test_captures_traces_and_records_are_shown_to_people_and_machines(files: Pat
     (values,) = json.loads(kernels(files / "report.sqlite", "--json")[1]).values()
     assert row(values["kernels"], name=SGEMM)["calls"] == 3
     assert values["nsys"] == {"EXPORT_SCHEMA_VERSION": "3.11.0"}
-    summary = kernel_summary_lines([passed(FORWARD, values=values)])[1]
-    assert summary.split()[:4] == ["forward", "tiny-ctx8-fp32-naive", "5", "3"]
+    summary = pass_lines(with_passes(record(), passed(FORWARD, values=values)))["kernels"][2]
+    assert summary.split()[:4] == ["tiny", "8", "forward", "fp32"]
 
 
 def test_a_trace_of_anybodys_profiler_is_read_packed_or_plain(tmp_path: Path, kernels: Kernels) -> None:

@@ -49,6 +49,8 @@ REFUSED = {
     "replay run.jsonl --summary ./no/page.md": 2,
     "report none": 3,
     "report {file} -o ./no/page.html": 2,
+    "show ./none.json": 3,
+    "show {file} --against ./none.json": 3,
     "tables none": 3,
     "tables {file} --columns none": 2,
     "tables {file} -o ./run.jsonl": 2,
@@ -113,7 +115,7 @@ def test_runs_are_compared(claim: str, tmp_path: Path, verb: Verb) -> None:
 
 PACKED = (
     "audit {0}", "compare {0} {0} --json", "kernels {0} --json", "tables 0001 --json", "history 0001 --json",
-    "report 0001 -o page.html",
+    "report 0001 -o page.html", "show {0} --json",
 )  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def test_a_packed_record_is_read_as_it_is(stored: Path, verb: Verb) -> None:
 
 
 def test_a_folder_in_the_place_of_a_file_is_named_once(stored: Path, verb: Verb) -> None:
-    for words in (["audit"], ["compare", stored], ["kernels"], ["replay"]):
+    for words in (["audit"], ["compare", stored], ["kernels"], ["replay"], ["show"]):
         code, *both = verb(*words, stored.parent)
         said = "".join(both)
         assert (code, "it is a folder, not a file" in said, said.count(str(stored.parent))) == (3, True, 1), words
@@ -151,7 +153,7 @@ def loaded(program: str, *words: str) -> set[str]:
 @pytest.mark.parametrize(
     "words",
     ["audit published/e2e_timing.csv", "compare {file} {file}", "history {file}",
-     "report {file} --output={folder}/page.html", "tables {file}"],
+     "report {file} --output={folder}/page.html", "show {file}", "tables {file}"],
 )  # fmt: skip
 def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path, tmp_path: Path) -> None:
     """Nor for what would look for steps where one commit is all there is."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perf_tests.audit import rounds as ours
+from perf_tests.records.columns import pass_cells
 from perf_tests.records.record import Json
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import read_chrome_trace
@@ -240,4 +241,11 @@ def test_products_must_take_less_of_a_full_step_than_of_a_forward_pass() -> None
     for of_step, told in ((0.5, 0), (0.66, 1), (0.7, 1)):
         forward, full_step = ({"matrix_products": {"share_of_kernel_time": share}} for share in (0.66, of_step))
         step = passed(FULL_STEP, values=full_step, phase="full_step", optimizer="loop")
-        assert len(ours.product_shares_that_do_not_fall([passed(FORWARD, values=forward), step])) == told
+        assert (
+            len(
+                ours.product_shares_that_do_not_fall(
+                    pass_cells({"passes": [passed(FORWARD, values=forward), step], "outcomes": []}, "kernels")
+                )
+            )
+            == told
+        )

@@ -11,10 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests import plugin
-from perf_tests.bench.options import SavingOptions, regressions, show_beside_baseline
+from perf_tests.bench.options import SavingOptions, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession
 from perf_tests.bench.session import Run, session_of
+from perf_tests.records.comparison import Baseline, Comparison
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, machine_folder, rows_by_id, save_record
@@ -176,7 +177,7 @@ def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
     slower = Mock(fails=lambda current, compared: "slower" if current["median"] > compared["median"] else None)
     before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
     now = record([timed(case_id, (2.0,)) for case_id in "abcd"])
-    assert regressions(now, before, [slower]) == ["a: slower"]
+    assert Comparison.of(now, Baseline("before", before, checks=[slower])).failures == ["a: slower"]
 
 
 def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:

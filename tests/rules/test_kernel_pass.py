@@ -23,7 +23,7 @@ from perf_tests.hardware.clock import DOMAIN, Clock, NvtxRanges, capture, why_no
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.passes import kernels
 from perf_tests.records.record import without_nan
-from perf_tests.report.screens import kernel_summary_lines
+from perf_tests.report.screens import pass_lines
 from perf_tests.traces import trace as traces
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.fake_device import QueueDevice
@@ -99,7 +99,8 @@ def test_a_full_disk_costs_the_trace_and_not_the_case(tmp_path: Path, monkeypatc
             values = pass_of(patch, forward_and_backward(), CpuDevice(CPU), session).examine(timing)
         assert (values["kernel_seconds"] > 0, values["trace"], path.exists()) == (True, None, False)
         assert "No space left on device" in values["trace_reason"]
-        lines = kernel_summary_lines([{"id": "it", "identity": language_model_case().identity(), "values": values}])
+        passed = {"id": "it", "pass": "kernels", "identity": language_model_case().identity(), "values": values}
+        lines = pass_lines({"passes": [passed], "outcomes": []})["kernels"]
         assert any(values["trace_reason"] in line for line in lines)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from perf_tests.records.columns import pass_cells
 from perf_tests.records.format import Table
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.tables import Fit, attention_fits, tables_of
@@ -122,7 +123,7 @@ SHAPES = ((256, 16), (256, 64), (1024, 16), (1024, 64))
 
 
 def fits(rows: list[Json]) -> dict[str, Fit]:
-    return {fit.quantity: fit for fit in attention_fits(rows)}
+    return {fit.quantity: fit for fit in attention_fits(pass_cells({"passes": rows, "outcomes": []}, "memory"))}
 
 
 def test_planted_squares_and_tensors_are_found_and_a_mask_is_the_remainder() -> None:
@@ -144,4 +145,5 @@ def test_a_quantity_is_of_the_pass_that_it_is_about_and_one_length_fits_nothing(
     assert squares == {"saved": 1, "forward peak": 1, "before backward": 5, "backward peak": 5}
     assert {fits(both[1::2])[name].squares for name in ("saved", "before backward", "backward peak")} == {5}
     of_a_model = {"id": "x", "identity": {"size": "tiny"}, "pass": "memory", "values": {}}
-    assert attention_fits([of_a_model, held(256, 16, 2, 1.0), held(256, 64, 2, 1.0)]) == []
+    assert fits([of_a_model, held(256, 16, 2, 1.0), held(256, 64, 2, 1.0)]) == {}
+    assert fits([held(256, 16, 2, 1.0), {**held(512, 16, 2, 1.0), "values": {}}]) == {}, "damaged"

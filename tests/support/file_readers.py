@@ -175,8 +175,9 @@ def compared(words: list[str]) -> int:
     run = Run(gone_counts=True, record=record)
     saving = SavingOptions(Path(words[0]), compare=True)
     run.baseline = before.choose_baseline(run, saving, record["machine_info"], store.rows_by_id(record))
-    after.hold_against_baseline(run, record, saving, SETTINGS)
-    print(*run.notes, *comparison_lines(run.rows, 120), sep="\n")
+    comparison = after.compared(run, record, saving, SETTINGS)
+    assert comparison is not None
+    print(*run.notes, *comparison_lines(comparison.rows, 120), sep="\n")
     return FINE
 
 
