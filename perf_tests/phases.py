@@ -298,7 +298,7 @@ FINE = 0
 FINDINGS = 1
 USAGE = 2
 UNREADABLE = 3
-"""Input that cannot be read or compared."""
+"""Input that cannot be read or compared, or of which nothing can be judged."""
 INTERRUPTED = 130
 """A shell's own after Ctrl-C."""
 

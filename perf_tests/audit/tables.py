@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         first = next(iter(tally.first_unjudged.values()))
         raise RefusalError(
             f"Of the {how_many(tally.figures, 'figure')} of {file} none can be judged. {first.place}: "
-            f"{first.sentence()}. State what lacks in columns of the table, or the card with --gpu."
+            f"{first.sentence()}. State what is missing in columns of the table, or the card with --gpu."
         )
     return FINDINGS if tally.impossible else FINE
 

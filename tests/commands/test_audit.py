@@ -32,7 +32,7 @@ def test_the_exit_code_is_1_where_one_is_impossible(
 def test_a_table_of_which_nothing_can_be_judged_is_3_and_says_what_it_lacks(tmp_path: Path, verb: Verb) -> None:
     """One figure that can be judged is enough: the others are counted with their reasons."""
     for rows, code, words in (
-        ([NO_GPU] * 2, 3, "Of the 2 figures of"), ([NO_GPU], 3, "line 2: no GPU stated. State what lacks"),
+        ([NO_GPU] * 2, 3, "Of the 2 figures of"), ([NO_GPU], 3, "line 2: no GPU stated. State what is missing"),
         ([model_row(), NO_GPU], 0, ""), ([TOO_FAST, NO_GPU], 1, ""),
         ([model_row(mean_ms="fast")], 3, "line 2: mean_ms is not a number: 'fast'"),
     ):  # fmt: skip
