@@ -1,1 +1,1 @@
-"""Is a figure possible, consistent, steady: our rows and published tables; never imports torch."""
+"""Is a figure possible, is it steady: our rows and published tables; never imports torch."""
