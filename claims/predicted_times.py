@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from math import isnan, nan
+from math import hypot, isnan, nan
 from statistics import mean, median, median_low
 from typing import Any
 
@@ -32,6 +32,7 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.phases import label_of
+from perf_tests.predict.calibration import CALIBRATED_IN_RANGE, DEVICES, HOSTS, Calibration, told_by
 from perf_tests.predict.counters import Counters as CaseCounters
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.difference import (
@@ -60,8 +61,8 @@ WARMUP_ROUNDS_AT_LEAST = 2
 LARGEST_SPREAD = 0.1
 """Standard deviation over mean of a case that did not pause, page or share its card."""
 
-LOOPS = ("yyin-dev/", "sandrewxu/", "brandon-snider/")
-"""Sources whose AdamW is a loop over the parameters, by `published/memory_conditions.csv`, and that print its time."""
+STEP_CONDITIONS = "step_conditions.csv"
+"""How AdamW runs in a source that prints times of whole steps, by its code."""
 
 CONDITIONS = "model_conditions.csv"
 """Sources whose models launch other kernels than the reference, by their code."""
@@ -150,13 +151,13 @@ def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[Publis
     ]
 
 
-def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
+def everything(rows: Sequence[Row], phases: Mapping[str, str] = PHASES) -> tuple[list[PublishedTime], Counter[str]]:
     """Comparable cells of every source, an inferred GPU or context included, and how many are left out for what."""
     cells, left_out = [], Counter[str]()
     wrong = {tuple(row[name] for name in _JUDGED_BY) for row in published_rows(JUDGED)}
     rounding = rounding_seconds(rows)
     for row in rows:
-        if not (_is_measured_well(row, ("stated", "script default")) and row["phase"] in PHASES):
+        if not (_is_measured_well(row, ("stated", "script default")) and row["phase"] in phases):
             continue
         if not _has_a_gpu(row):
             left_out["no GPU of a datasheet is named"] += 1
@@ -165,7 +166,7 @@ def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
         elif row["std_ms"] and float(row["std_ms"]) > LARGEST_SPREAD * float(row["mean_ms"]):
             left_out[f"its rounds spread by more than {LARGEST_SPREAD:.0%}"] += 1
         else:
-            cell = _cell(row, PHASES[row["phase"]], gpu_named(row["gpu"]).name)
+            cell = _cell(row, phases[row["phase"]], gpu_named(row["gpu"]).name)
             cells.append(replace(cell, rounding_seconds=rounding[row["source"]]))
     return cells, left_out
 
@@ -180,15 +181,28 @@ def rounding_seconds(rows: Iterable[Row]) -> dict[str, float]:
 
 def optimizer_loops(rows: Sequence[Row]) -> list[PublishedTime]:
     """Updates by a loop over the parameters: printed, or a step less its passes, in sources known to run one."""
-    known = [row for row in rows if _is_measured_well(row) and row["source"].startswith(LOOPS) and _has_a_gpu(row)]
+    known = [row for row in rows if _is_measured_well(row) and _optimizer(row) == "loop" and _has_a_gpu(row)]
     passes = {_configuration(row): row for row in known if row["phase"] == "fwd_bwd"}
     cells = [_cell(row, "optimizer", gpu_named(row["gpu"]).name) for row in known if row["phase"] == "optimizer"]
     for row in known:
         of_passes = passes.get(_configuration(row)) if row["phase"] == "full_step" else None
         if of_passes is not None:
-            less = f"{float(row['mean_ms']) - float(of_passes['mean_ms'])}"
-            cells.append(_cell({**row, "mean_ms": less}, "optimizer", gpu_named(row["gpu"]).name))
+            less = float(row["mean_ms"]) - float(of_passes["mean_ms"])
+            if hypot(*(float(one["std_ms"] or 0) for one in (row, of_passes))) <= LARGEST_SPREAD * less:
+                cells.append(_cell({**row, "mean_ms": f"{less}"}, "optimizer", gpu_named(row["gpu"]).name))
     return cells
+
+
+def full_steps(rows: Sequence[Row]) -> list[PublishedTime]:
+    """Whole steps of sources whose code says how their AdamW runs."""
+    cells, _ = everything([row for row in rows if _optimizer(row)], {"full_step": "full_step"})
+    return [replace(cell, case=replace(cell.case, optimizer=_optimizer({"source": cell.source}))) for cell in cells]
+
+
+def _optimizer(row: Row) -> str:
+    """How AdamW runs in the source of a row; empty where its steps have none, or it is not known."""
+    known = (one["optimizer"] for one in published_rows(STEP_CONDITIONS) if row["source"].startswith(one["source"]))
+    return next(known, "")
 
 
 def _configuration(row: Row) -> tuple[str, ...]:
@@ -274,7 +288,7 @@ def launches_of(cell: PublishedTime | PublishedAttention) -> int:
 
 
 ATTENTION, ATTENTION_CONDITIONS = "attention_timing.csv", "attention_conditions.csv"
-FLASH, FLASH_CONDITIONS = "flash_attention.csv.xz", "flash_conditions.csv"
+FLASH, SOFTMAX, FLASH_CONDITIONS = "flash_attention.csv.xz", "softmax_by_do_bench.csv", "flash_conditions.csv"
 """Tables of one sequence by `triton.testing.do_bench`; they judge predictions and no constant is fitted to them."""
 
 LONG = 4096
@@ -290,9 +304,10 @@ OF_KEY_AND_VALUE = 2
 
 
 def published_by_do_bench() -> tuple[list[PublishedAttention], Counter[str]]:
-    """The same of attention op by op on one sequence."""
+    """The same of attention on one sequence."""
     conditions = published_rows(FLASH_CONDITIONS)
-    rows = [row for row in published_rows(FLASH) if row["attention"] == "naive" and row["phase"] != "fwd_bwd"]
+    both = [row for name in (FLASH, SOFTMAX) for row in published_rows(name)]
+    rows = [row for row in both if row["attention"] in ("naive", "softmax") and row["phase"] != "fwd_bwd"]
     float32 = {known["source"]: known["fp32_is"] for known in conditions}
     ran = ({"fp32": float32[row["source"].partition(":")[0]]}.get(row["precision"], "bf16") for row in rows)
     typed = [{**row, "precision_that_ran": precision} for row, precision in zip(rows, ran, strict=True)]
@@ -319,7 +334,7 @@ def published_attention(
 def _attention_cell(row: Row, known: Row) -> PublishedAttention:
     case = AttentionCase(
         f"attention_{row['phase']}", int(row["d_model"]), int(row["seq_len"]), int(row["batch"]),
-        ATTENTION_PRECISIONS[row["precision_that_ran"]], "naive", "cuda",
+        ATTENTION_PRECISIONS[row["precision_that_ran"]], known["attention"], "cuda",
     )  # fmt: skip
     author, seconds = known["source"].partition("/")[0], float(row["mean_ms"]) / 1e3
     return PublishedAttention(author, gpu_named(row["gpu"]).name, case, seconds, known["mask"], known["backward"])
@@ -351,11 +366,10 @@ def _without_key_and_value(kernels: Iterable[limits.KernelGroup]) -> Iterable[li
 
 
 LAUNCH_KINDS = {"forward": limits.FORWARD, "backward": limits.BACKWARD, "attention_forward": limits.BARE}
-"""The kind of launches by phase. A pass there and back has launches of two kinds and decides neither, and the device
-bounds most of a loop over the parameters."""
+"""The kind of launches by phase. A pass there and back has launches of two kinds and decides neither."""
 
 REFERENCE_IN_RANGE = {
-    limits.LAUNCH: (74, 75), limits.LAUNCH_ON_A_TYPICAL_HOST: (142, 147),
+    limits.LAUNCH: (76, 77), limits.LAUNCH_ON_A_TYPICAL_HOST: (140, 145),
     limits.COMPUTE: (101, 101), limits.MEMORY: (22, 22),
 }  # fmt: skip
 """`IN_RANGE` of sources whose models are not known to launch other kernels than the reference."""
@@ -380,15 +394,16 @@ class Fit:
 
     def ceilings_of(self, gpu_name: str) -> limits.Ceilings:
         gpu = gpu_named(gpu_name)
-        ceilings = limits.ceilings_of(gpu)
+        ceilings, host = limits.ceilings_of(gpu), limits.host_share(gpu)
         fp32 = gpu.rates["fp32"] * self.fp32_shares[limits.has_64_lanes(gpu)]
         rates = {**ceilings.matmul_flops_per_second, "fp32": fp32}
         return replace(
             ceilings,
             matmul_flops_per_second=rates,
-            launch_seconds=self.launch_seconds[limits.FORWARD],
-            backward_launch_seconds=self.launch_seconds[limits.BACKWARD],
-            bare_launch_seconds=self.launch_seconds[limits.BARE],
+            launch_seconds=host * self.launch_seconds[limits.FORWARD],
+            backward_launch_seconds=host * self.launch_seconds[limits.BACKWARD],
+            bare_launch_seconds=host * self.launch_seconds[limits.BARE],
+            loop_launch_seconds=host * limits.LOOP_SHARE * self.launch_seconds[limits.BARE],
         )
 
 
@@ -431,15 +446,25 @@ def left_out() -> dict[str, float]:
     of_the_reference = [one for one, cell in zip(found, models, strict=True) if not launches_otherwise(cell.source)]
     of_the_reference_held = print_by_bound(of_the_reference)
     updates = [predicted_by(fits[cell.author], cell) for cell in loops]
-    attention = [predicted_by(fits[cell.author], cell) for cell in alone]
+    attention = [predicted_by(fits[cell.author], cell) for cell in alone if cell.case.attention == "naive"]
     on_one_sequence = [predicted_by(fits.get(cell.author, fits[""]), cell) for cell in by_do_bench]
-    for found_alone in (attention, on_one_sequence):
-        print_groups(("left out", "GPU", "attention alone", "tokens"), found_alone, lambda one: one.cell.host)
-    print("\nattention alone, then by do_bench, then updates by a loop")
-    by_class = {
-        limits.WHOLE_MODELS: held, limits.ALONE: print_by_bound(attention),
-        limits.BY_DO_BENCH: print_by_bound(on_one_sequence), limits.UPDATES: print_by_bound(updates),
-    }  # fmt: skip
+    others = {
+        limits.FULL_STEPS: [predicted_by(fits[cell.author], cell) for cell in full_steps(rows)],
+        limits.UPDATES: updates,
+        limits.ALONE: attention,
+        limits.SOFTMAX_ALONE: [
+            predicted_by(fits[cell.author], cell) for cell in alone if cell.case.attention != "naive"
+        ],
+        limits.BY_DO_BENCH[limits.ALONE]: [one for one in on_one_sequence if one.cell.case.attention == "naive"],
+        limits.BY_DO_BENCH[limits.SOFTMAX_ALONE]: [
+            one for one in on_one_sequence if one.cell.case.attention != "naive"
+        ],
+    }
+    by_class = {limits.WHOLE_MODELS: held}
+    for name, found_of_class in others.items():
+        print(f"\n{name}")
+        print_groups(("left out", "GPU", "phase", "tokens or precision"), found_of_class, lambda one: one.cell.host)
+        by_class[name] = print_by_bound(found_of_class)
     stated = [
         *((by_class[name], counts) for name, counts in limits.IN_RANGE.items()),
         (of_the_reference_held, REFERENCE_IN_RANGE),
@@ -466,6 +491,48 @@ def left_out() -> dict[str, float]:
             )
             for part in ("forward", "backward")
         },
+    }
+
+
+def calibrated_by_one() -> dict[str, float]:
+    """Print how many times of each table lie in the range that another one of it gives, each calibrating in turn, by
+    constants fitted without the source; what no host or device explains calibrates nothing and counts as a miss."""
+    rows = published_rows(E2E)
+    models, loops, alone = everything(rows)[0], optimizer_loops(rows), published_attention()[0]
+    fits = _print_fits([*models, *loops, *alone])
+    tables: dict[tuple[str, str], list[PublishedTime]] = defaultdict(list)
+    for cell in [*models, *full_steps(rows)]:
+        tables[cell.source, cell.gpu].append(cell)
+    found, widths, without = list[tuple[str, str, bool]](), list[float](), list[float]()
+    for (_, gpu), cells in tables.items():
+        ceilings = fits[cells[0].author].ceilings_of(gpu)
+        parts = {id(cell): parts_of(cell.case, work_of(cell.case)) for cell in cells}
+        any_host = {id(cell): limits.predicted_time(parts[id(cell)], ceilings) for cell in cells}
+        for one in cells:
+            told, figure = told_by(one.seconds, parts[id(one)], ceilings)
+            least, most = HOSTS if told == "host" else DEVICES
+            known = Calibration({(one.case.phase, one.case.precision): figure} if told == "host" else {},
+                                figure if told == "device" else None, ())  # fmt: skip
+            for cell in cells:
+                if cell is one:
+                    continue
+                spread = known.spread(cell.case.phase, cell.case.precision)
+                time = limits.predicted_time(parts[id(cell)], ceilings, spread=spread)
+                is_held = least <= figure <= most and Compared(cell, time).is_in_range
+                found.append((cell.author, told, is_held))
+                widths.append(time.high_seconds / time.low_seconds)
+                without.append(any_host[id(cell)].high_seconds / any_host[id(cell)].low_seconds)
+    groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for author, told, is_held in found:
+        groups[author, told].append(is_held)
+    held = [(*group, f"{sum(every)} of {len(every)}") for group, every in sorted(groups.items())]
+    print("\n".join(table(("left out", "one time tells", "others in range"), held, left=("one time tells",))))
+    counts = sum(is_held for *_, is_held in found), len(found)
+    print(f"{counts[0]} of {counts[1]} in range; ranges {median(widths):.2f} x wide, {median(without):.2f} x without")
+    return {
+        "in the range that another time of the table gives": counts[0] / counts[1],
+        "width of a range, median": median(widths),
+        "counts in range other than stated": counts != CALIBRATED_IN_RANGE,
     }
 
 

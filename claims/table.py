@@ -104,6 +104,15 @@ CLAIMS = {
         },
         predicted_times.left_out, 2, needs_quiet_clock=False,
     ),
+    "calibrated": Claim(
+        "one measured time of a host narrows the ranges of others there, and they hold",
+        {
+            "in the range that another time of the table gives": at_least(0.85),
+            "width of a range, median": at_most(1.75),
+            "counts in range other than stated": NONE,
+        },
+        predicted_times.calibrated_by_one, 3, needs_quiet_clock=False,
+    ),
     "changes-left-out": Claim(
         "The range of a predicted change of precision, attention or checkpoints holds published ratios, their source "
         "left out",

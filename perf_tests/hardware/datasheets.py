@@ -218,7 +218,7 @@ def _by_hand(text: str) -> Gpu:
 # GDDR cards that correct errors in line keep a sixteenth for it (a T4 of 16 GiB shows 15, an L4 or A10 of 24 shows
 # 22.5, an L40S of 48 shows 45); cards with HBM have the bits beside. On top the driver keeps about 1.5 % of any card:
 # an A100 of 80 GiB shows 79.2, an H100 of 80 shows 79.1, an RTX 4090 of 24 shows 23.6.
-CORRECTS_ERRORS_IN_LINE = ("T4", "A10", "A40", "L4", "L40", "L40S")
+CORRECTS_ERRORS_IN_LINE = ("T4", "A10", "A10G", "A40", "L4", "L40", "L40S")
 DRIVER_SHARE = 0.015
 
 CONTEXT_BYTES = 500_000_000

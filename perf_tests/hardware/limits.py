@@ -10,7 +10,7 @@ from itertools import chain
 from math import ceil, prod, sqrt
 
 from model.sizes import SIZES, ModelConfig
-from perf_tests.hardware.datasheets import Gpu
+from perf_tests.hardware.datasheets import BLACKWELL_MAJORS, Gpu
 from perf_tests.phases import phase_named
 
 # Rooms without torch take the model's shapes from here.
@@ -112,9 +112,9 @@ class Rate:
         return Rate(max(self.burst, other.burst), max(self.sustained, other.sustained))
 
 
-_MAY_BE_ZERO = ("last_wave_elements", "kernel_seconds", "multiprocessors")
-_FIGURES = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "bare_launch_seconds", "host_spread",
-            *_MAY_BE_ZERO)  # fmt: skip
+_MAY_BE_ZERO = ("last_wave_elements", "kernel_seconds", "multiprocessors", "fp32_tile_side")
+_FIGURES = ("bytes_per_second", "launch_seconds", "backward_launch_seconds", "bare_launch_seconds",
+            "loop_launch_seconds", "host_spread", *_MAY_BE_ZERO)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ class Ceilings:
     backward_launch_seconds: float
     """The same of a backward pass, whose launches autograd's thread makes."""
     bare_launch_seconds: float
-    """The same where only operators run and no modules: an optimizer's loop, attention alone."""
+    """The same where only operators run and no modules: attention alone."""
+    loop_launch_seconds: float
+    """The same in an optimizer's step."""
     launches_overlap: bool
     """Whether the device works while the host launches; a CPU is both."""
     source: str
@@ -148,11 +150,18 @@ class Ceilings:
     """Seconds of every kernel besides its work: filling the device, emptying it, and the gap to the next."""
     multiprocessors: int = 0
     """Those that share the tiles of a product in FP32; 0 where they are not known, and no wave of tiles is idle."""
+    fp32_tile_side: int = 0
+    """The width of a tile in FP32: a narrower product takes as long."""
 
     @property
     def highest_flops_per_second(self) -> dict[str, float]:
         """The rate of matrix products by precision that no program exceeds."""
         return {**self.matmul_flops_per_second, **self.burst_flops_per_second}
+
+    @property
+    def launch_seconds_by_kind(self) -> dict[str, float]:
+        return {FORWARD: self.launch_seconds, BACKWARD: self.backward_launch_seconds,
+                BARE: self.bare_launch_seconds, LOOP: self.loop_launch_seconds}  # fmt: skip
 
     def with_rate(self, precision: str, rate: Rate) -> "Ceilings":
         """Return the ceilings with the better of the known rate and `rate`."""
@@ -188,6 +197,9 @@ LAST_WAVE_ELEMENTS = 2**21
 FP32_TILES = {128 * 128: 1.0, 128 * 64: 0.95, 64 * 64: 0.87, 32 * 32: 0.62}
 """Elements of the tiles that products in FP32 have to choose from, and the share of the largest one's rate that each
 reaches, since it reads more for a product; stated before any fit. cuBLAS takes those that are done first."""
+FP32_TILE_SIDE, FP32_TILE_SIDE_WITH_64_LANES = 64, 96
+"""Read off published times of attention with head widths of 16 to 128: on H100 and H200 narrow products take as long as
+64, on an A100 as 128 in one source and 64 in another."""
 KERNEL_SECONDS = 3e-6
 
 STRIDED_ELEMENTS_PER_CLOCK = 1.0
@@ -196,6 +208,10 @@ float32 in 1.18 to 1.26 TB/s, where `vectorized_elementwise_kernel` moves them i
 (damek/cs336-assignment2-systems)."""
 
 FAST_HOST_LAUNCH_SECONDS = {"forward": 18e-6, "backward": 12e-6, "bare": 7.5e-6}
+LOOP_SHARE = 2 / 3
+"""A launch of an optimizer over a bare one; stated, because few sources time an optimizer alone."""
+BLACKWELL_HOST_SHARE = 0.53
+"""Hosts of 2025's data-centre cards are faster: one of a B200 took 9.6 us a launch of a forward pass in bfloat16."""
 HOST_SPREAD = 4.0
 """A range this wide holds nearly the most published launches, each author counting once, if it starts at a fast host;
 single hosts differ by more."""
@@ -205,15 +221,17 @@ def ceilings_of(gpu: Gpu) -> Ceilings:
     efficiency = {"fp32": FP32_EFFICIENCY_WITH_64_LANES if has_64_lanes(gpu) else FP32_EFFICIENCY}
     # The clocks of all multiprocessors per second: a lane multiplies and adds once in each.
     clocks = gpu.rates["fp32"] / (2 * (64 if has_64_lanes(gpu) else 128))
+    host = host_share(gpu)
     return Ceilings(
         name=gpu.name,
         matmul_flops_per_second={
             name: rate * efficiency.get(name, TENSOR_EFFICIENCY) for name, rate in gpu.rates.items()
         },
         bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
-        launch_seconds=FAST_HOST_LAUNCH_SECONDS["forward"],
-        backward_launch_seconds=FAST_HOST_LAUNCH_SECONDS["backward"],
-        bare_launch_seconds=FAST_HOST_LAUNCH_SECONDS["bare"],
+        launch_seconds=host * FAST_HOST_LAUNCH_SECONDS["forward"],
+        backward_launch_seconds=host * FAST_HOST_LAUNCH_SECONDS["backward"],
+        bare_launch_seconds=host * FAST_HOST_LAUNCH_SECONDS["bare"],
+        loop_launch_seconds=host * LOOP_SHARE * FAST_HOST_LAUNCH_SECONDS["bare"],
         launches_overlap=True,
         source=f"{gpu.source}, times the fraction that eager kernels reach; launches of a fast to a typical host",
         host_spread=HOST_SPREAD,
@@ -221,7 +239,13 @@ def ceilings_of(gpu: Gpu) -> Ceilings:
         last_wave_elements=LAST_WAVE_ELEMENTS,
         kernel_seconds=KERNEL_SECONDS,
         multiprocessors=gpu.multiprocessors or 0,
+        fp32_tile_side=FP32_TILE_SIDE_WITH_64_LANES if has_64_lanes(gpu) else FP32_TILE_SIDE,
     )
+
+
+def host_share(gpu: Gpu) -> float:
+    """How long a launch takes on a fast host of this card, of what it takes on one of a card until 2024."""
+    return BLACKWELL_HOST_SHARE if gpu.compute_major == BLACKWELL_MAJORS[0] else 1.0
 
 
 def has_64_lanes(gpu: Gpu) -> bool:
@@ -237,8 +261,8 @@ def has_64_lanes(gpu: Gpu) -> bool:
 LAUNCH, COMPUTE, MEMORY = "launch", "compute", "memory"
 LAUNCH_ON_A_TYPICAL_HOST = "launch, on a typical host"
 
-FORWARD, BACKWARD, BARE = "forward", "backward", "bare"
-"""Kinds of launches: among modules, by autograd's thread, of operators alone."""
+FORWARD, BACKWARD, BARE, LOOP = "forward", "backward", "bare", "loop"
+"""Kinds of launches: among modules, by autograd's thread, of operators alone, of an optimizer."""
 
 RECOMPUTED_LAUNCHES = 2.0
 """Launches of a forward pass that take the host as long as a kernel that a checkpoint runs again: itself and the hooks,
@@ -248,15 +272,20 @@ one of a forward pass in 18."""
 DEVICE_RANGE = (0.8, 1.5)
 """The multiples of a prediction between which 9 of 10 published times lie that the device bounds."""
 
-WHOLE_MODELS, ALONE, UPDATES = "whole models", "attention alone", "optimizers that loop over parameters"
-BY_DO_BENCH = "attention alone by do_bench"
-"""Classes of published times."""
+WHOLE_MODELS, FULL_STEPS = "passes of whole models", "full steps with AdamW as a loop or foreach"
+UPDATES = "AdamW's step as a loop over parameters"
+ALONE, SOFTMAX_ALONE = "attention alone, softmax op by op", "attention alone, torch.softmax"
+"""Classes of published times; those of whole models have the softmax op by op."""
+BY_DO_BENCH = {name: f"{name}, by do_bench" for name in (ALONE, SOFTMAX_ALONE)}
 
-IN_RANGE = {
-    WHOLE_MODELS: {LAUNCH: (77, 79), LAUNCH_ON_A_TYPICAL_HOST: (149, 175), COMPUTE: (128, 132), MEMORY: (22, 24)},
-    ALONE: {LAUNCH: (32, 36), LAUNCH_ON_A_TYPICAL_HOST: (21, 29), MEMORY: (115, 126)},
-    BY_DO_BENCH: {LAUNCH: (55, 55), LAUNCH_ON_A_TYPICAL_HOST: (132, 165), COMPUTE: (4, 4), MEMORY: (184, 184)},
-    UPDATES: {LAUNCH: (1, 1), LAUNCH_ON_A_TYPICAL_HOST: (18, 22), MEMORY: (4, 5)},
+IN_RANGE: dict[str, dict[str, tuple[int, int]]] = {
+    WHOLE_MODELS: {LAUNCH: (79, 81), LAUNCH_ON_A_TYPICAL_HOST: (147, 173), COMPUTE: (128, 132), MEMORY: (22, 24)},
+    FULL_STEPS: {LAUNCH: (1, 1), LAUNCH_ON_A_TYPICAL_HOST: (27, 34), COMPUTE: (31, 33)},
+    UPDATES: {LAUNCH_ON_A_TYPICAL_HOST: (13, 14), MEMORY: (9, 9)},
+    ALONE: {LAUNCH: (31, 36), LAUNCH_ON_A_TYPICAL_HOST: (25, 29), MEMORY: (118, 126)},
+    SOFTMAX_ALONE: {LAUNCH: (24, 28), LAUNCH_ON_A_TYPICAL_HOST: (21, 25), COMPUTE: (85, 92), MEMORY: (15, 15)},
+    BY_DO_BENCH[ALONE]: {LAUNCH: (55, 55), LAUNCH_ON_A_TYPICAL_HOST: (131, 163), COMPUTE: (4, 4), MEMORY: (184, 186)},
+    BY_DO_BENCH[SOFTMAX_ALONE]: {LAUNCH_ON_A_TYPICAL_HOST: (84, 84), COMPUTE: (16, 16), MEMORY: (60, 60)},
 }
 """Counts by class and bound: how many of how many published times lie in the range that the other sources give; printed
 by `python -m claims times-left-out`."""
@@ -279,6 +308,8 @@ class KernelCost:
     """Terms of a matrix product that each element of the result adds up."""
     is_recomputed: bool = False
     """Whether a checkpoint runs it again, in a backward pass."""
+    side: int = 0
+    """The smaller dimension of a matrix product's result; 0 of everything else."""
 
 
 @dataclass(frozen=True)
@@ -327,20 +358,39 @@ class PredictedTime:
         return {name: seconds / self.seconds if self.seconds else 0.0 for name, seconds in parts.items()}
 
 
+FIRST_LAUNCHES = 8
+"""What a call does before its first kernel and after its last takes the host as long as so many launches: short passes
+of attention take the sum of both times, not the longer."""
+
 DO_BENCH_BYTES = 256 * 2**20
 """What `triton.testing.do_bench` overwrites before each round, while the host launches what is timed already."""
 
 
-def predicted_time(parts: Iterable[Part], ceilings: Ceilings, ahead_seconds: float = 0.0) -> PredictedTime:
+Multiples = tuple[float, float, float]
+"""The lower end of a range, its middle and its upper end."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Multiples of a fast host's launches and of the kernels' time between which those of a known machine lie."""
+
+    host: Multiples | None
+    """None for any host."""
+    device: Multiples
+
+
+def predicted_time(
+    parts: Iterable[Part], ceilings: Ceilings, ahead_seconds: float = 0.0, spread: Spread | None = None
+) -> PredictedTime:
     """Seconds of `parts` one after the other, without a wait between them: for one part max(launching, kernels).
 
     The host may be `ahead_seconds` ahead of the device, which is busy for so long with what is not timed.
-    Raises ValueError for a precision that the machine has no rate for.
+    `spread` is that of a machine on which passes were measured. Raises ValueError for a precision that the machine has
+    no rate for.
     """
-    pairs = []
+    timed = []
     compute_seconds = memory_seconds = 0.0
-    launch_seconds = {FORWARD: ceilings.launch_seconds, BACKWARD: ceilings.backward_launch_seconds,
-                      BARE: ceilings.bare_launch_seconds}  # fmt: skip
+    launch_seconds = ceilings.launch_seconds_by_kind
     for part in parts:
         before = compute_seconds + memory_seconds
         again = sum(kernel.calls for kernel in part.kernels if kernel.is_recomputed)
@@ -356,48 +406,71 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings, ahead_seconds: flo
                 compute_seconds += seconds
             else:
                 memory_seconds += seconds
-        pairs.append((launching, compute_seconds + memory_seconds - before))
-    fast, kernels = sum(pair[0] for pair in pairs), compute_seconds + memory_seconds
-    spread, overlap = ceilings.host_spread, ceilings.launches_overlap
+        first = min(launching, FIRST_LAUNCHES * launch_seconds[part.kind])
+        timed.append(Timed(launching, compute_seconds + memory_seconds - before, first))
+    fast, kernels = sum(part.launching for part in timed), compute_seconds + memory_seconds
     low, high = DEVICE_RANGE
-    low_host, high_host = (1.0, spread) if spread > 1 else (low, high)  # a measured host is as uncertain as a device
+    any_host = (1.0, sqrt(ceilings.host_spread), ceilings.host_spread)
+    # A host whose launches were measured is as uncertain as a device.
+    known = spread or Spread(any_host if ceilings.host_spread > 1 else (low, 1.0, high), (low, 1.0, high))
+    hosts, devices = known.host or any_host, known.device
     bound = COMPUTE if compute_seconds >= memory_seconds else MEMORY
-    if fast * spread - ahead_seconds >= kernels:
+    if fast * ceilings.host_spread - ahead_seconds >= kernels:
         bound = LAUNCH if fast - ahead_seconds >= kernels else LAUNCH_ON_A_TYPICAL_HOST
+    low_seconds, seconds, high_seconds = (
+        elapsed_seconds(timed, host, device, ceilings.launches_overlap, ahead_seconds)
+        for host, device in zip(hosts, devices, strict=True)
+    )
     return PredictedTime(
-        seconds=elapsed_seconds(pairs, sqrt(spread), 1.0, overlap, ahead_seconds),
-        launching_seconds=fast * sqrt(spread),
-        compute_seconds=compute_seconds,
-        memory_seconds=memory_seconds,
+        seconds=seconds,
+        launching_seconds=fast * hosts[1],
+        compute_seconds=compute_seconds * devices[1],
+        memory_seconds=memory_seconds * devices[1],
         bound=bound,
-        low_seconds=elapsed_seconds(pairs, low_host, low, overlap, ahead_seconds),
-        high_seconds=elapsed_seconds(pairs, high_host, high, overlap, ahead_seconds),
+        low_seconds=low_seconds,
+        high_seconds=high_seconds,
     )
 
 
 def _flops_with_idle(kernel: KernelCost, ceilings: Ceilings) -> float:
     """FLOPs of a product and what multiprocessors could have done that have no tile of its last wave.
 
-    In FP32 by waves of whole tiles, on tensor cores by half of a wave, whatever the product.
+    In FP32 by waves of whole tiles, which are as wide as their kernel has them however narrow the product; on tensor
+    cores by half of a wave, whatever the product.
     """
     if kernel.rate != "fp32":
         return kernel.flops + 2 * kernel.summed * ceilings.last_wave_elements
     if not (kernel.summed and ceilings.multiprocessors):
         return kernel.flops
     elements = kernel.flops / (2 * kernel.summed)
+    elements *= max(1.0, ceilings.fp32_tile_side / kernel.side) if kernel.side else 1.0
     waves = {tile * ceilings.multiprocessors: share for tile, share in FP32_TILES.items()}
     return 2 * kernel.summed * min(ceil(elements / wave) * wave / share for wave, share in waves.items())
 
 
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of a part: of all its launches, of its kernels, of the first launch, which the device waits for."""
+
+    launching: float
+    kernels: float
+    first: float = 0.0
+
+
 def elapsed_seconds(
-    pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool, ahead_seconds: float = 0.0
+    parts: Sequence[Timed], host: float, device: float, overlap: bool, ahead_seconds: float = 0.0
 ) -> float:
-    """Return the seconds of parts with (launching, kernel) seconds, times `host` and `device`."""
+    """Return the seconds of parts, launches times `host` and kernels times `device`."""
     launched, done = -ahead_seconds, 0.0
-    for launching, kernels in pairs:
-        launched += launching * host
+    for part in parts:
         # The device finishes after its queue, and not before the last launch; without overlap one waits for the other.
-        done = max(done + kernels * device, launched) if overlap else done + launching * host + kernels * device
+        started = max(done, launched + part.first * host)
+        launched += part.launching * host
+        done = (
+            max(started + part.kernels * device, launched)
+            if overlap
+            else done + part.launching * host + part.kernels * device
+        )
     return done
 
 

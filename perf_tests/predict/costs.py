@@ -104,12 +104,13 @@ def launches_and_cost(
     if launches == 1 and on_cuda:
         launches = index_splits(func, name, args, inputs, outputs)
     strided = strided_elements(func, name, inputs, outputs) // launches if on_cuda and launches else 0
-    flops, rate, summed = 0, "", 0
+    flops, rate, summed, side = 0, "", 0, 0
     if name in MATRIX_PRODUCTS or name in FUSED_ATTENTION or name == LINEAR_CROSS_ENTROPY:
         place = FUSED_ATTENTION[name][1] if name in FUSED_ATTENTION else MATRIX_PRODUCTS.get(name, 0)
         factor, other = args[place], args[place + 1]
         if name in MATRIX_PRODUCTS:
             flops, summed = 2 * factor.numel() * other.shape[-1], int(factor.shape[-1])
+            side = min(int(factor.shape[-2]), int(other.shape[-1]))
         elif name == LINEAR_CROSS_ENTROPY:
             flops = linear_cross_entropy_flops(factor.shape, other.shape, *args[2:])
         else:
@@ -122,7 +123,9 @@ def launches_and_cost(
             flops = products * 2 * batch * heads * pairs * int(width)
         rates = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
         rate = rates[factor.dtype]
-    return launches, KernelCost(name, flops, least_traffic_bytes(name, inputs, outputs), rate, strided, summed)
+    return launches, KernelCost(
+        name, flops, least_traffic_bytes(name, inputs, outputs), rate, strided, summed, side=side
+    )
 
 
 def linear_cross_entropy_flops(input_NK: Sequence[int], weight_VK: Sequence[int], *others: Any, **_: Any) -> int:

@@ -128,8 +128,11 @@ def counters_of(case: Case, *, all_layers: bool = False, libraries: CudaLibrarie
     except UserCodeError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
         sentence = f"{what}: it reads a value of one" if reads else str(error).rstrip(".")
-        if "Expected inputs of BF16" in sentence:  # of torch's grouped product
-            sentence += "; a model of transformers is counted with --model-arg experts_implementation=batched_mm"
+        if "Expected inputs of BF16" in str(error.__cause__):  # of torch's grouped product
+            sentence += (
+                "; a model of transformers is counted with --model-arg experts_implementation=batched_mm, whose "
+            )
+            sentence += "peak is many times a dense model's"
         raise NotCountedError(f"{sentence}.") from error
 
 

@@ -26,7 +26,7 @@ from perf_tests.hardware.machine import OtherProcesses, stable_facts
 from perf_tests.predict.counters import counters_of, keep, kept
 from perf_tests.records.record import Json, cache_folder
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 MOST_OTHER_CORES = 0.5
@@ -86,6 +86,7 @@ def measured_ceilings(device: Device) -> Ceilings:
         launch_seconds=forward,
         backward_launch_seconds=backward,
         bare_launch_seconds=bare,
+        loop_launch_seconds=bare,
         launches_overlap=on_gpu,
         source=f"measured on this machine on {datetime.now(UTC):%Y-%m-%d}, cached in {cache_path(device.torch_device)}",
         burst_flops_per_second={name: rate.burst for name, rate in rates.items()},

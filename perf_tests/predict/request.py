@@ -26,6 +26,7 @@ from perf_tests.hardware.limits import VARIANTS, ceilings_of
 from perf_tests.hardware.machine import physical_cores
 from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
 from perf_tests.predict import screens, step
+from perf_tests.predict.calibration import calibration_of, recorded_passes, typed_pass
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.machine import ceilings_here
 from perf_tests.predict.ranks import MOST_RANKS, predict_ranks
@@ -58,7 +59,7 @@ def answered(arguments: argparse.Namespace) -> Answer:
     Raises ValueError with one sentence.
     """
     _check_eager(arguments)
-    machine = requested_machine(arguments.gpu)
+    machine = _calibrated(arguments, requested_machine(arguments.gpu))
 
     def answer(lines: list[str], data: Json, fits: bool, *cases: Case) -> Answer:
         return Answer(lines, {**screens.machine_json(machine), "fits": fits, **data}, fits, cases, machine)
@@ -91,7 +92,7 @@ def answered(arguments: argparse.Namespace) -> Answer:
         return answer(screens.checkpoint_lines(choice), screens.checkpoint_json(choice), choice.fits, *tried)
     predicted = step.predict_step(case, machine)
     variants, conditions = step.optimizer_variants(case, machine), step.conditions_of(predicted.step, machine)
-    lines = [*screens.step_lines(predicted), *screens.choice_lines(variants, conditions, predicted.step)]
+    lines = [*screens.step_lines(predicted, variants), *screens.choice_lines(variants, conditions, predicted.step)]
     data = screens.step_json(predicted) | screens.choice_json(variants, conditions)
     return answer(lines, data, predicted.fits, case)
 
@@ -111,6 +112,14 @@ def requested_machine(text: str) -> TargetMachine:
     ceilings = replace(ceilings_here(device), name=name)
     # All published times are of GPUs.
     return TargetMachine(name, kind, room, ceilings, on_gpu, libraries_here(device.torch_device))
+
+
+def _calibrated(arguments: argparse.Namespace, machine: TargetMachine) -> TargetMachine:
+    """The machine with what measured passes tell of it, if any are given. Raises ValueError."""
+    measured = [one for path in arguments.calibrate for one in recorded_passes(Path(path), machine)]
+    optimizer = arguments.optimizer if arguments.optimizer in ("loop", "fused") else "foreach"
+    measured += [typed_pass(text, machine, optimizer) for text in arguments.measured]
+    return replace(machine, calibration=calibration_of(measured, machine)) if measured else machine
 
 
 def _check_eager(arguments: argparse.Namespace) -> None:

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from model.precision import PRECISIONS
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import FLASH, FRAGMENTATION_SHARE, Room, rate_name
-from perf_tests.phases import ATTENTION_ALONE, label_of, optimizer_label
+from perf_tests.phases import label_of, optimizer_label
+from perf_tests.predict.calibration import CALIBRATED_WORDS
 from perf_tests.predict.costs import LARGEST_INDEX
 from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
 from perf_tests.predict.ranks import RankPrediction
@@ -21,6 +23,7 @@ from perf_tests.predict.step import (
     PredictedCase,
     StepPrediction,
     TargetMachine,
+    evidence_of,
 )
 from perf_tests.records.format import DASH, duration, duration_range, table
 from perf_tests.records.record import Json
@@ -32,6 +35,14 @@ CATEGORIES = (
 )  # fmt: skip
 
 
+NOT_KNOWN, WIDEST_RANGE = "not known", 10
+"""What is said of a range whose upper end is more than so many times its lower one."""
+
+
+def range_text(low_seconds: float, high_seconds: float) -> str:
+    return duration_range(low_seconds, high_seconds) if high_seconds <= WIDEST_RANGE * low_seconds else NOT_KNOWN
+
+
 FIGURES: dict[str, Callable[[PredictedCase], str]] = {
     "peak": lambda cell: gb(cell.peak_bytes),
     "reached in": lambda cell: cell.peak_part,
@@ -39,7 +50,7 @@ FIGURES: dict[str, Callable[[PredictedCase], str]] = {
     "predicted": lambda cell: duration(cell.time.seconds) if cell.time.seconds else "0 s",
     "full step": lambda cell: duration(cell.time.seconds),
     "range": lambda cell: (
-        duration_range(cell.time.low_seconds, cell.time.high_seconds) if cell.is_range_known else "not known"
+        range_text(cell.time.low_seconds, cell.time.high_seconds) if cell.is_range_known else NOT_KNOWN
     ),
     "bound by": lambda cell: cell.time.bound,
     # Launching overlaps with kernels, so the shares need not add up to 100 %.
@@ -61,8 +72,9 @@ def cell_table(
     return table(header, [(name, *(figures[column](cell) for column in header[1:])) for name, cell in cells], left)
 
 
-def step_lines(prediction: StepPrediction) -> list[str]:
-    """Verdict, peaks, times, and what would make it fit."""
+def step_lines(prediction: StepPrediction, variants: Mapping[str, PredictedCase] | None = None) -> list[str]:
+    """Verdict, peaks, times, and what would make it fit; the first line names the optimizer and its peak, and a loop's,
+    which write-ups have."""
     step = prediction.step
     first, room = prediction.first_step, prediction.machine.room
     verdict = (
@@ -75,8 +87,9 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         if prediction.fits and not cell.fits and FORMER_PASS in cell.bytes_by_category
     ]
     made = f"its first step, which makes the optimizer's state, {first.verdict}: its peak is {gb(first.peak_bytes)}"
+    peak = _peak_by_optimizer(step, variants or {})
     lines = [
-        f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
+        f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}: {peak}",
         verdict, *held, room_line(prediction.machine), *([made] if first.verdict != step.verdict else []), "",
         *_peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
@@ -93,6 +106,12 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         if not any(one.fits for one in prediction.remedies.values()):
             lines += ["none of these makes it fit; take a smaller model or a larger card"]
     return lines
+
+
+def _peak_by_optimizer(step: PredictedCase, variants: Mapping[str, PredictedCase]) -> str:
+    loop = variants.get("loop", step)
+    differs = loop.peak_bytes != step.peak_bytes
+    return f"peak {gb(step.peak_bytes)}" + (f", {gb(loop.peak_bytes)} with AdamW as a loop" if differs else "")
 
 
 def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
@@ -141,13 +160,14 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
         about, room_line(prediction.machine), "", *cell_table(("case", "peak", "verdict"), cells), "",
         *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine),
     ]  # fmt: skip
+    evidence = evidence_of(prediction.cells[0].case, by_do_bench=True)
     timed = [(name, replace(cell, time=cell.by_do_bench, is_range_known=True)) for name, cell in cells
-             if cell.by_do_bench and first["attention"] == "naive"]  # fmt: skip
-    if timed and prediction.machine.has_published_times:
+             if cell.by_do_bench]  # fmt: skip
+    if timed and evidence is not None and prediction.machine.has_published_times:
         lines += [
             "", *cell_table(("by do_bench", "predicted", "range", "bound by"), timed, left=("bound by",)),
             "do_bench times without the host where launches run ahead, while the device clears its cache; in range:",
-            _times_in_range(limits.BY_DO_BENCH),
+            _times_in_range(evidence),
         ]  # fmt: skip
     smallest = prediction.smallest_that_does_not_fit
     if smallest is None:
@@ -203,21 +223,29 @@ def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachi
 
 def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
     """Say where rates come from, and ranges where they are known, by the class of published times that they hold of."""
+    cells = list(cells)
     lines, classes = [f"rates and launches: {machine.ceilings.source}"], dict[str, None]()
-    for row in (cell.case.row for cell in cells if cell.is_range_known):
-        of_model = limits.UPDATES if row.main_parts == ("optimizer",) else limits.WHOLE_MODELS
-        classes[limits.ALONE if row.family == ATTENTION_ALONE else of_model] = None
-    if classes:
+    classes.update(dict.fromkeys(name for cell in cells if cell.is_range_known and (name := evidence_of(cell.case))))
+    calibrated = [cell for cell in cells if cell.without_calibration is not None]
+    if (known := machine.calibration) is not None and calibrated:
+        widths = [one.high_seconds / one.low_seconds for cell in calibrated
+                  for one in (cell.time, cell.without_calibration) if one]  # fmt: skip
+        lines += [
+            f"range: calibrated by {'; '.join(known.by)}; without, {median(widths[1::2]):.1f} x wide in the median, "
+            f"with it {median(widths[::2]):.1f} x; {CALIBRATED_WORDS}"
+        ]
+    elif classes:
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
         kernels = "kernels x {:g} to {:g}".format(*limits.DEVICE_RANGE)
         lines += [f"range: {host}, {kernels}; checked on published times not used for fitting, in range:"]
-    return [*lines, *map(_times_in_range, classes)]
+    return [*lines, *(() if calibrated else map(_times_in_range, classes))]
 
 
 def _times_in_range(name: str) -> str:
-    return f"  {name}: " + "; ".join(
-        f"{count} of {of} bound by {bound}" for bound, (count, of) in limits.IN_RANGE[name].items()
-    )
+    counts = limits.IN_RANGE[name]
+    said = [f"{count} of {of} bound by {bound}" for bound, (count, of) in counts.items()]
+    none = [] if limits.MEMORY in counts else [f"none published bound by {limits.MEMORY}"]
+    return f"  {name}: " + "; ".join([*said, *none])
 
 
 def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
@@ -278,7 +306,10 @@ def attention_json(prediction: AttentionPrediction) -> Json:
 
 
 def machine_json(machine: TargetMachine) -> Json:
+    known = machine.calibration
+    by = {} if known is None else {"calibrated_by": list(known.by)}
     return {
+        **by,
         "machine": machine.name,
         "room_bytes": machine.room.bytes,
         **{name: rate for name, rate in vars(machine.ceilings).items() if name not in ("name", "launches_overlap")},
@@ -306,14 +337,23 @@ def case_json(cell: PredictedCase) -> Json:
 
 
 # What a training loop chooses, as text for a terminal and as JSON: pure functions of the data.
+COURSE_ADAMW = (
+    "the course's own AdamW makes 16 launches a parameter, 1776 for small, where PyTorch's loop makes 10; "
+    "give one's own as --optimizer FILE.py:FACTORY"
+)
+
+
 def choice_lines(
     variants: Mapping[str, PredictedCase], conditions: Sequence[Condition], step: PredictedCase
 ) -> list[str]:
     """The step under each implementation of AdamW, what it is assumed to do, and what decides whether it fits."""
     header = ("AdamW's variants", "peak", "reached in", "verdict", "full step")
     named = [(f"--optimizer {name}", one) for name, one in variants.items()]
-    lines = ["", *cell_table(header, named, left=("reached in",))] if named else []
+    lines = ["", *cell_table(header, named, left=("reached in",)), COURSE_ADAMW] if named else []
     return [*lines, "", assumption(step), *condition_lines(conditions, step)]
+
+
+BATCHED_EXPERTS = "experts_implementation=batched_mm"
 
 
 def assumption(step: PredictedCase) -> str:
@@ -323,10 +363,12 @@ def assumption(step: PredictedCase) -> str:
     state = "whose state exists" if case.updates else "which never has gradients to make state from"
     held = "the outputs of the previous step are" if case.holds_former_pass else "no tensors of the previous step are"
     where = case.zero_grad.replace("-", " the ").replace("forward", "forward pass")
+    experts = "; experts by batched_mm gather weights for each token: the peak is many times a dense model's"
+    is_gathered = any(one.replace(" ", "") == BATCHED_EXPERTS for one in case.model_arguments)
     return (
         f"assumes {optimizer_label(case.identity()['optimizer'])}, {state}; "
         f"gradients set to None {where} (--zero-grad); "
-        f"{held} kept (--hold); eager execution"
+        f"{held} kept (--hold); eager execution" + (experts if is_gathered else "")
     )
 
 
@@ -394,7 +436,7 @@ def rank_lines(prediction: RankPrediction) -> list[str]:
             "exposed communication": prediction.exposed_seconds,
             "step": prediction.seconds,
         }
-        rows = [(name, duration_range(low, high) if high else DASH) for name, (low, high) in ranges.items()]
+        rows = [(name, range_text(low, high) if high else DASH) for name, (low, high) in ranges.items()]
         of_link = "{1:g} of the interconnect's rate, to none of it at {0:g}".format(*limits.LINK_EFFICIENCY)
         times = ["", *table(("time", "range"), rows), f"exposed: with all overlap that the variant has at {of_link}"]
     return [

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.case import Case
@@ -16,6 +16,9 @@ from perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phase
 from perf_tests.predict.allocator import AllocatorPeaks, DeviceFullError
 from perf_tests.predict.counters import Allocation, Counters, allocator_peaks, counters_of
 from perf_tests.predict.counting import OPTIMIZER_STATE
+
+if TYPE_CHECKING:
+    from perf_tests.predict.calibration import Calibration
 
 CONTEXT_STEP = 64
 """Suggested contexts are multiples of this."""
@@ -43,6 +46,8 @@ class TargetMachine:
     has_published_times: bool
     """Whether the range of a predicted time is known from published ones."""
     libraries: CudaLibraries | None = None
+    calibration: "Calibration | None" = None
+    """What passes tell that were measured on it; None unless some were given."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class PredictedCase:
     """Whether the range of `time` is known, from published times of like cases."""
     largest_allocations: tuple[Allocation, ...]
     libraries: CudaLibraries | None
+    without_calibration: PredictedTime | None = None
+    """The same as `time` on any host of the card; None where nothing calibrates it."""
     by_do_bench: PredictedTime | None = None
     """The same as `time` of attention alone as `triton.testing.do_bench` times it, where launches run ahead."""
 
@@ -234,6 +241,9 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     highest = counters.highest_part
     parts, ceilings = parts_of(case, counters), machine.ceilings
     by_do_bench = None
+    time = without = predicted_time(parts, ceilings)
+    if machine.calibration is not None and case.row.family == LANGUAGE_MODEL:
+        time = predicted_time(parts, ceilings, spread=machine.calibration.spread(case.phase, case.precision))
     if case.row.family == ATTENTION_ALONE and ceilings.launches_overlap:
         by_do_bench = predicted_time(parts, ceilings, limits.DO_BENCH_BYTES / ceilings.bytes_per_second)
     return PredictedCase(
@@ -242,13 +252,11 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         peak_part=highest.part,
         bytes_by_category=highest.bytes_by_category,
         verdict=verdict_on(case, machine),
-        time=predicted_time(parts, ceilings),
-        # Published times are of unfused attention, in whole models and alone, and of AdamW, alone as a loop; of tensors
-        # in 16 bits by do_bench alone.
+        time=time,
+        without_calibration=None if time is without else without,
+        # Of tensors in 16 bits there are times by do_bench alone.
         is_range_known=machine.has_published_times
-        and case.attention == "naive"
-        and case.user_optimizer is None
-        and not (isinstance(case, LanguageModelCase) and case.phase == "optimizer" and case.optimizer != "loop")
+        and evidence_of(case) is not None
         and not case.precision.endswith("-tensors"),
         largest_allocations=counters.largest_allocations,
         libraries=machine.libraries,
@@ -256,11 +264,25 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     )
 
 
+def evidence_of(case: Case, by_do_bench: bool = False) -> str | None:
+    """The class of published times that tells how often the range of this case's time holds; None without one."""
+    if not isinstance(case, LanguageModelCase):
+        name = {"naive": limits.ALONE, "softmax": limits.SOFTMAX_ALONE}.get(case.attention or "")
+        return limits.BY_DO_BENCH[name] if by_do_bench and name else name
+    if case.attention != "naive" or case.user_optimizer is not None:
+        return None
+    if case.row.main_parts == ("optimizer",):
+        return limits.UPDATES if case.optimizer == "loop" else None
+    if case.row.trains:
+        return limits.FULL_STEPS if case.optimizer in ("loop", "foreach") else None
+    return limits.WHOLE_MODELS
+
+
 def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if len(case.row.main_parts) < 2:
         return [_part(counters.kernels, kind_of_launches(case))]
-    kinds = {"forward": limits.FORWARD, "backward": limits.BACKWARD, "optimizer": limits.BARE}
+    kinds = {"forward": limits.FORWARD, "backward": limits.BACKWARD, "optimizer": limits.LOOP}
     parts, loss = [], counted(counters.kernels)  # what remains of the step
     for name, kind in kinds.items():
         is_run = name in case.row.timed and (name != "optimizer" or case.updates)
@@ -275,8 +297,9 @@ def kind_of_launches(case: Case) -> str:
     """Return the kind of launches of a phase with one main part."""
     if case.row.is_backward:
         return limits.BACKWARD
-    is_bare = case.row.family == ATTENTION_ALONE or case.row.main_parts == ("optimizer",)
-    return limits.BARE if is_bare else limits.FORWARD
+    if case.row.main_parts == ("optimizer",):
+        return limits.LOOP
+    return limits.BARE if case.row.family == ATTENTION_ALONE else limits.FORWARD
 
 
 def _part(kernels: Iterable[KernelGroup], kind: str) -> Part:

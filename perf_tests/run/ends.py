@@ -72,6 +72,7 @@ NOMINAL = {
         launch_seconds=1e-5,
         backward_launch_seconds=2e-5,
         bare_launch_seconds=1e-5,
+        loop_launch_seconds=1e-5,
         launches_overlap=False,
         source="round figures",
     ),

@@ -79,8 +79,17 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        text, place = shorten(str(error), LONGEST_TEXT, placeholder=" ..."), _place_of(error)
-        raise UserCodeError(f"{what}: {type(error).__name__}: {text or 'no message'}{place}") from error
+        text = _told(error) or "no message"
+        raise UserCodeError(f"{what}: {type(error).__name__}: {text}{_place_of(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """Return its text; of a long one the beginning, and the end, where a remedy stands."""
+    text = " ".join(str(error).split())
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{shorten(text, half, placeholder='')} ... {text[-half:].partition(' ')[2]}"
 
 
 class _Printed(io.TextIOBase):

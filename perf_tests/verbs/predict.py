@@ -57,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world", help="ranks that share a step; --batch-size is each rank's own")
     parser.add_argument("--interconnect", help="what a rank can send in one direction, as 450GB/s")
     parser.add_argument("--bucket-mb", help="MiB of gradients that DDP sends at once (PyTorch's default: 25)")
+    parser.add_argument(
+        "--calibrate", action="append", default=[], metavar="RECORD",
+        help="narrow ranges by what a record of the same card and host measured; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--measured", action="append", default=[], metavar="TEXT",
+        help="the same by a time that is typed: 'full_step small 512 bf16=41.2ms'; repeatable",
+    )  # fmt: skip
     parser.add_argument("--against", metavar="REV", help="also what changed since this git revision, and by how much")
     parser.add_argument("--reshard", help="whether FSDP2 gathers a block again: yes or no (yes)")
 

@@ -9,7 +9,6 @@ import pytest
 
 from claims.predicted_times import (
     E2E,
-    REFERENCE_IN_RANGE,
     SHIPPED,
     changes_of_precision,
     everything,
@@ -19,7 +18,7 @@ from claims.predicted_times import (
 from claims.published import published_rows
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, LAUNCH, LAUNCH_ON_A_TYPICAL_HOST, WHOLE_MODELS
+from perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, WHOLE_MODELS
 from perf_tests.predict.difference import CHANGES_IN_RANGE, OF_CHECKPOINTS
 from tests.support import published_memory as memory
 from tests.support import published_peaks as published
@@ -107,7 +106,10 @@ def test_nothing_is_left_out_without_a_reason() -> None:
     assert "conditions unknown" not in reasons
     alone, not_compared = published_attention()
     assert all(reason.partition(": ")[2] for reason in not_compared)
-    assert {cell.author for cell in alone} == {"yyin-dev", "MarkMrLi", "damek", "brandon-snider", "write-up 001"}
+    with_softmax = {cell.author for cell in alone if cell.case.attention == "softmax"}
+    assert with_softmax == {"TianqGuo", "GAOYUEtianc"}
+    op_by_op = {"yyin-dev", "MarkMrLi", "damek", "brandon-snider", "write-up 001"}
+    assert {cell.author for cell in alone} == op_by_op | with_softmax
 
 
 def test_weights_take_the_whole_blocks_that_a_snapshot_shows() -> None:
@@ -144,13 +146,10 @@ def test_a_small_peak_of_attention_is_mostly_cublas_as_the_page_says() -> None:
     assert f"{said}with them, {without} without" in " ".join(page("predict").split())
 
 
-def test_the_page_says_how_often_ranges_hold_by_class_and_of_models_that_launch_as_ours() -> None:
+def test_the_page_says_how_often_ranges_hold_by_class() -> None:
     for name, counts in IN_RANGE.items():
-        found = ("{} of {}".format(*counts[bound]) if bound in counts else "-" for bound in IN_RANGE[WHOLE_MODELS])
+        found = ("{}/{}".format(*counts[bound]) if bound in counts else "-" for bound in IN_RANGE[WHOLE_MODELS])
         assert f"| {name} | {' | '.join(found)} |" in page("predict")
-    for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
-        held, of = REFERENCE_IN_RANGE[bound]
-        assert f"{held} of {of} {words}" in " ".join(page("predict").split())
 
 
 def test_every_published_change_is_compared_or_left_out_with_a_reason() -> None:

@@ -38,8 +38,8 @@ TABLE, ROWS, PLACES = torch.zeros(1000, 4), torch.tensor([1, 2]), torch.zeros(2,
 WRITTEN = torch.ones(2, 4)
 
 COSTS: dict[str, tuple[Callable[[], object], KernelCost | None]] = {
-    "a product, 2mnk": (lambda: LEFT @ RIGHT, KernelCost("aten.mm", 210, 4 * (15 + 35 + 21), "tf32", summed=5)),
-    "in half precision": (lambda: HALVES @ HALVES, KernelCost("aten.mm", 128, 2 * 48, "bf16", summed=4)),
+    "a product, 2mnk": (lambda: LEFT @ RIGHT, KernelCost("aten.mm", 210, 4 * (15 + 35 + 21), "tf32", summed=5, side=3)),
+    "in half precision": (lambda: HALVES @ HALVES, KernelCost("aten.mm", 128, 2 * 48, "bf16", summed=4, side=4)),
     "in-place work reads and writes": (lambda: TEN.add_(1), KernelCost("aten.add_", 0, 80, "")),
     "a fill only writes": (lambda: TEN.zero_(), KernelCost("aten.zero_", 0, 40, "")),
     "a look-up reads its rows": (lambda: TABLE[ROWS], KernelCost("aten.index", 0, 2 * 2 * 16 + 2 * 8, "")),

@@ -42,7 +42,7 @@ def test_a_card_is_recognised_by_the_names_in_use() -> None:
 
 REFUSED = {
     **dict.fromkeys(
-        ("NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4090 D", "RTX 4060 / T4?", "T4?", "NVIDIA A10G", "Apple M3",
+        ("NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4090 D", "RTX 4060 / T4?", "T4?", "Apple M3",
          "", "NVIDIA GeForce RTX 3080 12GB", "Quadro RTX 6000"),
         r"known: P100-PCIe.*by its peaks, for example memory=24GiB",
     ),

@@ -12,7 +12,7 @@ from model.parallel import PARALLEL
 from model.sizes import SIZES
 from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import GPUS, gpu_named
-from perf_tests.hardware.limits import BACKWARD, BARE, KernelGroup, Part
+from perf_tests.hardware.limits import BACKWARD, BARE, LOOP, KernelGroup, Part
 from perf_tests.predict.ranks import parameter_shapes
 from perf_tests.records.record import Json
 from perf_tests.report.ranks import collective_lines, links_of
@@ -35,7 +35,7 @@ def test_the_least_work_of_a_phase() -> None:
 
 MACHINE = replace(
     CEILINGS, matmul_flops_per_second={"fp32": 1e12, "bf16": 1e12}, bytes_per_second=1e9, launch_seconds=1e-3,
-    backward_launch_seconds=2e-3, bare_launch_seconds=5e-4, launches_overlap=True,
+    backward_launch_seconds=2e-3, bare_launch_seconds=5e-4, loop_launch_seconds=4e-4, launches_overlap=True,
 )  # fmt: skip
 PRODUCT = KernelGroup("aten.mm", calls=2, flops=10**12, bytes=10**6, rate="fp32", summed=10**5)
 """A second each, bound by arithmetic."""
@@ -55,6 +55,7 @@ PREDICTED: dict[str, tuple[list[Part], dict[str, Any], float, str, tuple[float, 
     "the later of arithmetic and traffic": ([Part(0, [THIN])], {}, 4.0, "memory", ()),
     "going back has launches of its own": ([Part(100, [], BACKWARD)], {}, 0.2, "launch", ()),
     "so have operators without modules": ([Part(100, [], BARE)], {}, 0.05, "launch", ()),
+    "and an optimizer": ([Part(100, [], LOOP)], {}, 0.04, "launch", ()),
     "what a checkpoint runs again is two of a forward pass": (
         [Part(100, [replace(SUM, calls=30, bytes=0, strided_elements=0, is_recomputed=True)], BACKWARD)],
         {"launch_seconds": 3e-3}, 70 * 2e-3 + 30 * 6e-3, "launch", (),
@@ -71,6 +72,10 @@ PREDICTED: dict[str, tuple[list[Part], dict[str, Any], float, str, tuple[float, 
     "whole waves of tiles of fp32": (
         [Part(0, [PRODUCT])], {"multiprocessors": 100}, 2 * 7 * 0.8192e6 / 0.95 / 5e6, "compute", (),
     ),
+    "a product narrower than its tile": (  # of 10e6 elements: 13 waves of 128 x 64
+        [Part(0, [replace(PRODUCT, side=32)])], {"multiprocessors": 100, "fp32_tile_side": 64},
+        2 * 13 * 0.8192e6 / 0.95 / 5e6, "compute", (),
+    ),
     "no product, no tiles": ([Part(0, [THIN])], {"multiprocessors": 100}, 4.0, "memory", ()),
     "the last wave of a tensor core": ([Part(0, [replace(PRODUCT, rate="bf16")])], WAVE, 2.4, "compute", ()),
     "an empty kernel's time": ([Part(0, [SUM])], {"kernel_seconds": 0.1}, 3.3, "memory", ()),
@@ -80,13 +85,28 @@ PREDICTED: dict[str, tuple[list[Part], dict[str, Any], float, str, tuple[float, 
 }  # fmt: skip
 
 
-def test_predicted_seconds_their_range_and_what_bounds_them() -> None:
+def test_predicted_seconds_their_range_and_what_bounds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a fast host to a typical one; a known host is as uncertain as the device."""
+    monkeypatch.setattr(limits, "FIRST_LAUNCHES", 0)
     for what, (parts, changes, seconds, bound, between) in PREDICTED.items():
         found = limits.predicted_time(parts, replace(MACHINE, **changes))
         assert found.bound == bound, what
         assert found.seconds == pytest.approx(seconds), what
         assert not between or (found.low_seconds, found.high_seconds) == pytest.approx(between), what
+
+
+def test_the_device_waits_for_the_first_launches_of_a_pass_and_a_short_pass_takes_the_sum() -> None:
+    """Unless it is busy for as long with what is not timed."""
+    of_four, of_many = (limits.predicted_time([Part(launches, [SUM])], MACHINE) for launches in (4, 1000))
+    assert (of_four.seconds, of_many.seconds) == pytest.approx((3.004, 3 + limits.FIRST_LAUNCHES * 1e-3))
+    assert limits.predicted_time([Part(4, [SUM])], MACHINE, ahead_seconds=1.0).seconds == pytest.approx(3)
+
+
+def test_a_host_of_2025_launches_in_about_half_the_time() -> None:
+    of = {name: limits.ceilings_of(gpu_named(name)).launch_seconds_by_kind for name in ("H100", "B200", "RTX 5090")}
+    assert of["B200"]["forward"] == pytest.approx(9.6e-6, rel=0.01)
+    assert of["RTX 5090"] == of["H100"]
+    assert {round(of["B200"][kind] / seconds, 2) for kind, seconds in of["H100"].items()} == {0.53}
 
 
 def test_a_host_that_is_ahead_hides_its_launches_and_no_kernel() -> None:
@@ -99,7 +119,7 @@ def test_a_host_that_is_ahead_hides_its_launches_and_no_kernel() -> None:
 
 
 def test_shares_are_of_the_predicted_time_and_a_missing_rate_is_named() -> None:
-    found = limits.predicted_time([Part(1000, [PRODUCT, SUM])], MACHINE)
+    found = limits.predicted_time([Part(1000, [PRODUCT, SUM])], MACHINE, ahead_seconds=1.0)
     assert (found.launching_seconds, found.kernel_seconds) == (1.0, 5.0)
     assert found.shares == {"launch": 0.2, "compute": 0.4, "memory": 0.6}
     assert limits.predicted_time([Part(0, [])], MACHINE).shares["launch"] == 0.0

@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from model.attention import naive_attention
 from model.sizes import SIZES, ModelConfig
+from model.transformer import TransformerLM
 from perf_tests.cases.attention import AttentionCase
+from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
+from perf_tests.hardware import limits
 from perf_tests.hardware.datasheets import Room, gpu_named
-from perf_tests.hardware.limits import BY_DO_BENCH, ceilings_of
+from perf_tests.hardware.limits import ALONE, BY_DO_BENCH, ceilings_of
 from perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
 from perf_tests.predict import step as prediction
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import FORMER_PASS
-from perf_tests.predict.screens import attention_lines, gb, step_lines
+from perf_tests.predict.screens import COURSE_ADAMW, attention_lines, gb, range_text, step_lines
 from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.launch import MODELS
@@ -144,6 +148,42 @@ def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() 
     assert all(words in account for words in ("forward d16-seq1024-fp32-naive", "aten.exp  model/attention.py"))
 
 
+def test_each_class_of_published_times_is_told_by_what_is_timed() -> None:
+    """Of attention by its softmax and clock, of models by part and optimizer; of others there are none."""
+    softmax = replace(cell("backward", 1024), attention="softmax")
+    classes: dict[str, Case] = {
+        limits.WHOLE_MODELS: replace(TINY, phase="forward", optimizer=None),
+        limits.FULL_STEPS: TINY,
+        limits.UPDATES: replace(TINY, phase="optimizer", optimizer="loop"),
+        limits.ALONE: cell("forward", 1024),
+        limits.SOFTMAX_ALONE: softmax,
+    }
+    assert {name: prediction.evidence_of(case) for name, case in classes.items()} == {name: name for name in classes}
+    assert {prediction.evidence_of(classes[name], by_do_bench=True) for name in BY_DO_BENCH} == {*BY_DO_BENCH.values()}
+    assert [*limits.IN_RANGE] == [*classes, *BY_DO_BENCH.values()]
+    without = [
+        replace(softmax, attention="sdpa"),
+        replace(TINY, phase="forward", optimizer=None, attention="softmax"),
+        replace(TINY, optimizer="fused"),
+        replace(TINY, phase="optimizer", optimizer="foreach"),
+    ]
+    assert [prediction.evidence_of(case) for case in without] == [None] * 4
+
+
+def test_a_range_wider_than_ten_times_is_not_known() -> None:
+    assert [range_text(1.0, high) for high in (10.0, 10.1)] == ["1 to 10 s", "not known"]
+    assert range_text(0.0, 1e-3) == "not known"
+
+
+def test_the_courses_adamw_launches_more_than_a_loop_of_pytorch() -> None:
+    """As the screen has it: 16 a parameter of 111 of small, where PyTorch's loop makes 10, of any size."""
+    assert "16 launches a parameter, 1776 for small, where PyTorch's loop makes 10;" in COURSE_ADAMW
+    assert 16 * (12 * 9 + 3) == 1776
+    loop = counters_of(replace(TINY, phase="optimizer", optimizer="loop")).kernel_launches
+    tensors = len([*TransformerLM(TINY.config, naive_attention).parameters()])
+    assert (tensors, round(loop / tensors)) == (TINY.config.num_layers * 9 + 3, 10)
+
+
 def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says_which_is_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,7 +205,7 @@ def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says
     (about, *_), (other, *_) = attention_lines(in_tensors), attention_lines(by_autocast)
     assert "batch 1, bf16 tensors without autocast" in about
     assert "float32 tensors under bf16 autocast" in other
-    assert f"  {BY_DO_BENCH}: " in "\n".join(attention_lines(in_tensors))
+    assert f"  {BY_DO_BENCH[ALONE]}: " in "\n".join(attention_lines(in_tensors))
     assert case.residual_tensor_bytes == 16384 * 64 * 2
     monkeypatch.setattr("model.precision.cpu_capabilities", lambda: {"avx512_bf16": True})
     model = replace(TINY, precision="bf16-tensors")

@@ -204,3 +204,14 @@ def test_an_alarm_that_was_set_before_still_comes(seconds_before: float, due: li
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
     assert (came, 1 < left < 30 - 0.1) == (due, is_left)
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
+    """A library lists what it knows first and says at the end what to install."""
+    known = " ".join(f"architecture{number}" for number in range(500))
+    with pytest.raises(guard.UserCodeError) as raised, guard.guarded("it"):
+        raise ValueError(f"unknown; known are {known}: install it with pip install architectures")
+    text = str(raised.value)
+    assert text.startswith("it: ValueError: unknown; known are architecture0 ")
+    assert ": install it with pip install architectures" in text
+    assert "architecture250" not in text

@@ -45,6 +45,7 @@ from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_
 from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
 from perf_tests.interleaved.run import what_changed
 from perf_tests.interleaved.sides import find_commit, planted
+from perf_tests.predict.calibration import CALIBRATED_IN_RANGE
 from perf_tests.predict.machine import MOST_OTHER_CORES
 from perf_tests.records.record import Times
 from perf_tests.records.store import read_record
@@ -214,6 +215,7 @@ def figures_of(name: str) -> list[str]:
         f"reach {limits.FP32_EFFICIENCY:g} of the peak, {limits.FP32_EFFICIENCY_WITH_64_LANES:g} on cards with 64",
         f"reach {limits.TENSOR_EFFICIENCY:g} of the peak and streams {limits.MEMORY_EFFICIENCY:g} of",
         f"alone from {LONG} tokens is predicted within {long:.0%} in the median",
+        "{} of {} published times lie in the range that another one of their table gives".format(*CALIBRATED_IN_RANGE),
         f"an empty kernel takes {limits.KERNEL_SECONDS * 1e6:g} us",
         f"uses rates after {clock.LOAD_SECONDS:g} s of load",
         f"ranks add {FRAGMENTATION_SHARE:.0%} instead",

@@ -25,6 +25,7 @@ CEILINGS = Ceilings(
     launch_seconds=1e-5,
     backward_launch_seconds=2e-5,
     bare_launch_seconds=5e-6,
+    loop_launch_seconds=5e-6,
     launches_overlap=False,
     source="planted",
 )

@@ -197,7 +197,7 @@ def cached_ceilings() -> bytes:
     return encoded(content)
 
 
-CEILINGS = Ceilings("this cpu", {"fp32": 1e11}, 1e10, 1e-5, 1e-5, 1e-5, False, "measured", {"fp32": 1.1e11})
+CEILINGS = Ceilings("this cpu", {"fp32": 1e11}, 1e10, 1e-5, 1e-5, 1e-5, 1e-5, False, "measured", {"fp32": 1.1e11})
 
 
 def predict(words: list[str]) -> int:

@@ -26,7 +26,7 @@ def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) 
 
 
 def ceilings_of_now(device: Device) -> Ceilings:
-    return Ceilings("a planted machine", {"fp32": planted()}, 1e15, 1e-9, 1e-9, 1e-9, False, "planted")
+    return Ceilings("a planted machine", {"fp32": planted()}, 1e15, 1e-9, 1e-9, 1e-9, 1e-9, False, "planted")
 
 
 def pytest_configure(config: pytest.Config) -> None:
