@@ -1,5 +1,10 @@
 """Whether the precision of the model, of PyTorch's kernels here and of a training step is right.
 
-test_* -> the claims, test_softmax.py first; harness/ -> what goes in, what theory allows, what each claim must catch;
-machine/ -> what kernels and autocast do here.
+test_* -> the claims, test_softmax.py first; harness/ -> what goes in and what theory allows; machine/ -> what kernels
+and autocast do here. `within_bounds` judges a kernel of one's own, see within_bounds.md.
 """
+
+# Relative, because an installation holds this folder inside one package.
+from .harness.within import within_bounds
+
+__all__ = ["within_bounds"]

@@ -1,7 +1,12 @@
-"""The README of the numerics suite names its test files, and its commands select something."""
+"""The pages of the numerics suite: test files that are there, commands that select something, examples that run."""
 
 import re
 
+import pytest
+import torch
+
+import numerics_tests
+from numerics_tests.harness import within
 from numerics_tests.harness.claims import PROFILES
 from tests.support.documents import ROOT
 
@@ -19,3 +24,23 @@ def test_the_readmes_commands_select_something() -> None:
     assert set(re.findall(r"--hypothesis-profile (\w+)", TEXT)) <= set(PROFILES)
     for selection in re.findall(r"-k (\w+)", TEXT):
         assert any(selection in name for name in names), f"no test is called like {selection}"
+
+
+BOUNDS_PAGE = (ROOT / "numerics_tests/within_bounds.md").read_text()
+IMPORTS, *EXAMPLES = re.findall(r"```python\n(.*?)```", BOUNDS_PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.partition("(")[0].removeprefix("def test_"))
+def test_an_example_of_bounds_runs(example: str) -> None:
+    """As it stands, but for the name of the installed package."""
+    scope: dict[str, object] = {}
+    torch.manual_seed(0)
+    exec(f"{IMPORTS.replace('perf_tests_suite.numerics_tests', numerics_tests.__name__)}\n{example}", scope)
+    (run,) = (value for name, value in scope.items() if name.startswith("test_"))
+    assert callable(run)
+    run()
+
+
+def test_the_page_of_bounds_names_every_kernel_and_has_six_examples() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", BOUNDS_PAGE, re.MULTILINE) == list(within.KERNELS)
+    assert len(EXAMPLES) == 6

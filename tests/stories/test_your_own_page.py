@@ -187,6 +187,32 @@ def test_a_gate_of_the_wheel_is_never_green_for_what_it_did_not_look_at(folder: 
         assert (ended.returncode, words in ended.stderr, "passed" in ended.stdout) == (4, True, False), ended.stderr
 
 
+OF_A_KERNEL = """
+import model
+import torch
+from perf_tests_suite.numerics_tests import within_bounds
+
+def test_mine():
+    assert model.MINE
+    within_bounds("softmax", [torch.zeros(3)], torch.full((3,), 1 / 3))
+
+def test_wrong():
+    within_bounds("softmax", [torch.zeros(3)], torch.full((3,), 0.3334))
+"""
+
+
+def test_a_kernel_is_judged_in_a_plain_pytest_beside_a_model_of_that_name(folder: Path) -> None:
+    """From the wheel; nothing of the suite is found by another name than its package's."""
+    away = folder / "kernels"
+    away.mkdir()
+    (away / "model.py").write_text("MINE = True\n")
+    (away / "test_kernel.py").write_text(OF_A_KERNEL)
+    words = [str(folder / "env/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    ended = subprocess.run(words, cwd=away, env=environment_in(away), capture_output=True, text=True)
+    assert "1 failed, 1 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "ulp at [0], allowed" in ended.stdout
+
+
 def test_the_page_names_what_the_reusable_gate_takes() -> None:
     text = (ROOT / ".github/workflows/reusable-gate.yml").read_text()
     names = ("model", "options", "runner", "minutes", "requirements", "pythonpath", "submodules", "lfs", "base")
