@@ -1,5 +1,6 @@
 """The model as a whole: logits and gradients against float64, and a training step in each precision."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -271,13 +272,19 @@ def test_gradient_is_the_slope_in_a_random_direction(build: Build, seed: int) ->
 
 @claim("build", MODELS, cost=2, of_any_model=True, seed=SEEDS, cut=st.integers(1, tiny.CONFIG.context_length - 1))
 def test_logits_do_not_depend_on_later_tokens(build: Build, seed: int, cut: int) -> None:
-    """Bit for bit, with every token from `cut` on replaced by another; and their gradients are 0 to the bit."""
+    """With every token from `cut` on replaced by another: bit for bit, and gradients of 0, because sizes are the same.
+
+    A user's model errs at most twice as much: experts may get other tokens together, and add in another order.
+    """
     made, tokens = build(seed), tiny.tokens(seed)
     other = tokens.clone()
     other[:, cut:] = (other[:, cut:] + 1) % tiny.CONFIG.vocab_size
-    assert_same_bits(made(other)[:, :cut].detach(), made(tokens)[:, :cut].detach(), "causal mask")
+    with_other, with_these = made(other)[:, :cut].detach(), made(tokens)[:, :cut].detach()
     if not isinstance(made, TransformerLM):  # whose embedding is not known by name
+        exact, _ = tiny.by_the_formula(made, tokens)
+        assert_at_most_twice(with_other, with_these, exact[:, :cut], roundings=tiny.CONFIG.d_model)
         return
+    assert_same_bits(with_other, with_these, "causal mask")
     embedded: list[Tensor] = []
     handle = made.embedding.register_forward_hook(lambda module, inputs, output: embedded.append(output))
     early = made(tokens)[:, :cut].sum()
@@ -314,8 +321,11 @@ def test_step_keeps_parameters_gradients_and_moments_in_float32(
     """Mixed precision covers the forward pass only: what is kept between steps is float32, finite, complete."""
     training = make(tiny.model(seed), PRECISIONS[precision], device())
     tokens = tiny.tokens(seed)
-    # From a scale of 2^16 the first float16 steps may be skipped, by design; the eighth is at 2^8.
-    for _ in range(8):
+    # From a scale of 2^16 the first float16 steps may be skipped, by design, each at half the scale of the one before.
+    scale = math.inf
+    while training.loss_scale() < scale or not training.optimizer.state:
+        scale = training.loss_scale()
+        assert_true(scale >= 1, "every step is skipped down to a scale of 1")
         loss = training.step(tokens, tiny.targets_of(tokens))
     moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
     kept = [loss, *training.model.parameters(), *tiny.gradients(training.model).values(), *moments]

@@ -98,6 +98,24 @@ class Watching(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class InFloat32WhereFloat64Lacks(TorchDispatchMode):
+    """A mode in which an operator that has no kernel for float64, as that of grouped experts, runs in float32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except RuntimeError:
+            narrow = {name: _cast(value, torch.float64, torch.float32) for name, value in (kwargs or {}).items()}
+            return _cast(func(*_cast(args, torch.float64, torch.float32), **narrow), torch.float32, torch.float64)
+
+
+def _cast(value: Any, one: torch.dtype, other: torch.dtype) -> Any:
+    """The value with its tensors of one dtype in the other."""
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(member, one, other) for member in value)
+    return value.to(other) if isinstance(value, Tensor) and value.dtype == one else value
+
+
 def operators_of(run: Callable[[], object]) -> list[str]:
     """Names of the operators that `run` issues, in their order: `aten::mm`."""
     names: list[str] = []

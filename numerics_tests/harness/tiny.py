@@ -1,6 +1,7 @@
 """A language model small enough to train in milliseconds, or the user's in its place, and what its tests share."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from numerics_tests.harness import oracles
+from numerics_tests.harness.checks import InFloat32WhereFloat64Lacks
 from numerics_tests.machine.environment import device
 from perf_tests.cases.options import typed_or
 from perf_tests.user_code.attention import function_of, is_user_function
@@ -123,8 +125,14 @@ def exact_logits(of: nn.Module, state: Mapping[str, Tensor], tokens_BT: Tensor) 
     if GIVEN.model is None:
         assert isinstance(of, TransformerLM)
         return oracles.transformer_logits(state, tokens_BT, of.config.num_layers, of.config.num_heads)
-    logits: Tensor = torch.func.functional_call(deepcopy(of).double(), dict(state), (tokens_BT,))
+    with _wide_enough():
+        logits: Tensor = torch.func.functional_call(deepcopy(of).double(), dict(state), (tokens_BT,))
     return logits
+
+
+def _wide_enough() -> AbstractContextManager[object]:
+    """The context of a user's code in float64."""
+    return nullcontext() if GIVEN.model is None else InFloat32WhereFloat64Lacks()  # type: ignore[no-untyped-call]  # torch's
 
 
 def by_the_formula(
@@ -133,7 +141,7 @@ def by_the_formula(
     """Logits by the oracle with parameters of `dtype`, and their gradients by name, over `scale`, of as much loss."""
     state = {name: parameter.detach().to(dtype).requires_grad_() for name, parameter in of.named_parameters()}
     logits = exact_logits(of, state, tokens_BT)
-    with torch.autocast(device().type, enabled=False):  # where the caller's region is one of a forward pass
+    with torch.autocast(device().type, enabled=False), _wide_enough():  # a caller's region is one of a forward pass
         loss = oracles.token_losses(logits, targets_of(tokens_BT), dtype).mean() * scale
         found = torch.autograd.grad(loss, list(state.values()))
     return logits.detach(), {name: gradient / scale for name, gradient in zip(state, found, strict=True)}
