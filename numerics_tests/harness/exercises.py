@@ -1,4 +1,4 @@
-"""The course's exercises on precision: the facts that tests assert, and the tables in which the write-up prints them.
+"""The course's exercises on precision: the facts that tests assert, and the tables that show them.
 
 Stanford CS336, assignment 2, sections "Mixed Precision" and "Accumulation".
 """
@@ -319,4 +319,8 @@ def tables() -> dict[str, Rows]:
         "toy_model": toy_model_dtypes(),
         "norms": norms(),
         "inverse_rms": inverse_rms_of_a_thousand(),
+        "layer_norms": layer_norms(),
+        "scaling": scaling(),
+        "states": states(),
+        "noise": noise(),
     }
