@@ -47,11 +47,12 @@ def check_bound(attention: AttentionFunction, recipe: Recipe) -> None:
 def test_attention_is_within_its_bound(attention: AttentionFunction, recipe: Recipe) -> None:
     """Element by element; the bound, by which also a kernel of one's own is judged, names its sources.
 
-    A kernel may choose another path under no_grad, so it runs on both.
+    A kernel may choose another path under no_grad, so that float32 takes both.
     """
     check_bound(attention, recipe)
-    with torch.no_grad():
-        check_bound(attention, recipe)
+    if recipe.dtype == torch.float32:
+        with torch.no_grad():
+            check_bound(attention, recipe)
 
 
 @claim("attention", EAGER, recipe=recipes(2, (1, 9), 16, exponents=(-3, 0), plant=(0.0, 1.0)))

@@ -78,19 +78,19 @@ def matmul(dtype: torch.dtype, a: Tensor, b: Tensor) -> Judged:
 
 
 def softmax(dtype: torch.dtype, x: Tensor) -> Judged:
-    """Over the last dimension, in float32: bounds.softmax."""
+    """Softmax over the last dimension, in float32: bounds.softmax."""
     exact = oracles.softmax(x)
     return exact, bounds.softmax(x.double(), exact, dtype)
 
 
 def rms_norm(dtype: torch.dtype, x: Tensor, weight: Tensor, eps: float = 1e-5) -> Judged:
-    """Over the last dimension, in float32, rounded once or twice: bounds.rms_norm."""
+    """RMSNorm over the last dimension, in float32, rounded once or twice: bounds.rms_norm."""
     exact = oracles.rms_norm(x, weight, eps)
     return exact, bounds.rms_norm(exact, dtype, roundings=2)
 
 
 def layer_norm(dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Judged:
-    """Over the last dimension, in float32, in two passes or as Welford: bounds.layer_norm."""
+    """LayerNorm over the last dimension, in float32, in two passes or by Welford: bounds.layer_norm."""
     z, kappa = oracles.normalised(x, eps)
     exact = z * weight.double() + bias.double()
     return exact, bounds.layer_norm(exact, z, weight.double(), bias.double(), kappa, dtype)
