@@ -130,9 +130,12 @@ class Recorder:
         """The file's own name in the tree, whatever link led to it."""
         if isinstance(place, bytes | os.PathLike):
             place = os.fsdecode(place)
-        if not isinstance(place, str) or place.startswith("<") or "\0" in place:
+        if not isinstance(place, str) or place.startswith("<"):
             return None
-        path = _real(os.path.abspath(place))
+        try:
+            path = _real(os.path.abspath(place))
+        except (OSError, ValueError):  # in a folder that is gone, or no path at all
+            return None
         return path.removeprefix(self._top) if path.startswith(self._top) else None
 
     def _is_theirs(self, name: str | None) -> bool:

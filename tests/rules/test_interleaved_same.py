@@ -476,9 +476,10 @@ code = compile('def f(x: nothing): pass', 'x', 'exec')
 
 
 def test_marks_change_nothing_that_code_sees_and_are_never_written(tmp_path: Path) -> None:
-    """The arguments and lines of functions, and the future that a compiled text inherits."""
+    """The arguments and lines of functions, the future that a compiled text inherits, and what a gone folder lists."""
     texts = "def late():\n    'Said.'\n    global A\n    A = 1\n\n\ndef rest(): return late.__doc__\n"
     check = "exec(code, {})\nassert late.__code__.co_firstlineno == 1\nassert late.__doc__ == 'Said.'\nlate()\n"
+    check += "import os\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\nassert os.listdir('.') == []\n"
     tree = write(tmp_path, {"program.py": FUTURE + check, "helpers.py": texts})
     seen = observed(tree)
     assert seen.functions == {"helpers.py": ["1 late"], "program.py": []}
