@@ -1,12 +1,13 @@
 """Gates of throw-away repositories, whose truth is known: somebody else's, and sixteen commits of this one.
 
 In the first, head is the same code with another comment, then a model of a tenth more layers; each is gated from that
-repository by the shipped command line, and nothing else there is touched. In the other, `bisect` searches the one
-commit that is slower. Each of its commits changes `model/`, or its verdict would be known without a measurement.
+repository by the shipped command line, and nothing else there is touched. In the other, `git bisect run` searches the
+one commit that is slower by `--bisect`. Each of its commits changes `model/`, or it would not be measured.
 """
 
-import json
+import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -118,13 +119,13 @@ COMMITS, TRIES, SLOWDOWN, SHAPE = 16, 5, 0.10, (32, 128)
 """Commits of a search, searches, and by how much attention of which head width and sequence length becomes slower."""
 
 BISECTED = (
-    "--case=perf_tests/test_attention.py::test_attention_forward[d32-seq128-fp32-naive]", "--gate-minutes=8",
-    "--options=--device=cpu --threads=1 --phase=forward --head-dim=32 --sequence-length=128 --attention=naive",
+    sys.executable, "-P", "-m", "perf_tests", "run", "test_attention.py", "--device=cpu", "--threads=1",
+    "--phase=forward", "--head-dim=32", "--sequence-length=128", "--attention=naive", "--gate-minutes=8", "--bisect",
 )  # fmt: skip
 
 
 def bisect() -> dict[str, float]:
-    """Count searches in which `bisect` did not name the slower commit, drawn for each. Raises LaunchError."""
+    """Count searches in which `git bisect run` did not name the slower commit, drawn for each. Raises LaunchError."""
     wrong = 0
     for number in range(TRIES):
         slower = random.Random(f"planted {number}").randrange(1, COMMITS + 1)
@@ -132,15 +133,19 @@ def bisect() -> dict[str, float]:
             clone = Path(folder, "clone")
             commits = _planted_commits(clone, slower)
             start = time.monotonic()
-            command = (sys.executable, "-m", "perf_tests", "bisect", f"HEAD~{COMMITS}", "HEAD", *BISECTED, "--json")
-            ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, text=True)
-        if not ended.stdout:
-            raise LaunchError(f"`{' '.join(command[1:])}` exited with {ended.returncode}.")
-        said = json.loads(ended.stdout)
-        wrong += said["suspects"] != [commits[slower]]
-        pairs, minutes = sum(step["launch_pairs"] for step in said["steps"]), (time.monotonic() - start) / 60
-        print(f"planted as number {slower}, {commits[slower][:12]}: {said['sentence']}")
-        print(f"  {len(said['steps'])} commits judged by {pairs} launch pairs in {minutes:.1f} min", flush=True)
+            git(clone, "bisect", "start", "HEAD", commits[0])
+            command = ("git", "bisect", "run", *BISECTED, f"--against={commits[0]}")
+            # This suite measures, and not the one that git checks out.
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            ended = subprocess.run(command, cwd=clone, env=environment, stdout=subprocess.PIPE, text=True)
+        named = re.findall(r"^([0-9a-f]{40}) is the first bad commit", ended.stdout, re.MULTILINE)
+        if not named:
+            raise LaunchError(f"`{' '.join(command)}` exited with {ended.returncode}.")
+        wrong += named != [commits[slower]]
+        minutes = (time.monotonic() - start) / 60
+        print(
+            f"planted as number {slower}, {commits[slower][:12]}; found: {named[0][:12]}, {minutes:.1f} min", flush=True
+        )
     return {"searches that name another commit": wrong}
 
 

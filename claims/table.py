@@ -251,7 +251,7 @@ CLAIMS = {
         gate_elsewhere.elsewhere, 20,
     ),
     "bisect": Claim(
-        "of 16 commits, bisect names the one that is 10 % slower",
+        "of 16 commits, `git bisect run` names the one that is 10 % slower",
         {"searches that name another commit": NONE}, gate_elsewhere.bisect, 120,
     ),
 }  # fmt: skip

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -17,7 +18,7 @@ GROUPS = {
     "measure": {"run": "perf_tests.verbs.run"},
     "judge": {
         "compare": "perf_tests.report.comparison", "replay": "perf_tests.report.gate_screens",
-        "diff": "perf_tests.verbs.diff", "bisect": "perf_tests.bisect", "audit": "perf_tests.audit.tables",
+        "diff": "perf_tests.verbs.diff", "audit": "perf_tests.audit.tables",
     },
     "look up": {"predict": "perf_tests.verbs.predict"},
     "look at": {
@@ -31,6 +32,7 @@ VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.ite
 
 REPLACED = {
     "gate": "`perf-tests run --against REV` judges a change, and `perf-tests history` judges recorded runs",
+    "bisect": "`git bisect run` with `perf-tests run --against GOOD --bisect`, as docs/gate.md shows",
     "scaling": "`perf-tests show` prints it, and `perf-tests tables` has the columns scaling_efficiency and "
     "relative_to",
     "writeup": "`perf-tests tables` prints each table as Markdown, and docs/cs336.md names those of each problem",
@@ -39,7 +41,24 @@ REPLACED = {
 """Verbs that earlier versions had, and what does their work."""
 
 
+STOPPED = 255
+"""Stops `git bisect run`, which takes Python's own exit code of an error for a bad commit."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
+    """Run the verb of these words, by default of the command line; its exit code."""
+    typed = sys.argv[1:] if words is None else words
+    if "--bisect" not in typed:
+        return _main(words)
+    try:
+        code = _main(words)
+    except Exception:
+        traceback.print_exc()
+        return STOPPED
+    return STOPPED if code == USAGE else code
+
+
+def _main(words: Sequence[str] | None) -> int:
     try:
         with watched_output():
             return _run(words)

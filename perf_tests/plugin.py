@@ -21,11 +21,13 @@ from perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmar
 from perf_tests.cases.options import PASSES, add_options
 from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
 from perf_tests.cases.settings import asks_for_ranks, read_settings
+from perf_tests.gate.verdicts import SKIPPED_COMMIT
 from perf_tests.hardware.bound import bind, bind_again, put_back, unbind
 from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import FAILURES, Json
 from perf_tests.run import after, before
+from perf_tests.run.bisection import check_starter, tell
 from perf_tests.run.termination import NAME, Termination, termination_of
 from perf_tests.user_code.attention import IncorrectError
 from perf_tests.user_code.guard import UserCodeError, forked_processes_ended, process_kept, torch_defaults_kept
@@ -44,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    check_starter(config)
     config.pluginmanager.register(Termination(), NAME)
     environment = {**os.environ}
     ended = ExitStack()
@@ -53,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if names_code(typed.values()):
         bind()
     try:
-        repository = repository_of(typed, config.invocation_params.dir)
+        repository = repository_of(typed, config.invocation_params.dir, config.getoption("--bisect"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[SESSION] = suite = Session(repository, environment, put_back())  # finding a module runs its package
@@ -74,7 +77,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     bind_again()  # other plugins may have changed the suite as they were configured
     suite = session_of(session.config)
     with _agreed(suite, "settings"):
-        suite.settings = read_settings(session.config)
+        try:
+            suite.settings = read_settings(session.config)
+        except pytest.UsageError as error:
+            typed = {name: session.config.getoption(name) or "" for name in UNDER_TEST}
+            if any(":" in text and str(error).startswith(f"{name} ") for name, text in typed.items()):
+                tell(SKIPPED_COMMIT)  # the commit may lack the file
+            raise
         try:
             suite.against = read_against(session.config, suite.settings, suite.saving)
         except ValueError as error:
@@ -113,7 +122,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     settings = session_of(config).settings
     reason = why_gpu_is_passed_over(settings.device)
     typed = {name: config.getoption(name) for name in UNDER_TEST}
-    whose = suite_model_notice(typed, config.invocation_params.dir)
+    whose = None if config.getoption("--bisect") else suite_model_notice(typed, config.invocation_params.dir)
     device = f"device: {settings.device}, threads: {settings.threads}"
     lines = [line for line in (whose, device, reason) if line]
     if settings.nvtx:
@@ -196,6 +205,7 @@ def _as_usage_error(config: pytest.Config) -> Iterator[None]:
     try:
         yield
     except UserCodeError as error:
+        tell(SKIPPED_COMMIT)
         raise pytest.UsageError(str(error)) from error
     except MemoryError:
         uncap_address_space()  # or the refusal could not be printed

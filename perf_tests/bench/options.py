@@ -170,7 +170,8 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     """
     option = config.option
     if option.against is None and option.against_option is None:
-        for name in ("--against-python", "--gate-minutes", "--gate-measure-same", "--gate-undecided", "--gate-summary"):
+        for name in ("--against-python", "--gate-minutes", "--gate-measure-same", "--gate-undecided", "--gate-summary",
+                     "--bisect"):  # fmt: skip
             if config.getoption(name):
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None

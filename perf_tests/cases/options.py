@@ -320,6 +320,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("--gate-minutes", "gate: measure for at most this many minutes; 0 only compares programs", "15",
                gate_minutes, "MINUTES"),
         Option("--gate-measure-same", "gate: also measure cases whose program is the same on both sides"),
+        Option("--bisect", "gate: end as `git bisect run` reads it: 0 not slower, 1 slower or more, 125 cannot be "
+               "judged, 130 and above stop; with `perf-tests run`"),
         Option("--gate-undecided", "gate: an undecided case counts as pass or fail", "pass",
                partial(one_of, ("pass", "fail")), "VERDICT"),
         Option("--gate-summary", "gate: also write the verdicts to this file as Markdown", parse=as_typed,

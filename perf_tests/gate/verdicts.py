@@ -239,6 +239,25 @@ class GateResult:
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
 
+    @property
+    def bisect_code(self) -> int:
+        """What `git bisect run` is told of head: `GOOD_COMMIT`, `BAD_COMMIT`, or `SKIPPED_COMMIT` where an end that
+        decides both is missing. What is accepted is slower all the same.
+        """
+        if self.verdict in (RunVerdict.CONTAMINATED, RunVerdict.INCOMPARABLE, RunVerdict.INTERRUPTED):
+            return SKIPPED_COMMIT
+        is_bad = any(row.verdict == Verdict.SLOWER for row in self.cases)
+        is_bad |= any(row.verdict == Verdict.MORE and row.accepted != OF_TWO_BUILDS for row in self.exact)
+        if is_bad or (self.suite is not None and self.suite.is_significant and self.suite.effect > 0):
+            return BAD_COMMIT
+        is_good = bool(self.cases) and all(row.verdict in DECIDED for row in self.cases)
+        return GOOD_COMMIT if is_good else SKIPPED_COMMIT
+
+
+GOOD_COMMIT, BAD_COMMIT, SKIPPED_COMMIT = 0, 1, 125
+"""Exit codes of what `git bisect run` starts; from 128 on git stops, and takes any other for a bad commit."""
+DECIDED = (Verdict.OK, Verdict.SAME, Verdict.FASTER)
+
 
 @dataclass(frozen=True)
 class Step:

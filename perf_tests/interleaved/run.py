@@ -172,7 +172,8 @@ def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
     if plan.against.measures_same or plan.base is None or plan.against.other_option or plan.python_of_base:
         return
     changed = changed_since(plan.repository.root, plan.base)
-    if plan.repository.holds_suite and (ours := [name for name in changed if measures(Path(name), plan.repository)]):
+    is_ours = plan.repository.holds_suite and plan.repository.measured_by is None
+    if is_ours and (ours := [name for name in changed if measures(Path(name), plan.repository)]):
         run.notes.append(
             f"The suite itself changed ({some_of(ours)}): not judged, because head's copy of it measures both sides."
         )

@@ -1,6 +1,7 @@
 """The two sides on disk: base from git, head from the working tree, both under chosen paths.
 
-Trees of the suite's own repository carry head's `perf_tests`, so the same benchmark code measures both; of the rest
+Trees of the suite's own repository carry the `perf_tests` of the suite that runs, head's own unless another checkout is
+searched for a slow commit, so the same benchmark code measures both; of the rest
 only `model/` and what the options name is imported, and folders that no benchmark reads are left out. Trees of another
 repository hold all of it. They are plain copies outside of the repository. Base is written through a separate index, so
 a kill leaves the repository unchanged.
@@ -23,7 +24,7 @@ from perf_tests.records.record import Json
 from perf_tests.user_code.named import SUITE, Repository
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
-"""Both sides take these from head."""
+"""Both sides take these from the suite that runs."""
 
 RECORDS = ".benchmarks/*/*"
 """Folders in no tree; the accepted slowdowns beside them are."""
@@ -41,7 +42,6 @@ LEFT_OUT = (
     "pictures",
     "published",
     "perf_tests/audit/tables.py",
-    "perf_tests/bisect.py",
     "perf_tests/history",
     "perf_tests/interleaved/program.py",
     "perf_tests/interleaved/same.py",
@@ -120,11 +120,13 @@ def planted(repository: Repository, base: Commit | None) -> Iterator[Trees]:
 
 def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head", repository)
-    of_head, of_base, from_head = _files_of_working_tree(repository), dict[Path, int](), dict[Path, int]()
-    if base is None:
-        from_head = of_head
-    else:
-        from_head = {file: size for file, size in of_head.items() if measures(file, repository)}
+    of_head, of_base, measuring = _files_of_working_tree(repository), dict[Path, int](), dict[Path, int]()
+    if repository.holds_suite:
+        other = repository.measured_by
+        ours = of_head if other is None else _files_of_working_tree(Repository(other))
+        of_head = {file: size for file, size in of_head.items() if not measures(file, repository)}
+        measuring = {file: size for file, size in ours.items() if measures(file, repository)}
+    if base is not None:
         words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
         for entry in filter(None, run_git(repository.root, *words).stdout.split("\0")):
             about, _, name = entry.partition("\t")
@@ -133,7 +135,9 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
             if size.isdecimal() and is_needed(file, repository) and not measures(file, repository):
                 of_base[file] = int(size)
     # Byte code takes as much again.
-    needed = 2 * sum(size for files in (of_head, of_base, from_head) for size in files.values())
+    from_head = of_head if base is None else {}
+    parts = (of_head, of_base, from_head, measuring, measuring)
+    needed = 2 * sum(size for files in parts for size in files.values())
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise TreeError(
@@ -146,22 +150,13 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     if base is not None:
         _check_out(repository.root, base, of_base, trees.base)
     _copy(repository.root, from_head, trees.base)
+    for tree in (trees.head, trees.base):
+        _copy(repository.measured_by or repository.root, measuring, tree)
     return trees
 
 
-def copy_measuring_code(root: Path, tree: Path) -> None:
-    """Replace the measuring code of `tree` with that of the working tree."""
-    for name in MEASURING_CODE:
-        if (tree / name).is_dir():
-            shutil.rmtree(tree / name)
-        else:
-            (tree / name).unlink(missing_ok=True)
-    suite = Repository(root)
-    _copy(root, [file for file in _files_of_working_tree(suite) if measures(file, suite)], tree)
-
-
 def measures(file: Path, repository: Repository) -> bool:
-    """Whether both sides take the file, named from the top folder, from head."""
+    """Whether both sides take the file, named from the top folder, from the suite that runs."""
     return repository.holds_suite and file.parts[0] in MEASURING_CODE
 
 
@@ -339,35 +334,34 @@ def environment_of_side(repository: Repository, tree: Path) -> dict[str, str]:
     return {**inherited, "PYTHONSAFEPATH": "1"}
 
 
-# One gate, or search with the gate, at a time: two would share the machine, and neither could tell its neighbour from a
-# slow side.
+# One gate at a time: two would share the machine, and neither could tell its neighbour from a slow side.
 
 
 @contextmanager
-def alone(what: str = "gate", folders: str = TREES) -> Iterator[None]:
-    """Hold the lock of the temporary folder, after removing the `folders` of runs that were killed.
+def alone() -> Iterator[None]:
+    """Hold the lock of the temporary folder, after removing the trees of runs that were killed.
 
     The lock ends with its process; its file stays. Raises BesideAnotherError where another run holds it, TreeError
     where it cannot be opened.
     """
     try:
         folder = Path(tempfile.gettempdir())
-        lock = _opened(folder / f"perf-tests-{what}.lock")
+        lock = _opened(folder / "perf-tests-gate.lock")
     except OSError as error:
-        raise TreeError(f"The {what} cannot lock the machine: {error}; set TMPDIR to a folder to write to.") from error
+        raise TreeError(f"The gate cannot lock the machine: {error}; set TMPDIR to a folder to write to.") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             process = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
             raise BesideAnotherError(
-                f"Another {what}, process {process}, is measuring on this machine, and two at once would disturb each "
+                f"Another gate, process {process}, is measuring on this machine, and two at once would disturb each "
                 "other; wait for its end."
             ) from error
         with suppress(OSError):  # of another user, who left it
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        for left in folder.glob(f"{folders}*"):
+        for left in folder.glob(f"{TREES}*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
     finally:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from math import prod
 
 from perf_tests.gate.verdicts import LOST, Verdict
@@ -217,11 +218,11 @@ def commands(era: Era, found: Sequence[Change]) -> Iterator[blocks.Said]:
         codes = [point.code for point in series.points]
         good = codes[max(codes.index(bad) - 1, 0)]
         if good is not bad and good.commit and bad.commit:
-            pair, case = f"{good.name} {bad.name}", shlex.quote(case_name(row.case))
-            of = dict(series.identity)
-            options = (f"{option} {of[axis]}" for axis, option in COLLECTING.items() if of.get(axis) is not None)
-            said = shlex.quote(" ".join(options))
-            yield blocks.Said(f"perf-tests bisect {pair} --case {case} --options {said}", "command")
+            of, case = dict(series.identity), row.case.removeprefix("perf_tests/")
+            known = ((option, str(of[axis])) for axis, option in COLLECTING.items() if of.get(axis) is not None)
+            words = [case, *chain.from_iterable(known), "--against", good.name, "--bisect"]
+            yield blocks.Said(f"git bisect start {bad.name} {good.name}", "command")
+            yield blocks.Said(f"git bisect run perf-tests run {shlex.join(words)}", "command")
 
 
 def sentence(era: Era, pair: Pair) -> str:

@@ -14,11 +14,11 @@ from perf_tests.bench.recording import Line, line_or_log
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.bench.workbench import Workbench
 from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import FILE_NAME, RunVerdict, Verdict, read_accepted
+from perf_tests.gate.verdicts import BAD_COMMIT, FILE_NAME, SKIPPED_COMMIT, RunVerdict, Verdict, read_accepted
 from perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
 from perf_tests.interleaved.measuring import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS, UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, PairCost, other_python, run_gate
-from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit, why_no_side
+from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit, run_git, why_no_side
 from perf_tests.predict.machine import kept_ceilings
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import in_markdown, painted, table
@@ -34,8 +34,9 @@ from perf_tests.report.gate_screens import (
     verdict_table,
 )
 from perf_tests.run.before import machine_info_of
+from perf_tests.run.bisection import VARIABLE, tell
 from perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
-from perf_tests.user_code.named import program
+from perf_tests.user_code.named import CONFIGURED, program
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -169,6 +170,8 @@ class GatePlugin:
             try:
                 run_gate(self.run, self.watch)
             except (BesideAnotherError, TreeError, UnmeasurableError) as error:
+                if isinstance(error, UnmeasurableError):
+                    tell(SKIPPED_COMMIT)
                 raise pytest.UsageError(str(error)) from error
             except OSError as error:
                 kept = f"{self.run.paths[-1]} is complete up to here" if self.run.paths else "Nothing was measured"
@@ -238,6 +241,7 @@ class GatePlugin:
         result, summary = self.run.result, self.run.plan.against.summary
         if result is None:
             return
+        tell(result.bisect_code)
         if result.exit_code:
             session.exitstatus = result.exit_code
         if result.verdict == RunVerdict.UNFINISHED:
@@ -262,5 +266,30 @@ class GatePlugin:
             typed = shlex.quote(os.path.relpath(path))
             self.run.notes.append(f"Samples: {path}. Judge them again with `{program()} replay {typed}`.")
         terminalreporter.section("gate", sep="-")
-        for line in (*lines[:-1], *self.run.what_changed, *lines[-1:], *self.run.notes):
+        for line in (*lines[:-1], *self.run.what_changed, *lines[-1:], *self.run.notes, *search_lines(self.run)):
             terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
+
+
+def search_lines(run: GateRun) -> list[str]:
+    """What to type to find the commit after base that is slower; none where there is only one, or a change of the
+    working tree may be it.
+    """
+    plan, result = run.plan, run.result
+    bad = result is not None and plan.base is not None and result.bisect_code == BAD_COMMIT
+    if result is None or plan.base is None or not bad or os.environ.get(VARIABLE):
+        return []
+    root, base = plan.repository.root, plan.base
+    between = run_git(root, "rev-list", "--count", f"{base.full_hash}..HEAD").stdout.strip()
+    if run.header["head"].get("changed_files") or not between.isdecimal() or int(between) < 2:
+        return []
+    risen = [row.id for row in result.exact if row.verdict == Verdict.MORE]
+    case = next(iter([row.id for row in result.cases if row.verdict == Verdict.SLOWER] + risen), "")
+    options = shlex.split(re.sub(r"--against[= ]\S+", "", plan.options))
+    options = options[2:] if options[:2] == CONFIGURED else options
+    typed = shlex.join(["run", case.removeprefix("perf_tests/"), *options, "--against", base.short_hash, "--bisect"])
+    lines, command = [f"Which of {between} commits is it? Type in {root}:"], program()
+    if plan.repository.holds_suite:  # what measures must not be what git checks out
+        copy = f"../{root.name}-judge"
+        lines += [f"  git worktree add --detach {copy} HEAD", f"  make -C {copy} .venv/.installed"]
+        command = f"{copy}/.venv/bin/perf-tests"
+    return [*lines, f"  git bisect start HEAD {base.short_hash}", f"  git bisect run {command} {typed}"]

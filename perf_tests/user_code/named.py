@@ -295,6 +295,8 @@ class Repository:
     """The one in which pytest was started."""
     import_path: tuple[Path, ...] = ()
     """Entries of Python's path below `root`."""
+    measured_by: Path | None = None
+    """The suite that measures where `root` is another checkout of it; None where `root` measures itself."""
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -306,7 +308,8 @@ class Repository:
         """Why no git revision is a base of what is measured, in a sentence with the next step; None if one can be."""
         outside = self.outside[0] if self.outside else ""
         mine = _other_repository_around(self.folder)
-        if mine is not None and not outside.startswith("--") and (self.holds_suite or not self.named):
+        is_elsewhere = mine is not None and self.measured_by is None
+        if is_elsewhere and not outside.startswith("--") and (self.holds_suite or not self.named):
             return (
                 f"nothing of the repository {mine} that you are in is named, so the suite's own model would be "
                 "compared with the suite's own history, and nothing was gated; give --model FILE.py:FACTORY, "
@@ -329,15 +332,18 @@ class Repository:
         return [SUITE, *(tree / entry.relative_to(self.root) for entry in self.import_path)]
 
 
-def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
+def repository_of(typed: Mapping[str, str | None], folder: Path, takes_checkout: bool = False) -> Repository:
     """Find the repository of what the options name, seen from `folder`; the suite's where none is in another one.
 
     A suite that is installed as a library is in none, and records go to the repository around `folder`, or to itself.
-    Raises ValueError with one sentence where two repositories hold it.
+    With `takes_checkout` another checkout of the suite around `folder` is what is under test, and this suite measures
+    it. Raises ValueError with one sentence where two repositories hold it.
     """
     holders: dict[Path, list[tuple[str, str, Path]]] = {}
     outside = []
-    home = (_top_of(folder.resolve() / "it") or folder.resolve()) if is_installed(SUITE) else SUITE
+    around = _top_of(folder.resolve() / "it")
+    checkout = around if takes_checkout and around is not None and _is_checkout(around) else None
+    home = checkout or ((around or folder.resolve()) if is_installed(SUITE) else SUITE)
     for option, text in (
         (option, text.strip()) for option, texts in typed.items() for text in (texts or "").split(",")
     ):
@@ -356,18 +362,19 @@ def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
             f"{ours[0][0]} {ours[0][1]} lies in the repository {first}, and {others[0][0]} {others[0][1]} in {second}; "
             "a record has one commit and the gate one base, so give files of one repository."
         )
-    if home != SUITE and not (holders or outside):
+    if home not in (SUITE, checkout) and not (holders or outside):
         outside.append("The installed suite's own model")
     root, found = next(iter(holders.items()), (home, []))
     entries = [Path(entry).resolve() for entry in sys.path if entry]
     return Repository(
         root,
-        holds_suite=root == SUITE,
+        holds_suite=root in (SUITE, checkout),
         named=tuple(text for _, text, _ in found),
         files=tuple(file.relative_to(root) for _, _, file in found),
         outside=tuple(outside),
         folder=folder.resolve(),
         import_path=tuple(e for e in entries if e.is_relative_to(root) and not is_installed(e)),
+        measured_by=SUITE if root == checkout != SUITE else None,
     )
 
 
@@ -395,6 +402,11 @@ def why_not_gated(file: str) -> str:
         "--model, --attention or --optimizer names, as in `--model FILE.py:FACTORY`. Without --against the file runs "
         "as pytest-benchmark runs it."
     )
+
+
+def _is_checkout(folder: Path) -> bool:
+    """Whether a folder holds the suite, of whatever version."""
+    return (folder / "perf_tests/plugin.py").is_file() and (folder / "model").is_dir()
 
 
 def _top_of(path: Path) -> Path | None:

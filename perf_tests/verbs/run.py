@@ -18,6 +18,7 @@ from pathlib import Path
 
 from perf_tests.phases import FINE
 from perf_tests.records.format import printable
+from perf_tests.run.bisection import STOPPED, judged_by
 from perf_tests.user_code.named import CONFIGURED, SUITE, why_not_gated
 
 NOT_RUN = 4
@@ -38,12 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     it, those tests.
     """
     if not {"-h", "--help"} & set(arguments.of_pytest):
+        is_bisection = "--bisect" in arguments.of_pytest
         try:
             words = of_pytest(arguments.of_pytest)
         except ValueError as error:
             print(f"ERROR: {printable(str(error))}", file=sys.stderr)
-            return NOT_RUN
-        return os.execv(sys.executable, [sys.executable, "-m", "pytest", *words])
+            return STOPPED if is_bisection else NOT_RUN
+        command = [sys.executable, "-m", "pytest", *words]
+        return judged_by(command) if is_bisection else os.execv(sys.executable, command)
     from perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")

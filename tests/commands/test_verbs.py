@@ -31,9 +31,6 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 REFUSED = {
     "audit ./none.csv": 3,
-    "bisect main HEAD --case none": 2,
-    "bisect none HEAD --case perf_tests/test_forward.py::test_forward[x]": 2,
-    "bisect main HEAD --case perf_tests/test_forward.py::test_forward[x] --options 'none": 2,
     "compare {file} ./none.json": 3,
     "diff none": 2,
     "diff HEAD --size none": 2,
@@ -85,6 +82,14 @@ def test_a_verb_that_is_gone_says_in_one_sentence_what_to_use(name: str, verb: V
         assert (code, shown, said) == (2, "", f"perf-tests {name} is gone: {REPLACED[name]}.\n")
     assert {*re.findall("`perf-tests ([a-z]+)", REPLACED[name])} <= {*VERBS}
     assert name not in VERBS
+
+
+def test_an_error_of_the_program_stops_a_search_by_git(monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
+    """Where Python's own exit code would name an innocent commit."""
+    monkeypatch.setattr("perf_tests.verbs.run.of_pytest", Mock(side_effect=KeyError("no such")))
+    assert verb("run", "--bisect", "--against=HEAD")[0] == 255
+    monkeypatch.setattr("perf_tests.verbs.run.of_pytest", Mock(side_effect=ValueError("not gated")))
+    assert verb("run", "--bisect", "--against=HEAD")[0] == 255
 
 
 def test_every_verb_is_refused_something() -> None:

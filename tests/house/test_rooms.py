@@ -20,7 +20,7 @@ FLOORS = (
     ("predict",),
     ("bench", "history"),
     ("passes", "interleaved", "report"),
-    ("run", "bisect"),
+    ("run",),
     ("plugin", "conftest", "benchmarks", "verbs"),
 )
 """Floors from what is measured up to what is typed. A room is a folder of `perf_tests/` or a lone file of it."""
@@ -31,7 +31,7 @@ TOP = FLOOR_OF["verbs"]
 
 WITHOUT_TORCH = (
     "phases", "hardware.datasheets", "hardware.limits", "records", "gate", "audit", "traces", "history", "report",
-    "bisect", "verbs",
+    "verbs", "run.bisection",
 )  # fmt: skip
 """Rooms and files that read records and traces, or answer `--help`: importing torch would cost them a second."""
 

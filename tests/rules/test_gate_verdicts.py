@@ -10,7 +10,7 @@ import pytest
 from perf_tests.gate import verdicts as gate
 from perf_tests.gate.samples import End, GateSamples, LeftOut
 from perf_tests.gate.stages import screening_of
-from perf_tests.gate.verdicts import Acceptance, RunVerdict, Verdict, conclude, next_step
+from perf_tests.gate.verdicts import OF_TWO_BUILDS, Acceptance, ExactResult, RunVerdict, Verdict, conclude, next_step
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.gate_screens import offer_entries
 from tests.support import simulated_launches as runs
@@ -249,6 +249,32 @@ def test_cpu_time_decides_where_it_scatters_less() -> None:
         assert (found.clock, found.guards) == (clock, clock == "cpu"), name
     with pytest.raises(ValueError, match="clock is cpu, but some cases have no CPU time: choose wall or auto"):
         screening_of(runs.screened_run(QUIET), replace(RULES, clock="cpu"))
+
+
+# What `git bisect run` is told.
+
+
+def test_git_is_told_good_bad_or_that_it_cannot_be_judged(slowed: GateSamples) -> None:
+    """Accepted or not, slower is bad; nothing but decided cases is good."""
+    found = conclude(slowed, RULES)
+    ok, slow = (next(one for one in found.cases if one.verdict == verdict) for verdict in (Verdict.OK, Verdict.SLOWER))
+    more = ExactResult("a", "saved_bytes", 1, 2, Verdict.MORE)
+    of_two_builds = replace(more, accepted=OF_TWO_BUILDS)
+    undecided, lost = replace(ok, verdict=Verdict.UNDECIDED), replace(ok, verdict=Verdict.FAILED)
+    same, faster = (replace(ok, verdict=verdict) for verdict in (Verdict.SAME, Verdict.FASTER))
+    for cases, exact, verdict, code in (
+        ([ok, same, faster], [of_two_builds], RunVerdict.PASSED, 0),
+        ([ok, slow], [], RunVerdict.FAILED, 1),
+        ([replace(slow, accepted="why"), undecided], [], RunVerdict.PASSED, 1),
+        ([ok], [more], RunVerdict.FAILED, 1),
+        ([ok, undecided], [], RunVerdict.PASSED, 125),
+        ([ok, lost], [], RunVerdict.FAILED, 125),
+        ([], [], RunVerdict.PASSED, 125),
+        *(([ok, slow], [], verdict, 125)
+          for verdict in (RunVerdict.CONTAMINATED, RunVerdict.INCOMPARABLE, RunVerdict.INTERRUPTED)),
+    ):  # fmt: skip
+        result = replace(found, cases=cases, exact=exact, verdict=verdict, suite=None)
+        assert result.bisect_code == code, (verdict, [one.verdict for one in cases])
 
 
 # What is accepted.

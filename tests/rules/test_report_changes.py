@@ -118,10 +118,11 @@ def test_the_first_screen_says_what_is_slower_since_when_and_what_to_type_next(e
     }
     assert list(worst) == list(first.items()), "what did not move has one line"
     assert "26 without a step (one of about" in page.texts["answer"]
-    pair = f"{made[SLOWED - 1]} {made[SLOWED]}"
+    test = "test_attention.py::test_attention_forward[d64-seq1024-fp32-naive]"
     options = "--head-dim 64 --sequence-length 1024 --precision fp32 --attention naive"
-    bisect = f"perf-tests bisect {pair} --case '{SLOWER[0]}' --options '{options}'"
-    assert bisect in said
+    good, bad = made[SLOWED - 1], made[SLOWED]
+    typed = f"git bisect run perf-tests run '{test}' {options} --against {good} --bisect"
+    assert {f"git bisect start {bad} {good}", typed} <= {*said}
     screen = page.source.partition("</section>")[0]
     assert [screen.count(f'class="{tone}"') for tone in ("bad", "lost", "good")] == [3, 3, 0], "a tile and its rows"
     drawn = [attributes for _, attributes in page.elements if "data-case" in attributes]

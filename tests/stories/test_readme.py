@@ -318,7 +318,7 @@ def test_the_method_names_every_phase() -> None:
 def test_the_picture_of_the_rooms_names_each_of_them() -> None:
     picture = page("developing").partition("```text")[2].partition("```")[0]
     rooms = {path.parent.name for path in (ROOT / "perf_tests").glob("*/__init__.py")}
-    assert rooms | {"model", "phases", "plugin", "conftest", "bisect"} <= set(re.findall(r"\w+", picture))
+    assert rooms | {"model", "phases", "plugin", "conftest"} <= set(re.findall(r"\w+", picture))
 
 
 def test_the_names_of_a_recipe_stand_in_its_files() -> None:

@@ -141,7 +141,6 @@ def test_no_gate_is_green_for_tests_of_theirs_that_it_did_not_look_at(theirs: Pa
         "run -k test_forward --against=main bench_x.py::test_split",
         "diff main --size tiny",
         "predict --size tiny --gpu H100 --against main",
-        "bisect main HEAD --case test_forward[tiny-ctx8-fp32-naive]",
     ):
         words = [forked_python(), "-m", "perf_tests", *typed.split()]
         environment = inherited(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
