@@ -37,19 +37,15 @@ report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
 
 CHROMIUM := chromium
-LEFT_OUT := section:not(\#answer, \#since1), \#since1 > :not(\#table-since1-counters), \#since1 > h2, nav, form, .below, .csv, .modebar
 
-pictures: $(INSTALLED)  ## draw the README's picture, the page over eight invented commits; needs Chromium and cwebp
+pictures: $(INSTALLED)  ## draw the README's pictures from the evidence and a gate's samples; needs Chromium and cwebp
 	rm -rf .picture && mkdir .picture
-	$(BIN)/python -c "from pathlib import Path; from tests.support.launches_over_commits import eight_commits; \
-	    eight_commits(Path('.picture'), with_losses=False)"
-	PATH="$(CURDIR)/$(BIN):$$PATH" perf-tests report --storage .picture/.benchmarks -o .picture.html
-	sed -i 's|</head>|<style>$(LEFT_OUT) { display: none !important; }</style></head>|' .picture.html
-	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1080 \
-	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
-	    --screenshot=.picture.png "file://$(CURDIR)/.picture.html"
-	cwebp -quiet -lossless -z 9 .picture.png -o pictures/page.webp
-	rm -rf .picture .picture.html .picture.png
+	$(BIN)/python -m claims.pictures .picture
+	mv .picture/false_alarms.svg pictures/
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --window-size=1090,310 --host-resolver-rules="MAP * ~NOTFOUND" \
+	    --blink-settings=preferredColorScheme=1 --screenshot=.picture/comment.png "file://$(CURDIR)/.picture/comment.html"
+	cwebp -quiet -lossless -z 9 .picture/comment.png -o pictures/comment.webp
+	rm -rf .picture
 
 pages: $(INSTALLED)  ## write docs/reference.md again, and print how long each page is
 	$(BIN)/python -m tests.pages.reference

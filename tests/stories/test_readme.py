@@ -1,6 +1,7 @@
 """What the README and its pages say is so: commands run, paths exist, tables and results are the program's own."""
 
 import argparse
+import html
 import importlib
 import importlib.util
 import lzma
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from claims import pictures
 from claims.expedition import __main__ as expedition
 from claims.planted import REAL_SLOWDOWNS
 from claims.predicted_times import LONG
@@ -60,13 +62,13 @@ from tests.support import documents
 from tests.support.documents import README, ROOT, block, commands, indented, is_shortened, named, output, page
 from tests.support.example_cases import attention_case
 from tests.support.launch import launch_all
-from tests.support.launches_over_commits import eight_commits
 from tests.support.wrong_attention import FAULTS
 
 TEXTS = [documents.EVIDENCE, *(path.read_text() for path in documents.PAGES)]
 COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
 RUN, MAKE, VERB, CLAIM = "perf-tests run", "make ", "perf-tests ", "python -m claims "
-ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own"))}
+IN_THEIRS = re.findall(r"(?m)^    \$ \.\./env/bin/(perf-tests run .*)$", page("your-own"))
+ELSEWHERE = {*commands(page("cs336")), *commands(page("your-own")), *IN_THEIRS}
 """Runs that `tests/pages/test_cs336.py` and `tests/stories/test_your_own_page.py` try."""
 
 
@@ -345,8 +347,8 @@ def test_the_rules_of_other_tools_are_those_of_the_gates_evidence() -> None:
     rows = [[re.sub(r"[*`,]", "", cell) for cell in row] for row in shown]
     assert len(rows) == 5
     (none, runs), *others = sorted((int(alarms.split()[0]), alarms.split()[-1]) for _, alarms, _ in rows)
-    raised = f"where other rules raise {others[0][0]} to {others[-1][0]}"
-    claim = f"no false alarm in {runs} runs of unchanged code, {raised}"
+    raised = f"other tools' rules raised {others[0][0]} to {others[-1][0]}"
+    claim = f"It raised no false alarm in {runs} runs of unchanged code; {raised}"
     assert (none, claim in " ".join(README.split())) == (0, True)
     assert [(alarms, found) for name, alarms, found in rows] == [said[name] for name, *_ in rows]
 
@@ -355,7 +357,7 @@ def test_the_audit_is_what_its_command_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a terminal that is as wide as the page."""
-    command, *shown = indented(README.partition("**Audit**")[2].partition("\n## ")[0])
+    command, *shown = indented(block(page("predict"), "audited"))
     monkeypatch.setenv("COLUMNS", "116")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     main(shlex.split(command.removeprefix("$ " + VERB)))
@@ -364,16 +366,21 @@ def test_the_audit_is_what_its_command_prints(
 
 def test_the_readme_fits_a_screen() -> None:
     lines = README.splitlines()
-    assert len(lines) <= 100
-    assert [line for line in lines if len(line) > 120 and not line.startswith("    ")] == []
+    assert len(lines) <= 90
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("    ", "!["))] == []
 
 
-def test_the_picture_is_of_sections_that_the_page_of_its_history_has(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"^LEFT_OUT := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    eight_commits(tmp_path, with_losses=False)
-    assert main(["report", f"--storage={tmp_path}/.benchmarks", f"--output={tmp_path / 'page.html'}"]) == 0
-    parts = re.findall(r'<(?:section|div class="scroll") id="([^"]+)"', (tmp_path / "page.html").read_text())
-    assert {"answer", "since1", "table-since1-counters"} == set(re.findall(r"#([\w-]+)", shown)) <= set(parts)
+def test_the_bars_are_those_of_the_evidence_and_of_the_table_below_them() -> None:
+    drawn = (ROOT / "pictures/false_alarms.svg").read_text()
+    assert drawn == pictures.false_alarms(documents.EVIDENCE)
+    counts = re.findall(r"(\d+) of 147", block(README, "rules"))
+    assert re.findall(r'font-weight="\w+">(\d+)</text>', drawn) == counts
+
+
+def test_the_comment_is_what_replay_says_of_the_gate_that_the_readme_shows() -> None:
+    shown = pictures.comment()
+    for line in output(block(README, "gate")):
+        assert line == documents.OMITTED or "model/" in line or html.escape(line) in shown
 
 
 def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
