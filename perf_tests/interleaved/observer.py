@@ -24,6 +24,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from perf_tests.records.record import Json
+from perf_tests.user_code import named
 
 STARTS = (
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "socket.connect",
@@ -38,6 +39,9 @@ OF_PYTHON = ("<frozen ", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib",
 OF_PACKAGES = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
 OF_PYTEST = "_pytest.assertion.rewrite"
 """The module that compiles tests with other asserts: what it makes of equal sources is equal."""
+
+LOOKS = (__file__, named.__file__)
+"""Files of the suite that look into a source, for marks or for the name that was typed, and tell nobody its content."""
 
 FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """The flags of code that its `from __future__` imports set."""
@@ -177,7 +181,7 @@ class Recorder:
         if event == "open":
             if (name := self._name_of(given[0])) is not None and self._is_theirs(name):
                 reader = _asked_by(sys._getframe(1))
-                if reader not in (None, __file__):
+                if reader not in (None, *LOOKS):
                     self._opened[name, reader or ""] += 1
         elif event == "exec":
             name = self._name_of(getattr(given[0], "co_filename", None))

@@ -12,7 +12,8 @@ from perf_tests.gate.verdicts import FILE_NAME
 from perf_tests.interleaved.observer import Observation
 from perf_tests.interleaved.program import Source, UnreadableError, difference
 from perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same
-from tests.support.same_programs import decided, observed, write
+from perf_tests.user_code import named
+from tests.support.same_programs import decided, import_and_step, observed, write
 
 Files = Mapping[str, str | bytes]
 
@@ -612,3 +613,16 @@ def test_names_that_the_suite_asks_for_count_where_it_lies_in_the_tree(tmp_path:
         sides = [ObservedTree(tree, observed(tree, trusted=[tree / "perf_tests"])) for tree in (base, head)]
         assert "perf_tests/__init__.py" not in sides[0].seen.ran
         assert why_not_the_same(sides[0], sides[1], differing(base, head)) == said
+
+
+def test_that_the_suite_looks_for_the_name_that_was_typed_in_a_file_is_no_reading(tmp_path: Path) -> None:
+    """`--model model.py:build` is looked for in the text of each side's file before it is imported."""
+
+    def look_and_run() -> None:
+        here = Path.cwd()
+        named.take_files_from(named.Tree(here, here, here, frozenset({"program.py:step"})))
+        assert named.why_not_there("program.py:step") is None
+        import_and_step()
+
+    base, head = (write(tmp_path / side, {**ALWAYS, "program.py": f"{PROGRAM}# {side}\n"}) for side in "ab")
+    assert decided(base, head, look_and_run) is None
