@@ -15,7 +15,7 @@ from typing import Any
 
 from perf_tests import phases
 from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_label
-from perf_tests.records.format import MIB, distinct, finite, order
+from perf_tests.records.format import DASH, MIB, distinct, duration, finite, mebibytes, order
 from perf_tests.records.measured import KINDS, Measured, whole
 from perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
@@ -50,6 +50,8 @@ class Cell:
     reason: str = ""
     file: str = ""
     """The record's path, where cells of several records stand beside each other."""
+    quartiles_seconds: float = 0.0
+    """Interquartile range of the rounds, as pytest-benchmark computes it."""
 
     @cached_property
     def measured(self) -> Measured:
@@ -172,11 +174,21 @@ def pass_cells(record: Json, name: str) -> list[Cell]:
 
 
 def _cells(record: Json) -> list[Cell]:
-    timed = [
-        Cell(row["fullname"], identity_of(row), row["extra_info"], Times.of(row["stats"]["data"]))
+    return [*timed_cells(record), *map(_lost, timing_outcomes(record))]
+
+
+def timed_cells(record: Json) -> list[Cell]:
+    """Every case with a timing, in the order of the record."""
+    return [
+        Cell(
+            row["fullname"],
+            identity_of(row),
+            row["extra_info"],
+            Times.of(row["stats"]["data"]),
+            quartiles_seconds=row["stats"]["iqr"],
+        )
         for row in record["benchmarks"]
     ]
-    return [*timed, *map(_lost, timing_outcomes(record))]
 
 
 def _lost(row: Json) -> Cell:
@@ -318,12 +330,12 @@ Row = dict[str, Value]
 
 
 @dataclass(frozen=True)
-class Known:
+class CaseContext:
     """What the columns of one case are read from."""
 
     cell: Cell
-    record: Json
-    record_name: str
+    record: Json = field(default_factory=dict)
+    record_name: str = ""
     passes: Json = field(default_factory=dict)
     """What each extra pass found of the case, by its name."""
 
@@ -335,11 +347,13 @@ class Column:
     name: str
     kind: type
     meaning: str
-    of: Callable[[Known], object]
+    of: Callable[[CaseContext], object]
     is_shown: bool = False
     """Whether a table for people has it where no columns are asked for; without those that are empty in every row."""
+    heading: str = ""
+    """What a screen calls it, in place of its name."""
 
-    def value(self, known: Known) -> Value:
+    def value(self, known: CaseContext) -> Value:
         """The value, null where a damaged or hostile record has another kind there."""
         found = self.of(known)
         if self.kind is str:
@@ -348,16 +362,36 @@ class Column:
             return found if isinstance(found, bool) else None
         return whole(found) if self.kind is int else finite(found)
 
+    def text(self, known: CaseContext) -> str:
+        """The value as people read it, in the format of the unit that its name ends with; a dash for null."""
+        value = self.value(known)
+        if value is None or isinstance(value, str):
+            return value or DASH
+        written = next((written for end, written in UNITS_BY_ENDING.items() if self.name.endswith(end)), "{:,}".format)
+        return written(value)
+
+
+def rate(value: float) -> str:
+    """The rate in whole numbers from a thousand on, else in three digits."""
+    return format(value, ",.0f" if value >= 1000 else ".3g")
+
+
+UNITS_BY_ENDING: dict[str, Callable[[float], str]] = {
+    "_seconds": duration, "_per_second": rate, "_bytes": mebibytes, "_spread": "{:.1%}".format,
+    "_fraction": "{:.0%}".format, "_ceiling": "{:.0%}".format, "mfu": "{:.0%}".format,
+}  # fmt: skip
+"""How people read a figure, by the unit that its name ends with: one format for each."""
+
 
 def _axis(name: str, kind: type, meaning: str) -> Column:
     """A field of the identity."""
     return Column(name, kind, meaning, lambda known: known.cell.identity.get(name))
 
 
-def _figure(name: str, meaning: str) -> Column:
+def _figure(name: str, meaning: str, heading: str = "") -> Column:
     """A figure of `Measured`, of which its kind is; raises StopIteration for any other name."""
     kind = next(one for one in (bool, int, float, str) if KINDS[name] == one | None)
-    return Column(name, kind, meaning, lambda known: getattr(known.cell.measured, name))
+    return Column(name, kind, meaning, lambda known: getattr(known.cell.measured, name), heading=heading)
 
 
 def _shown(column: Column) -> Column:
@@ -373,7 +407,7 @@ def _rounds(name: str, kind: type, meaning: str, of: Callable[[Times], object]) 
 def _median(name: str, meaning: str, of_rounds: Callable[[Measured], object]) -> Column:
     """The median of a list with a figure for each round."""
 
-    def of(known: Known) -> object:
+    def of(known: CaseContext) -> object:
         found = of_rounds(known.cell.measured)
         values = [value for item in found if (value := finite(item)) is not None] if isinstance(found, list) else []
         return median(values) if values else None
@@ -385,7 +419,7 @@ def _part_seconds(part: str, measured: Measured) -> object:
     return measured.part_seconds.get(part)
 
 
-def _at(source: Callable[[Known], Json], name: str, kind: type, meaning: str, *path: str) -> Column:
+def _at(source: Callable[[CaseContext], Json], name: str, kind: type, meaning: str, *path: str) -> Column:
     """What stands at the end of a path from there."""
     return Column(name, kind, meaning, lambda known: inside(source(known), *path[:-1]).get(path[-1]))
 
@@ -462,7 +496,8 @@ _COLUMNS: tuple[Column, ...] = (
     _info("available_bytes", int, "memory that it may use", "available_bytes"),
     # Times.
     _rounds("rounds", int, "measured rounds", len),
-    _shown(_rounds("median_seconds", float, "of the rounds", lambda times: times.median)),
+    replace(_rounds("median_seconds", float, "of the rounds", lambda times: times.median),
+            is_shown=True, heading="median"),
     _rounds("median_low_seconds", float, "lower end of its 95 % interval",
             lambda times: (times.median_interval(0.95) or (None,))[0]),
     _rounds("median_high_seconds", float, "upper end", lambda times: (times.median_interval(0.95) or (None,))[-1]),
@@ -487,16 +522,16 @@ _COLUMNS: tuple[Column, ...] = (
     Column("compile_seconds", float, "of the first round where it compiled",
            lambda known: _sum(known.cell.measured.compile_seconds)),
     # Rates.
-    _shown(_figure("tokens_per_second", "at the median")),
-    _shown(_figure("tflops_per_second", "model FLOPs at the median")),
+    _shown(_figure("tokens_per_second", "at the median", "tokens/s")),
+    _shown(_figure("tflops_per_second", "model FLOPs at the median", "TFLOP/s")),
     _figure("matmul_ceiling_tflops_per_second", "best square product here in this precision"),
-    _figure("share_of_matmul_ceiling", "of that rate, from 0 to 1"),
+    _figure("share_of_matmul_ceiling", "of that rate, from 0 to 1", "of ceiling"),
     _figure("sustained_matmul_tflops_per_second", "the same under load"),
     _figure("memory_ceiling_gigabytes_per_second", "memory traffic of large operations here"),
     _figure("roofline_seconds", "least time of the case's kernels here"),
-    _figure("roofline_fraction", "roofline_seconds over median_seconds"),
+    _figure("roofline_fraction", "roofline_seconds over median_seconds", "roofline"),
     _figure("launching_seconds", "predicted host time of its launches"),
-    _shown(_figure("bound", "`launch`, `compute` or `memory`")),
+    _shown(_figure("bound", "`launch`, `compute` or `memory`", "bound")),
     _figure("mfu", "model FLOPs utilisation against the datasheet"),
     _figure("exchanged_bytes", "of a collective, after what the ranks cannot divide is cut"),
     _figure("algorithm_bytes_per_second", "of a collective: exchanged_bytes over median_seconds"),
@@ -542,6 +577,30 @@ _COLUMNS: tuple[Column, ...] = (
 COLUMNS = {column.name: column for column in _COLUMNS}
 assert len(COLUMNS) == len(_COLUMNS), "a column stands there twice"
 
+HOST_SHOWS_BELOW_SECONDS = 2e-4
+"""Medians of which launching, events and waiting are a good part, so that the device's own time is shown beside."""
+
+
+def _spread(known: CaseContext) -> float | None:
+    rounds = known.cell.rounds
+    return known.cell.quartiles_seconds / rounds.median if len(rounds) > 1 else None
+
+
+def _busy(known: CaseContext) -> float | None:
+    is_short = known.cell.is_timed and known.cell.rounds.median < HOST_SHOWS_BELOW_SECONDS
+    return known.cell.measured.device_busy_seconds if is_short else None
+
+
+FOR_PEOPLE = {
+    column.name: column
+    for column in (
+        Column("case", str, "phase and axes", lambda known: known.cell.case, heading="case"),
+        Column("rounds_spread", float, "interquartile range over median", _spread, heading="spread"),
+        Column("short_busy_seconds", float, "device_busy_seconds of a short round", _busy, heading="busy"),
+    )
+}
+"""Columns that screens show, and programs work out of the others."""
+
 SPEEDUP = Column("speedup", float, "with --against-axis: median_seconds at its value over this row's", lambda _: None)
 
 AXES = ("phase", "context_length", "batch_size", "precision", "attention", "execution", "checkpoint", "optimizer",
@@ -570,7 +629,7 @@ def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = 
         speedups |= {id(other): base.rounds.median / other.rounds.median for base, other in pairs}
     return [
         {name: column.value(known) for name, column in COLUMNS.items()} | {SPEEDUP.name: speedups.get(id(known.cell))}
-        for known in (Known(cell, record, record_name, found.get(_key(cell), {})) for cell in cells)
+        for known in (CaseContext(cell, record, record_name, found.get(_key(cell), {})) for cell in cells)
     ]
 
 

@@ -72,6 +72,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * factor:.4g} {unit}"
 
 
+def mebibytes(count: float) -> str:
+    """Bytes in MiB: `12.50 MiB`."""
+    return f"{significant(count / MIB)} MiB"
+
+
 def duration_range(low_seconds: float, high_seconds: float) -> str:
     """`32 to 61 ms`: three significant digits, in the unit of the higher end."""
     factor, unit = next((one for one in UNITS if high_seconds * one[0] >= 1), UNITS[-1])

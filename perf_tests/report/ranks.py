@@ -7,12 +7,50 @@ from statistics import median
 
 from perf_tests.audit.figures import Finding, timings_of
 from perf_tests.audit.physics import judge
-from perf_tests.hardware.limits import bus_share, fit_link
+from perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
 from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range
-from perf_tests.records.record import Json, collected, identity_of
+from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
 from perf_tests.report.comparison import width
+
+# Whether rows hold what the tables below take for granted.
+
+
+WORLD = Value(lambda value: isinstance(value, int) and 1 <= value <= 10**9, "a number of ranks")
+SENT: Json = {"collectives": {}, "sent_bytes": AMOUNT}
+BYTES_BY_PART = Value(
+    lambda value: isinstance(value, dict) and not any(misshapen(part, SENT, "") for part in value.values()),
+    "what each part sends",
+)
+POSITIVE = Value(lambda value: AMOUNT.is_right(value) and value > 0, "a number above 0")
+INTERVAL = Value(
+    lambda value: isinstance(value, list) and [*map(NUMBER.is_right, value)] == [True, True], "a list of two numbers"
+)
+SHARED = {
+    "world": WORLD, "tokens_per_second?": OrNull(AMOUNT), "sent_bytes?": OrNull(AMOUNT),
+    "rank_seconds?": OrNull([Some(POSITIVE)]),
+    "exposed_communication_seconds?": OrNull(NUMBER), "exposed_communication_interval?": OrNull(INTERVAL),
+    "rank_peak_allocated_bytes?": OrNull([AMOUNT]), "sent_by_part?": OrNull(BYTES_BY_PART),
+    "predicted_sent_by_part?": OrNull(BYTES_BY_PART),
+}  # fmt: skip
+OTHER = {"world?": OrNull(WORLD), "tokens_per_second?": OrNull(AMOUNT)}
+ALONE = {
+    "collective": Value(lambda value: value in COLLECTIVES, "a collective"), "world": WORLD, "backend": TEXT,
+    "exchanged_bytes": AMOUNT, "algorithm_bytes_per_second": AMOUNT, "bus_bytes_per_second": AMOUNT,
+}  # fmt: skip
+"""What rows of several ranks, any others and those of a collective alone must hold; they may come from strangers."""
+
+
+def why_damaged(rows: Sequence[Json]) -> str | None:
+    """What is wrong with the first row that no suite wrote; None where all can be shown."""
+    for row in rows:
+        info = row["extra_info"]
+        shape: Json = ALONE if is_collective(info) else SHARED if info.get("parallel") is not None else OTHER
+        if wrong := misshapen(info, shape, "its row"):
+            return f"{case_name(row['fullname'])} is damaged: {wrong}"
+    return None
+
 
 # Scaling efficiency: tokens per second and rank, over those of a row with fewer ranks or of one device.
 

@@ -14,8 +14,28 @@ from pathlib import Path
 
 from perf_tests.audit.rounds import BUSY, FLAGS, SHORT_WARMUP, inconsistencies, product_shares_that_do_not_fall
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
-from perf_tests.records.columns import Cell, case_name, pass_cells, rows_in
-from perf_tests.records.format import DASH, Columns, Table, column_table, distinct, duration, printable, shown, table
+from perf_tests.records.columns import (
+    COLUMNS,
+    FOR_PEOPLE,
+    CaseContext,
+    Cell,
+    case_name,
+    pass_cells,
+    rows_in,
+    timed_cells,
+)
+from perf_tests.records.format import (
+    DASH,
+    Columns,
+    Table,
+    column_table,
+    distinct,
+    duration,
+    finite,
+    printable,
+    shown,
+    table,
+)
 from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
 from perf_tests.records.store import ENDINGS, read_record, strict_json
 from perf_tests.report.tables import PASS_TABLES, WAYS, Fit, attention_fits
@@ -226,29 +246,22 @@ WIDTH = 120
 MOST_NAMES = 6
 """Cases named beside a reason that they share."""
 
-RESULTS: Columns[Json] = {
-    "case": lambda row: case_name(row["fullname"]),
-    "median": lambda row: duration(row["stats"]["median"]),
-    "spread": lambda row: shown(
-        row["stats"]["iqr"] / row["stats"]["median"] if row["stats"]["rounds"] > 1 else None, ".1%"
-    ),
-    "tokens/s": lambda row: _rate(row["extra_info"].get("tokens_per_second")),
-    "TFLOP/s": lambda row: _rate(row["extra_info"].get("tflops_per_second")),
-    "of ceiling": lambda row: shown(row["extra_info"].get("share_of_matmul_ceiling"), ".0%"),
-    "busy": lambda row: _busy(row) or DASH,
-    "bound": lambda row: row["extra_info"].get("bound") or DASH,
-    "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
-}
-HOST_SHOWS_BELOW_SECONDS = 2e-4
-"""Medians of which launching, events and waiting are a good part, so that the device's own time is shown beside."""
-DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s", "spread")
+RESULTS = (
+    "case", "median_seconds", "rounds_spread", "tokens_per_second", "tflops_per_second", "share_of_matmul_ceiling",
+    "short_busy_seconds", "bound", "roofline_fraction",
+)  # fmt: skip
+"""Columns of the result screen."""
+WHERE_KNOWN = ("short_busy_seconds", "bound", "roofline_fraction")
+"""Columns that go where they say nothing of any case; without a bound its roofline goes too."""
+DROPPED_FIRST = ("share_of_matmul_ceiling", "tokens_per_second", "tflops_per_second", "rounds_spread")
 """Columns that go first where names of cases are long: the roofline and the median say nearly the same."""
 RESULT_NOTES = {
-    "spread": "spread: interquartile range over median",
-    "of ceiling": "ceiling: the best square product in this precision here",
-    "roofline": "roofline: least time of its kernels here over median",
-    "busy": "busy: the device's own time in a round below 0.2 ms, the rest of which is the host's",
+    "rounds_spread": "spread: interquartile range over median",
+    "share_of_matmul_ceiling": "ceiling: the best square product in this precision here",
+    "roofline_fraction": "roofline: least time of its kernels here over median",
+    "short_busy_seconds": "busy: the device's own time in a round below 0.2 ms, the rest of which is the host's",
 }
+EVERY_COLUMN = {**COLUMNS, **FOR_PEOPLE}
 
 
 def result_lines(record: Json, width: int = WIDTH) -> list[str]:
@@ -258,29 +271,39 @@ def result_lines(record: Json, width: int = WIDTH) -> list[str]:
     known. A reason that several cases share stands once.
     """
     lines = busy_lines(record)
-    rows = [row for row in record["benchmarks"] if not is_collective(row["extra_info"])]
-    if rows:
-        unknown = {"bound", "roofline"} if all(row["extra_info"].get("bound") is None for row in rows) else set()
-        unknown |= set() if any(map(_busy, rows)) else {"busy"}
-        columns = {name: cell for name, cell in RESULTS.items() if name not in unknown}
+    cells = timed_cells(record)
+    computing = [CaseContext(cell, record) for cell in cells if not is_collective(cell.identity)]
+    if computing:
+        texts = {name: [EVERY_COLUMN[name].text(known) for known in computing] for name in RESULTS}
+        for name in WHERE_KNOWN:
+            if {*texts[name]} == {DASH}:
+                del texts[name]
+        if "bound" not in texts:
+            texts.pop("roofline_fraction", None)
+
+        def laid() -> list[str]:
+            header = [EVERY_COLUMN[name].heading for name in texts]
+            return table(header, zip(*texts.values(), strict=True))
+
         for name in DROPPED_FIRST:
-            if len(column_table(columns, rows)[0]) > width:
-                del columns[name]
-        notes = (note for name, note in RESULT_NOTES.items() if name in columns)
-        lines += [*column_table(columns, rows), "; ".join(notes)]
+            if len(laid()[0]) > width:
+                del texts[name]
+        lines += [*laid(), "; ".join(note for name, note in RESULT_NOTES.items() if name in texts)]
     said = []
-    for row in record["benchmarks"]:
-        for flag in row["extra_info"].get("flags", ()):
-            rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == SHORT_WARMUP else None
-            advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
-            said.append((f"{FLAGS[flag].sentence}{advice}", case_name(row["fullname"])))
+    for cell in cells:
+        rounds = cell.measured.suggested_warmup_rounds
+        for flag in cell.flags:
+            advice = f"; set --warmup-rounds {rounds}" if flag == SHORT_WARMUP and rounds is not None else ""
+            sentence = FLAGS[flag].sentence if flag in FLAGS else flag  # an older or a newer suite's
+            said.append((f"{sentence}{advice}", cell.case))
     said += [
-        (f"no bound and roofline: {reason}", case_name(row["fullname"]))
-        for row in rows
-        if (reason := row["extra_info"].get("counters_reason"))
+        (f"no bound and roofline: {reason}", known.cell.case)
+        for known in computing
+        if (reason := known.cell.measured.counters_reason)
     ]
     for row in record["outcomes"]:
-        kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
+        rounds_kept = row.get("rounds")
+        kept = f" ({len(rounds_kept)} rounds kept)" if rounds_kept and isinstance(rounds_kept, list) else ""
         said.append((f"{OUTCOMES[row['outcome']]}: {row['reason']}{kept}", case_name(row["id"])))
     return lines + [f"{some_of(names, MOST_NAMES)}: {reason}" for reason, names in collected(said).items()]
 
@@ -301,26 +324,16 @@ def tally_line(record: Json) -> str:
 
 def busy_lines(record: Json) -> list[str]:
     """One line where other programs disturbed cases; none for a quiet run."""
-    busy = [row["extra_info"] for row in record["benchmarks"] if BUSY in row["extra_info"].get("flags", ())]
+    busy = [cell.measured for cell in timed_cells(record) if BUSY in cell.flags]
     if not busy:
         return []
-    cores = max((info.get("other_cores") or 0.0 for info in busy), default=0.0)
-    usable = max((info.get("before", {}).get("usable_processors") or 0 for info in busy), default=0)
-    used = f"other programs used up to {cores:.1f} of {usable} cores" if cores and usable else "other programs ran"
+    cores = max(measured.other_cores or 0.0 for measured in busy)
+    usable = max(finite(measured.before.get("usable_processors")) or 0.0 for measured in busy)
+    used = f"other programs used up to {cores:.1f} of {usable:g} cores" if cores and usable else "other programs ran"
     return [
         f"BUSY MACHINE: {used} beside {len(busy)} of {len(record['benchmarks'])} cases, whose times are too long by an "
         f"unknown amount; measure again on a quiet machine, or compare by the gate (--against)."
     ]
-
-
-def _busy(row: Json) -> str | None:
-    """The device's own time, where the round is so short that the host's shows in its median."""
-    seconds = row["extra_info"].get("device_busy_seconds")
-    return duration(seconds) if seconds is not None and row["stats"]["median"] < HOST_SHOWS_BELOW_SECONDS else None
-
-
-def _rate(value: float | None) -> str:
-    return shown(value, ",.0f" if value is not None and value >= 1000 else ".3g")
 
 
 def time_line(seconds: dict[str, float]) -> str:

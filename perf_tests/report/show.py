@@ -16,7 +16,7 @@ from perf_tests.records.format import Screen, ScreenLine, printable
 from perf_tests.records.record import FAILURES, Json
 from perf_tests.records.store import announced, read_record, strict_json
 from perf_tests.report.comparison import comparison_lines, painted, width
-from perf_tests.report.ranks import collective_lines, rank_lines
+from perf_tests.report.ranks import collective_lines, rank_lines, why_damaged
 from perf_tests.report.screens import notice_lines, pass_lines, result_lines, tally_line
 
 
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         now, *others = map(read_record, announced(paths))
         for before in others:
             refuse_incomparable(before, now)
+    if wrong := why_damaged(now.data["benchmarks"]):
+        raise RefusalError(f"{now.path} cannot be used: {wrong}.")
     comparison = next((Comparison.of(now.data, Baseline(before.name, before.data)) for before in others), None)
     screen = shown(now.data, comparison)
     if arguments.json:

@@ -60,6 +60,12 @@ def test_what_is_no_record_of_this_version_is_refused_in_one_sentence(tmp_path: 
         (tmp_path / name).write_text(content)
         code, shown, said = verb("show", tmp_path / name)
         assert (code, shown, len(said.splitlines()), why in said, name in said) == (3, "", 1, True, True), name
+    for name in ("world", "rank_seconds", "sent_by_part", "tokens_per_second"):
+        row = timed()
+        row["extra_info"] |= {"parallel": "ddp", "world": 2, name: "strange"}
+        path = write_record(tmp_path / "damaged.json", record([row]))
+        code, shown, said = verb("show", path)
+        assert (code, shown, f"is damaged: its row.{name} is 'strange'" in said) == (3, "", True)
     code, _, said = verb("show", tmp_path)
     assert (code, "it is a folder, not a file" in said) == (3, True)
 

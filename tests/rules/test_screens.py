@@ -8,6 +8,7 @@ import pytest
 from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import MIB
+from perf_tests.records.measured import KINDS
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.screens import WIDTH, pass_lines, result_lines, tally_line, time_line
 from tests.support import synthetic
@@ -169,6 +170,15 @@ def test_a_memory_pass_is_told_in_its_parts() -> None:
 
 
 STRANGE: list[Any] = [None, 7, "word", [], {"a": 1}]
+
+
+def test_what_a_row_says_may_be_damaged_or_of_another_suite() -> None:
+    for strange in [*STRANGE, 10**400]:
+        row = timed(**dict.fromkeys(KINDS, strange))
+        row["extra_info"]["flags"] = ["of_another_suite"]
+        lines = result_lines(record([row]))
+        assert lines[1].startswith("forward tiny-ctx8-fp32-naive")
+        assert "forward tiny-ctx8-fp32-naive: of_another_suite" in lines
 
 
 def test_what_a_pass_found_may_be_damaged() -> None:

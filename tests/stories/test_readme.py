@@ -49,10 +49,11 @@ from perf_tests.interleaved.run import what_changed
 from perf_tests.interleaved.sides import find_commit, planted
 from perf_tests.predict.calibration import CALIBRATED_IN_RANGE
 from perf_tests.predict.machine import MOST_OTHER_CORES
+from perf_tests.records.columns import HOST_SHOWS_BELOW_SECONDS
 from perf_tests.records.record import Times
 from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines
-from perf_tests.report.screens import HOST_SHOWS_BELOW_SECONDS, result_lines
+from perf_tests.report.screens import result_lines
 from perf_tests.run import ends
 from perf_tests.user_code import guard
 from perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
