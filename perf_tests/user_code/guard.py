@@ -80,7 +80,7 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         text = _told(error) or "no message"
-        raise UserCodeError(f"{what}: {type(error).__name__}: {text}{_place_of(error)}") from error
+        raise UserCodeError(f"{what}: {type(error).__name__}: {text.rstrip('.')}{_place_of(error)}") from error
 
 
 def _told(error: Exception) -> str:

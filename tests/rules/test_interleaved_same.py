@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -411,7 +412,10 @@ FILES: dict[str, tuple[str, Files, Files, str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_ran_or_was_read_or_may_be_is_told(name: str, tmp_path: Path) -> None:
+def test_a_file_that_ran_or_was_read_or_may_be_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)  # of Python's library, which another test may load
     code, base, head, said = FILES[name]
     base = {"helpers.py": helped(code), **base}
     assert two(tmp_path, base, {**base, **head}) == said

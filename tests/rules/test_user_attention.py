@@ -276,7 +276,7 @@ def test_a_model_of_ones_own_that_names_no_heads_has_no_function_to_refuse() -> 
 
 def test_functions_follow_the_table_as_typed_and_two_of_one_name_are_refused() -> None:
     assert attentions("--attention", f"{FLASH},sdpa,naive") == ("naive", "sdpa", FLASH)
-    assert attentions("--attention", "all") == ("naive", "compiled", "sdpa", "flex")
+    assert attentions("--attention", "all") == ("naive", "softmax", "compiled", "sdpa", "flex")
     with pytest.raises(ValueError, match=r"names two functions 'flash_attention\.attended'"):
         attentions("--attention", f"{EXAMPLE}:attended,examples.flash_attention:attended")
 
