@@ -97,14 +97,14 @@ def _said_of_time(timing: Timing) -> Iterator[Said]:
         yield _found(timing, "time", f"{timing.seconds * 1e3:g} ms", "0 ms", "a pass takes time", MOST_EXCESS)
     elif reason := _why_not_judged(timing, gpu):
         yield NotJudged(timing.place, reason)
-    elif gpu is not None and timing.is_update:
-        yield from _update(timing, seconds, gpu)
+    elif timing.is_update:  # without products: the measured ceiling of a CPU says nothing of it
+        yield from [NotJudged(timing.place, _why_no_gpu(timing))] if gpu is None else _update(timing, seconds, gpu)
     elif gpu is not None or timing.matmul_flops_per_second:
         yield from _arithmetic(timing, seconds, gpu or ANY_CARD)
         yield from _traffic(timing, seconds, gpu or ANY_CARD)
         yield from _resident(timing, gpu or ANY_CARD)
     else:
-        is_one = pieces_named(timing.gpu) == 1 and not timing.is_update and not _SEVERAL.search(timing.gpu.casefold())
+        is_one = pieces_named(timing.gpu) == 1 and not _SEVERAL.search(timing.gpu.casefold())
         beyond = list(_arithmetic(timing, seconds, ANY_CARD)) if is_one else []
         yield from beyond or [NotJudged(timing.place, _why_no_gpu(timing))]
 

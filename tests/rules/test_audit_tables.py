@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perf_tests.audit import figures
-from perf_tests.audit.figures import timings_of
+from perf_tests.audit.figures import NotJudged, timings_of
 from perf_tests.audit.physics import judge
 from perf_tests.audit.rows import bytes_in, half_digit, number_in, seconds_in
 from perf_tests.audit.tables import open_figures
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import AttentionWork
+from perf_tests.phases import LANGUAGE_MODEL, phases_of
 from perf_tests.records.columns import case_rows
 from perf_tests.records.record import Json
 from tests.support import audited_tables as tables
@@ -327,6 +328,16 @@ def test_a_record_is_held_to_a_gpus_datasheet_and_to_the_ceiling_that_a_cpus_run
             findings = audit_file(path).findings
             assert [finding.rule for finding in findings] == found
             assert all(limit in finding.limit for finding in findings)
+
+
+@pytest.mark.parametrize("phase", [phase.name for phase in phases_of(LANGUAGE_MODEL) if phase.is_timed])
+def test_a_row_of_each_phase_is_held_to_the_ceiling_of_a_cpu_or_not_judged(phase: str) -> None:
+    """An update multiplies nothing, and a CPU has no datasheet that its bytes could be held to."""
+    changes: Json = {"phase": phase, "optimizer": "loop", CEILING: 1.0}
+    (read,) = timings_of(record([timed(**changes)]))
+    assert read.matmul_flops_per_second == 1e12
+    said = judge(read)
+    assert [type(one) for one in said] == ([NotJudged] if phase == "optimizer" else [])
 
 
 def test_a_row_is_read_by_the_median_of_its_rounds_and_its_axes() -> None:
