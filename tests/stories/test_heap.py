@@ -82,17 +82,20 @@ def told(program: str, *arguments: str) -> Json:
 
 
 def test_a_warm_round_takes_no_fresh_pages_whatever_ran_before_until_they_are_given_back() -> None:
-    """A loaded machine takes a page or two away; without kept memory it would be all pages of the tensors."""
+    """A loaded machine takes a page or two away; without kept memory it would be all pages of the tensors.
+
+    Nearly all: where a mapping begins beside a page that is there already, the kernel draws one page fewer.
+    """
     kept, after_another = told(LARGE_TENSORS), told(LARGE_TENSORS, "after an earlier case")
     left_alone = told(LARGE_TENSORS, "left alone")
     assert max(kept["faults"], after_another["faults"]) < PAGES_OF_LARGE_TENSORS / 1000
-    assert min(kept["faults_once_given_back"], left_alone["faults"]) >= PAGES_OF_LARGE_TENSORS
+    assert min(kept["faults_once_given_back"], left_alone["faults"]) > PAGES_OF_LARGE_TENSORS * 0.99
     assert (kept["is_kept"], left_alone["is_kept"]) == (True, False)
 
 
 def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before() -> None:
     without, with_room = (told(A_HEAP_THAT_GROWS, *words)["faults"] for words in ((), ("with room",)))
-    assert min(without) >= PAGES_OF_8_MiB
+    assert min(without) > PAGES_OF_8_MiB * 0.99
     assert max(with_room) < PAGES_OF_8_MiB / 100
 
 
@@ -105,6 +108,6 @@ def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_free
     tries = [told(BLOCKS_OF_8_MiB)]
     while min(tries[-1]["within 1 GiB"]) and len(tries) < 3:
         tries.append(told(BLOCKS_OF_8_MiB, f"try {len(tries)}"))
-    assert all(min(found["within 64 MiB"]) >= PAGES_OF_8_MiB and found["two threads"] == 1.0 for found in tries)
+    assert all(min(found["within 64 MiB"]) > PAGES_OF_8_MiB * 0.99 and found["two threads"] == 1.0 for found in tries)
     assert min(tries[-1]["within 1 GiB"]) == 0
     assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("measuring")
