@@ -122,6 +122,7 @@ lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pylint --score=n $$(git ls-files "*.py")
+	mkdir -p .venv/importable && ln -sfn ../.. .venv/importable/perf_tests_suite
 	$(BIN)/mypy
 
 claims: $(INSTALLED)  ## measure what the suite claims of itself, on an idle machine: make claims ARGS="--most-minutes 5"

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from claims.table import CLAIMS, Claim, Figures, Limit
-from perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.records.store import write_whole
 
 EVIDENCE = Path(__file__).with_name("evidence.md")
 

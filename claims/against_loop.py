@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from claims.statistics import PairedRatio, paired_ratio_of_turns
-from perf_tests.bench.ranks import RankClock
-from perf_tests.hardware.device import open_device
+from perf_tests_suite.perf_tests.bench.ranks import RankClock
+from perf_tests_suite.perf_tests.hardware.device import open_device
 from tests.support.launches import ROOT, launch_suite
 
 LOOP_ROUNDS, WARMUP_ROUNDS = 1000, 10

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from claims.held_out_attention import breaks_physics
 from claims.published import PUBLISHED, published_rows
-from perf_tests.audit.figures import Finding
-from perf_tests.audit.physics import judge
-from perf_tests.audit.tables import open_figures
+from perf_tests_suite.perf_tests.audit.figures import Finding
+from perf_tests_suite.perf_tests.audit.physics import judge
+from perf_tests_suite.perf_tests.audit.tables import open_figures
 
 TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory")
 

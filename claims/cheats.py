@@ -79,7 +79,7 @@ def by_pytest_benchmark(name: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         test, record = Path(folder, "test_it.py"), Path(folder, "record.json")
         test.write_text(HARNESS.format(path=str(HERE / f"{name}.py"), tokens=CHEATS[name].tokens))
-        words = ("-q", "-s", "-pno:cacheprovider", "-pno:perf_tests.plugin", f"--rootdir={folder}")
+        words = ("-q", "-s", "-pno:cacheprovider", "-pno:perf_tests_suite.perf_tests.plugin", f"--rootdir={folder}")
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             pytest.main([*words, "-c", "/dev/null", f"--benchmark-json={record}", str(test)])
         return float(json.loads(record.read_text())["benchmarks"][0]["stats"]["median"])

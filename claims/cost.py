@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from claims.statistics import paired_ratio, paired_ratio_of_turns
-from model.attention import ATTENTION
-from model.regions import region, regions_opened_by
-from model.sizes import SIZES
-from model.transformer import TransformerLM
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.ledger import counted_grid
-from perf_tests.records.record import Json
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.regions import region, regions_opened_by
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.ledger import counted_grid
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.browser import chromium, first_paint_seconds
 from tests.support.launches import ROOT, launch_suite
 from tests.support.synthetic import record, timed
@@ -116,7 +116,7 @@ def page_of_many_runs() -> dict[str, float]:
 
 REPORT = """
 import re
-from perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.__main__ import main
 assert main() == 0
 with open("/proc/self/status") as status:
     print(re.search(r"VmHWM:\\s+(\\d+) kB", status.read())[1])

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from claims.statistics import PairedRatio, paired_ratio_of_turns
-from perf_tests.bench.checked_rounds import CheckedRounds
-from perf_tests.bench.loop import TimedMeasure
+from perf_tests_suite.perf_tests.bench.checked_rounds import CheckedRounds
+from perf_tests_suite.perf_tests.bench.loop import TimedMeasure
 from tests.support.launches import launch_suite
 
 TURNS = {"not attention": 100, "attention": 480}

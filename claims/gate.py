@@ -51,7 +51,7 @@ from claims.planted import (
     slowed,
 )
 from claims.statistics import Share
-from perf_tests.gate.samples import (
+from perf_tests_suite.perf_tests.gate.samples import (
     ENGINES,
     FEWEST_PAIRS,
     MOST_BYTES,
@@ -64,13 +64,20 @@ from perf_tests.gate.samples import (
     read_samples,
     rules_from_settings,
 )
-from perf_tests.gate.stages import replay_stages, screening_of
-from perf_tests.gate.statistics import pair_values
-from perf_tests.gate.verdicts import CaseResult, GateResult, RunVerdict, Verdict, conclude, median_seconds
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, duration, table
-from perf_tests.records.record import Json, unpacked, without_nan
-from perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.gate.stages import replay_stages, screening_of
+from perf_tests_suite.perf_tests.gate.statistics import pair_values
+from perf_tests_suite.perf_tests.gate.verdicts import (
+    CaseResult,
+    GateResult,
+    RunVerdict,
+    Verdict,
+    conclude,
+    median_seconds,
+)
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.format import DASH, duration, table
+from perf_tests_suite.perf_tests.records.record import Json, unpacked, without_nan
+from perf_tests_suite.perf_tests.records.store import write_whole
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / ".benchmarks/epyc-2core/gate"

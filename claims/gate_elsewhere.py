@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from claims.planted import slow_attention
-from perf_tests.gate.samples import read_samples, rules_from_settings
-from perf_tests.gate.verdicts import GateResult, Verdict, conclude
-from perf_tests.user_code.named import SUITE
+from perf_tests_suite.perf_tests.gate.samples import read_samples, rules_from_settings
+from perf_tests_suite.perf_tests.gate.verdicts import GateResult, Verdict, conclude
+from perf_tests_suite.perf_tests.user_code.named import SUITE
 from tests.support.git_repository import commit, git
 from tests.support.launches import ROOT, LaunchError
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from claims.gate import KEPT, trials_under
-from perf_tests.gate.samples import rules_from_settings
-from perf_tests.gate.stages import screening_of
-from perf_tests.history.commits import Figure, Launch, Log
-from perf_tests.history.commits import Machine as RecordedMachine
-from perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, ratios_of, relative_of
-from perf_tests.history.series import Era, eras_of
+from perf_tests_suite.perf_tests.gate.samples import rules_from_settings
+from perf_tests_suite.perf_tests.gate.stages import screening_of
+from perf_tests_suite.perf_tests.history.commits import Figure, Launch, Log
+from perf_tests_suite.perf_tests.history.commits import Machine as RecordedMachine
+from perf_tests_suite.perf_tests.history.relative import EXACT, FIRST_ENGINE, GateRun, ratios_of, relative_of
+from perf_tests_suite.perf_tests.history.series import Era, eras_of
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import Machine, judged, looked_early
 from tests.support.synthetic import record

@@ -13,18 +13,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from model.attention import ATTENTION, naive_attention
-from model.parallel import KEEPS_BUFFERS
-from model.precision import PRECISIONS
-from model.training import MAX_GRADIENT_NORM, Training, cross_entropy
-from model.transformer import TransformerLM
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.models import Batch
-from perf_tests.bench.ranks import RankClock, SharedStepMeasure
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.model.attention import ATTENTION, naive_attention
+from perf_tests_suite.model.parallel import KEEPS_BUFFERS
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import MAX_GRADIENT_NORM, Training, cross_entropy
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.bench.loop import TimedMeasure
+from perf_tests_suite.perf_tests.bench.models import Batch
+from perf_tests_suite.perf_tests.bench.ranks import RankClock, SharedStepMeasure
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 
-pytest_plugins = ("perf_tests.conftest",)
+pytest_plugins = ("perf_tests_suite.perf_tests.conftest",)
 """The fixtures of a benchmark, which this file does not stand beside."""
 
 Target = Callable[..., Any]

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from perf_tests.__main__ import main as perf_tests
+from perf_tests_suite.perf_tests.__main__ import main as perf_tests
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / ".benchmarks/epyc-2core/gate/float64-softmax.jsonl.xz"

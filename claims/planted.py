@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.session import session_of
-from perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.bench.session import session_of
+from perf_tests_suite.perf_tests.gate.samples import Rules
 
 Change = Callable[[Path], None]
 """Edits a working tree; what it leaves is head."""
@@ -51,7 +51,7 @@ SLOWER_ATTENTION = """
 def _with_extra_work(attention: AttentionFunction, shares: dict[tuple[int, int], float]) -> AttentionFunction:
     from time import perf_counter
 
-    from model import extra_work
+    from perf_tests_suite.model import extra_work
 
     def slower(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
         start = perf_counter()
@@ -73,7 +73,7 @@ SLOWER_TRAINING = """
 def _with_extra_work(shares: dict[str, float]) -> None:
     from time import perf_counter
 
-    from model import extra_work
+    from perf_tests_suite.model import extra_work
 
     outermost = []
 

@@ -25,17 +25,17 @@ from statistics import mean, median, median_low
 from typing import Any
 
 from claims.published import published_rows
-from model.sizes import ModelConfig
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware import limits
-from perf_tests.hardware.datasheets import gpu_named
-from perf_tests.phases import label_of
-from perf_tests.predict.calibration import CALIBRATED_IN_RANGE, DEVICES, HOSTS, Calibration, told_by
-from perf_tests.predict.counters import Counters as CaseCounters
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.difference import (
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named
+from perf_tests_suite.perf_tests.phases import label_of
+from perf_tests_suite.perf_tests.predict.calibration import CALIBRATED_IN_RANGE, DEVICES, HOSTS, Calibration, told_by
+from perf_tests_suite.perf_tests.predict.counters import Counters as CaseCounters
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.difference import (
     CHANGES_IN_RANGE,
     OF_ATTENTION,
     OF_CHECKPOINTS,
@@ -43,8 +43,8 @@ from perf_tests.predict.difference import (
     Change,
     predicted_change,
 )
-from perf_tests.predict.step import kind_of_launches, parts_of
-from perf_tests.records.format import DASH, table
+from perf_tests_suite.perf_tests.predict.step import kind_of_launches, parts_of
+from perf_tests_suite.perf_tests.records.format import DASH, table
 
 E2E = "e2e_timing.csv"
 

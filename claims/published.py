@@ -4,7 +4,7 @@ import csv
 import io
 from pathlib import Path
 
-from perf_tests.records.record import unpacked
+from perf_tests_suite.perf_tests.records.record import unpacked
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 MOST_BYTES = 10_000_000

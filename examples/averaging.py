@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from model.sizes import ModelConfig
+from perf_tests_suite.model.sizes import ModelConfig
 
 
 class Averaging(nn.Module):

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from model.compilation import compiled, why_cannot_compile
-from model.regions import region
+from .compilation import compiled, why_cannot_compile
+from .regions import region
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Causal attention: query, key and value of shape (..., T, K) to an output of the same shape."""

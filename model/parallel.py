@@ -19,8 +19,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from model.resident import resident
-from model.training import Training, ignore_backward
+from .resident import resident
+from .training import Training, ignore_backward
 
 _DDP_TAKES = signature(DistributedDataParallel.__init__).parameters
 KEEPS_BUFFERS: dict[str, Any] = {

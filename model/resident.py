@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from model.training import Training
+from .training import Training
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from model.precision import Precision
-from model.regions import region
+from .precision import Precision
+from .regions import region
 
 OPTIMIZERS = ("default", "loop", "foreach", "fused")
 """Implementations of AdamW's update; `default` is PyTorch's choice for the device."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from model.attention import AttentionFunction
-from model.regions import region
-from model.sizes import ModelConfig
+from .attention import AttentionFunction
+from .regions import region
+from .sizes import ModelConfig
 
 
 class TransformerLM(nn.Module):

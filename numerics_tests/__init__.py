@@ -4,7 +4,6 @@ test_* -> the claims, test_softmax.py first; harness/ -> what goes in and what t
 and autocast do here. `within_bounds` judges a kernel of one's own, see within_bounds.md.
 """
 
-# Relative, because an installation holds this folder inside one package.
-from .harness.within import within_bounds
+from perf_tests_suite.numerics_tests.harness.within import within_bounds
 
 __all__ = ["within_bounds"]

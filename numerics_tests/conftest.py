@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import register_random, settings
 
-from model.attention import ATTENTION, AttentionFunction
-from model.device import device_named, why_gpu_is_passed_over
-from numerics_tests.harness.claims import CLAIMS, DEFAULT_PROFILE, PROFILES, load_profile
-from numerics_tests.harness.strategies import TORCH_GENERATOR
-from numerics_tests.harness.tiny import GIVEN
-from numerics_tests.machine import cuda_autocast, environment
-from perf_tests.cases.options import typed_or
-from perf_tests.user_code.attention import attention_named, label
+from perf_tests_suite.model.attention import ATTENTION, AttentionFunction
+from perf_tests_suite.model.device import device_named, why_gpu_is_passed_over
+from perf_tests_suite.numerics_tests.harness.claims import CLAIMS, DEFAULT_PROFILE, PROFILES, load_profile
+from perf_tests_suite.numerics_tests.harness.strategies import TORCH_GENERATOR
+from perf_tests_suite.numerics_tests.harness.tiny import GIVEN
+from perf_tests_suite.numerics_tests.machine import cuda_autocast, environment
+from perf_tests_suite.perf_tests.cases.options import typed_or
+from perf_tests_suite.perf_tests.user_code.attention import attention_named, label
 
 HERE = Path(__file__).parent
 THREADS = pytest.StashKey[int]()

@@ -7,14 +7,14 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests.harness.checks import assert_same_bits, assert_true
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.exercises import (
+from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.exercises import (
     stops_at,
 )
-from numerics_tests.harness.strategies import low_dtypes
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import BF16, FORMAT_OF, FP16, Format
+from perf_tests_suite.numerics_tests.harness.strategies import low_dtypes
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import BF16, FORMAT_OF, FP16, Format
 
 RunningSum = Callable[[Tensor, int, torch.dtype], Tensor]
 """(addends, how often each is added, dtype of the accumulator) to the totals."""

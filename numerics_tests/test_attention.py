@@ -13,16 +13,16 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model import attention as of_model
-from model.attention import ATTENTION, AttentionFunction, naive_attention, sdpa_attention
-from model.sizes import SIZES
-from numerics_tests.harness import bounds, oracles
-from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, recipes
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import BF16, U32
-from perf_tests.user_code.attention import Arithmetic, exact_and_bounds
+from perf_tests_suite.model import attention as of_model
+from perf_tests_suite.model.attention import ATTENTION, AttentionFunction, naive_attention, sdpa_attention
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, recipes
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import BF16, U32
+from perf_tests_suite.perf_tests.user_code.attention import Arithmetic, exact_and_bounds
 
 SHAPE = (2, 2, 9, 16)
 TOKENS, WIDTH = SHAPE[-2:]

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests.harness.checks import Watching, assert_same_bits, assert_true
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, low_dtypes, recipes
-from numerics_tests.machine import autocast as table
-from numerics_tests.machine import cuda_autocast
-from numerics_tests.machine.autocast import GROUP_OF, OPS, torch_version
-from numerics_tests.machine.cuda_autocast import cuda_lists
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import LOW
+from perf_tests_suite.numerics_tests.harness.checks import Watching, assert_same_bits, assert_true
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, low_dtypes, recipes
+from perf_tests_suite.numerics_tests.machine import autocast as table
+from perf_tests_suite.numerics_tests.machine import cuda_autocast
+from perf_tests_suite.numerics_tests.machine.autocast import GROUP_OF, OPS, torch_version
+from perf_tests_suite.numerics_tests.machine.cuda_autocast import cuda_lists
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import LOW
 
 Region = Callable[..., AbstractContextManager[Any]]
 """A maker of a region, as torch.autocast does: device type, dtype=, enabled=."""

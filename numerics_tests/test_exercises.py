@@ -5,7 +5,7 @@ Stanford CS336, assignment 2, "Mixed Precision" and "Accumulation". The other fi
 
 import pytest
 
-from numerics_tests.harness.exercises import Rows, tables
+from perf_tests_suite.numerics_tests.harness.exercises import Rows, tables
 
 EXPECTED: dict[str, tuple[str, Rows]] = {
     "accumulation": (

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from model.sizes import SIZES
-from model.transformer import SwiGLU
-from numerics_tests.harness import oracles, within
-from numerics_tests.harness.checks import assert_at_most_twice, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, recipes
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.model.transformer import SwiGLU
+from perf_tests_suite.numerics_tests.harness import oracles, within
+from perf_tests_suite.numerics_tests.harness.checks import assert_at_most_twice, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, recipes
 
 FeedForward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(x, gate, up, down), weights (out, in), to the output."""

@@ -11,14 +11,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests.harness import bounds
-from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.exercises import train_by_chance
-from numerics_tests.harness.strategies import Recipe, alike, float32_patterns, recipes
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import BF16, FORMATS, FP16, Format
-from numerics_tests.machine.narrow import E2M1, E4M3, E4M3_MAX, E5M2, E8M0, Blocked, codes_of, mxfp8, nearest, nvfp4
+from perf_tests_suite.numerics_tests.harness import bounds
+from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.exercises import train_by_chance
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, float32_patterns, recipes
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import BF16, FORMATS, FP16, Format
+from perf_tests_suite.numerics_tests.machine.narrow import (
+    E2M1,
+    E4M3,
+    E4M3_MAX,
+    E5M2,
+    E8M0,
+    Blocked,
+    codes_of,
+    mxfp8,
+    nearest,
+    nvfp4,
+)
 
 by_name = pytest.mark.parametrize("a_format", FORMATS, ids=lambda a_format: a_format.name)
 

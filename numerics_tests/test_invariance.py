@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.attention import AttentionFunction, naive_attention, sdpa_attention
-from model.sizes import ModelConfig
-from numerics_tests.harness import tiny
-from numerics_tests.harness.checks import assert_same_bits
-from numerics_tests.harness.claims import claim
-from numerics_tests.machine import environment, invariance
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.invariance import BATCHES, LENGTHS, Subject
-from perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.model.attention import AttentionFunction, naive_attention, sdpa_attention
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.numerics_tests.harness import tiny
+from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.machine import environment, invariance
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.invariance import BATCHES, LENGTHS, Subject
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALL_THREADS = max(2, os.cpu_count() or 1)

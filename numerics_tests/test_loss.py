@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.training import cross_entropy as model_cross_entropy
-from numerics_tests.harness import bounds, oracles, within
-from numerics_tests.harness.checks import assert_true, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, recipes
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import U32
+from perf_tests_suite.model.training import cross_entropy as model_cross_entropy
+from perf_tests_suite.numerics_tests.harness import bounds, oracles, within
+from perf_tests_suite.numerics_tests.harness.checks import assert_true, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, recipes
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import U32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits (..., V) and targets (...,) to the mean loss in nats, float32."""

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.sizes import SIZES
-from numerics_tests.harness import bounds, oracles
-from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.exercises import model_rms_norm
-from numerics_tests.harness.strategies import Recipe, alike, recipes
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import LOW, U32
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.exercises import model_rms_norm
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, recipes
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import LOW, U32
 
 RMS = Callable[[Tensor, Tensor, float], Tensor]
 """(x, float32 weight, eps) to the normalised rows, in the dtype of x."""

@@ -6,15 +6,15 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.precision import PRECISIONS
-from model.training import OPTIMIZERS, Training
-from numerics_tests.harness import bounds, oracles
-from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within, operators_of
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, recipes
-from numerics_tests.harness.tiny import TRAININGS, MakeTraining
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import U32
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import OPTIMIZERS, Training
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within, operators_of
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, recipes
+from perf_tests_suite.numerics_tests.harness.tiny import TRAININGS, MakeTraining
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import U32
 
 Steps = Callable[[Tensor, list[Tensor], int], Tensor]
 """(parameter, one gradient per step, steps done before) to the parameter after all steps, by torch's default AdamW.

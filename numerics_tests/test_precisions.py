@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.precision import PRECISIONS
-from model.training import Training
-from model.transformer import Linear
-from numerics_tests.harness import bounds, tiny
-from numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.exercises import scaled_backward
-from numerics_tests.harness.strategies import SEEDS, Recipe, alike, recipes
-from numerics_tests.machine import environment
-from numerics_tests.machine.environment import device
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import Linear
+from perf_tests_suite.numerics_tests.harness import bounds, tiny
+from perf_tests_suite.numerics_tests.harness.checks import assert_same_bits, assert_true, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.exercises import scaled_backward
+from perf_tests_suite.numerics_tests.harness.strategies import SEEDS, Recipe, alike, recipes
+from perf_tests_suite.numerics_tests.machine import environment
+from perf_tests_suite.numerics_tests.machine.environment import device
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,30 @@ from functools import cache
 import torch
 from torch import nn
 
-from model.parallel import PARALLEL, blocks, reduce_dtype
-from model.precision import PRECISIONS
-from model.training import MAX_GRADIENT_NORM, Training
-from numerics_tests.harness import oracles, tiny
-from numerics_tests.harness.bounds import gamma, rounding
-from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.rank_tasks import BATCH, CONFIG, SHARDED, STEPS, Named, batch, filled, of_ranks, on_ranks
-from numerics_tests.machine.formats import U32
+from perf_tests_suite.model.parallel import PARALLEL, blocks, reduce_dtype
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import MAX_GRADIENT_NORM, Training
+from perf_tests_suite.numerics_tests.harness import oracles, tiny
+from perf_tests_suite.numerics_tests.harness.bounds import gamma, rounding
+from perf_tests_suite.numerics_tests.harness.checks import (
+    assert_at_most_twice,
+    assert_same_bits,
+    assert_true,
+    assert_within,
+)
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.rank_tasks import (
+    BATCH,
+    CONFIG,
+    SHARDED,
+    STEPS,
+    Named,
+    batch,
+    filled,
+    of_ranks,
+    on_ranks,
+)
+from perf_tests_suite.numerics_tests.machine.formats import U32
 
 ALL = {name: name for name in PARALLEL}
 IN_FLOAT32 = {name: name for name in PARALLEL if reduce_dtype(name) == torch.float32}

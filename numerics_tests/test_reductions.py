@@ -10,13 +10,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests.harness import bounds
-from numerics_tests.harness.checks import assert_true, assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, alike, recipes
-from numerics_tests.machine.environment import FLAGS, device
-from numerics_tests.machine.formats import FORMAT_OF, LOW, Format
-from numerics_tests.machine.sums import (
+from perf_tests_suite.numerics_tests.harness import bounds
+from perf_tests_suite.numerics_tests.harness.checks import assert_true, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, alike, recipes
+from perf_tests_suite.numerics_tests.machine.environment import FLAGS, device
+from perf_tests_suite.numerics_tests.machine.formats import FORMAT_OF, LOW, Format
+from perf_tests_suite.numerics_tests.machine.sums import (
     IN_INPUT_DTYPE,
     PRODUCTS,
     SUMS,

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from model.sizes import SIZES
-from model.transformer import RotaryEmbedding
-from numerics_tests.harness import bounds, oracles
-from numerics_tests.harness.checks import assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, recipes
-from numerics_tests.machine.environment import device
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.model.transformer import RotaryEmbedding
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness.checks import assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, recipes
+from perf_tests_suite.numerics_tests.machine.environment import device
 
 Rotate = Callable[[Tensor], Tensor]
 """x (..., T, K), row t at position t, to the turned rows."""

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import softmax as model_softmax
-from numerics_tests.harness import bounds, oracles
-from numerics_tests.harness.checks import assert_within
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import Recipe, recipes
-from numerics_tests.machine.formats import U32
+from perf_tests_suite.model.attention import softmax as model_softmax
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness.checks import assert_within
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe, recipes
+from perf_tests_suite.numerics_tests.machine.formats import U32
 
 Softmax = Callable[[Tensor], Tensor]
 

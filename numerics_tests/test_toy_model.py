@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests.harness.exercises import cross_entropy, toy_dtypes
-from numerics_tests.machine.autocast import torch_version
-from numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.harness.exercises import cross_entropy, toy_dtypes
+from perf_tests_suite.numerics_tests.machine.autocast import torch_version
+from perf_tests_suite.numerics_tests.machine.environment import device
 
 
 def squares(logits_BV: Tensor) -> Tensor:

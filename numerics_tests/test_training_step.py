@@ -11,26 +11,26 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.attention import AttentionFunction
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import OPTIMIZERS, ZERO_GRAD, Training
-from model.transformer import Embedding, Linear, TransformerLM
-from numerics_tests.harness import bounds, oracles, tiny
-from numerics_tests.harness.checks import (
+from perf_tests_suite.model.attention import AttentionFunction
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import OPTIMIZERS, ZERO_GRAD, Training
+from perf_tests_suite.model.transformer import Embedding, Linear, TransformerLM
+from perf_tests_suite.numerics_tests.harness import bounds, oracles, tiny
+from perf_tests_suite.numerics_tests.harness.checks import (
     assert_at_most_twice,
     assert_same_bits,
     assert_true,
     assert_within,
     operators_of,
 )
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.strategies import SEEDS
-from numerics_tests.machine import environment
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import U32
-from numerics_tests.test_loss import mean_bound
-from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.strategies import SEEDS
+from perf_tests_suite.numerics_tests.machine import environment
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import U32
+from perf_tests_suite.numerics_tests.test_loss import mean_bound
+from perf_tests_suite.numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE
 
 Build = Callable[[int], TransformerLM]
 """A seed to a tiny model."""

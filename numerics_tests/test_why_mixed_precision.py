@@ -11,11 +11,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from numerics_tests.harness.checks import assert_true
-from numerics_tests.harness.claims import claim
-from numerics_tests.harness.exercises import normal, stochastically_rounded
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import BF16, LOW, Format
+from perf_tests_suite.numerics_tests.harness.checks import assert_true
+from perf_tests_suite.numerics_tests.harness.claims import claim
+from perf_tests_suite.numerics_tests.harness.exercises import normal, stochastically_rounded
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import BF16, LOW, Format
 
 by_low_format = pytest.mark.parametrize("a_format", LOW, ids=lambda a_format: a_format.name)
 

@@ -11,23 +11,20 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-from perf_tests.phases import FINE, INTERRUPTED, USAGE, RefusalError
-from perf_tests.user_code.named import SUITE
+from perf_tests_suite.perf_tests.phases import FINE, INTERRUPTED, USAGE, RefusalError
 
 GROUPS = {
-    "measure": {"run": "perf_tests.verbs.run"},
+    "measure": {"run": "verbs.run"},
     "judge": {
-        "compare": "perf_tests.report.comparison", "replay": "perf_tests.report.gate_screens",
-        "diff": "perf_tests.verbs.diff", "audit": "perf_tests.audit.tables",
+        "compare": "report.comparison", "replay": "report.gate_screens", "diff": "verbs.diff", "audit": "audit.tables",
     },
-    "look up": {"predict": "perf_tests.verbs.predict"},
+    "look up": {"predict": "verbs.predict"},
     "look at": {
-        "show": "perf_tests.report.show",
-        "report": "perf_tests.report.page", "history": "perf_tests.report.history", "tables": "perf_tests.verbs.tables",
-        "kernels": "perf_tests.report.screens",
+        "show": "report.show", "report": "report.page", "history": "report.history", "tables": "verbs.tables",
+        "kernels": "report.screens",
     },
 }  # fmt: skip
-VERBS = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
+VERBS = {name: f"perf_tests_suite.perf_tests.{place}" for verbs in GROUPS.values() for name, place in verbs.items()}
 """The module of each verb, with `add_arguments` and `run`: it lies where what the verb shows is made."""
 
 REPLACED = {
@@ -76,8 +73,6 @@ def _main(words: Sequence[str] | None) -> int:
 
 
 def _run(words: Sequence[str] | None) -> int:
-    if sys.path[0] != str(SUITE):
-        sys.path.insert(0, str(SUITE))  # where this was started, `model` may be another package
     words = sys.argv[1:] if words is None else words
     if words and words[0] in REPLACED:
         print(f"perf-tests {words[0]} is gone: {REPLACED[words[0]]}.", file=sys.stderr)
@@ -85,7 +80,7 @@ def _run(words: Sequence[str] | None) -> int:
     words, of_pytest = (words[:1], words[1:]) if words[:1] == ["run"] else (words, [])
     raw, lines = argparse.RawDescriptionHelpFormatter, ["each verb has a --help of its own"]
     for group, verbs_of_group in GROUPS.items():
-        lines += ["", f"{group}:", *(f"  {name:8} {sentence_of(place)}" for name, place in verbs_of_group.items())]
+        lines += ["", f"{group}:", *(f"  {name:8} {sentence_of(VERBS[name])}" for name in verbs_of_group)]
     epilog = "\n".join(lines)
     parser = argparse.ArgumentParser("perf-tests", "perf-tests VERB ...", __doc__, epilog, formatter_class=raw)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", prog="perf-tests", help=argparse.SUPPRESS)
@@ -104,9 +99,9 @@ def _run(words: Sequence[str] | None) -> int:
     try:
         exit_code: int = module.run(arguments)
     except RefusalError as refusal:
-        # Import late: these load the suite's model, which is on the path only by now.
-        from perf_tests.records.format import printable
-        from perf_tests.records.store import as_typed
+        # Import late: `--help` answers without them.
+        from perf_tests_suite.perf_tests.records.format import printable
+        from perf_tests_suite.perf_tests.records.store import as_typed
 
         print(printable(as_typed(str(refusal), words)), file=sys.stderr)
         return refusal.exit_code

@@ -8,28 +8,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention import ATTENTION, AttentionFunction
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests.audit.rounds import RowFacts
-from perf_tests.bench.checked_rounds import Draws
-from perf_tests.bench.loop import Measure, RowBuilder, TimedMeasure
-from perf_tests.bench.models import AttentionInputs, Batch, ModelCache, free_leftovers
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.session import noted, session_of
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.attention import AttentionCase, CollectiveCase
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.bound import time
-from perf_tests.hardware.clock import Clock, multiplied_dtype, product_seconds, tensor_dtype
-from perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
-from perf_tests.hardware.machine import RoundHealth
-from perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
-from perf_tests.passes.memory import MemoryWorker
-from perf_tests.user_code.attention import attention_named
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.own_loss import OwnLossTraining
+from perf_tests_suite.model.attention import ATTENTION, AttentionFunction
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.audit.rounds import RowFacts
+from perf_tests_suite.perf_tests.bench.checked_rounds import Draws
+from perf_tests_suite.perf_tests.bench.loop import Measure, RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.bench.models import AttentionInputs, Batch, ModelCache, free_leftovers
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.session import noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase, CollectiveCase
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.bound import time
+from perf_tests_suite.perf_tests.hardware.clock import Clock, multiplied_dtype, product_seconds, tensor_dtype
+from perf_tests_suite.perf_tests.hardware.device import float32_matmul_precision, sdpa_backend
+from perf_tests_suite.perf_tests.hardware.machine import RoundHealth
+from perf_tests_suite.perf_tests.passes.extra_pass import ROOT, ExtraPass, pass_named
+from perf_tests_suite.perf_tests.passes.memory import MemoryWorker
+from perf_tests_suite.perf_tests.user_code.attention import attention_named
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +129,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     kind: Callable[..., TimedMeasure] = TimedMeasure
     if isinstance(case, LanguageModelCase) and case.sharing is not None:
         # Imported late: distributed tensors take torch seconds to load.
-        from perf_tests.bench.ranks import SharedStepMeasure
+        from perf_tests_suite.perf_tests.bench.ranks import SharedStepMeasure
 
         training = request.getfixturevalue("training")
         kind = partial(
@@ -137,7 +137,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
             spending=partial(workbench.spending, "communication"),
         )  # fmt: skip
     elif case.ranks is not None:
-        from perf_tests.bench.ranks import MultiRankMeasure
+        from perf_tests_suite.perf_tests.bench.ranks import MultiRankMeasure
 
         kind = MultiRankMeasure
     measure = kind(
@@ -167,7 +167,7 @@ def _row(case: Case, workbench: Workbench) -> RowBuilder:
     """Return what is known of a case before its rounds, with what a figure depends on besides the case's identity."""
     conditions = RowFacts(seed=workbench.settings.seed, warmup_rounds=workbench.warmup_rounds(case))
     if isinstance(case, CollectiveCase):
-        from perf_tests.bench.ranks import CollectiveRow
+        from perf_tests_suite.perf_tests.bench.ranks import CollectiveRow
 
         return CollectiveRow(case, conditions)
     conditions = replace(

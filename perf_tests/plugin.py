@@ -11,27 +11,40 @@ from typing import Any
 
 import pytest
 
-from model.device import why_gpu_is_passed_over
-from model.precision import PRECISIONS
-from perf_tests.audit.rounds import why_replaced
-from perf_tests.bench.options import read_against, take_over
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, SuspiciousError, outcome_of_error
-from perf_tests.bench.recording import uncaptured
-from perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmark, noted, session_of
-from perf_tests.cases.options import PASSES, add_options
-from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
-from perf_tests.cases.settings import asks_for_ranks, read_settings
-from perf_tests.gate.verdicts import SKIPPED_COMMIT
-from perf_tests.hardware.bound import bind, bind_again, put_back, unbind
-from perf_tests.hardware.device import uncap_address_space
-from perf_tests.phases import EXAMINED, place_of
-from perf_tests.records.record import FAILURES, Json
-from perf_tests.run import after, before
-from perf_tests.run.bisection import check_starter, tell
-from perf_tests.run.termination import NAME, Termination, termination_of
-from perf_tests.user_code.attention import IncorrectError
-from perf_tests.user_code.guard import UserCodeError, forked_processes_ended, process_kept, torch_defaults_kept
-from perf_tests.user_code.named import UNDER_TEST, names_code, repository_of, suite_model_notice, why_not_gated
+from perf_tests_suite.model.device import why_gpu_is_passed_over
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.audit.rounds import why_replaced
+from perf_tests_suite.perf_tests.bench.options import read_against, take_over
+from perf_tests_suite.perf_tests.bench.outcomes import ImpossibleError, Outcome, SuspiciousError, outcome_of_error
+from perf_tests_suite.perf_tests.bench.recording import uncaptured
+from perf_tests_suite.perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.cases.options import PASSES, add_options
+from perf_tests_suite.perf_tests.cases.selected import FAMILIES, examined_phases, family_of
+from perf_tests_suite.perf_tests.cases.settings import asks_for_ranks, read_settings
+from perf_tests_suite.perf_tests.gate.verdicts import SKIPPED_COMMIT
+from perf_tests_suite.perf_tests.hardware.bound import bind, bind_again, put_back, unbind
+from perf_tests_suite.perf_tests.hardware.device import uncap_address_space
+from perf_tests_suite.perf_tests.phases import EXAMINED, place_of
+from perf_tests_suite.perf_tests.records.record import FAILURES, Json
+from perf_tests_suite.perf_tests.run import after, before
+from perf_tests_suite.perf_tests.run.bisection import check_starter, tell
+from perf_tests_suite.perf_tests.run.termination import NAME, Termination, termination_of
+from perf_tests_suite.perf_tests.user_code.attention import IncorrectError
+from perf_tests_suite.perf_tests.user_code.guard import (
+    UserCodeError,
+    forked_processes_ended,
+    process_kept,
+    torch_defaults_kept,
+)
+from perf_tests_suite.perf_tests.user_code.named import (
+    UNDER_TEST,
+    names_code,
+    repository_of,
+    serves_a_side,
+    suite_model_notice,
+    why_not_gated,
+)
+from perf_tests_suite.perf_tests.user_code.own_names import share_model
 
 LEDGER_TEST = Path(__file__).with_name("test_counters.py")
 
@@ -61,11 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     config.stash[SESSION] = suite = Session(repository, environment, put_back())  # finding a module runs its package
     before.keep_selection(config)
+    # Code of no repository is the user's too; a worker shares it, or not, before pytest begins.
+    if repository.holds_suite and not (repository.outside or serves_a_side()):
+        share_model()
     # In a repository of the user's no `__pycache__` may appear beside their files. It stays so to the end of the
     # process, because their modules may be imported at any time.
     sys.dont_write_bytecode |= not repository.holds_suite
     if asks_for_ranks(config):
-        from perf_tests.run import ranks
+        from perf_tests_suite.perf_tests.run import ranks
 
         ranks.rendezvous(config)
     suite.saving = take_over(config, repository.root / ".benchmarks")
@@ -94,7 +110,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
                 raise pytest.UsageError(f"--against {suite.against.revision}: {why}.")
         before.read_run_options(session.config)
     if suite.peers is not None:
-        from perf_tests.run import ranks
+        from perf_tests_suite.perf_tests.run import ranks
 
         ranks.check_launches(session.config, suite.peers, before.source_digest(suite.repository))
 
@@ -103,7 +119,7 @@ def _agreed(suite: Session, topic: str) -> AbstractContextManager[None]:
     """End all ranks of a run on several for a usage error inside on any of them; rank 0 says it."""
     if suite.peers is None:
         return nullcontext()
-    from perf_tests.run import ranks
+    from perf_tests_suite.perf_tests.run import ranks
 
     return ranks.agreed(suite.peers, topic)
 
@@ -251,11 +267,11 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
         with termination_of(config).waiting(), _agreed(suite, "ready"), _as_usage_error(config):
             benchmarks = before.get_ready(config, benchmarks)
         if suite.peers is not None:
-            from perf_tests.run import ranks
+            from perf_tests_suite.perf_tests.run import ranks
 
             benchmarks = ranks.planned(config, suite.peers, benchmarks)
         if suite.against is not None:
-            from perf_tests.run import gate
+            from perf_tests_suite.perf_tests.run import gate
 
             gate.get_ready(config, benchmarks)
     items[:] = [*benchmarks, *others]

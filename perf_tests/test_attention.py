@@ -3,14 +3,14 @@
 import pytest
 from torch import Tensor
 
-from model.attention import AttentionFunction
-from model.precision import PRECISIONS
-from perf_tests.bench.checked_rounds import AttentionCheck
-from perf_tests.bench.loop import Measure
-from perf_tests.bench.models import AttentionInputs
-from perf_tests.bench.session import noted
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import check_attention_gradients, check_attention_output
+from perf_tests_suite.model.attention import AttentionFunction
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.bench.checked_rounds import AttentionCheck
+from perf_tests_suite.perf_tests.bench.loop import Measure
+from perf_tests_suite.perf_tests.bench.models import AttentionInputs
+from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.language_model import check_attention_gradients, check_attention_output
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The kernels of attention alone (`--kernels`)."""
 
-from perf_tests import test_attention
-from perf_tests.passes.extra_pass import repeated
+from perf_tests_suite.perf_tests import test_attention
+from perf_tests_suite.perf_tests.passes.extra_pass import repeated
 
 case = test_attention.case
 

@@ -1,7 +1,7 @@
 """The memory of attention alone (`--memory`): what grows with the sequence length, and what with its square."""
 
-from perf_tests import test_attention
-from perf_tests.passes.extra_pass import repeated
+from perf_tests_suite.perf_tests import test_attention
+from perf_tests_suite.perf_tests.passes.extra_pass import repeated
 
 case = test_attention.case
 

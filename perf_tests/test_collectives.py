@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perf_tests.bench.loop import Measure
-from perf_tests.bench.session import noted
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.attention import CollectiveCase
+from perf_tests_suite.perf_tests.bench.loop import Measure
+from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
 
 if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is loaded
-    from perf_tests.bench.ranks import Exchange
+    from perf_tests_suite.perf_tests.bench.ranks import Exchange
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def case(request: pytest.FixtureRequest, collective: str, message_bytes: int, wo
 
 @pytest.fixture
 def exchange(case: CollectiveCase, workbench: Workbench) -> "Exchange":
-    from perf_tests.bench.ranks import Exchange
+    from perf_tests_suite.perf_tests.bench.ranks import Exchange
 
     assert workbench.groups is not None
     group = workbench.groups.case(case.world)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.bench.session import session_of
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import user_model
-from perf_tests.cases.settings import Settings
-from perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests.predict.ledger import counted_grid, line_of, sent_lines, user_grid
-from perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
-from perf_tests.records.store import write_whole
-from perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.bench.session import session_of
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import user_model
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.predict.counters import NotCountedError, counters_of
+from perf_tests_suite.perf_tests.predict.ledger import counted_grid, line_of, sent_lines, user_grid
+from perf_tests_suite.perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
+from perf_tests_suite.perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 
 FOLDER = Path(__file__).parent / "predict" / "exact_counters"
 

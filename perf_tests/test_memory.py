@@ -1,7 +1,7 @@
 """Where the memory of each phase goes (`--memory`): the timed benchmarks, each case in a process of its own."""
 
-from perf_tests import test_backward, test_first_step, test_forward, test_full_step
-from perf_tests.passes.extra_pass import repeated
+from perf_tests_suite.perf_tests import test_backward, test_first_step, test_forward, test_full_step
+from perf_tests_suite.perf_tests.passes.extra_pass import repeated
 
 test_memory_of_inference = repeated(test_forward.test_inference, "memory")
 test_memory_of_forward = repeated(test_forward.test_forward, "memory")

@@ -1,7 +1,7 @@
 """How many warm-up rounds each phase needs on this machine, and where its first round goes (`--warmup-study`)."""
 
-from perf_tests import test_backward, test_forward, test_full_step
-from perf_tests.passes.extra_pass import repeated
+from perf_tests_suite.perf_tests import test_backward, test_forward, test_full_step
+from perf_tests_suite.perf_tests.passes.extra_pass import repeated
 
 test_warmup_of_inference = repeated(test_forward.test_inference, "warmup")
 test_warmup_of_forward = repeated(test_forward.test_forward, "warmup")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.__main__ import main
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `tests` and `claims` are found there alone
+
+from perf_tests_suite.perf_tests.__main__ import main
 from tests.support.forked_python import close_forked_python, forked_python
 from tests.support.git_repository import git, make_repository
 from tests.support.launch import Verb
@@ -33,8 +35,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _sessions.pop() is not session or _sessions:
         return
     close_forked_python()
-    if "numerics_tests.harness.rank_pool" in sys.modules:
-        sys.modules["numerics_tests.harness.rank_pool"].POOL.stop()
+    if "perf_tests_suite.numerics_tests.harness.rank_pool" in sys.modules:
+        sys.modules["perf_tests_suite.numerics_tests.harness.rank_pool"].POOL.stop()
     left = orphans(str(os.getpid()))
     for process in left:
         os.kill(int(process.partition(" ")[0]), signal.SIGKILL)

@@ -27,8 +27,8 @@ import torch
 
 from claims.expedition.page import LEFT_OUT, page
 from claims.expedition.slices import SLICES, Step
-from perf_tests.records.record import NUMBER, TEXT, Json, OrNull, misshapen, unpacked
-from perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.records.record import NUMBER, TEXT, Json, OrNull, misshapen, unpacked
+from perf_tests_suite.perf_tests.records.store import write_whole
 from tests.support.launches import ROOT
 
 LEAST_SECONDS = 90.0

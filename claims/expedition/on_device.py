@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from model.attention import ATTENTION
-from model.device import device_named
-from model.sizes import ModelConfig
-from model.transformer import TransformerLM
-from perf_tests.hardware.device import Device, open_device
-from perf_tests.hardware.limits import Ceilings
-from perf_tests.hardware.machine import NoHealthError, drifting_facts, open_gpu_health, stable_facts
-from perf_tests.predict.machine import measured_ceilings
-from perf_tests.records.record import Json
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.device import device_named
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.hardware.device import Device, open_device
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings
+from perf_tests_suite.perf_tests.hardware.machine import NoHealthError, drifting_facts, open_gpu_health, stable_facts
+from perf_tests_suite.perf_tests.predict.machine import measured_ceilings
+from perf_tests_suite.perf_tests.records.record import Json
 
 PROGRAMS = ("git", "gcc", "nsys")
 

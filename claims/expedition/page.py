@@ -13,10 +13,18 @@ from statistics import quantiles
 import pytest
 
 from claims.expedition.slices import SLICES
-from perf_tests.records.columns import case_name
-from perf_tests.records.journal import JournalContents, read_journal, unfinished_journals
-from perf_tests.records.record import ANYTHING, OUTCOMES, TEXT, Json, identity_of, misshapen, timing_outcomes
-from perf_tests.records.store import list_records
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.journal import JournalContents, read_journal, unfinished_journals
+from perf_tests_suite.perf_tests.records.record import (
+    ANYTHING,
+    OUTCOMES,
+    TEXT,
+    Json,
+    identity_of,
+    misshapen,
+    timing_outcomes,
+)
+from perf_tests_suite.perf_tests.records.store import list_records
 
 FACTS = {"gpu": {"name": TEXT, "driver": ANYTHING}, "torch": ANYTHING, "python": ANYTHING}
 

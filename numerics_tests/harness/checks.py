@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 # torch.overrides.TorchFunctionMode, the public one, sees Python's calls alone.
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from numerics_tests.machine.formats import U32
+from perf_tests_suite.numerics_tests.machine.formats import U32
 
 
 def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: str) -> None:

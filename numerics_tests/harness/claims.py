@@ -21,9 +21,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from numerics_tests.harness import bounds
-from numerics_tests.harness.strategies import Recipe
-from numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.harness import bounds
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe
+from perf_tests_suite.numerics_tests.machine.environment import device
 
 SUITE = Path(__file__).parents[1]
 MODEL = Path(__file__).parents[2] / "model"
@@ -139,9 +139,9 @@ class Claim:
             written.setdefault(name, repr(value))
         call = ", ".join(f"{name}={text}" for name, text in written.items())
         lines = (
-            "from numerics_tests.harness.claims import all_claims",
-            "from numerics_tests.harness.strategies import *",
-            "from numerics_tests.machine.environment import compute_on",
+            "from perf_tests_suite.numerics_tests.harness.claims import all_claims",
+            "from perf_tests_suite.numerics_tests.harness.strategies import *",
+            "from perf_tests_suite.numerics_tests.machine.environment import compute_on",
             f"compute_on(torch.{device()!r})",
             f"claim = all_claims()[{self.name!r}]",
             f"claim.check({call})",
@@ -219,5 +219,5 @@ def all_claims() -> dict[str, Claim]:
     """`CLAIMS` with every test file imported, also those that pytest has not collected."""
     for module in pkgutil.iter_modules([str(SUITE)]):
         if module.name.startswith("test_"):
-            importlib.import_module(f"numerics_tests.{module.name}")
+            importlib.import_module(f"perf_tests_suite.numerics_tests.{module.name}")
     return CLAIMS

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.transformer import RMSNorm
-from numerics_tests.harness import bounds, oracles
-from numerics_tests.harness.strategies import Recipe
-from numerics_tests.machine import cuda_autocast
-from numerics_tests.machine.formats import BF16, FP16, FP32, LOW, Format
-from numerics_tests.machine.sums import running_sums
+from perf_tests_suite.model.transformer import RMSNorm
+from perf_tests_suite.numerics_tests.harness import bounds, oracles
+from perf_tests_suite.numerics_tests.harness.strategies import Recipe
+from perf_tests_suite.numerics_tests.machine import cuda_autocast
+from perf_tests_suite.numerics_tests.machine.formats import BF16, FP16, FP32, LOW, Format
+from perf_tests_suite.numerics_tests.machine.sums import running_sums
 
 Rows = tuple[tuple[str, ...], ...]
 """Texts; the header first."""

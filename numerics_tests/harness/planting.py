@@ -91,7 +91,7 @@ def planted(fault: Planted) -> Iterator[None]:
 
 def _owner_of(place: str) -> tuple[Any, str]:
     file, *inner, name = place.split(".")
-    owner: Any = importlib.import_module(f"model.{file}")
+    owner: Any = importlib.import_module(f"perf_tests_suite.model.{file}")
     for part in (*inner, name):
         if not (part in owner if isinstance(owner, dict) else hasattr(owner, part)):
             raise NoSuchPlaceError(f"model/{file}.py has no {place.partition('.')[2]}: {part!r} is missing.")

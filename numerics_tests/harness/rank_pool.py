@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from numerics_tests.harness.planting import Planted, in_force, planted
+from perf_tests_suite.numerics_tests.harness.planting import Planted, in_force, planted
 
 RANKS = 3
 SECONDS = 60
 """Limit of one task, and of a collective in it: far more than any takes, so that a hang ends."""
-PRELOADED = ["torch.distributed.fsdp", "torch.distributed.optim", "numerics_tests.harness.tiny"]
+PRELOADED = ["torch.distributed.fsdp", "torch.distributed.optim", "perf_tests_suite.numerics_tests.harness.tiny"]
 
 
 class RankError(RuntimeError):

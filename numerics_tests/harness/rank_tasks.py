@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from model.parallel import PARALLEL, Ranks, share, without_synchronization
-from model.precision import PRECISIONS
-from model.resident import forget_kept_gradients
-from model.sizes import ModelConfig
-from model.training import Training
-from numerics_tests.harness import tiny
-from numerics_tests.harness.checks import Watching
-from numerics_tests.harness.rank_pool import POOL, Task
+from perf_tests_suite.model.parallel import PARALLEL, Ranks, share, without_synchronization
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.resident import forget_kept_gradients
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.numerics_tests.harness import tiny
+from perf_tests_suite.numerics_tests.harness.checks import Watching
+from perf_tests_suite.numerics_tests.harness.rank_pool import POOL, Task
 
 CPU = torch.device("cpu")
 # No width is a power of two, and none but the smallest is a multiple of 3, so that slices are uneven.

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
-from numerics_tests.machine.environment import device
-from numerics_tests.machine.formats import LOW, Format
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.formats import LOW, Format
 
 ADVERSARIAL = (
     *(0.0, -0.0, 1.0, -1.0),

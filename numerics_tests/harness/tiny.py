@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.attention import AttentionFunction, naive_attention
-from model.precision import PRECISIONS, Precision
-from model.sizes import ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
-from numerics_tests.harness import oracles
-from numerics_tests.harness.checks import InFloat32WhereFloat64Lacks
-from numerics_tests.machine.environment import device
-from perf_tests.cases.options import typed_or
-from perf_tests.user_code.attention import function_of, is_user_function
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import UserModel, configured_shape, is_configuration
+from perf_tests_suite.model.attention import AttentionFunction, naive_attention
+from perf_tests_suite.model.precision import PRECISIONS, Precision
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.numerics_tests.harness import oracles
+from perf_tests_suite.numerics_tests.harness.checks import InFloat32WhereFloat64Lacks
+from perf_tests_suite.numerics_tests.machine.environment import device
+from perf_tests_suite.perf_tests.cases.options import typed_or
+from perf_tests_suite.perf_tests.user_code.attention import function_of, is_user_function
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.model import UserModel, configured_shape, is_configuration
 
 # No two dimensions of a tensor are equal (3 rows of 12 tokens, 2 heads of width 8), so none can be taken for another.
 CONFIG = ModelConfig(d_model=16, d_ff=32, num_layers=2, num_heads=2, vocab_size=29, context_length=12)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import AttentionFunction
-from model.transformer import RMSNorm
-from numerics_tests.machine.environment import device
+from perf_tests_suite.model.attention import AttentionFunction
+from perf_tests_suite.model.transformer import RMSNorm
+from perf_tests_suite.numerics_tests.machine.environment import device
 
 Subject = Callable[[Tensor], Tensor]
 """(B, T, ...) to (B, T, ...); a row does not depend on other rows, nor a token on later ones."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests.machine.environment import device
+from perf_tests_suite.numerics_tests.machine.environment import device
 
 Product = Callable[[Tensor, Tensor], Tensor]
 Total = Callable[[Tensor], Tensor]

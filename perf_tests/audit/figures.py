@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from model.sizes import ModelConfig
-from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
-from perf_tests.phases import has_identity, is_attention, is_collective
-from perf_tests.records.columns import inside
-from perf_tests.records.record import Json, unpacked, without_path
-from perf_tests.records.store import MOST_UNPACKED_BYTES
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.perf_tests.hardware.limits import AttentionWork, ModelWork, Work
+from perf_tests_suite.perf_tests.phases import has_identity, is_attention, is_collective
+from perf_tests_suite.perf_tests.records.columns import inside
+from perf_tests_suite.perf_tests.records.record import Json, unpacked, without_path
+from perf_tests_suite.perf_tests.records.store import MOST_UNPACKED_BYTES
 
 IMPOSSIBLE = "impossible"
 

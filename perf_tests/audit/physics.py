@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from perf_tests.audit import figures as labelled
-from perf_tests.audit.figures import Figure, Finding, Memory, NotJudged, Timing
-from perf_tests.hardware.datasheets import GIB, GPUS, Gpu, pieces_named, strongest_named
-from perf_tests.hardware.limits import AttentionWork, ModelWork
-from perf_tests.phases import ATTENTION_ALONE, phase_named
+from perf_tests_suite.perf_tests.audit import figures as labelled
+from perf_tests_suite.perf_tests.audit.figures import Figure, Finding, Memory, NotJudged, Timing
+from perf_tests_suite.perf_tests.hardware.datasheets import GIB, GPUS, Gpu, pieces_named, strongest_named
+from perf_tests_suite.perf_tests.hardware.limits import AttentionWork, ModelWork
+from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, phase_named
 
 MEASURED_CEILING_MARGIN = 1.25
 """Factor by which a measured ceiling may be too low, because it carries the same noise as the figure."""

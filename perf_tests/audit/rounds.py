@@ -9,12 +9,12 @@ from math import inf, isclose, sqrt
 from operator import sub
 from statistics import fmean, median, pstdev, stdev
 
-from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.phases import PHASES
-from perf_tests.records.columns import Cell, pairs_along
-from perf_tests.records.format import duration
-from perf_tests.records.measured import Measured
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.audit.physics import MEASURED_CEILING_MARGIN
+from perf_tests_suite.perf_tests.phases import PHASES
+from perf_tests_suite.perf_tests.records.columns import Cell, pairs_along
+from perf_tests_suite.perf_tests.records.format import duration
+from perf_tests_suite.perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.records.record import Json
 
 # Flags of a row, from its own rounds and figures alone.
 

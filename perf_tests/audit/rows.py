@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
 
-from perf_tests.records.record import SUFFIXES, unpacked, without_path
+from perf_tests_suite.perf_tests.records.record import SUFFIXES, unpacked, without_path
 
 
 class UnreadableError(ValueError):

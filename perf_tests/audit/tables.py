@@ -20,17 +20,41 @@ from itertools import product
 from pathlib import Path
 from textwrap import fill
 
-from perf_tests.audit import figures as labelled
-from perf_tests.audit import rows as published
-from perf_tests.audit.figures import IMPOSSIBLE, Figure, Finding, Memory, NotJudged, Timing, attention_of
-from perf_tests.audit.physics import NAMED_SHARE, judge
-from perf_tests.audit.rows import ALONE, MEAN, MEMORY, MODEL, Row, UnreadableError, layout_of, seconds_in
-from perf_tests.hardware.datasheets import Gpu, gpu_named, pieces_named
-from perf_tests.hardware.limits import FLOAT32_BYTES, SIZES, AttentionWork, ModelConfig, ModelWork, Work
-from perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
-from perf_tests.records.format import printable
-from perf_tests.records.record import how_many
-from perf_tests.records.store import ENDINGS, announced, strict_json
+from perf_tests_suite.perf_tests.audit import figures as labelled
+from perf_tests_suite.perf_tests.audit import rows as published
+from perf_tests_suite.perf_tests.audit.figures import (
+    IMPOSSIBLE,
+    Figure,
+    Finding,
+    Memory,
+    NotJudged,
+    Timing,
+    attention_of,
+)
+from perf_tests_suite.perf_tests.audit.physics import NAMED_SHARE, judge
+from perf_tests_suite.perf_tests.audit.rows import (
+    ALONE,
+    MEAN,
+    MEMORY,
+    MODEL,
+    Row,
+    UnreadableError,
+    layout_of,
+    seconds_in,
+)
+from perf_tests_suite.perf_tests.hardware.datasheets import Gpu, gpu_named, pieces_named
+from perf_tests_suite.perf_tests.hardware.limits import (
+    FLOAT32_BYTES,
+    SIZES,
+    AttentionWork,
+    ModelConfig,
+    ModelWork,
+    Work,
+)
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, PHASES, PHASES_OF_OTHERS, RefusalError
+from perf_tests_suite.perf_tests.records.format import printable
+from perf_tests_suite.perf_tests.records.record import how_many
+from perf_tests_suite.perf_tests.records.store import ENDINGS, announced, strict_json
 
 SHOWN_GROUPS = 40
 MOST_REASONS = 30

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from model.precision import Precision
-from model.training import Training
-from perf_tests.cases.language_model import (
+from perf_tests_suite.model.precision import Precision
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.cases.language_model import (
     check_attention_gradients,
     check_finite,
     check_gradients,
     require,
 )
-from perf_tests.hardware.clock import multiplied_dtype
-from perf_tests.hardware.device import Device, is_out_of_memory
-from perf_tests.records.record import Json
-from perf_tests.user_code.attention import (
+from perf_tests_suite.perf_tests.hardware.clock import multiplied_dtype
+from perf_tests_suite.perf_tests.hardware.device import Device, is_out_of_memory
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.attention import (
     NAMES,
     Arithmetic,
     IncorrectError,
@@ -37,10 +37,10 @@ from perf_tests.user_code.attention import (
     exact_and_bounds,
     sums_and_bounds,
 )
-from perf_tests.user_code.own_loss import OwnLossTraining
+from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 if TYPE_CHECKING:
-    from perf_tests.bench.loop import Rounds
+    from perf_tests_suite.perf_tests.bench.loop import Rounds
 
 
 # Bound before any file of the user's is imported.

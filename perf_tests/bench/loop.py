@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.audit.rounds import (
+from perf_tests_suite.perf_tests.audit.physics import MEASURED_CEILING_MARGIN
+from perf_tests_suite.perf_tests.audit.rounds import (
     RowFacts,
     accusations,
     clocks_disagree,
@@ -26,18 +26,18 @@ from perf_tests.audit.rounds import (
     suggested_warmup_rounds,
     why_replaced,
 )
-from perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
-from perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
-from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import late_work, put_back, rate_of_clocks, shares_memory, time
-from perf_tests.hardware.clock import Clock, busy_seconds
-from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
-from perf_tests.hardware.limits import Ceilings
-from perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
-from perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
-from perf_tests.records.measured import Measured
-from perf_tests.records.record import Json
-from perf_tests.user_code.guard import end_if_forked
+from perf_tests_suite.perf_tests.bench.checked_rounds import Check, CheckedRounds, Draws
+from perf_tests_suite.perf_tests.bench.outcomes import ImpossibleError, SuspiciousError
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.bound import late_work, put_back, rate_of_clocks, shares_memory, time
+from perf_tests_suite.perf_tests.hardware.clock import Clock, busy_seconds
+from perf_tests_suite.perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings
+from perf_tests_suite.perf_tests.hardware.machine import OtherProcesses, RoundHealth, conditions, drifting_facts
+from perf_tests_suite.perf_tests.predict.expectation import MEASURED_AGAIN, Expectation, why_impossible
+from perf_tests_suite.perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.guard import end_if_forked
 
 SetUp = Callable[[], tuple[Any, ...] | None]
 """A function that returns the arguments of the target."""

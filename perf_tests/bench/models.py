@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from model.compilation import compiled, forget_compiled
-from model.precision import PRECISIONS
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests.bench.checked_rounds import fill_normal
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
-from perf_tests.hardware import device as heap
-from perf_tests.hardware.bound import put_back
-from perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory, needs_gpu
-from perf_tests.phases import LANGUAGE_MODEL
-from perf_tests.user_code.attention import (
+from perf_tests_suite.model.compilation import compiled, forget_compiled
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.bench.checked_rounds import fill_normal
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests_suite.perf_tests.hardware import device as heap
+from perf_tests_suite.perf_tests.hardware.bound import put_back
+from perf_tests_suite.perf_tests.hardware.device import (
+    Device,
+    error_text,
+    is_beyond_device,
+    is_out_of_memory,
+    needs_gpu,
+)
+from perf_tests_suite.perf_tests.phases import LANGUAGE_MODEL
+from perf_tests_suite.perf_tests.user_code.attention import (
     IncorrectError,
     NoBackwardError,
     Sizes,
@@ -32,13 +38,13 @@ from perf_tests.user_code.attention import (
     function_of,
     multiple_of,
 )
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import check_values_of
-from perf_tests.user_code.optimizer import check_a_step, user_optimizer
-from perf_tests.user_code.own_loss import OwnLossTraining
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.model import check_values_of
+from perf_tests_suite.perf_tests.user_code.optimizer import check_a_step, user_optimizer
+from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 if TYPE_CHECKING:
-    from perf_tests.bench.ranks import Groups
+    from perf_tests_suite.perf_tests.bench.ranks import Groups
 
 
 @dataclass
@@ -85,7 +91,7 @@ class ModelCache:
         if case.sharing is not None:
             self._model = None  # its parameters become the ranks', and its groups must not outlive the case
             # Imported late: earlier revisions of `model`, which the gate measures, lack it.
-            from model.parallel import PARALLEL
+            from perf_tests_suite.model.parallel import PARALLEL
 
             assert self.groups is not None
             return PARALLEL[case.sharing.parallel](model, self.groups.ranks(case.sharing), train)

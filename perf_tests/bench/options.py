@@ -14,17 +14,17 @@ from typing import Any, Literal
 
 import pytest
 
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.transformer import blocks_per_checkpoint
-from perf_tests.cases.options import EXECUTIONS, PASSES, Parse, one_of, optimizer, typed_or
-from perf_tests.cases.selected import FAMILIES
-from perf_tests.cases.settings import Settings
-from perf_tests.phases import ZERO_GRAD
-from perf_tests.records.comparison import Check, with_baseline
-from perf_tests.records.record import Json
-from perf_tests.user_code.attention import is_user_function
-from perf_tests.user_code.named import check_name
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.transformer import blocks_per_checkpoint
+from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, PASSES, Parse, one_of, optimizer, typed_or
+from perf_tests_suite.perf_tests.cases.selected import FAMILIES
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.phases import ZERO_GRAD
+from perf_tests_suite.perf_tests.records.comparison import Check, with_baseline
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.attention import is_user_function
+from perf_tests_suite.perf_tests.user_code.named import check_name
 
 
 @dataclass(frozen=True)

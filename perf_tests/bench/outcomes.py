@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from perf_tests.cases.case import Case
-from perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory
-from perf_tests.phases import DIMENSIONS
-from perf_tests.predict.counters import needed_bytes
-from perf_tests.records.record import OUTCOMES, Json, identity_of
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.device import Device, error_text, is_beyond_device, is_out_of_memory
+from perf_tests_suite.perf_tests.phases import DIMENSIONS
+from perf_tests_suite.perf_tests.predict.counters import needed_bytes
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, identity_of
 
 
 @dataclass(frozen=True)

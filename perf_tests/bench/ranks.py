@@ -23,19 +23,26 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, made in C++
 
-from model.regions import regions_opened_by
-from model.training import Training
-from perf_tests.audit.rounds import RowFacts
-from perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
-from perf_tests.cases.attention import CollectiveCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.sharing import Launched, Sharing
-from perf_tests.hardware.clock import Clock, CollectiveCounter
-from perf_tests.hardware.device import error_text
-from perf_tests.hardware.limits import FLOAT32_BYTES, SHARDED, Message, bus_share, messages_by_part, sent_bytes
-from perf_tests.predict.counters import needed_bytes
-from perf_tests.records.measured import Measured
-from perf_tests.records.record import Json, Times
+from perf_tests_suite.model.regions import regions_opened_by
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.audit.rounds import RowFacts
+from perf_tests_suite.perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.sharing import Launched, Sharing
+from perf_tests_suite.perf_tests.hardware.clock import Clock, CollectiveCounter
+from perf_tests_suite.perf_tests.hardware.device import error_text
+from perf_tests_suite.perf_tests.hardware.limits import (
+    FLOAT32_BYTES,
+    SHARDED,
+    Message,
+    bus_share,
+    messages_by_part,
+    sent_bytes,
+)
+from perf_tests_suite.perf_tests.predict.counters import needed_bytes
+from perf_tests_suite.perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.records.record import Json, Times
 
 # Messages between ranks, as JSON in torchrun's key-value store, which survives a dead rank.
 
@@ -197,13 +204,13 @@ class Groups:
 
     def ranks(self, sharing: Sharing) -> Any:
         """Return the `model.parallel.Ranks` of a case."""
-        from model.parallel import Ranks
+        from perf_tests_suite.model.parallel import Ranks
 
         return Ranks(self.case(sharing.world), self.device, sharing.bucket_mb, not sharing.keeps_gathered)
 
     def part_of(self, batch: torch.Tensor, sharing: Sharing) -> torch.Tensor:
         """Return this rank's rows of the global batch."""
-        from model.parallel import share
+        from perf_tests_suite.model.parallel import share
 
         return share(batch, self.ranks(sharing))
 
@@ -361,7 +368,7 @@ class SharedStepMeasure(MultiRankMeasure):
     def run_rounds(self, rounds: Rounds) -> None:
         if not self.case.row.has_backward:
             # Imported late: earlier revisions of `model`, which the gate measures, lack it.
-            from model.parallel import free_gathered
+            from perf_tests_suite.model.parallel import free_gathered
 
             rounds.forget_more = partial(free_gathered, self.training.model)
         super().run_rounds(rounds)
@@ -408,7 +415,7 @@ class SharedStepMeasure(MultiRankMeasure):
         return None
 
     def _seconds(self, rounds: Rounds, exchanges: bool) -> float:
-        from model.parallel import without_synchronization
+        from perf_tests_suite.model.parallel import without_synchronization
 
         with nullcontext() if exchanges else without_synchronization(self.training, not self.sharing.keeps_gathered):
             rounds.prepare()
@@ -433,7 +440,7 @@ class SharedStepMeasure(MultiRankMeasure):
         if self.case.user_model is not None:
             return measured
         # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
-        from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+        from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 
         shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
         step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)

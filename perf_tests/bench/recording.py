@@ -11,19 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.cases.case import Case
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import duration
-from perf_tests.records.journal import (
+from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.format import duration
+from perf_tests_suite.perf_tests.records.journal import (
     Journal,
     JournalContents,
     read_journal,
     remove_headless,
     unfinished_journals,
 )
-from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
-from perf_tests.records.store import is_locked, machine_folder, remove_unfinished, save_record, saved_as
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
+from perf_tests_suite.perf_tests.records.store import (
+    is_locked,
+    machine_folder,
+    remove_unfinished,
+    save_record,
+    saved_as,
+)
 
 
 class ResumeError(Exception):

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perf_tests.bench.loop import Measure
-from perf_tests.bench.options import Against, SavingOptions
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.case import Case
-from perf_tests.cases.settings import Settings
-from perf_tests.gate.samples import Rules
-from perf_tests.records.comparison import Comparison
-from perf_tests.records.format import Screen
-from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.bench.loop import Measure
+from perf_tests_suite.perf_tests.bench.options import Against, SavingOptions
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.records.comparison import Comparison
+from perf_tests_suite.perf_tests.records.format import Screen
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import StoredRecord
+from perf_tests_suite.perf_tests.user_code.named import Repository
 
 if TYPE_CHECKING:  # a run on one device loads nothing of ranks
-    from perf_tests.bench.ranks import Peers
+    from perf_tests_suite.perf_tests.bench.ranks import Peers
 
 
 @dataclass

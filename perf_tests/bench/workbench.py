@@ -11,29 +11,35 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from model.compilation import forget_compiled
-from model.precision import PRECISIONS
-from perf_tests.audit.rounds import RowFacts, why_replaced
-from perf_tests.bench.checked_rounds import drawn_seed
-from perf_tests.bench.models import Refusals, refusal_of, refusals
-from perf_tests.bench.outcomes import Outcome, why_too_large
-from perf_tests.bench.recording import MeasuringSession
-from perf_tests.cases.case import Case
-from perf_tests.cases.settings import Settings
-from perf_tests.hardware import clock as roofline
-from perf_tests.hardware.bound import put_back, time
-from perf_tests.hardware.clock import Clock, sentinel_bytes
-from perf_tests.hardware.datasheets import CudaLibraries, gpu_named, rate_name
-from perf_tests.hardware.device import CacheFlush, Device, error_text, is_out_of_memory, open_device
-from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.hardware.machine import GpuHealth, NoHealthError, OtherProcesses, RunsBeside, open_gpu_health
-from perf_tests.predict import machine as machine_ceilings
-from perf_tests.predict.costs import libraries_here
-from perf_tests.predict.counters import kept_counters_or_reason
-from perf_tests.predict.expectation import Expectation, expect
+from perf_tests_suite.model.compilation import forget_compiled
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.audit.rounds import RowFacts, why_replaced
+from perf_tests_suite.perf_tests.bench.checked_rounds import drawn_seed
+from perf_tests_suite.perf_tests.bench.models import Refusals, refusal_of, refusals
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome, why_too_large
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.hardware import clock as roofline
+from perf_tests_suite.perf_tests.hardware.bound import put_back, time
+from perf_tests_suite.perf_tests.hardware.clock import Clock, sentinel_bytes
+from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries, gpu_named, rate_name
+from perf_tests_suite.perf_tests.hardware.device import CacheFlush, Device, error_text, is_out_of_memory, open_device
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings, Rate
+from perf_tests_suite.perf_tests.hardware.machine import (
+    GpuHealth,
+    NoHealthError,
+    OtherProcesses,
+    RunsBeside,
+    open_gpu_health,
+)
+from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
+from perf_tests_suite.perf_tests.predict.costs import libraries_here
+from perf_tests_suite.perf_tests.predict.counters import kept_counters_or_reason
+from perf_tests_suite.perf_tests.predict.expectation import Expectation, expect
 
 if TYPE_CHECKING:
-    from perf_tests.bench.ranks import Groups, Peers
+    from perf_tests_suite.perf_tests.bench.ranks import Groups, Peers
 
 
 CHANGED = 1.1
@@ -273,7 +279,7 @@ def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
         ) from error
     workbench = Workbench(settings, device, Clock(device), budget_bytes, f" ({memory})" if memory else "")
     if peers is not None:
-        from perf_tests.bench.ranks import Groups, RankClock
+        from perf_tests_suite.perf_tests.bench.ranks import Groups, RankClock
 
         workbench.clock, workbench.groups = RankClock(device), Groups(peers, device.torch_device)
     if device.torch_device.type == "cuda":

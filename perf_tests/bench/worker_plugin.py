@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import SIZES
-from perf_tests.bench.loop import Measure
-from perf_tests.bench.outcomes import Outcome, outcome_of_report
-from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.options import EXECUTIONS, SHAPE
-from perf_tests.cases.settings import Settings
-from perf_tests.hardware.bound import bind
-from perf_tests.records.record import Json
-from perf_tests.user_code.attention import is_user_function
-from perf_tests.user_code.model import is_configuration
-from perf_tests.user_code.named import absolute, check_name, names_code, why_not_there
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.bench.loop import Measure
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome, outcome_of_report
+from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, SHAPE
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.hardware.bound import bind
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.attention import is_user_function
+from perf_tests_suite.perf_tests.user_code.model import is_configuration
+from perf_tests_suite.perf_tests.user_code.named import absolute, check_name, names_code, why_not_there
 
 # A run's settings as plain JSON, sent to a worker and received there.
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from perf_tests.gate.samples import Side
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests import IMPORTABLE
+from perf_tests_suite.perf_tests.gate.samples import Side
+from perf_tests_suite.perf_tests.records.record import Json
 
 # One JSON object per line over a socket, never a pickle.
 
@@ -172,12 +173,14 @@ def start_worker(
     return WorkerProcess(process, Channel(ours), log, side)
 
 
-def inherited_environment(first: Sequence[Path] = (), without: Callable[[Path], bool] | None = None) -> dict[str, str]:
+def inherited_environment(
+    first: Sequence[Path] = (IMPORTABLE,), without: Callable[[Path], bool] | None = None
+) -> dict[str, str]:
     """Return this process's variables without pytest's, whose options are meant for the run and not for its workers.
 
     The one that keeps a machine's plugins out counts for workers too. Python's path is absolute, because a worker
-    starts in another folder, and holds this folder where `python -m pytest` imports from it; `first` comes before it,
-    and entries that are to be left out are told by `without`.
+    starts in another folder, and holds this folder where `python -m pytest` imports from it; `first`, with the suite in
+    it, comes before it, and entries that are to be left out are told by `without`.
     """
     kept = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
     given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

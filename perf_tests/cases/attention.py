@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
-from perf_tests.cases.case import Case
-from perf_tests.cases.settings import Settings
-from perf_tests.cases.sharing import backend_of, nodes_of, why_too_few
-from perf_tests.hardware.limits import FLOAT32_BYTES, AttentionWork, Work
-from perf_tests.phases import AttentionIdentity, CollectiveIdentity
-from perf_tests.user_code.attention import label
-from perf_tests.user_code.named import from_its_repository
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.cases.sharing import backend_of, nodes_of, why_too_few
+from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES, AttentionWork, Work
+from perf_tests_suite.perf_tests.phases import AttentionIdentity, CollectiveIdentity
+from perf_tests_suite.perf_tests.user_code.attention import label
+from perf_tests_suite.perf_tests.user_code.named import from_its_repository
 
 ATTENTION_BATCH_SIZE = 8
 

@@ -7,15 +7,15 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from model.attention import ATTENTION, Attention
-from model.precision import PRECISIONS
-from perf_tests.cases.settings import Settings
-from perf_tests.cases.sharing import Sharing
-from perf_tests.hardware.limits import Work
-from perf_tests.phases import EXAMINED, Phase
-from perf_tests.user_code.attention import attention_named, is_known, is_user_function
-from perf_tests.user_code.model import UserModel
-from perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.model.attention import ATTENTION, Attention
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.cases.sharing import Sharing
+from perf_tests_suite.perf_tests.hardware.limits import Work
+from perf_tests_suite.perf_tests.phases import EXAMINED, Phase
+from perf_tests_suite.perf_tests.user_code.attention import attention_named, is_known, is_user_function
+from perf_tests_suite.perf_tests.user_code.model import UserModel
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
 
 COUNTED_ATTENTION = tuple(name for name, attention in ATTENTION.items() if not attention.is_compiled)
 """What a compiler fuses is unknown until it has run."""

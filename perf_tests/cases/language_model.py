@@ -7,22 +7,29 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from model.attention import ATTENTION
-from model.compilation import why_cannot_compile
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import Training, optimizer_that_runs
-from model.transformer import blocks_per_checkpoint
-from perf_tests.cases.case import Case
-from perf_tests.cases.options import CUDA_GRAPH_EXECUTIONS, shape_named, size_label
-from perf_tests.cases.settings import Settings
-from perf_tests.cases.sharing import Sharing, backend_of
-from perf_tests.hardware.limits import FLOAT32_BYTES, ModelWork, Work, saved_bytes
-from perf_tests.phases import EXAMINED, LanguageModelIdentity, identity_from
-from perf_tests.user_code.attention import label
-from perf_tests.user_code.model import SHAPE, Facts, UserModel, configured_shape, facts_of, is_configuration
-from perf_tests.user_code.named import from_its_repository
-from perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.compilation import why_cannot_compile
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training, optimizer_that_runs
+from perf_tests_suite.model.transformer import blocks_per_checkpoint
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.options import CUDA_GRAPH_EXECUTIONS, shape_named, size_label
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.cases.sharing import Sharing, backend_of
+from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES, ModelWork, Work, saved_bytes
+from perf_tests_suite.perf_tests.phases import EXAMINED, LanguageModelIdentity, identity_from
+from perf_tests_suite.perf_tests.user_code.attention import label
+from perf_tests_suite.perf_tests.user_code.model import (
+    SHAPE,
+    Facts,
+    UserModel,
+    configured_shape,
+    facts_of,
+    is_configuration,
+)
+from perf_tests_suite.perf_tests.user_code.named import from_its_repository
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer, user_optimizer
 
 DEFAULT_ZERO_GRAD = "before-forward"
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-import model.compilation
-from model.attention import ATTENTION
-from model.device import device_named
-from model.precision import PRECISIONS
-from model.sizes import SIZES, ModelConfig
-from model.training import OPTIMIZERS
-from model.transformer import blocks_per_checkpoint
-from perf_tests.cases import sharing
-from perf_tests.hardware.limits import COLLECTIVES
-from perf_tests.phases import LABELS, ZERO_GRAD
-from perf_tests.user_code.attention import is_user_function, label
-from perf_tests.user_code.model import argument, check_configuration, is_configuration
-from perf_tests.user_code.named import check_name
+from perf_tests_suite.model import compilation
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.device import device_named
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.model.training import OPTIMIZERS
+from perf_tests_suite.model.transformer import blocks_per_checkpoint
+from perf_tests_suite.perf_tests.cases import sharing
+from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES
+from perf_tests_suite.perf_tests.phases import LABELS, ZERO_GRAD
+from perf_tests_suite.perf_tests.user_code.attention import is_user_function, label
+from perf_tests_suite.perf_tests.user_code.model import argument, check_configuration, is_configuration
+from perf_tests_suite.perf_tests.user_code.named import check_name
 
 # Texts of the command line as values: numbers, amounts, lists; what is wrong is a ValueError of one sentence.
 
@@ -225,7 +225,7 @@ def shape_named(size: str) -> ModelConfig:
 CONTEXTS = (128, 256, 512, 1024)
 CHECKPOINTS = ("none", "attention", "block")
 # Earlier revisions of `model`, which the gate measures too, have no such modes.
-CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(model.compilation, "CUDA_GRAPH_MODES", ())
+CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(compilation, "CUDA_GRAPH_MODES", ())
 EXECUTIONS = ("eager", "compiled", *CUDA_GRAPH_EXECUTIONS)
 HEAD_DIMS = (16, 32, 64, 128)
 MESSAGE_BYTES, GPU_MESSAGE_BYTES = (64_000, 1_000_000, 4_000_000, 16_000_000), (10**6, 10**7, 10**8, 10**9)

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from perf_tests.cases.attention import AttentionCase, CollectiveCase
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import size_label
-from perf_tests.cases.settings import Settings
-from perf_tests.cases.sharing import Sharing
-from perf_tests.phases import (
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase, CollectiveCase
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.options import size_label
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.cases.sharing import Sharing
+from perf_tests_suite.perf_tests.phases import (
     ATTENTION_ALONE,
     COLLECTIVE_ALONE,
     EXAMINED,
@@ -19,7 +19,7 @@ from perf_tests.phases import (
     PHASES,
     phases_of,
 )
-from perf_tests.user_code.named import from_its_repository
+from perf_tests_suite.perf_tests.user_code.named import from_its_repository
 
 FAMILIES: dict[str, type[Case]] = {
     LANGUAGE_MODEL: LanguageModelCase,

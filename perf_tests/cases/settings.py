@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from model.precision import PRECISIONS
-from perf_tests.cases import sharing
-from perf_tests.cases.options import (
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.cases import sharing
+from perf_tests_suite.perf_tests.cases.options import (
     CONTEXTS,
     GPU_MESSAGE_BYTES,
     HEAD_DIMS,
@@ -19,12 +19,12 @@ from perf_tests.cases.options import (
     shape_named,
     typed_or,
 )
-from perf_tests.cases.sharing import Launched, launched
-from perf_tests.hardware.clock import why_no_ranges
-from perf_tests.hardware.limits import COLLECTIVES
-from perf_tests.hardware.machine import physical_cores
-from perf_tests.phases import LABELS
-from perf_tests.user_code.model import is_configuration, size_name
+from perf_tests_suite.perf_tests.cases.sharing import Launched, launched
+from perf_tests_suite.perf_tests.hardware.clock import why_no_ranges
+from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES
+from perf_tests_suite.perf_tests.hardware.machine import physical_cores
+from perf_tests_suite.perf_tests.phases import LABELS
+from perf_tests_suite.perf_tests.user_code.model import is_configuration, size_name
 
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
 

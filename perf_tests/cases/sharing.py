@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from perf_tests.hardware.limits import BUCKETED, IN_BFLOAT16, SHARDED, VARIANTS
+from perf_tests_suite.perf_tests.hardware.limits import BUCKETED, IN_BFLOAT16, SHARDED, VARIANTS
 
 # What torchrun, or whoever started this process, says of its ranks. No torch.
 

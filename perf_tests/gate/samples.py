@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transfo
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests.records.record import COUNTERS, OUTCOMES, Json, unpacked, without_nan
+from perf_tests_suite.perf_tests.records.record import COUNTERS, OUTCOMES, Json, unpacked, without_nan
 
 Clock = Literal["wall", "cpu"]
 ClockChoice = Literal["auto", "wall", "cpu"]

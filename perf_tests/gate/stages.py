@@ -25,8 +25,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, LeftOut, Rules, Sentinel
-from perf_tests.gate.statistics import (
+from perf_tests_suite.perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, LeftOut, Rules, Sentinel
+from perf_tests_suite.perf_tests.gate.statistics import (
     ClockDecision,
     Estimate,
     Flags,

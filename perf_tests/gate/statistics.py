@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, Measurement, Rules
+from perf_tests_suite.perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, Measurement, Rules
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -28,7 +28,7 @@ from typing import get_args
 import numpy as np
 import scipy
 
-from perf_tests.gate.samples import (
+from perf_tests_suite.perf_tests.gate.samples import (
     ABSENT,
     FEWEST_PAIRS,
     SIDES,
@@ -47,7 +47,7 @@ from perf_tests.gate.samples import (
     read_samples,
     rules_from_settings,
 )
-from perf_tests.gate.stages import (
+from perf_tests_suite.perf_tests.gate.stages import (
     Shift,
     StageHistory,
     detectable_in,
@@ -56,9 +56,9 @@ from perf_tests.gate.stages import (
     sentinel_shifts,
     shift_of_the_suite,
 )
-from perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
-from perf_tests.records.format import finite
-from perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
+from perf_tests_suite.perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
+from perf_tests_suite.perf_tests.records.format import finite
+from perf_tests_suite.perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
 
 
 class Verdict(StrEnum):

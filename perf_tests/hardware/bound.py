@@ -106,7 +106,7 @@ _JUDGES: tuple[tuple[str, Any, str], ...] = (
     ("torch.cuda.Event", torch.cuda.Event, "elapsed_time query record synchronize"),
 )  # fmt: skip
 
-_OWN = ("perf_tests", "model", "pytest_benchmark")
+_OWN = ("perf_tests_suite", "pytest_benchmark")
 """Packages whose functions and classes are compared, each as far as it is loaded."""
 
 

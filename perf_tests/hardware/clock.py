@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.precision import PRECISIONS, Precision
-from perf_tests.hardware.bound import time
-from perf_tests.hardware.device import (
+from perf_tests_suite.model.precision import PRECISIONS, Precision
+from perf_tests_suite.perf_tests.hardware.bound import time
+from perf_tests_suite.perf_tests.hardware.device import (
     MIXED_PRECISION,
     Device,
     Event,
@@ -20,8 +20,8 @@ from perf_tests.hardware.device import (
     is_out_of_memory,
     no_collections,
 )
-from perf_tests.hardware.limits import Message, Rate
-from perf_tests.hardware.torch_private import TorchDispatchMode
+from perf_tests_suite.perf_tests.hardware.limits import Message, Rate
+from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode
 
 
 class Clock:

@@ -16,9 +16,9 @@ from typing import Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from model.attention import AttentionFunction
-from perf_tests.hardware.bound import time
-from perf_tests.hardware.torch_private import (
+from perf_tests_suite.model.attention import AttentionFunction
+from perf_tests_suite.perf_tests.hardware.bound import time
+from perf_tests_suite.perf_tests.hardware.torch_private import (
     clear_cublas_workspaces,
     compiler_counters,
     cuda_graphs_may_be_recorded,

@@ -9,9 +9,9 @@ from fractions import Fraction
 from itertools import chain
 from math import ceil, prod, sqrt
 
-from model.sizes import SIZES, ModelConfig
-from perf_tests.hardware.datasheets import BLACKWELL_MAJORS, Gpu
-from perf_tests.phases import phase_named
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.perf_tests.hardware.datasheets import BLACKWELL_MAJORS, Gpu
+from perf_tests_suite.perf_tests.phases import phase_named
 
 # Rooms without torch take the model's shapes from here.
 __all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work", "saved_bytes"]

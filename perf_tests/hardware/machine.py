@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from perf_tests.hardware import bound
-from perf_tests.hardware.device import (
+from perf_tests_suite.perf_tests.hardware import bound
+from perf_tests_suite.perf_tests.hardware.device import (
     control_group_bytes,
     float32_matmul_precision,
     is_kept,

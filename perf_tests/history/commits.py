@@ -8,9 +8,9 @@ from itertools import compress
 from pathlib import Path
 from statistics import median
 
-from perf_tests.records import record as recorded
-from perf_tests.records.record import COUNTERS, NO_COMMIT, Json, Times, code_of, grouped, identity_of
-from perf_tests.records.store import StoredRecord, which_count
+from perf_tests_suite.perf_tests.records import record as recorded
+from perf_tests_suite.perf_tests.records.record import COUNTERS, NO_COMMIT, Json, Times, code_of, grouped, identity_of
+from perf_tests_suite.perf_tests.records.store import StoredRecord, which_count
 
 Identity = tuple[tuple[str, object], ...]
 

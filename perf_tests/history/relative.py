@@ -19,15 +19,15 @@ from statistics import fmean, median, variance
 
 import numpy as np
 
-from perf_tests.gate.samples import SIDES, read_samples, rules_from_settings
-from perf_tests.gate.stages import replay_stages
-from perf_tests.gate.statistics import Floats, estimate, fit_prior, moderated
-from perf_tests.gate.verdicts import ExactResult, RunVerdict, Verdict, conclude
-from perf_tests.history.commits import Log
-from perf_tests.history.series import FALSE_RATE, FINEST, SMALLEST_STEP
-from perf_tests.records.columns import case_name, machine_name
-from perf_tests.records.format import DASH, Columns, column_table, printable
-from perf_tests.records.record import Json, how_many
+from perf_tests_suite.perf_tests.gate.samples import SIDES, read_samples, rules_from_settings
+from perf_tests_suite.perf_tests.gate.stages import replay_stages
+from perf_tests_suite.perf_tests.gate.statistics import Floats, estimate, fit_prior, moderated
+from perf_tests_suite.perf_tests.gate.verdicts import ExactResult, RunVerdict, Verdict, conclude
+from perf_tests_suite.perf_tests.history.commits import Log
+from perf_tests_suite.perf_tests.history.series import FALSE_RATE, FINEST, SMALLEST_STEP
+from perf_tests_suite.perf_tests.records.columns import case_name, machine_name
+from perf_tests_suite.perf_tests.records.format import DASH, Columns, column_table, printable
+from perf_tests_suite.perf_tests.records.record import Json, how_many
 
 FIRST_ENGINE = 3
 """Engines before it favoured head by .16 % a run in trials of equal code, which 100 runs make 16 %; the claim

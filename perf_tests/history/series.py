@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests.history.commits import Code, Figure, Identity, Launch, Log, Machine, in_order, moment
-from perf_tests.records.record import Times
+from perf_tests_suite.perf_tests.history.commits import Code, Figure, Identity, Launch, Log, Machine, in_order, moment
+from perf_tests_suite.perf_tests.records.record import Times
 
 FEWEST_FOR_DRIFT = 3
 """Figures of a case that can show whether its drift is the sentinel's."""
@@ -314,7 +314,7 @@ def noise_of(logs: Floats, within: Floats) -> tuple[Floats, Floats]:
     """
     from scipy.stats import t as student
 
-    from perf_tests.gate.statistics import Estimate, fit_prior, moderated
+    from perf_tests_suite.perf_tests.gate.statistics import Estimate, fit_prior, moderated
 
     counts = np.sum(~np.isnan(logs), axis=1)
     freedoms = np.where(counts >= FEWEST_COMMITS, FREEDOM[0] * (counts - 1) + FREEDOM[1], np.nan)

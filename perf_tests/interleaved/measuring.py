@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perf_tests.bench.recording import Line
-from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
-from perf_tests.gate.samples import (
+from perf_tests_suite.perf_tests.bench.recording import Line
+from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
+from perf_tests_suite.perf_tests.gate.samples import (
     ABSENT,
     ORDERS,
     SIDES,
@@ -30,11 +30,11 @@ from perf_tests.gate.samples import (
     Uncounted,
     exact_events,
 )
-from perf_tests.hardware.machine import keep_on, let_go, processors_for
-from perf_tests.interleaved.sides import Trees, environment_of_side
-from perf_tests.records.columns import case_name
-from perf_tests.records.record import Json, how_many
-from perf_tests.records.store import identity_difference
+from perf_tests_suite.perf_tests.hardware.machine import keep_on, let_go, processors_for
+from perf_tests_suite.perf_tests.interleaved.sides import Trees, environment_of_side
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.record import Json, how_many
+from perf_tests_suite.perf_tests.records.store import identity_difference
 
 STEADY = {
     # A worker that waits for its turn must leave the cores idle; by default its threads spin for milliseconds.
@@ -520,7 +520,9 @@ def launched(
             }
             folder = tree if trees.repository.holds_suite else trees.repository.folder_in(tree)
             with _signals_wait():
-                workers[side] = start_worker("perf_tests.interleaved.worker", folder, environment, side, python)
+                workers[side] = start_worker(
+                    "perf_tests_suite.perf_tests.interleaved.worker", folder, environment, side, python
+                )
             workers[side].send({**tasks[side], "tree": str(tree)})
         yield workers
     finally:

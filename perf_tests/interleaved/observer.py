@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from perf_tests.records.record import Json
-from perf_tests.user_code import named
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code import named
 
 STARTS = (
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "socket.connect",

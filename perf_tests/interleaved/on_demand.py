@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 import torch
 
-from model.sizes import SIZES
-from perf_tests.audit.rounds import RowFacts, why_replaced
-from perf_tests.bench.checked_rounds import CheckedRounds, Draws
-from perf_tests.bench.loop import Measure, Rounds, warm_up, with_clock_rate
-from perf_tests.bench.outcomes import SuspiciousError
-from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.bench.workbench import Workbench
-from perf_tests.bench.worker_plugin import WorkerPlugin, received
-from perf_tests.bench.workers import Channel, ClosedError
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.bound import late_work, put_back, time
-from perf_tests.hardware.clock import Clock, sentinels
-from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
-from perf_tests.hardware.machine import conditions
-from perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
-from perf_tests.interleaved.observer import Recorder
-from perf_tests.predict.counters import counters_or_reason
-from perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
-from perf_tests.records.record import COUNTERS, Json
-from perf_tests.user_code.named import stray
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.audit.rounds import RowFacts, why_replaced
+from perf_tests_suite.perf_tests.bench.checked_rounds import CheckedRounds, Draws
+from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds, warm_up, with_clock_rate
+from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
+from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.bench.worker_plugin import WorkerPlugin, received
+from perf_tests_suite.perf_tests.bench.workers import Channel, ClosedError
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.bound import late_work, put_back, time
+from perf_tests_suite.perf_tests.hardware.clock import Clock, sentinels
+from perf_tests_suite.perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
+from perf_tests_suite.perf_tests.hardware.machine import conditions
+from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode, load_code_generator, load_compiler
+from perf_tests_suite.perf_tests.interleaved.observer import Recorder
+from perf_tests_suite.perf_tests.predict.counters import counters_or_reason
+from perf_tests_suite.perf_tests.predict.fake_run import LISTENERS, attention_passes, passes, updates
+from perf_tests_suite.perf_tests.records.record import COUNTERS, Json
+from perf_tests_suite.perf_tests.user_code.named import stray
 
 OneRound = Callable[[], tuple[float, float | None]]
 """Runs a round, and returns once the device is idle: its wall and CPU seconds.

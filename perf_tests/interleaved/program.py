@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from perf_tests.interleaved.observer import Function, Observation, is_constant, parts_of, place_of
+from perf_tests_suite.perf_tests.interleaved.observer import Function, Observation, is_constant, parts_of, place_of
 
 PLAIN = {"staticmethod", "classmethod", "property", "torch.no_grad()", "torch.inference_mode()", "functools.cache"}
 """Decorators that hand their function to nobody, and read no hints."""

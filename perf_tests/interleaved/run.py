@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from perf_tests.bench.options import Against
-from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, last_error_line
-from perf_tests.cases.case import Case
-from perf_tests.cases.settings import Settings
-from perf_tests.gate.samples import (
+from perf_tests_suite.perf_tests.bench.options import Against
+from perf_tests_suite.perf_tests.bench.worker_plugin import sent
+from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, last_error_line
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.gate.samples import (
     PRESENT_ENGINE,
     SIDES,
     End,
@@ -38,7 +38,7 @@ from perf_tests.gate.samples import (
     SamplesFile,
     Side,
 )
-from perf_tests.gate.verdicts import (
+from perf_tests_suite.perf_tests.gate.verdicts import (
     FILE_NAME,
     OF_TWO_BUILDS,
     SAME_PROGRAM,
@@ -51,8 +51,8 @@ from perf_tests.gate.verdicts import (
     read_accepted,
     read_accepted_of_base,
 )
-from perf_tests.hardware.machine import can_bind
-from perf_tests.interleaved.measuring import (
+from perf_tests_suite.perf_tests.hardware.machine import can_bind
+from perf_tests_suite.perf_tests.interleaved.measuring import (
     STEADY,
     Measuring,
     OutOfTimeError,
@@ -61,9 +61,9 @@ from perf_tests.interleaved.measuring import (
     launched,
     receive_all,
 )
-from perf_tests.interleaved.observer import Observation
-from perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same
-from perf_tests.interleaved.sides import (
+from perf_tests_suite.perf_tests.interleaved.observer import Observation
+from perf_tests_suite.perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same
+from perf_tests_suite.perf_tests.interleaved.sides import (
     Commit,
     Trees,
     alone,
@@ -75,12 +75,12 @@ from perf_tests.interleaved.sides import (
     run_git,
     state_of_head,
 )
-from perf_tests.predict.difference import Difference, compare_sides, row_sentence
-from perf_tests.predict.operations import SideToRun, sent_case
-from perf_tests.records.columns import case_name
-from perf_tests.records.record import Json, how_many, some_of
-from perf_tests.records.store import identity_difference
-from perf_tests.user_code.named import SUITE, Repository
+from perf_tests_suite.perf_tests.predict.difference import Difference, compare_sides, row_sentence
+from perf_tests_suite.perf_tests.predict.operations import SideToRun, sent_case
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.record import Json, how_many, some_of
+from perf_tests_suite.perf_tests.records.store import identity_difference
+from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository
 
 IDLE_SECONDS_LIMIT = 0.002
 """CPU time per turn that a waiting side may use: ten times what its messages need, less than spinning threads use."""

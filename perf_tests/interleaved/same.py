@@ -13,8 +13,8 @@ from filecmp import cmp
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from perf_tests.interleaved.observer import Observation
-from perf_tests.interleaved.program import Source, UnreadableError, difference, names_asked_for
+from perf_tests_suite.perf_tests.interleaved.observer import Observation
+from perf_tests_suite.perf_tests.interleaved.program import Source, UnreadableError, difference, names_asked_for
 
 DEPENDENCIES = re.compile(
     r"(.*/)?((requirements|constraints)[^/]*\.(txt|in)|requirements/[^/]*|pyproject\.toml|setup\.(py|cfg)|Pipfile|"

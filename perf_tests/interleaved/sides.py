@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from perf_tests.bench.workers import inherited_environment
-from perf_tests.records.record import Json
-from perf_tests.user_code.named import SUITE, Repository
+from perf_tests_suite.perf_tests import IMPORTABLE
+from perf_tests_suite.perf_tests.bench.workers import inherited_environment
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.named import SUITE, Repository
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """Both sides take these from the suite that runs."""
@@ -318,19 +319,17 @@ def run_git(
 # What a process that serves a side sees.
 
 
-def environment_without_the_suite() -> dict[str, str]:
-    """Variables of this process, without pytest's and the repository on the path: its model/ would replace one that a
-    tree lacks.
-    """
-    return inherited_environment(without=lambda entry: entry == SUITE)
+def environment_without_the_suite(*first: Path) -> dict[str, str]:
+    """Variables of this process, without pytest's and the suite on the path: it would replace what a tree lacks."""
+    return inherited_environment(first, lambda entry: entry in (SUITE, IMPORTABLE))
 
 
 def environment_of_side(repository: Repository, tree: Path) -> dict[str, str]:
     """The environment of a worker in `tree`, whose path never leads to the repository that the tree stands for."""
     if repository.holds_suite:
-        return environment_without_the_suite()
+        return environment_without_the_suite(tree / IMPORTABLE.relative_to(SUITE))
     inherited = inherited_environment(repository.path_in(tree), lambda entry: entry.is_relative_to(repository.root))
-    # Without the folder that the worker starts in: `model` or `perf_tests` may be the name of one of theirs.
+    # Without the folder that the worker starts in, which the path names where pytest's does.
     return {**inherited, "PYTHONSAFEPATH": "1"}
 
 

@@ -1,4 +1,4 @@
-"""A worker process: `python -m perf_tests.interleaved.worker SOCKET`, started by the gate inside one side's tree.
+"""A worker process: `python -m MODULE SOCKET`, started by the gate inside one side's tree.
 
 It runs the benchmarks as pytest runs them, except that each measured round waits for the gate to ask for it. What it
 serves them with, `interleaved.on_demand`, is imported only once the tree is known to be right: of an older tree, whose
@@ -9,10 +9,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from perf_tests.bench.workers import ClosedError, channel_of_worker
-from perf_tests.interleaved.observer import Recorder
-from perf_tests.records.record import Json
-from perf_tests.user_code.named import Tree, take_files_from, why_not_there
+from perf_tests_suite.perf_tests.bench.workers import ClosedError, channel_of_worker
+from perf_tests_suite.perf_tests.interleaved.observer import Recorder
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.named import Tree, take_files_from, why_not_there
+from perf_tests_suite.perf_tests.user_code.own_names import share_model
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
             channel.send({"absent": absent})
             return 0
         try:
-            from perf_tests.interleaved.on_demand import serve
+            from perf_tests_suite.perf_tests.interleaved.on_demand import serve
         except Exception as error:  # whatever importing an older `model/` raises
             reason: str | None = f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
         else:
@@ -43,7 +44,8 @@ def _why_not_this_tree(task: Json) -> str | None:
     where, tree = task["repository"], Path(task["tree"])
     take_files_from(Tree.of(tree, where))
     if where["holds_suite"]:
-        found = importlib.util.find_spec("model")
+        share_model()
+        found = importlib.util.find_spec("perf_tests_suite.model")
         if found is None or found.origin is None or not Path(found.origin).is_relative_to(tree):
             return "it has no model/"
     # Of several attentions each is looked for alone.

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, NoReturn
 
 import pytest
 
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.session import noted
-from perf_tests.bench.workbench import Workbench
-from perf_tests.bench.workers import WorkerEndedError
-from perf_tests.cases.case import Case
-from perf_tests.records.record import Json
-from perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import write_whole
 
 ROOT = Path(__file__).parents[2]
 """The folder that holds the suite, in which workers start."""
@@ -55,9 +55,9 @@ def kept_beside(kind: str, path: Path, content: bytes) -> Json:
 
 def pass_named(name: str) -> "type[ExtraPass]":
     # Imported here, because each of them builds on this file.
-    from perf_tests.passes.kernels import KernelPass
-    from perf_tests.passes.memory import MemoryPass
-    from perf_tests.passes.warmup import WarmupPass
+    from perf_tests_suite.perf_tests.passes.kernels import KernelPass
+    from perf_tests_suite.perf_tests.passes.memory import MemoryPass
+    from perf_tests_suite.perf_tests.passes.warmup import WarmupPass
 
     every: dict[str, type[ExtraPass]] = {"kernels": KernelPass, "memory": MemoryPass, "warmup": WarmupPass}
     return every[name]

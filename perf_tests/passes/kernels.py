@@ -15,19 +15,19 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from model.regions import regions_opened_by
-from perf_tests.bench.loop import Around, Measure, Rounds, warm_up
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.case import Case
-from perf_tests.hardware.bound import time
-from perf_tests.hardware.clock import NvtxRanges, capture
-from perf_tests.hardware.device import Device, no_collections
-from perf_tests.hardware.torch_private import profiler_is_active
-from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
-from perf_tests.records.record import Json
-from perf_tests.traces.kernels import kernel_values
-from perf_tests.traces.trace import NoDeviceEventsError, read_chrome_trace
+from perf_tests_suite.model.regions import regions_opened_by
+from perf_tests_suite.perf_tests.bench.loop import Around, Measure, Rounds, warm_up
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.bound import time
+from perf_tests_suite.perf_tests.hardware.clock import NvtxRanges, capture
+from perf_tests_suite.perf_tests.hardware.device import Device, no_collections
+from perf_tests_suite.perf_tests.hardware.torch_private import profiler_is_active
+from perf_tests_suite.perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces.kernels import kernel_values
+from perf_tests_suite.perf_tests.traces.trace import NoDeviceEventsError, read_chrome_trace
 
 PLAIN_ROUNDS = 2
 """Rounds without the profiler: the first is cold, the second gives the time of a round without the profiler's

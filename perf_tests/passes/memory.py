@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.precision import PRECISIONS
-from model.regions import regions_opened_by
-from model.training import Training
-from perf_tests.audit.rounds import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
-from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.session import noted
-from perf_tests.bench.workbench import Workbench
-from perf_tests.bench.worker_plugin import examined, sent_elsewhere
-from perf_tests.bench.workers import (
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.regions import regions_opened_by
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.audit.rounds import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
+from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.bench.worker_plugin import examined, sent_elsewhere
+from perf_tests_suite.perf_tests.bench.workers import (
     ClosedError,
     WorkerEndedError,
     WorkerProcess,
@@ -36,20 +36,27 @@ from perf_tests.bench.workers import (
     inherited_environment,
     start_worker,
 )
-from perf_tests.cases.case import Case
-from perf_tests.hardware.clock import multiplied_dtype
-from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot, load_compiler
-from perf_tests.passes import memory_watch
-from perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
-from perf_tests.passes.memory_watch import HolderWatch, LiveTensors, Mark, OpenPart, Regions, RoundMemory
-from perf_tests.phases import ATTENTION_ALONE, label_of
-from perf_tests.predict.costs import tensors_in
-from perf_tests.predict.counters import Counters
-from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
-from perf_tests.predict.expectation import expect
-from perf_tests.predict.fake_run import MODEL_SOURCE
-from perf_tests.records.record import Json, thinned
-from perf_tests.traces.trace import PHASES, layer_of
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.clock import multiplied_dtype
+from perf_tests_suite.perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot, load_compiler
+from perf_tests_suite.perf_tests.passes import memory_watch
+from perf_tests_suite.perf_tests.passes.extra_pass import ExtraPass, Timing, kept_beside
+from perf_tests_suite.perf_tests.passes.memory_watch import (
+    HolderWatch,
+    LiveTensors,
+    Mark,
+    OpenPart,
+    Regions,
+    RoundMemory,
+)
+from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, label_of
+from perf_tests_suite.perf_tests.predict.costs import tensors_in
+from perf_tests_suite.perf_tests.predict.counters import Counters
+from perf_tests_suite.perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests_suite.perf_tests.predict.expectation import expect
+from perf_tests_suite.perf_tests.predict.fake_run import MODEL_SOURCE
+from perf_tests_suite.perf_tests.records.record import Json, thinned
+from perf_tests_suite.perf_tests.traces.trace import PHASES, layer_of
 
 ALL_ROUNDS = 3
 """The first allocates what later ones reuse, the second gives the allocator's figures, the third the holders."""
@@ -276,7 +283,7 @@ def timeline(held: LiveTensors) -> Json:
     }
 
 
-# The worker, which forks a process for each case: `python -m perf_tests.passes.memory SOCKET`.
+# The worker, which forks a process for each case: `python -m perf_tests_suite.perf_tests.passes.memory SOCKET`.
 #
 # It imports what a case needs, but touches no device and starts no thread. pytest runs the benchmark, so that its
 # rounds are those of the timings.
@@ -294,7 +301,7 @@ class MemoryWorker:
         if self._worker is None:
             # numpy starts threads on import, and a fork does not inherit threads.
             environment = {**inherited_environment(), "OPENBLAS_NUM_THREADS": "1"}
-            self._worker = start_worker("perf_tests.passes.memory", self.root, environment)
+            self._worker = start_worker("perf_tests_suite.perf_tests.passes.memory", self.root, environment)
         try:
             return self._worker.ask(task)
         except WorkerEndedError as error:
@@ -365,6 +372,6 @@ def in_a_fork(task: Json) -> Json:
 
 if __name__ == "__main__":
     # This file once more, by its name: pytest loads it so, and what one copy sets the other would not see.
-    from perf_tests.passes import memory
+    from perf_tests_suite.perf_tests.passes import memory
 
     sys.exit(memory.main())

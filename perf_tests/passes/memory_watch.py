@@ -31,12 +31,12 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from model.regions import regions_opened_by
-from perf_tests.hardware.device import proc_values
-from perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
-from perf_tests.passes.kernels import exported_trace
-from perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
-from perf_tests.predict.counting import (
+from perf_tests_suite.model.regions import regions_opened_by
+from perf_tests_suite.perf_tests.hardware.device import proc_values
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor, TorchDispatchMode, wrappers_of_calls
+from perf_tests_suite.perf_tests.passes.kernels import exported_trace
+from perf_tests_suite.perf_tests.predict.costs import mutated_tensors, operator_name, tensors_in
+from perf_tests_suite.perf_tests.predict.counting import (
     BACKWARD_PASS,
     Change,
     StorageBlock,

@@ -18,13 +18,23 @@ from typing import Any
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import record_function
 
-from perf_tests.audit.rounds import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
-from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.worker_plugin import examined, sent_elsewhere
-from perf_tests.bench.workers import WorkerEndedError, channel_of_worker, inherited_environment, start_worker
-from perf_tests.cases.settings import Settings
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import (
+from perf_tests_suite.perf_tests.audit.rounds import (
+    LEAVING_OUT_ROUNDS,
+    STUDIED_WARMUP_ROUNDS,
+    study_rounds,
+    warmup_values,
+)
+from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
+from perf_tests_suite.perf_tests.bench.worker_plugin import examined, sent_elsewhere
+from perf_tests_suite.perf_tests.bench.workers import (
+    WorkerEndedError,
+    channel_of_worker,
+    inherited_environment,
+    start_worker,
+)
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.device import (
     Device,
     cache_state,
     count_compilations,
@@ -33,10 +43,10 @@ from perf_tests.hardware.device import (
     seconds_per_page_fault,
     system_seconds,
 )
-from perf_tests.passes.extra_pass import ROOT, ExtraPass, Timing
-from perf_tests.passes.kernels import exported_trace
-from perf_tests.records.record import Json
-from perf_tests.traces.kernels import TracedRound, first_round_parts, largest_growth
+from perf_tests_suite.perf_tests.passes.extra_pass import ROOT, ExtraPass, Timing
+from perf_tests_suite.perf_tests.passes.kernels import exported_trace
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces.kernels import TracedRound, first_round_parts, largest_growth
 
 
 class WarmupPass(ExtraPass):
@@ -136,7 +146,7 @@ def in_fresh_process(settings: Settings, benchmark: str, study: Study, root: Pat
 
     Raises WorkerEndedError with one sentence.
     """
-    worker = start_worker("perf_tests.passes.warmup", root, inherited_environment())
+    worker = start_worker("perf_tests_suite.perf_tests.passes.warmup", root, inherited_environment())
     try:
         return worker.ask({"settings": sent_elsewhere(settings), "benchmark": benchmark, "study": asdict(study)})
     except WorkerEndedError as error:
@@ -246,6 +256,6 @@ class ImportRanges(MetaPathFinder):
 
 if __name__ == "__main__":
     # This file once more, by its name: pytest loads it so, and what one copy sets the other would not see.
-    from perf_tests.passes import warmup
+    from perf_tests_suite.perf_tests.passes import warmup
 
     sys.exit(warmup.main())

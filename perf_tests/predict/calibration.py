@@ -11,18 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from model.sizes import ModelConfig
-from perf_tests.cases import options
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.datasheets import gpu_named
-from perf_tests.hardware.limits import Ceilings, Part, PredictedTime, Spread, predicted_time
-from perf_tests.phases import LANGUAGE_MODEL, phases_of
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.step import TargetMachine, parts_of
-from perf_tests.records.columns import Cell, cells_of, machine_name
-from perf_tests.records.format import duration
-from perf_tests.records.store import read_record
-from perf_tests.user_code.model import SHAPE
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.perf_tests.cases import options
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings, Part, PredictedTime, Spread, predicted_time
+from perf_tests_suite.perf_tests.phases import LANGUAGE_MODEL, phases_of
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.step import TargetMachine, parts_of
+from perf_tests_suite.perf_tests.records.columns import Cell, cells_of, machine_name
+from perf_tests_suite.perf_tests.records.format import duration
+from perf_tests_suite.perf_tests.records.store import read_record
+from perf_tests_suite.perf_tests.user_code.model import SHAPE
 
 CLEARLY = 1.35
 """A host decides the time of a pass that takes this many times as long as its kernels."""

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from perf_tests.hardware.datasheets import CudaLibraries, libraries_on
-from perf_tests.hardware.limits import KernelCost
-from perf_tests.hardware.torch_private import operator
+from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries, libraries_on
+from perf_tests_suite.perf_tests.hardware.limits import KernelCost
+from perf_tests_suite.perf_tests.hardware.torch_private import operator
 
 MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
 """The place of the left factor among the arguments."""

@@ -22,17 +22,26 @@ import numpy
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from model.precision import PRECISIONS
-from model.training import optimizer_that_runs
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
-from perf_tests.hardware.datasheets import CudaLibraries
-from perf_tests.hardware.limits import KernelCost, KernelGroup
-from perf_tests.hardware.torch_private import DataDependentOutputException, chunked_cross_entropy, operator
-from perf_tests.phases import FIRST_STEP, FORWARD_PASSES
-from perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, Block
-from perf_tests.predict.costs import FUSED_ATTENTION, LINEAR_CROSS_ENTROPY, MATRIX_PRODUCTS, linear_cross_entropy_flops
-from perf_tests.predict.counting import (
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import optimizer_that_runs
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries
+from perf_tests_suite.perf_tests.hardware.limits import KernelCost, KernelGroup
+from perf_tests_suite.perf_tests.hardware.torch_private import (
+    DataDependentOutputException,
+    chunked_cross_entropy,
+    operator,
+)
+from perf_tests_suite.perf_tests.phases import FIRST_STEP, FORWARD_PASSES
+from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, AllocatorReplay, Block
+from perf_tests_suite.perf_tests.predict.costs import (
+    FUSED_ATTENTION,
+    LINEAR_CROSS_ENTROPY,
+    MATRIX_PRODUCTS,
+    linear_cross_entropy_flops,
+)
+from perf_tests_suite.perf_tests.predict.counting import (
     FORMER_PASS,
     GRADIENTS,
     INPUTS,
@@ -41,11 +50,11 @@ from perf_tests.predict.counting import (
     WORKSPACES,
     PartCounters,
 )
-from perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, passes, updates
-from perf_tests.records.record import Json, cache_folder
-from perf_tests.records.store import write_whole
-from perf_tests.user_code.guard import UserCodeError, guarded
-from perf_tests.user_code.named import digest_of_suite
+from perf_tests_suite.perf_tests.predict.fake_run import attention_passes, fake_run, fake_training, passes, updates
+from perf_tests_suite.perf_tests.records.record import Json, cache_folder
+from perf_tests_suite.perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded
+from perf_tests_suite.perf_tests.user_code.named import digest_of_suite
 
 LARGEST_ALLOCATIONS = 8
 

@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_tests.hardware.device import no_collections
-from perf_tests.hardware.limits import KernelCost
-from perf_tests.hardware.torch_private import (
+from perf_tests_suite.perf_tests.hardware.device import no_collections
+from perf_tests_suite.perf_tests.hardware.limits import KernelCost
+from perf_tests_suite.perf_tests.hardware.torch_private import (
     DataDependentOutputException,
     FakeTensor,
     TorchDispatchMode,
     autograd_file,
     backward_number,
 )
-from perf_tests.predict import costs
-from perf_tests.predict.allocator import CUDA_BLOCK_BYTES, Log
-from perf_tests.predict.costs import CudaRules
+from perf_tests_suite.perf_tests.predict import costs
+from perf_tests_suite.perf_tests.predict.allocator import CUDA_BLOCK_BYTES, Log
+from perf_tests_suite.perf_tests.predict.costs import CudaRules
 
 # A log of tensor storages as they are allocated and freed: how much is held when, and by what.
 #

@@ -15,7 +15,7 @@ from itertools import chain, pairwise, product
 from math import sqrt
 from pathlib import Path
 
-from perf_tests.hardware.limits import (
+from perf_tests_suite.perf_tests.hardware.limits import (
     BACKWARD,
     BARE,
     DEVICE_RANGE,
@@ -29,12 +29,12 @@ from perf_tests.hardware.limits import (
     elapsed_seconds,
     predicted_time,
 )
-from perf_tests.predict.costs import BATCHED_PRODUCTS, FUSED_ATTENTION
-from perf_tests.predict.operations import FakeRound, Operation, Place, SideToRun, run_side
-from perf_tests.predict.screens import gb
-from perf_tests.predict.step import counted
-from perf_tests.records.format import DASH, duration, table
-from perf_tests.records.record import Json, how_many, some_of
+from perf_tests_suite.perf_tests.predict.costs import BATCHED_PRODUCTS, FUSED_ATTENTION
+from perf_tests_suite.perf_tests.predict.operations import FakeRound, Operation, Place, SideToRun, run_side
+from perf_tests_suite.perf_tests.predict.screens import gb
+from perf_tests_suite.perf_tests.predict.step import counted
+from perf_tests_suite.perf_tests.records.format import DASH, duration, table
+from perf_tests_suite.perf_tests.records.record import Json, how_many, some_of
 
 MOST_ROWS = 12
 LONGEST_SHOWN = 48

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import torch
 
-from perf_tests.audit.physics import MEASURED_CEILING_MARGIN
-from perf_tests.cases.case import Case
-from perf_tests.hardware.datasheets import CudaLibraries, Gpu, rate_name
-from perf_tests.hardware.device import last_level_cache_bytes
-from perf_tests.hardware.limits import BACKWARD, FORWARD, Ceilings, Part, PredictedTime, predicted_time
-from perf_tests.predict.counters import Counters, counters_or_reason
-from perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.audit.physics import MEASURED_CEILING_MARGIN
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.datasheets import CudaLibraries, Gpu, rate_name
+from perf_tests_suite.perf_tests.hardware.device import last_level_cache_bytes
+from perf_tests_suite.perf_tests.hardware.limits import BACKWARD, FORWARD, Ceilings, Part, PredictedTime, predicted_time
+from perf_tests_suite.perf_tests.predict.counters import Counters, counters_or_reason
+from perf_tests_suite.perf_tests.records.measured import Measured
 
 M = TypeVar("M", bound=Measured)
 

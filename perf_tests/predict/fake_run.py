@@ -10,21 +10,28 @@ from typing import TypeVar
 
 import torch
 
-import model as model_package
-from model.precision import PRECISIONS
-from model.training import Training, optimizer_that_runs
-from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.clock import tensor_dtype
-from perf_tests.hardware.torch_private import bound_fake_shapes, fake_tensors
-from perf_tests.predict.allocator import Log
-from perf_tests.predict.costs import follow_rules
-from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Counting, PartCounters
-from perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.optimizer import UserOptimizer
-from perf_tests.user_code.own_loss import OwnLossTraining
+from perf_tests_suite import model as model_package
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training, optimizer_that_runs
+from perf_tests_suite.model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.clock import tensor_dtype
+from perf_tests_suite.perf_tests.hardware.torch_private import bound_fake_shapes, fake_tensors
+from perf_tests_suite.perf_tests.predict.allocator import Log
+from perf_tests_suite.perf_tests.predict.costs import follow_rules
+from perf_tests_suite.perf_tests.predict.counting import (
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    Counting,
+    PartCounters,
+)
+from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named, is_user_function
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 

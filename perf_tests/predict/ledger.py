@@ -3,17 +3,17 @@
 from dataclasses import replace
 from itertools import product
 
-from model.sizes import SIZES
-from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
-from perf_tests.cases.case import COUNTED_ATTENTION, Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
-from perf_tests.cases.settings import Settings
-from perf_tests.hardware.limits import VARIANTS, sent_bytes, step_messages
-from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
-from perf_tests.predict.counters import Counters
-from perf_tests.predict.ranks import parameter_shapes
-from perf_tests.records.ledger import COUNTERS
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
+from perf_tests_suite.perf_tests.cases.case import COUNTED_ATTENTION, Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.hardware.limits import VARIANTS, sent_bytes, step_messages
+from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
+from perf_tests_suite.perf_tests.predict.counters import Counters
+from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
+from perf_tests_suite.perf_tests.records.ledger import COUNTERS
 
 BATCH_SIZE = 4
 

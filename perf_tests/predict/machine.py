@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.bound import time
-from perf_tests.hardware.clock import matmul_rate, memory_rate, strided_rate
-from perf_tests.hardware.device import Device, proc_values
-from perf_tests.hardware.limits import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
-from perf_tests.hardware.machine import OtherProcesses, stable_facts
-from perf_tests.predict.counters import counters_of, keep, kept
-from perf_tests.records.record import Json, cache_folder
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.bound import time
+from perf_tests_suite.perf_tests.hardware.clock import matmul_rate, memory_rate, strided_rate
+from perf_tests_suite.perf_tests.hardware.device import Device, proc_values
+from perf_tests_suite.perf_tests.hardware.limits import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
+from perf_tests_suite.perf_tests.hardware.machine import OtherProcesses, stable_facts
+from perf_tests_suite.perf_tests.predict.counters import counters_of, keep, kept
+from perf_tests_suite.perf_tests.records.record import Json, cache_folder
 
 FORMAT_VERSION = 4
 

@@ -1,8 +1,5 @@
 """What a case issues, operation by operation: its cost, and the line of the repository that called it.
 
-`fake_round` runs a case on fake tensors. As a process, `python -m perf_tests.predict.operations` in the tree of
-a side, it runs cases from standard input and prints their operations, because two sides cannot share a process.
-
 The line of an operation is the innermost one of the repository on the stack. A backward operation has that of the
 forward operation whose autograd node it runs; what a module or an optimizer of torch runs also has the line that built
 it. A value that is read back is 0 (`all` is True, `any` False), and is an operation of its own."""
@@ -10,7 +7,6 @@ it. A value that is read back is 0 (`all` is True, `any` False), and is an opera
 import inspect
 import json
 import linecache
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -32,30 +28,29 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-import model
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import optimizer_that_runs
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.clock import tensor_dtype
-from perf_tests.hardware.limits import KernelCost
-from perf_tests.hardware.torch_private import (
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import optimizer_that_runs
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.clock import tensor_dtype
+from perf_tests_suite.perf_tests.hardware.limits import KernelCost
+from perf_tests_suite.perf_tests.hardware.torch_private import (
     autograd_file,
     backward_number,
     code_of_module_calls,
     forward_number,
 )
-from perf_tests.phases import FULL_STEP
-from perf_tests.predict.counters import NotCountedError
-from perf_tests.predict.counting import INPUTS, PARAMETERS, Counting
-from perf_tests.predict.fake_run import HOST, fake_run, fake_training
-from perf_tests.records.record import Json
-from perf_tests.user_code.attention import FAKE_RUN, attention_named
-from perf_tests.user_code.guard import UserCodeError, guarded
-from perf_tests.user_code.named import SUITE, Tree, is_installed, take_files_from, why_not_there
+from perf_tests_suite.perf_tests.phases import FULL_STEP
+from perf_tests_suite.perf_tests.predict.counters import NotCountedError
+from perf_tests_suite.perf_tests.predict.counting import INPUTS, PARAMETERS, Counting
+from perf_tests_suite.perf_tests.predict.fake_run import HOST, fake_run, fake_training
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.attention import FAKE_RUN, attention_named
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded
+from perf_tests_suite.perf_tests.user_code.named import SUITE, is_installed, why_not_there
 
 LONGEST_CODE = 80
 """Characters of an expression that are kept."""
@@ -369,7 +364,7 @@ def sent_case(case: Case) -> Json:
     return {"family": type(case).__name__, "fields": asdict(case)}
 
 
-def _received(sent: Json) -> Case:
+def received_case(sent: Json) -> Case:
     """The case as this tree builds it; raises NotCountedError with what it lacks."""
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in sent["fields"].items()
@@ -405,7 +400,7 @@ def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
 
     Returns the fake round of each, or the reason why it was not.
     """
-    command = [sys.executable, "-m", "perf_tests.predict.operations"]
+    command = [sys.executable, "-m", "perf_tests_suite.perf_tests.predict.side"]
     task = {"tree": str(side.tree), "repository": side.repository, "cases": cases}
     ended = subprocess.run(
         command, cwd=side.folder, env=dict(side.environment), input=json.dumps(task), capture_output=True, text=True,
@@ -420,7 +415,7 @@ def run_side(side: SideToRun, cases: Sequence[Json]) -> list[Any]:
     return [answer if isinstance(answer, str) else _fake_round_from(answer) for answer in answers]
 
 
-def _json_of(one_round: FakeRound) -> Json:
+def json_of(one_round: FakeRound) -> Json:
     """Each stack once: a step has thousands of operations."""
     stacks: dict[tuple[Place, ...], int] = {}
     operations = [
@@ -445,28 +440,3 @@ def _fake_round_from(data: Json) -> FakeRound:
         ),
         data["peak_bytes"],
     )  # fmt: skip
-
-
-def main() -> int:
-    task = json.load(sys.stdin)
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the model prints is no answer
-    tree, where = Path(task["tree"]), task["repository"]
-    take_files_from(Tree.of(tree, where))
-    sys.dont_write_bytecode = True
-    answers: list[Any] = []
-    for sent in task["cases"]:
-        if where["holds_suite"] and not Path(str(model.__file__)).is_relative_to(tree):
-            answers.append("it has no model/")
-            continue
-        try:
-            answers.append(_json_of(fake_round(_received(sent), tree)))
-        except NotCountedError as error:
-            answers.append(str(error).rstrip("."))
-    with answer:
-        json.dump(answers, answer)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

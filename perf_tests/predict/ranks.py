@@ -8,20 +8,20 @@ from functools import cache, cached_property
 import torch
 from torch import nn
 
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.sharing import Sharing
-from perf_tests.hardware import limits
-from perf_tests.hardware.datasheets import FITS
-from perf_tests.hardware.limits import Message, ParameterShapes, Shape
-from perf_tests.hardware.torch_private import fake_tensors
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from perf_tests.predict.step import PredictedCase, TargetMachine, predict_case
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.sharing import Sharing
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.datasheets import FITS
+from perf_tests_suite.perf_tests.hardware.limits import Message, ParameterShapes, Shape
+from perf_tests_suite.perf_tests.hardware.torch_private import fake_tensors
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests_suite.perf_tests.predict.step import PredictedCase, TargetMachine, predict_case
 
 MOST_RANKS = 65536
 """No larger world is looked for."""
@@ -150,7 +150,7 @@ NORM_OF_EACH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
 @cache
 def parameter_shapes(config: ModelConfig) -> ParameterShapes:
     """Return our model's shapes, gradients in the order of one backward pass: that of one block, for every block."""
-    from model.parallel import blocks
+    from perf_tests_suite.model.parallel import blocks
 
     with fake_tensors(), torch.enable_grad():  # also where a benchmark of inference asks
         model = TransformerLM(replace(config, num_layers=1, context_length=2), ATTENTION["naive"].build())

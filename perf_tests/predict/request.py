@@ -9,30 +9,36 @@ from pathlib import Path
 
 import torch
 
-from model.attention import ATTENTION
-from model.device import device_named
-from model.precision import PRECISIONS
-from model.sizes import SIZES
-from model.training import optimizer_that_runs
-from perf_tests.cases import options
-from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
-from perf_tests.cases.case import COUNTED_ATTENTION, Case
-from perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase, config_of
-from perf_tests.cases.options import one_of, whole_number, whole_numbers
-from perf_tests.cases.sharing import OF_SOME_WAYS, Sharing, why_without_effect
-from perf_tests.hardware.datasheets import FITS, Room, gpu_named, libraries_on, rate_name, room_on
-from perf_tests.hardware.device import open_device
-from perf_tests.hardware.limits import VARIANTS, ceilings_of
-from perf_tests.hardware.machine import physical_cores
-from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
-from perf_tests.predict import screens, step
-from perf_tests.predict.calibration import calibration_of, recorded_passes, typed_pass
-from perf_tests.predict.costs import libraries_here
-from perf_tests.predict.machine import ceilings_here
-from perf_tests.predict.ranks import MOST_RANKS, predict_ranks
-from perf_tests.predict.step import TargetMachine
-from perf_tests.records.record import Json
-from perf_tests.user_code.model import UserModel, check_first_layer, facts_of, is_configuration, size_name
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.device import device_named
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.model.training import optimizer_that_runs
+from perf_tests_suite.perf_tests.cases import options
+from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
+from perf_tests_suite.perf_tests.cases.case import COUNTED_ATTENTION, Case
+from perf_tests_suite.perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase, config_of
+from perf_tests_suite.perf_tests.cases.options import one_of, whole_number, whole_numbers
+from perf_tests_suite.perf_tests.cases.sharing import OF_SOME_WAYS, Sharing, why_without_effect
+from perf_tests_suite.perf_tests.hardware.datasheets import FITS, Room, gpu_named, libraries_on, rate_name, room_on
+from perf_tests_suite.perf_tests.hardware.device import open_device
+from perf_tests_suite.perf_tests.hardware.limits import VARIANTS, ceilings_of
+from perf_tests_suite.perf_tests.hardware.machine import physical_cores
+from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
+from perf_tests_suite.perf_tests.predict import screens, step
+from perf_tests_suite.perf_tests.predict.calibration import calibration_of, recorded_passes, typed_pass
+from perf_tests_suite.perf_tests.predict.costs import libraries_here
+from perf_tests_suite.perf_tests.predict.machine import ceilings_here
+from perf_tests_suite.perf_tests.predict.ranks import MOST_RANKS, predict_ranks
+from perf_tests_suite.perf_tests.predict.step import TargetMachine
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.model import (
+    UserModel,
+    check_first_layer,
+    facts_of,
+    is_configuration,
+    size_name,
+)
 
 STEP_BATCH_SIZE = 4
 

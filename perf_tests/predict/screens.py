@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from model.precision import PRECISIONS
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware import limits
-from perf_tests.hardware.datasheets import FLASH, FRAGMENTATION_SHARE, Room, rate_name
-from perf_tests.phases import label_of, optimizer_label
-from perf_tests.predict.calibration import CALIBRATED_WORDS
-from perf_tests.predict.costs import LARGEST_INDEX
-from perf_tests.predict.counting import FORMER_PASS, WORKSPACES
-from perf_tests.predict.ranks import RankPrediction
-from perf_tests.predict.step import (
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.datasheets import FLASH, FRAGMENTATION_SHARE, Room, rate_name
+from perf_tests_suite.perf_tests.phases import label_of, optimizer_label
+from perf_tests_suite.perf_tests.predict.calibration import CALIBRATED_WORDS
+from perf_tests_suite.perf_tests.predict.costs import LARGEST_INDEX
+from perf_tests_suite.perf_tests.predict.counting import FORMER_PASS, WORKSPACES
+from perf_tests_suite.perf_tests.predict.ranks import RankPrediction
+from perf_tests_suite.perf_tests.predict.step import (
     MOST_SEQUENCES,
     AttentionPrediction,
     CheckpointChoice,
@@ -25,8 +25,8 @@ from perf_tests.predict.step import (
     TargetMachine,
     evidence_of,
 )
-from perf_tests.records.format import DASH, duration, duration_range, table
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.format import DASH, duration, duration_range, table
+from perf_tests_suite.perf_tests.records.record import Json
 
 # A prediction as text for a terminal and as JSON: pure functions of the data.
 CATEGORIES = (

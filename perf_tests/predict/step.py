@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
-from perf_tests.hardware import limits
-from perf_tests.hardware.datasheets import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, CudaLibraries, Room
-from perf_tests.hardware.limits import Ceilings, KernelGroup, Part, PredictedTime, predicted_time
-from perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
-from perf_tests.predict.allocator import AllocatorPeaks, DeviceFullError
-from perf_tests.predict.counters import Allocation, Counters, allocator_peaks, counters_of
-from perf_tests.predict.counting import OPTIMIZER_STATE
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.datasheets import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, CudaLibraries, Room
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings, KernelGroup, Part, PredictedTime, predicted_time
+from perf_tests_suite.perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
+from perf_tests_suite.perf_tests.predict.allocator import AllocatorPeaks, DeviceFullError
+from perf_tests_suite.perf_tests.predict.counters import Allocation, Counters, allocator_peaks, counters_of
+from perf_tests_suite.perf_tests.predict.counting import OPTIMIZER_STATE
 
 if TYPE_CHECKING:
-    from perf_tests.predict.calibration import Calibration
+    from perf_tests_suite.perf_tests.predict.calibration import Calibration
 
 CONTEXT_STEP = 64
 """Suggested contexts are multiples of this."""

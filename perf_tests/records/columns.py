@@ -13,11 +13,19 @@ from operator import attrgetter
 from statistics import median
 from typing import Any
 
-from perf_tests import phases
-from perf_tests.phases import FAMILIES, OF_A_PHASE, PHASES, is_attention, is_collective, label_of, optimizer_label
-from perf_tests.records.format import DASH, MIB, distinct, duration, finite, mebibytes, order
-from perf_tests.records.measured import KINDS, Measured, whole
-from perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
+from perf_tests_suite.perf_tests import phases
+from perf_tests_suite.perf_tests.phases import (
+    FAMILIES,
+    OF_A_PHASE,
+    PHASES,
+    is_attention,
+    is_collective,
+    label_of,
+    optimizer_label,
+)
+from perf_tests_suite.perf_tests.records.format import DASH, MIB, distinct, duration, finite, mebibytes, order
+from perf_tests_suite.perf_tests.records.measured import KINDS, Measured, whole
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, Times, how_many, identity_of, timing_outcomes
 
 PASSES = ("kernels", "memory", "warmup")
 """The extra passes, in the order of a write-up."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from perf_tests.records.record import Json, machine_differences, run_of
-from perf_tests.records.store import ComparedCase, StoredRecord, compare, identity_difference
+from perf_tests_suite.perf_tests.records.record import Json, machine_differences, run_of
+from perf_tests_suite.perf_tests.records.store import ComparedCase, StoredRecord, compare, identity_difference
 
 
 class Check(Protocol):

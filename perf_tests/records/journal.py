@@ -18,9 +18,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from perf_tests.records import record
-from perf_tests.records.record import ANYTHING, COMMIT, MACHINE, NUMBER, ROWS, TEXT, Json, OrNull, Value
-from perf_tests.records.store import is_alive, is_locked, take_lock
+from perf_tests_suite.perf_tests.records import record
+from perf_tests_suite.perf_tests.records.record import (
+    ANYTHING,
+    COMMIT,
+    MACHINE,
+    NUMBER,
+    ROWS,
+    TEXT,
+    Json,
+    OrNull,
+    Value,
+)
+from perf_tests_suite.perf_tests.records.store import is_alive, is_locked, take_lock
 
 HEADER = {
     "settings": {}, "selection": [TEXT], "machine_info": MACHINE, "commit_info": COMMIT, "source": ANYTHING,

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perf_tests.records.record import without_path
-from perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.records.record import without_path
+from perf_tests_suite.perf_tests.records.store import write_whole
 
 COUNTERS = (
     "parameters", "model_flops", "executed_flops", "matmul_calls", "kernel_launches", "bytes_touched", "saved_bytes",

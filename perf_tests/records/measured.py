@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from perf_tests.records.format import finite
+from perf_tests_suite.perf_tests.records.format import finite
 
 WHERE_KNOWN = {"is_left_out_where_none": True}
 """The metadata of a figure that most cases do not have: their rows lack its key, others have null."""

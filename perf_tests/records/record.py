@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import NormalDist, median, quantiles
 from typing import Any, Self, TypeVar
 
-from perf_tests.phases import identity_in
+from perf_tests_suite.perf_tests.phases import identity_in
 
 FORMAT_VERSION = 1
 

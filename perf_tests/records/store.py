@@ -20,10 +20,18 @@ from itertools import compress
 from pathlib import Path
 from typing import IO
 
-from perf_tests.phases import UsageError
-from perf_tests.records import record as recorded
-from perf_tests.records.format import printable
-from perf_tests.records.record import OUTCOMES, Json, Times, identity_of, machine_differences, run_of, without_path
+from perf_tests_suite.perf_tests.phases import UsageError
+from perf_tests_suite.perf_tests.records import record as recorded
+from perf_tests_suite.perf_tests.records.format import printable
+from perf_tests_suite.perf_tests.records.record import (
+    OUTCOMES,
+    Json,
+    Times,
+    identity_of,
+    machine_differences,
+    run_of,
+    without_path,
+)
 
 ENDINGS = (".json", ".json.xz")
 """How a record's file name ends. One that is kept for long may be packed, to a tenth."""

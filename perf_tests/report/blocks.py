@@ -8,11 +8,11 @@ from functools import cached_property
 from statistics import median_low
 from typing import Any, ClassVar
 
-from perf_tests.records.columns import Cell
-from perf_tests.records.format import order, printable
-from perf_tests.records.record import Json, collected
-from perf_tests.report import tables
-from perf_tests.report.tables import Label
+from perf_tests_suite.perf_tests.records.columns import Cell
+from perf_tests_suite.perf_tests.records.format import order, printable
+from perf_tests_suite.perf_tests.records.record import Json, collected
+from perf_tests_suite.perf_tests.report import tables
+from perf_tests_suite.perf_tests.report.tables import Label
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from enum import StrEnum
 from itertools import chain
 from math import prod
 
-from perf_tests.gate.verdicts import LOST, Verdict
-from perf_tests.history.commits import Code
-from perf_tests.history.series import LEAST_LAUNCHES, Era, Series, should_have, still_open
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, Columns, T, order, shown, significant
-from perf_tests.records.record import OUTCOMES, Json, how_many
-from perf_tests.records.store import Status, compare
-from perf_tests.report import blocks
-from perf_tests.report.comparison import why_without_ratio
-from perf_tests.report.history import (
+from perf_tests_suite.perf_tests.gate.verdicts import LOST, Verdict
+from perf_tests_suite.perf_tests.history.commits import Code
+from perf_tests_suite.perf_tests.history.series import LEAST_LAUNCHES, Era, Series, should_have, still_open
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.format import DASH, Columns, T, order, shown, significant
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, how_many
+from perf_tests_suite.perf_tests.records.store import Status, compare
+from perf_tests_suite.perf_tests.report import blocks
+from perf_tests_suite.perf_tests.report.comparison import why_without_ratio
+from perf_tests_suite.perf_tests.report.history import (
     COUNTER_COLUMNS,
     STEP_COLUMNS,
     conditions,
@@ -30,7 +30,7 @@ from perf_tests.report.history import (
     since,
     steps_in,
 )  # fmt: skip
-from perf_tests.report.plots import RecordedRun, pass_name
+from perf_tests_suite.perf_tests.report.plots import RecordedRun, pass_name
 
 WORST = 10
 """Cases on the first screen."""

@@ -15,12 +15,12 @@ from enum import StrEnum
 from math import log
 from pathlib import Path
 
-from perf_tests.phases import FINDINGS, FINE, RefusalError
-from perf_tests.records.columns import case_name
-from perf_tests.records.comparison import refuse_incomparable
-from perf_tests.records.format import DASH, ScreenLine, duration, has_colours, printable, table
-from perf_tests.records.record import how_many, is_shard
-from perf_tests.records.store import ComparedCase, Status, announced, compare, read_record, strict_json
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.comparison import refuse_incomparable
+from perf_tests_suite.perf_tests.records.format import DASH, ScreenLine, duration, has_colours, printable, table
+from perf_tests_suite.perf_tests.records.record import how_many, is_shard
+from perf_tests_suite.perf_tests.records.store import ComparedCase, Status, announced, compare, read_record, strict_json
 
 NARROWEST, WIDEST = 80, 200
 """Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""

@@ -19,16 +19,34 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from perf_tests.gate import verdicts
-from perf_tests.gate.samples import Clock, Rules
-from perf_tests.gate.stages import Shift
-from perf_tests.gate.verdicts import FILE_NAME, SUITE, CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, duration, has_colours, in_markdown, painted, pipe_table, printable, table
-from perf_tests.records.record import Json, grouped, how_many, some_of
-from perf_tests.records.store import strict_json, write_named, write_whole
-from perf_tests.user_code import named
+from perf_tests_suite.perf_tests.gate import verdicts
+from perf_tests_suite.perf_tests.gate.samples import Clock, Rules
+from perf_tests_suite.perf_tests.gate.stages import Shift
+from perf_tests_suite.perf_tests.gate.verdicts import (
+    FILE_NAME,
+    SUITE,
+    CaseResult,
+    Effect,
+    ExactResult,
+    GateResult,
+    RunVerdict,
+    Verdict,
+)
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.format import (
+    DASH,
+    duration,
+    has_colours,
+    in_markdown,
+    painted,
+    pipe_table,
+    printable,
+    table,
+)
+from perf_tests_suite.perf_tests.records.record import Json, grouped, how_many, some_of
+from perf_tests_suite.perf_tests.records.store import strict_json, write_named, write_whole
+from perf_tests_suite.perf_tests.user_code import named
 
 EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
 """All other samples have no verdict on the code and count as input that cannot be compared."""

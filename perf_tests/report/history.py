@@ -17,16 +17,41 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perf_tests.history import series
-from perf_tests.history.commits import Machine, machines_of, moment, read_line, read_log
-from perf_tests.history.relative import read_run, relative_lines, relative_of
-from perf_tests.history.series import CounterChange, Era, OpenItem, Point, Series, Step, new_slowdowns, still_open
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
-from perf_tests.records import format as texts
-from perf_tests.records.columns import case_name, machine_line
-from perf_tests.records.format import DASH, STEPS, Columns, column_table, duration, has_colours, painted, printable
-from perf_tests.records.record import OUTCOMES, how_many
-from perf_tests.records.store import announced, chosen_paths, each_readable, print_left_out, strict_json, write_named
+from perf_tests_suite.perf_tests.history import series
+from perf_tests_suite.perf_tests.history.commits import Machine, machines_of, moment, read_line, read_log
+from perf_tests_suite.perf_tests.history.relative import read_run, relative_lines, relative_of
+from perf_tests_suite.perf_tests.history.series import (
+    CounterChange,
+    Era,
+    OpenItem,
+    Point,
+    Series,
+    Step,
+    new_slowdowns,
+    still_open,
+)
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests_suite.perf_tests.records import format as texts
+from perf_tests_suite.perf_tests.records.columns import case_name, machine_line
+from perf_tests_suite.perf_tests.records.format import (
+    DASH,
+    STEPS,
+    Columns,
+    column_table,
+    duration,
+    has_colours,
+    painted,
+    printable,
+)
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, how_many
+from perf_tests_suite.perf_tests.records.store import (
+    announced,
+    chosen_paths,
+    each_readable,
+    print_left_out,
+    strict_json,
+    write_named,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,19 +17,35 @@ from typing import Any
 
 from markupsafe import Markup
 
-from perf_tests.audit.rounds import FLAGS
-from perf_tests.history.commits import Launch, moment, read_log
-from perf_tests.history.series import Era, newest_first, still_open
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE
-from perf_tests.records.columns import Cell, date_of, lost_lines, machine_line, machine_name, rounds_line
-from perf_tests.records.format import DASH, Columns, Table, figure_in, mebibytes_in, printable, shown, significant
-from perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
-from perf_tests.records.store import announced, each_readable, print_left_out, write_named
-from perf_tests.report import blocks, changes, plots, tables
-from perf_tests.report.changes import COUNTED, WORST, Kind, Pair
-from perf_tests.report.history import chosen_machines, still_open_line
-from perf_tests.report.plots import RecordedRun
-from perf_tests.report.tables import milliseconds
+from perf_tests_suite.perf_tests.audit.rounds import FLAGS
+from perf_tests_suite.perf_tests.history.commits import Launch, moment, read_log
+from perf_tests_suite.perf_tests.history.series import Era, newest_first, still_open
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE
+from perf_tests_suite.perf_tests.records.columns import (
+    Cell,
+    date_of,
+    lost_lines,
+    machine_line,
+    machine_name,
+    rounds_line,
+)
+from perf_tests_suite.perf_tests.records.format import (
+    DASH,
+    Columns,
+    Table,
+    figure_in,
+    mebibytes_in,
+    printable,
+    shown,
+    significant,
+)
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, how_many, some_of, without_nan
+from perf_tests_suite.perf_tests.records.store import announced, each_readable, print_left_out, write_named
+from perf_tests_suite.perf_tests.report import blocks, changes, plots, tables
+from perf_tests_suite.perf_tests.report.changes import COUNTED, WORST, Kind, Pair
+from perf_tests_suite.perf_tests.report.history import chosen_machines, still_open_line
+from perf_tests_suite.perf_tests.report.plots import RecordedRun
+from perf_tests_suite.perf_tests.report.tables import milliseconds
 
 HERE = Path(__file__).parent
 TITLE = "Recorded runs"

@@ -7,15 +7,25 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from perf_tests.phases import FIRST_STEP
-from perf_tests.records import columns
-from perf_tests.records.columns import Cell, last_phases, rounds_line, seconds_of
-from perf_tests.records.format import MIB, distinct, finite
-from perf_tests.records.record import OUTCOMES, Json, collected, grouped, thinned
-from perf_tests.records.store import StoredRecord, ratio_interval
-from perf_tests.report import tables
-from perf_tests.report.blocks import AXES, SYMBOLS, Figure, Point, Series, bars, markers, point, tags_of
-from perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE
+from perf_tests_suite.perf_tests.phases import FIRST_STEP
+from perf_tests_suite.perf_tests.records import columns
+from perf_tests_suite.perf_tests.records.columns import Cell, last_phases, rounds_line, seconds_of
+from perf_tests_suite.perf_tests.records.format import MIB, distinct, finite
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, collected, grouped, thinned
+from perf_tests_suite.perf_tests.records.store import StoredRecord, ratio_interval
+from perf_tests_suite.perf_tests.report import tables
+from perf_tests_suite.perf_tests.report.blocks import (
+    AXES,
+    SYMBOLS,
+    Figure,
+    Point,
+    Series,
+    bars,
+    markers,
+    point,
+    tags_of,
+)
+from perf_tests_suite.perf_tests.report.tables import MEMORY_NOTE, TRACED_NOTE
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,33 @@ from dataclasses import asdict
 from itertools import chain
 from statistics import median
 
-from perf_tests.audit.figures import Finding, timings_of
-from perf_tests.audit.physics import judge
-from perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
-from perf_tests.phases import is_collective
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import DASH, MIB, Columns, column_table, distinct, duration, duration_range
-from perf_tests.records.record import AMOUNT, NUMBER, TEXT, Json, OrNull, Some, Value, collected, identity_of, misshapen
-from perf_tests.report.comparison import width
+from perf_tests_suite.perf_tests.audit.figures import Finding, timings_of
+from perf_tests_suite.perf_tests.audit.physics import judge
+from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES, bus_share, fit_link
+from perf_tests_suite.perf_tests.phases import is_collective
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.format import (
+    DASH,
+    MIB,
+    Columns,
+    column_table,
+    distinct,
+    duration,
+    duration_range,
+)
+from perf_tests_suite.perf_tests.records.record import (
+    AMOUNT,
+    NUMBER,
+    TEXT,
+    Json,
+    OrNull,
+    Some,
+    Value,
+    collected,
+    identity_of,
+    misshapen,
+)
+from perf_tests_suite.perf_tests.report.comparison import width
 
 # Whether rows hold what the tables below take for granted.
 

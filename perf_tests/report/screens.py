@@ -12,9 +12,15 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perf_tests.audit.rounds import BUSY, FLAGS, SHORT_WARMUP, inconsistencies, product_shares_that_do_not_fall
-from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
-from perf_tests.records.columns import (
+from perf_tests_suite.perf_tests.audit.rounds import (
+    BUSY,
+    FLAGS,
+    SHORT_WARMUP,
+    inconsistencies,
+    product_shares_that_do_not_fall,
+)
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError, is_collective
+from perf_tests_suite.perf_tests.records.columns import (
     COLUMNS,
     FOR_PEOPLE,
     CaseContext,
@@ -24,7 +30,7 @@ from perf_tests.records.columns import (
     rows_in,
     timed_cells,
 )
-from perf_tests.records.format import (
+from perf_tests_suite.perf_tests.records.format import (
     DASH,
     Columns,
     Table,
@@ -36,11 +42,20 @@ from perf_tests.records.format import (
     shown,
     table,
 )
-from perf_tests.records.record import FAILURES, OUTCOMES, Json, collected, how_many, misshapen, some_of, unpacked
-from perf_tests.records.store import ENDINGS, read_record, strict_json
-from perf_tests.report.tables import PASS_TABLES, WAYS, Fit, attention_fits
-from perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
-from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
+from perf_tests_suite.perf_tests.records.record import (
+    FAILURES,
+    OUTCOMES,
+    Json,
+    collected,
+    how_many,
+    misshapen,
+    some_of,
+    unpacked,
+)
+from perf_tests_suite.perf_tests.records.store import ENDINGS, read_record, strict_json
+from perf_tests_suite.perf_tests.report.tables import PASS_TABLES, WAYS, Fit, attention_fits
+from perf_tests_suite.perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
+from perf_tests_suite.perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
 MOST_BYTES = 1 << 28
 """The largest trace that is read, unpacked; in memory it takes ten times as much."""

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from perf_tests.phases import FINDINGS, FINE, RefusalError
-from perf_tests.records.columns import case_rows
-from perf_tests.records.comparison import Baseline, Comparison, refuse_incomparable
-from perf_tests.records.format import Screen, ScreenLine, printable
-from perf_tests.records.record import FAILURES, Json
-from perf_tests.records.store import announced, read_record, strict_json
-from perf_tests.report.comparison import comparison_lines, painted, width
-from perf_tests.report.ranks import collective_lines, rank_lines, why_damaged
-from perf_tests.report.screens import notice_lines, pass_lines, result_lines, tally_line
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, RefusalError
+from perf_tests_suite.perf_tests.records.columns import case_rows
+from perf_tests_suite.perf_tests.records.comparison import Baseline, Comparison, refuse_incomparable
+from perf_tests_suite.perf_tests.records.format import Screen, ScreenLine, printable
+from perf_tests_suite.perf_tests.records.record import FAILURES, Json
+from perf_tests_suite.perf_tests.records.store import announced, read_record, strict_json
+from perf_tests_suite.perf_tests.report.comparison import comparison_lines, painted, width
+from perf_tests_suite.perf_tests.report.ranks import collective_lines, rank_lines, why_damaged
+from perf_tests_suite.perf_tests.report.screens import notice_lines, pass_lines, result_lines, tally_line
 
 
 def comparison_section(comparison: Comparison) -> tuple[str, Sequence[ScreenLine]]:

@@ -5,12 +5,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 
-from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.records import columns as figures
-from perf_tests.records import format as texts
-from perf_tests.records.columns import LABELS, SHORT_OUTCOMES, Cell, inside, lost_lines, rows_in
-from perf_tests.records.format import DASH, GIB, MIB, Columns, Table, distinct, figure_in, finite, shown, significant
-from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, collected
+from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES
+from perf_tests_suite.perf_tests.records import columns as figures
+from perf_tests_suite.perf_tests.records import format as texts
+from perf_tests_suite.perf_tests.records.columns import LABELS, SHORT_OUTCOMES, Cell, inside, lost_lines, rows_in
+from perf_tests_suite.perf_tests.records.format import (
+    DASH,
+    GIB,
+    MIB,
+    Columns,
+    Table,
+    distinct,
+    figure_in,
+    finite,
+    shown,
+    significant,
+)
+from perf_tests_suite.perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, collected
 
 
 def tables_of(record: Json, name: str) -> list[Table]:

@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from perf_tests.bench.options import SavingOptions
-from perf_tests.bench.outcomes import outcome_of_report
-from perf_tests.bench.recording import MeasuringSession
-from perf_tests.bench.session import Run, Session, noted, session_of
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.selected import is_inside, selectable_cases
-from perf_tests.cases.settings import Settings
-from perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests.phases import FINE
-from perf_tests.records.columns import case_name
-from perf_tests.records.comparison import Baseline, Comparison
-from perf_tests.records.format import ScreenLine
-from perf_tests.records.record import Json, how_many, identity_of, ids_of
-from perf_tests.records.store import DIRTY, encoded, write_whole
-from perf_tests.report.ranks import conclude
-from perf_tests.report.screens import time_line
-from perf_tests.report.show import comparison_section, shown
-from perf_tests.run.ends import TimeLimit, keep_ratio
-from perf_tests.run.termination import termination_of
+from perf_tests_suite.perf_tests.bench.options import SavingOptions
+from perf_tests_suite.perf_tests.bench.outcomes import outcome_of_report
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
+from perf_tests_suite.perf_tests.bench.session import Run, Session, noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.selected import is_inside, selectable_cases
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
+from perf_tests_suite.perf_tests.phases import FINE
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.comparison import Baseline, Comparison
+from perf_tests_suite.perf_tests.records.format import ScreenLine
+from perf_tests_suite.perf_tests.records.record import Json, how_many, identity_of, ids_of
+from perf_tests_suite.perf_tests.records.store import DIRTY, encoded, write_whole
+from perf_tests_suite.perf_tests.report.ranks import conclude
+from perf_tests_suite.perf_tests.report.screens import time_line
+from perf_tests_suite.perf_tests.report.show import comparison_section, shown
+from perf_tests_suite.perf_tests.run.ends import TimeLimit, keep_ratio
+from perf_tests_suite.perf_tests.run.termination import termination_of
 
 MOST_PRINTED = 4000
 """Characters of what a failed case printed that are shown."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.checked_rounds import drawn_seed
-from perf_tests.bench.models import load_attentions
-from perf_tests.bench.options import SavingOptions, show_beside_baseline
-from perf_tests.bench.outcomes import KILLED, RANK_DIED
-from perf_tests.bench.recording import (
+from perf_tests_suite.perf_tests.bench.checked_rounds import drawn_seed
+from perf_tests_suite.perf_tests.bench.models import load_attentions
+from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests_suite.perf_tests.bench.outcomes import KILLED, RANK_DIED
+from perf_tests_suite.perf_tests.bench.recording import (
     MeasuringSession,
     Progress,
     ResumeError,
@@ -22,21 +22,21 @@ from perf_tests.bench.recording import (
     newest_selection,
     open_journal,
 )
-from perf_tests.bench.session import Run, Session, noted, session_of
-from perf_tests.bench.workbench import set_up
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import PASSES
-from perf_tests.cases.selected import FAMILIES
-from perf_tests.cases.settings import is_typed
-from perf_tests.cases.sharing import facts_of_ranks
-from perf_tests.hardware import machine
-from perf_tests.hardware.device import why_less_is_known
-from perf_tests.interleaved.sides import OF_GIT, run_git
-from perf_tests.passes.extra_pass import pass_named
-from perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
-from perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
-from perf_tests.records.record import Json, machine_differences, run_of
-from perf_tests.records.store import (
+from perf_tests_suite.perf_tests.bench.session import Run, Session, noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import set_up
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.options import PASSES
+from perf_tests_suite.perf_tests.cases.selected import FAMILIES
+from perf_tests_suite.perf_tests.cases.settings import is_typed
+from perf_tests_suite.perf_tests.cases.sharing import facts_of_ranks
+from perf_tests_suite.perf_tests.hardware import machine
+from perf_tests_suite.perf_tests.hardware.device import why_less_is_known
+from perf_tests_suite.perf_tests.interleaved.sides import OF_GIT, run_git
+from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
+from perf_tests_suite.perf_tests.passes.kernels import NvtxMeasure, ProfilerBusyError, check_no_profiler
+from perf_tests_suite.perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
+from perf_tests_suite.perf_tests.records.record import Json, machine_differences, run_of
+from perf_tests_suite.perf_tests.records.store import (
     BaselineError,
     StoredRecord,
     comparable_ids,
@@ -47,9 +47,9 @@ from perf_tests.records.store import (
     numbered_baseline,
     rows_by_id,
 )
-from perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, quarantine, read_time_limit
-from perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
-from perf_tests.user_code.named import (
+from perf_tests_suite.perf_tests.run.ends import TimeLimit, Timeout, eta, predicted_here, quarantine, read_time_limit
+from perf_tests_suite.perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
+from perf_tests_suite.perf_tests.user_code.named import (
     CONFIGURED,
     SUITE,
     Repository,

@@ -13,25 +13,25 @@ from types import FrameType
 
 import pytest
 
-from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.bench.recording import MeasuringSession, uncaptured
-from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.attention import CollectiveCase
-from perf_tests.cases.options import typed_or
-from perf_tests.cases.settings import Settings
-from perf_tests.cases.sharing import Launched, launched
-from perf_tests.hardware.datasheets import gpu_named, rate_name
-from perf_tests.hardware.device import Device
-from perf_tests.hardware.limits import Ceilings, ceilings_of
-from perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests.passes.extra_pass import pass_named
-from perf_tests.phases import FORWARD_PASSES
-from perf_tests.predict.counters import keep, kept, update_flops
-from perf_tests.predict.machine import kept_ceilings, machine_identity
-from perf_tests.records.columns import case_name
-from perf_tests.records.record import how_many
-from perf_tests.user_code.guard import alarm_after
+from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, uncaptured
+from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
+from perf_tests_suite.perf_tests.cases.options import typed_or
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.cases.sharing import Launched, launched
+from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named, rate_name
+from perf_tests_suite.perf_tests.hardware.device import Device
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings, ceilings_of
+from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
+from perf_tests_suite.perf_tests.passes.extra_pass import pass_named
+from perf_tests_suite.perf_tests.phases import FORWARD_PASSES
+from perf_tests_suite.perf_tests.predict.counters import keep, kept, update_flops
+from perf_tests_suite.perf_tests.predict.machine import kept_ceilings, machine_identity
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.record import how_many
+from perf_tests_suite.perf_tests.user_code.guard import alarm_after
 
 # Quarantine: cases in which the process died twice, or that did not return in time, are not tried again.
 

@@ -8,23 +8,48 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from perf_tests.audit.rounds import BUSY_CORES
-from perf_tests.bench.options import Against
-from perf_tests.bench.recording import Line, line_or_log
-from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.bench.workbench import Workbench
-from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import BAD_COMMIT, FILE_NAME, SKIPPED_COMMIT, RunVerdict, Verdict, read_accepted
-from perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
-from perf_tests.interleaved.measuring import FEWEST_QUADRUPLES, QUADRUPLES_SECONDS, UnmeasurableError, Watch
-from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, PairCost, other_python, run_gate
-from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit, run_git, why_no_side
-from perf_tests.predict.machine import kept_ceilings
-from perf_tests.records.columns import case_name
-from perf_tests.records.format import in_markdown, painted, table
-from perf_tests.records.record import how_many
-from perf_tests.records.store import write_whole
-from perf_tests.report.gate_screens import (
+from perf_tests_suite.perf_tests.audit.rounds import BUSY_CORES
+from perf_tests_suite.perf_tests.bench.options import Against
+from perf_tests_suite.perf_tests.bench.recording import Line, line_or_log
+from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.gate.verdicts import (
+    BAD_COMMIT,
+    FILE_NAME,
+    SKIPPED_COMMIT,
+    RunVerdict,
+    Verdict,
+    read_accepted,
+)
+from perf_tests_suite.perf_tests.hardware.machine import RunsBeside, seconds_since_process_start
+from perf_tests_suite.perf_tests.interleaved.measuring import (
+    FEWEST_QUADRUPLES,
+    QUADRUPLES_SECONDS,
+    UnmeasurableError,
+    Watch,
+)
+from perf_tests_suite.perf_tests.interleaved.run import (
+    GatePlan,
+    GateRun,
+    OtherPythonError,
+    PairCost,
+    other_python,
+    run_gate,
+)
+from perf_tests_suite.perf_tests.interleaved.sides import (
+    BesideAnotherError,
+    TreeError,
+    find_commit,
+    run_git,
+    why_no_side,
+)
+from perf_tests_suite.perf_tests.predict.machine import kept_ceilings
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.format import in_markdown, painted, table
+from perf_tests_suite.perf_tests.records.record import how_many
+from perf_tests_suite.perf_tests.records.store import write_whole
+from perf_tests_suite.perf_tests.report.gate_screens import (
     base_revision,
     finding_sentences,
     limits_to_accept,
@@ -33,10 +58,10 @@ from perf_tests.report.gate_screens import (
     report_lines,
     verdict_table,
 )
-from perf_tests.run.before import machine_info_of
-from perf_tests.run.bisection import VARIABLE, tell
-from perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
-from perf_tests.user_code.named import CONFIGURED, program
+from perf_tests_suite.perf_tests.run.before import machine_info_of
+from perf_tests_suite.perf_tests.run.bisection import VARIABLE, tell
+from perf_tests_suite.perf_tests.run.ends import kept_ratio, predicted_seconds, read_time_limit
+from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, program
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""

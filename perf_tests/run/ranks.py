@@ -19,8 +19,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.ranks import (
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.ranks import (
     FINISHED,
     RENDEZVOUS_SECONDS,
     SHUTDOWN_SECONDS,
@@ -32,12 +32,12 @@ from perf_tests.bench.ranks import (
     SilentRankError,
     join,
 )
-from perf_tests.bench.session import is_benchmark, noted, session_of
-from perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
-from perf_tests.cases.sharing import Launched, device_label, gpu_of_this_rank, launched
-from perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
-from perf_tests.run.termination import termination_of
-from perf_tests.user_code.named import as_typed_here
+from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
+from perf_tests_suite.perf_tests.cases.sharing import Launched, device_label, gpu_of_this_rank, launched
+from perf_tests_suite.perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
+from perf_tests_suite.perf_tests.run.termination import termination_of
+from perf_tests_suite.perf_tests.user_code.named import as_typed_here
 
 ONE_DEVICE_ONLY = {
     "--against": "the gate measures base and head in turns on one device",

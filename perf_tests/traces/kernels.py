@@ -9,10 +9,19 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 from statistics import fmean, median, pstdev
 
-from perf_tests.phases import LANGUAGE_MODEL, phase_named
-from perf_tests.records.record import FLAG, NUMBER, TEXT, Json, OrNull, grouped
-from perf_tests.traces import trace as traces
-from perf_tests.traces.trace import PRODUCTS, ROUND, Region, Span, Trace, TracedKernel, layer_of, total_us
+from perf_tests_suite.perf_tests.phases import LANGUAGE_MODEL, phase_named
+from perf_tests_suite.perf_tests.records.record import FLAG, NUMBER, TEXT, Json, OrNull, grouped
+from perf_tests_suite.perf_tests.traces import trace as traces
+from perf_tests_suite.perf_tests.traces.trace import (
+    PRODUCTS,
+    ROUND,
+    Region,
+    Span,
+    Trace,
+    TracedKernel,
+    layer_of,
+    total_us,
+)
 
 Kernels = Sequence[TracedKernel]
 START, END, KIND = map(attrgetter, ("start_us", "end_us", "kind"))

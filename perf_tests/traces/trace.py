@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from perf_tests.records.record import AMOUNT, ANYTHING, KEY, NUMBER, TEXT, Json, misshapen
+from perf_tests_suite.perf_tests.records.record import AMOUNT, ANYTHING, KEY, NUMBER, TEXT, Json, misshapen
 
 PHASES = ("full_step", "forward", "backward")
 ELSEWHERE = "elsewhere"

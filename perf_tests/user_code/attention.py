@@ -13,12 +13,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from model.attention import ATTENTION, Attention, AttentionFunction
-from model.compilation import forget_compiled
-from model.precision import Precision
-from perf_tests.hardware.clock import multiplied_dtype, tensor_dtype
-from perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
-from perf_tests.user_code.named import load
+from perf_tests_suite.model.attention import ATTENTION, Attention, AttentionFunction
+from perf_tests_suite.model.compilation import forget_compiled
+from perf_tests_suite.model.precision import Precision
+from perf_tests_suite.perf_tests.hardware.clock import multiplied_dtype, tensor_dtype
+from perf_tests_suite.perf_tests.user_code.guard import LONGEST_SECONDS, UserCodeError, guarded
+from perf_tests_suite.perf_tests.user_code.named import load
 
 FAKE_RUN = "_fake_run"
 """Names the second copy of a file whose function gets fake tensors: what it keeps reaches no real call."""

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from perf_tests.hardware.device import is_out_of_memory
-from perf_tests.user_code.named import SUITE, is_installed
+from perf_tests_suite.perf_tests.hardware.device import is_out_of_memory
+from perf_tests_suite.perf_tests.user_code.named import SUITE, is_installed
 
 LONGEST_SECONDS = 10
 """CPU time that one call may take before measuring, without content or of a small model; more is for ever."""

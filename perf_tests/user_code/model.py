@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.attention import naive_attention
-from model.sizes import ModelConfig
-from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import fake_tensors, let_models_be_built_of_fakes
-from perf_tests.user_code.guard import (
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.hardware.torch_private import fake_tensors, let_models_be_built_of_fakes
+from perf_tests_suite.perf_tests.user_code.guard import (
     LONGEST_SECONDS,
     NeverReturnsError,
     UserCodeError,
@@ -33,9 +33,9 @@ from perf_tests.user_code.guard import (
     guarded,
     running_out_of_memory_allowed,
 )
-from perf_tests.user_code.named import from_its_repository, load, path_of
-from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
-from perf_tests.user_code.own_loss import check_loss, computes_own_loss, loss_in, outputs_alone
+from perf_tests_suite.perf_tests.user_code.named import from_its_repository, load, path_of
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer, check_a_step
+from perf_tests_suite.perf_tests.user_code.own_loss import check_loss, computes_own_loss, loss_in, outputs_alone
 
 # `hf:CONFIG.json`: a language model of transformers from a configuration file, with random weights.
 #

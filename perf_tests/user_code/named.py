@@ -3,7 +3,6 @@
 A worker of the gate finds every file in its side's tree, wherever that was typed."""
 
 import importlib
-import importlib.util
 import os
 import re
 import shlex
@@ -15,10 +14,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from hashlib import sha256
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from perf_tests_suite.perf_tests import IMPORTABLE
 
 INSTALLED = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
@@ -53,6 +55,11 @@ def take_files_from(tree: Tree) -> None:
     sys.path[:] = [path for path in sys.path if is_code_below(tree.tree, path) or not is_code_below(tree.root, path)]
 
 
+def serves_a_side() -> bool:
+    """Whether this process takes files from a side of the gate."""
+    return _tree is not None
+
+
 def path_of(place: str) -> Path:
     """The file that was typed as `place`."""
     if _tree is None:
@@ -78,7 +85,7 @@ def file_of(text: str) -> Path | None:
     if _is_file(text):
         return path_of(place).resolve()
     try:
-        found = importlib.util.find_spec(place) if place else None
+        found = find_spec(place) if place else None
     except Exception:  # of the package around it, whose code runs; `check_name` says so
         return None
     if found is None or found.origin is None or not found.has_location:
@@ -156,7 +163,7 @@ def check_name(option: str, text: str) -> None:
             raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")
         return
     try:
-        found = importlib.util.find_spec(place)
+        found = find_spec(place)
     except (ImportError, ValueError) as error:
         raise ValueError(f"{option} {text!r}: module {place!r} cannot be imported: {error}.") from error
     if found is None:
@@ -189,11 +196,6 @@ def load(text: str, copy: str = "") -> Any:
     try:
         module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
     except ImportError as error:
-        if error.name is not None and error.name.partition(".")[0] == "model":
-            next_step = (
-                "load that file by its path with importlib, or write the factory into it and name it path/model.py:NAME"
-            )
-            raise ImportError(f"{error}; `model` is the suite's own package here: {next_step}") from error
         if isinstance(error, ModuleNotFoundError) and error.name is not None and "." not in error.name:
             next_step = f"install it into {sys.prefix}, or add its folder to PYTHONPATH"
             raise ModuleNotFoundError(f"{error}; {next_step}", name=error.name) from error
@@ -214,17 +216,17 @@ def load(text: str, copy: str = "") -> Any:
 
 
 def _module_of_file(file: Path, copy: str) -> ModuleType:
-    """The module of a file under a name of its own, so that a `model.py` is not taken for the suite's `model`."""
+    """The module of a file under a name of its own, so that two `model.py` do not meet."""
     file = file.resolve()
     name = f"own_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}{copy}"
     if name in sys.modules:
         return sys.modules[name]
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))  # last, or a file beside it could shadow a library's module
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
+    module = sys.modules[name] = module_from_spec(spec)  # dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -328,8 +330,8 @@ class Repository:
         return same if same.is_dir() else tree
 
     def path_in(self, tree: Path) -> list[Path]:
-        """Python's path there: the suite comes first, because `model` may be the name of a folder of theirs."""
-        return [SUITE, *(tree / entry.relative_to(self.root) for entry in self.import_path)]
+        """Python's path there, the suite's first."""
+        return [IMPORTABLE, *(tree / entry.relative_to(self.root) for entry in self.import_path)]
 
 
 def repository_of(typed: Mapping[str, str | None], folder: Path, takes_checkout: bool = False) -> Repository:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from model.precision import PRECISIONS
-from model.training import OPTIMIZERS, Training
-from perf_tests.user_code.guard import UserCodeError, check_kind, guarded
-from perf_tests.user_code.named import from_its_repository, load
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import OPTIMIZERS, Training
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, check_kind, guarded
+from perf_tests_suite.perf_tests.user_code.named import from_its_repository, load
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.regions import region
-from model.training import Training
-from perf_tests.user_code.guard import UserCodeError, guarded
+from perf_tests_suite.model.regions import region
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError, guarded
 
 MOST_TOKENS = 8
 """Tokens on which it is seen what a model returns."""

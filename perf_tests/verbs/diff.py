@@ -5,22 +5,22 @@ perf-tests diff v1 v2 --size medium --phase full_step --gpu H100
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
-from perf_tests.records.record import some_of
-from perf_tests.records.store import strict_json
-from perf_tests.user_code.named import UNDER_TEST, Repository, repository_of
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, UsageError
+from perf_tests_suite.perf_tests.records.record import some_of
+from perf_tests_suite.perf_tests.records.store import strict_json
+from perf_tests_suite.perf_tests.user_code.named import UNDER_TEST, Repository, repository_of
+from perf_tests_suite.perf_tests.user_code.own_names import look_in
 
 if TYPE_CHECKING:
-    from perf_tests.cases.case import Case
-    from perf_tests.hardware.limits import Ceilings
-    from perf_tests.predict.difference import Difference
+    from perf_tests_suite.perf_tests.cases.case import Case
+    from perf_tests_suite.perf_tests.hardware.limits import Ceilings
+    from perf_tests_suite.perf_tests.predict.difference import Difference
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     # Imported late: the table of options loads torch, which --help need not wait for.
-    from perf_tests.cases.options import GROUPS, argparse_keywords
+    from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords
 
     parser = argparse.ArgumentParser("perf-tests diff")
     _add_options(parser)
@@ -46,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     for option in GROUPS["what is measured"]:
         parser.add_argument(option.name, **argparse_keywords(option))
     parser.parse_args(arguments.options, arguments)
-    sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
-    from perf_tests.predict.difference import difference_json, difference_lines
-    from perf_tests.predict.request import requested_machine
+    look_in(Path.cwd())
+    from perf_tests_suite.perf_tests.predict.difference import difference_json, difference_lines
+    from perf_tests_suite.perf_tests.predict.request import requested_machine
 
     with UsageError.instead_of(ValueError):
         machine = None if arguments.gpu is None else requested_machine(arguments.gpu)
@@ -82,10 +82,10 @@ def differences(
     Raises UsageError for a revision that is none.
     """
     # Imported late: `--help` needs no torch.
-    from perf_tests.interleaved.run import side_in
-    from perf_tests.interleaved.sides import TreeError, find_commit, planted
-    from perf_tests.predict.difference import compare_sides
-    from perf_tests.predict.operations import sent_case
+    from perf_tests_suite.perf_tests.interleaved.run import side_in
+    from perf_tests_suite.perf_tests.interleaved.sides import TreeError, find_commit, planted
+    from perf_tests_suite.perf_tests.predict.difference import compare_sides
+    from perf_tests_suite.perf_tests.predict.operations import sent_case
 
     if (why := repository.why_no_base()) is not None:
         raise UsageError(f"{base}: {why}.")
@@ -101,10 +101,10 @@ def selected(arguments: argparse.Namespace, device: str | None) -> dict[str, "Ca
     """The cases that the options select, by name; those that a compiler fuses are left out. Raises UsageError."""
     import pytest
 
-    from perf_tests.cases.selected import chosen_phases, family_of
-    from perf_tests.cases.settings import read_settings
-    from perf_tests.phases import place_of
-    from perf_tests.records.columns import case_name
+    from perf_tests_suite.perf_tests.cases.selected import chosen_phases, family_of
+    from perf_tests_suite.perf_tests.cases.settings import read_settings
+    from perf_tests_suite.perf_tests.phases import place_of
+    from perf_tests_suite.perf_tests.records.columns import case_name
 
     typed = {**vars(arguments), "against": arguments.base, "device": arguments.device if device is None else "cpu"}
     with UsageError.instead_of(pytest.UsageError):

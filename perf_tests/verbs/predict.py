@@ -6,19 +6,19 @@ perf-tests predict --model hf:CONFIG.json --gpu H100
 
 import argparse
 import gc
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perf_tests.phases import FINDINGS, FINE, UsageError
-from perf_tests.records.store import strict_json
-from perf_tests.user_code.named import UNDER_TEST, repository_of
-from perf_tests.verbs.diff import differences
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UsageError
+from perf_tests_suite.perf_tests.records.store import strict_json
+from perf_tests_suite.perf_tests.user_code.named import UNDER_TEST, repository_of
+from perf_tests_suite.perf_tests.user_code.own_names import look_in
+from perf_tests_suite.perf_tests.verbs.diff import differences
 
 if TYPE_CHECKING:
-    from perf_tests.cases.case import Case
-    from perf_tests.predict.request import Answer
+    from perf_tests_suite.perf_tests.cases.case import Case
+    from perf_tests_suite.perf_tests.predict.request import Answer
 
 OF_A_STEP: dict[str, str | list[str] | None] = {
     "model_arg": [], "vocab_size": None, "context": "512", "optimizer": "default", "zero_grad": "before-forward",
@@ -86,9 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with UsageError.instead_of(ValueError):
             # Only this verb counts a model's operations, which needs torch; the others start without it.
-            from perf_tests.predict.request import answered
+            from perf_tests_suite.perf_tests.predict.request import answered
 
-            sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
+            look_in(Path.cwd())
             answer = answered(arguments)
     finally:
         if was_enabled:
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _since(arguments: argparse.Namespace, answer: "Answer") -> "Answer":
     """The answer with what the working tree changes of each case. Raises UsageError."""
-    from perf_tests.predict.difference import difference_json, difference_lines
+    from perf_tests_suite.perf_tests.predict.difference import difference_json, difference_lines
 
     if not answer.cases:
         raise UsageError(f"--against {arguments.against} compares steps on one device; leave --parallel out.")

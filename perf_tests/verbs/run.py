@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from perf_tests.phases import FINE
-from perf_tests.records.format import printable
-from perf_tests.run.bisection import STOPPED, judged_by
-from perf_tests.user_code.named import CONFIGURED, SUITE, why_not_gated
+from perf_tests_suite.perf_tests.phases import FINE
+from perf_tests_suite.perf_tests.records.format import printable
+from perf_tests_suite.perf_tests.run.bisection import STOPPED, judged_by
+from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, SUITE, why_not_gated
 
 NOT_RUN = 4
 """pytest's exit code for a usage error."""
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             return STOPPED if is_bisection else NOT_RUN
         command = [sys.executable, "-m", "pytest", *words]
         return judged_by(command) if is_bisection else os.execv(sys.executable, command)
-    from perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
+    from perf_tests_suite.perf_tests.cases.options import GROUPS, argparse_keywords  # late: it loads torch
 
     sentence, _, epilog = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(

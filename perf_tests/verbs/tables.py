@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
-from perf_tests.records import store
-from perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
-from perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant
-from perf_tests.records.record import collected, without_path
-from perf_tests.report.tables import tables_of
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests_suite.perf_tests.records import store
+from perf_tests_suite.perf_tests.records.columns import AXES, COLUMNS, SPEEDUP, Row, Value, case_rows
+from perf_tests_suite.perf_tests.records.format import DASH, Table, latex, markdown, no_formula, printable, significant
+from perf_tests_suite.perf_tests.records.record import collected, without_path
+from perf_tests_suite.perf_tests.report.tables import tables_of
 
 CASES = "cases"
 FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex)}

@@ -61,7 +61,7 @@ def test_findings_are_shown_in_groups_the_worst_first_in_bounded_room_and_unread
     assert "not judged: 2: mean_ms is not a number (first line 6: 'fast')" in shown
     assert shown.endswith("7 figures of model timing, 1 of them possible\n")
     assert verb("audit", tmp_path / "table.csv", "--all")[1].count("no machine exceeds") == 4
-    monkeypatch.setattr("perf_tests.audit.tables.MOST_GROUPS", 5)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.audit.tables.MOST_GROUPS", 5)
     sources = (f"\x1b[2J{number}" for number in range(30))
     code, shown, _ = verb("audit", written(tmp_path, [TOO_FAST | {"source": source} for source in sources]))
     assert (code, shown.count("no machine"), "The worst of 25 like it" in shown) == (1, 6, True)
@@ -71,7 +71,7 @@ def test_findings_are_shown_in_groups_the_worst_first_in_bounded_room_and_unread
 def test_what_would_fill_the_memory_is_torn_or_never_ends_is_refused(
     tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perf_tests.audit.rows.MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.audit.rows.MOST_UNPACKED_BYTES", 1000)
     large, torn = tmp_path / "large.csv.xz", tmp_path / "torn.csv.xz"
     large.write_bytes(lzma.compress(b"0" * 1001))
     torn.write_bytes(large.read_bytes()[:20])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.gate.samples import Rules
 from tests.support.launch import Verb
 from tests.support.simulated_launches import SimulatedCase, gate_run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import Json
-from perf_tests.report.history import EXPORTS, github_action_benchmark, otava
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.report.history import EXPORTS, github_action_benchmark, otava
 from tests.support.launch import Verb
 from tests.support.launches_over_commits import COUNT, START, history, launch, with_step
 from tests.support.synthetic import BACKWARD, timed, write_record

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.columns import case_name
-from perf_tests.report.screens import pass_lines
-from perf_tests.traces.kernels import kernel_values
-from perf_tests.traces.trace import read_sqlite
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.report.screens import pass_lines
+from perf_tests_suite.perf_tests.traces.kernels import kernel_values
+from perf_tests_suite.perf_tests.traces.trace import read_sqlite
 from tests.support.launch import Verb
 from tests.support.synthetic import FORWARD, passed, record, with_passes
 from tests.support.synthetic_nsys import SGEMM, one_layer, one_round, without_table

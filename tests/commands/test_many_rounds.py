@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import main
-from perf_tests.records.record import Times
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.records.record import Times
 from tests.support.synthetic import BACKWARD, FORWARD, record, timed, write_record
 
 MOST_PASSES = 6

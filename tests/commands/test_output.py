@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.__main__ import VERBS, main
+from perf_tests_suite.perf_tests.__main__ import VERBS, main
 from tests.support.synthetic import record, timed, write_record
 
 HELP = [[verb, "--help"] for verb in VERBS if verb != "run"]  # whose help is pytest's
@@ -53,7 +53,7 @@ def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: py
     def fails(arguments: object) -> int:
         raise OSError(5, "a disk of theirs")
 
-    monkeypatch.setattr("perf_tests.verbs.tables.run", fails)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.verbs.tables.run", fails)
     with pytest.raises(OSError, match="a disk of theirs"):
         main(["tables"])
 
@@ -61,6 +61,6 @@ def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: py
 def test_ctrl_c_is_one_sentence_and_a_shells_own_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("perf_tests.report.comparison.run", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.report.comparison.run", Mock(side_effect=KeyboardInterrupt))
     assert main(["compare", "a.json", "b.json"]) == 130
     assert capsys.readouterr() == ("", "Interrupted.\n")

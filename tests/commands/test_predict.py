@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from perf_tests.cases.attention import ATTENTION_BATCH_SIZE
-from perf_tests.hardware.limits import ALONE, BY_DO_BENCH, FULL_STEPS, UPDATES, WHOLE_MODELS
-from perf_tests.predict import request
-from perf_tests.predict.request import link_rate
-from perf_tests.predict.step import predict_case
+from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE
+from perf_tests_suite.perf_tests.hardware.limits import ALONE, BY_DO_BENCH, FULL_STEPS, UPDATES, WHOLE_MODELS
+from perf_tests_suite.perf_tests.predict import request
+from perf_tests_suite.perf_tests.predict.request import link_rate
+from perf_tests_suite.perf_tests.predict.step import predict_case
 from tests.support.example_cases import CEILINGS, attention_case
 from tests.support.launch import MODELS, Verb
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support import synthetic
 from tests.support.launch import Verb
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, untimed, write_record

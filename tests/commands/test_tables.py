@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.columns import COLUMNS
-from perf_tests.records.record import Json
-from perf_tests.verbs.tables import exported
+from perf_tests_suite.perf_tests.records.columns import COLUMNS
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.verbs.tables import exported
 from tests.support.launch import Verb
 from tests.support.synthetic import record, timed, timed_attention, write_record
 

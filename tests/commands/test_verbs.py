@@ -11,10 +11,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.__main__ import GROUPS, REPLACED, VERBS
-from perf_tests.cases.options import GROUPS as OPTION_GROUPS
-from perf_tests.cases.options import OPTIONS
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.__main__ import GROUPS, REPLACED, VERBS
+from perf_tests_suite.perf_tests.cases.options import GROUPS as OPTION_GROUPS
+from perf_tests_suite.perf_tests.cases.options import OPTIONS
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.file_readers import READERS
 from tests.support.launch import Verb, parsed
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
@@ -86,9 +86,9 @@ def test_a_verb_that_is_gone_says_in_one_sentence_what_to_use(name: str, verb: V
 
 def test_an_error_of_the_program_stops_a_search_by_git(monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
     """Where Python's own exit code would name an innocent commit."""
-    monkeypatch.setattr("perf_tests.verbs.run.of_pytest", Mock(side_effect=KeyError("no such")))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.verbs.run.of_pytest", Mock(side_effect=KeyError("no such")))
     assert verb("run", "--bisect", "--against=HEAD")[0] == 255
-    monkeypatch.setattr("perf_tests.verbs.run.of_pytest", Mock(side_effect=ValueError("not gated")))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.verbs.run.of_pytest", Mock(side_effect=ValueError("not gated")))
     assert verb("run", "--bisect", "--against=HEAD")[0] == 255
 
 
@@ -146,7 +146,8 @@ def test_a_folder_in_the_place_of_a_file_is_named_once(stored: Path, verb: Verb)
         assert (code, "it is a folder, not a file" in said, said.count(str(stored.parent))) == (3, True, 1), words
 
 
-CALL = "import sys; from perf_tests.__main__ import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules)"
+CALL = "import sys; from perf_tests_suite.perf_tests.__main__ import main\ntry: main(sys.argv[1:])\n"
+CALL += "finally: print(*sys.modules)"
 IMPORT = "import sys, importlib; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
 
 
@@ -171,8 +172,10 @@ def test_no_verb_but_report_may_load_the_page_and_help_loads_none() -> None:
     verbs = [module for verb, module in VERBS.items() if verb != "report"]
     modules = loaded(IMPORT, *verbs)
     assert set(verbs) <= modules
-    assert "perf_tests.report.page" not in modules
-    assert not {"torch", "scipy", "perf_tests.records.record", *VERBS.values()} & loaded(CALL, "--help")
+    assert "perf_tests_suite.perf_tests.report.page" not in modules
+    assert not {"torch", "scipy", "perf_tests_suite.perf_tests.records.record", *VERBS.values()} & loaded(
+        CALL, "--help"
+    )
     for verb in VERBS:
         assert verb == "run" or "torch" not in loaded(CALL, verb, "--help"), verb
 
@@ -184,7 +187,7 @@ def test_help_lists_every_verb(verb: Verb) -> None:
     assert next(iter(VERBS)) == "run", "it is needed first"
     code, _, said = verb("nosuchverb")
     assert (code, "nosuchverb" in said) == (2, True)
-    files = {f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")}
+    files = {f"perf_tests_suite.perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")}
     assert files <= set(VERBS.values()), "each file is a verb's"
 
 

@@ -44,11 +44,15 @@ WITHOUT = {
 }
 """What is none of a room's business."""
 
+SHARED = ("perf_tests_suite.perf_tests",)
+
 FILES = [*(ROOT / "model").rglob("*.py"), *(ROOT / "perf_tests").rglob("*.py")]
+FILES.remove(ROOT / "perf_tests/importable/perf_tests_suite/__init__.py")
 
 
 def dotted(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    inside = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"perf_tests_suite.{inside}"
 
 
 MODULES = {dotted(path): path for path in FILES}
@@ -56,8 +60,7 @@ MODULES = {dotted(path): path for path in FILES}
 
 def room_of(module: str) -> str:
     """The room that a module belongs to; `perf_tests` itself, which every import runs, is the ground."""
-    package, _, rest = module.partition(".")
-    name = rest.partition(".")[0]
+    _, package, name, *_ = [*module.split("."), "", ""]
     if package == "model" or not name:
         return "model"
     return "benchmarks" if name.startswith("test_") else {"__main__": "verbs"}.get(name, name)
@@ -68,9 +71,11 @@ def imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from (name if name in MODULES else node.module for name in names)
+        elif isinstance(node, ast.ImportFrom):
+            # `model/` alone imports relatively.
+            module = f"perf_tests_suite.model.{node.module or ''}" if node.level else node.module or ""
+            names = (f"{module}.{alias.name}" for alias in node.names)
+            yield from (name if name in MODULES else module for name in names)
 
 
 IMPORTS = [(module, name) for module, path in MODULES.items() for name in imported(ast.parse(path.read_text()))]
@@ -90,8 +95,14 @@ def test_a_file_imports_from_its_own_room_or_a_lower_floor() -> None:
     assert len(IMPORTS) > 500
     assert sideways_or_up(IMPORTS) == []
     wrong = {
-        ("perf_tests.records.record", "perf_tests.cases.case"): "cases is no floor below records",
-        ("perf_tests.gate.samples", "perf_tests.audit.figures"): "audit is no floor below gate",
+        (
+            "perf_tests_suite.perf_tests.records.record",
+            "perf_tests_suite.perf_tests.cases.case",
+        ): "cases is no floor below records",
+        (
+            "perf_tests_suite.perf_tests.gate.samples",
+            "perf_tests_suite.perf_tests.audit.figures",
+        ): "audit is no floor below gate",
     }
     assert [line.partition(", but ")[2] for line in sideways_or_up(wrong)] == list(wrong.values())
 
@@ -119,7 +130,7 @@ def files_in_a_circle(imports: Iterable[tuple[str, str]]) -> set[str]:
 
 def test_no_files_import_one_another() -> None:
     assert files_in_a_circle(AT_LOAD) == set()
-    two = ("perf_tests.gate.samples", "perf_tests.gate.statistics")
+    two = ("perf_tests_suite.perf_tests.gate.samples", "perf_tests_suite.perf_tests.gate.statistics")
     assert files_in_a_circle([*AT_LOAD, two, (two[1], two[0])]) >= set(two)
 
 
@@ -149,7 +160,9 @@ def test_what_reads_files_loads_no_torch() -> None:
     """Each room in a process that has loaded no other."""
     rooms = {
         room: [
-            name for name in MODULES if f"{name}.".startswith(f"perf_tests.{room}.") and not name.endswith("__main__")
+            name
+            for name in MODULES
+            if f"{name}.".startswith(f"perf_tests_suite.perf_tests.{room}.") and not name.endswith("__main__")
         ]
         for room in WITHOUT_TORCH
     }
@@ -160,8 +173,9 @@ def test_what_reads_files_loads_no_torch() -> None:
 
 ONE_DEVICE = """
 import sys
-import perf_tests.plugin, perf_tests.conftest
-of_ranks = ("perf_tests.bench.ranks", "perf_tests.run.ranks", "torch.distributed.tensor")
+import perf_tests_suite.perf_tests.plugin, perf_tests_suite.perf_tests.conftest
+suite = "perf_tests_suite.perf_tests"
+of_ranks = (f"{suite}.bench.ranks", f"{suite}.run.ranks", "torch.distributed.tensor")
 print(*(name for name in sys.modules if name.startswith(of_ranks)), end="")
 """
 
@@ -172,14 +186,16 @@ def test_a_run_on_one_device_loads_nothing_of_ranks() -> None:
 
 @pytest.mark.parametrize("room", WITHOUT)
 def test_a_room_does_without_what_is_not_its_business(room: str) -> None:
-    forbidden = tuple(f"{name}." for name in WITHOUT[room])
+    forbidden = tuple(f"{place}{name}." for place in ("", "perf_tests_suite.") for name in WITHOUT[room])
     names = [name for module, name in IMPORTS if room_of(module) == room]
     assert names
-    assert [name for name in names if f"{name}.".startswith(forbidden) and name != "perf_tests"] == []
+    assert [name for name in names if f"{name}.".startswith(forbidden) and name not in SHARED] == []
 
 
 def test_the_suite_imports_nothing_of_its_tests_or_claims() -> None:
-    assert [pair for pair in IMPORTS if pair[1].partition(".")[0] in {"tests", "claims"}] == []
+    assert [
+        pair for pair in IMPORTS if pair[1].removeprefix("perf_tests_suite.").startswith(("tests.", "claims."))
+    ] == []
 
 
 def test_nothing_reaches_into_pytest_benchmark() -> None:

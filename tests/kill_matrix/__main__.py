@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from hypothesis import register_random
 
-from model.device import device_named
-from numerics_tests.harness.claims import REFUSALS, all_claims, load_profile
-from numerics_tests.harness.planting import NoSuchPlaceError, Planted
-from numerics_tests.harness.strategies import TORCH_GENERATOR
-from numerics_tests.machine import environment
+from perf_tests_suite.model.device import device_named
+from perf_tests_suite.numerics_tests.harness.claims import REFUSALS, all_claims, load_profile
+from perf_tests_suite.numerics_tests.harness.planting import NoSuchPlaceError, Planted
+from perf_tests_suite.numerics_tests.harness.strategies import TORCH_GENERATOR
+from perf_tests_suite.numerics_tests.machine import environment
 from tests.kill_matrix import arithmetic, layers, training
 from tests.kill_matrix.judging import Fault, judge_planted
 from tests.kill_matrix.model import HONEST

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests.machine.narrow import E4M3, E4M3_MAX, Blocked, mxfp8, nvfp4
-from numerics_tests.machine.sums import sequential, tree_of
-from numerics_tests.test_accumulation import add_one_by_one
-from numerics_tests.test_formats import cast, emulated
-from numerics_tests.test_reductions import running
+from perf_tests_suite.numerics_tests.machine.narrow import E4M3, E4M3_MAX, Blocked, mxfp8, nvfp4
+from perf_tests_suite.numerics_tests.machine.sums import sequential, tree_of
+from perf_tests_suite.numerics_tests.test_accumulation import add_one_by_one
+from perf_tests_suite.numerics_tests.test_formats import cast, emulated
+from perf_tests_suite.numerics_tests.test_reductions import running
 from tests.kill_matrix.judging import Fault
 
 

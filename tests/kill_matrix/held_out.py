@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.regions import region
-from numerics_tests.harness.planting import Planted, Wrong, before, behind
+from perf_tests_suite.model.regions import region
+from perf_tests_suite.numerics_tests.harness.planting import Planted, Wrong, before, behind
 from tests.kill_matrix.wrong import (
     BACKWARD,
     BLOCK,

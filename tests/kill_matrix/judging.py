@@ -4,8 +4,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from numerics_tests.harness.claims import CLAIMS
-from numerics_tests.harness.planting import Planted, planted
+from perf_tests_suite.numerics_tests.harness.claims import CLAIMS
+from perf_tests_suite.numerics_tests.harness.planting import Planted, planted
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def judge_planted(fault: Planted, profile: str = "ci") -> None:
     """
     claim = CLAIMS[f"test_{fault.caught_by}"]
     # A claim without references of its own judges every attention.
-    references = claim.references or importlib.import_module("numerics_tests.test_attention").EAGER
+    references = claim.references or importlib.import_module("perf_tests_suite.numerics_tests.test_attention").EAGER
     with planted(fault):
         for implementation in references.values() if fault.reference is None else (references[fault.reference],):
             claim.judge(implementation, profile)

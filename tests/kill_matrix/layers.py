@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import causal_mask, naive_attention, softmax
-from model.training import cross_entropy
-from numerics_tests.harness.exercises import model_rms_norm, rms_norm_in_its_own_format
-from numerics_tests.machine.sums import sequential
-from numerics_tests.test_feed_forward import FeedForward, model_swiglu
-from numerics_tests.test_norms import RMS, Layer, torch_layer_norm
-from numerics_tests.test_rotary import model_rotary
+from perf_tests_suite.model.attention import causal_mask, naive_attention, softmax
+from perf_tests_suite.model.training import cross_entropy
+from perf_tests_suite.numerics_tests.harness.exercises import model_rms_norm, rms_norm_in_its_own_format
+from perf_tests_suite.numerics_tests.machine.sums import sequential
+from perf_tests_suite.numerics_tests.test_feed_forward import FeedForward, model_swiglu
+from perf_tests_suite.numerics_tests.test_norms import RMS, Layer, torch_layer_norm
+from perf_tests_suite.numerics_tests.test_rotary import model_rotary
 from tests.kill_matrix.judging import Fault
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import causal_mask
-from numerics_tests.harness.planting import Planted, Wrong, before, behind, once_made
+from perf_tests_suite.model.attention import causal_mask
+from perf_tests_suite.numerics_tests.harness.planting import Planted, Wrong, before, behind, once_made
 from tests.kill_matrix.wrong import (
     BACKWARD,
     BLOCK,

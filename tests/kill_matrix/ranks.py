@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from model import parallel
-from model.parallel import KEEPS_BUFFERS, copied_from_first, gradients
-from model.training import MAX_GRADIENT_NORM, ignore_backward
-from numerics_tests.harness.planting import Planted, Wrong
+from perf_tests_suite.model import parallel
+from perf_tests_suite.model.parallel import KEEPS_BUFFERS, copied_from_first, gradients
+from perf_tests_suite.model.training import MAX_GRADIENT_NORM, ignore_backward
+from perf_tests_suite.numerics_tests.harness.planting import Planted, Wrong
 from tests.kill_matrix.wrong import UPDATE, update
 
 PLACE = "parallel."

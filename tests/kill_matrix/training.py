@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import AttentionFunction, naive_attention
-from model.precision import Precision
-from model.training import Mark, Training, ignore_mark
-from model.transformer import TransformerLM
-from numerics_tests.harness import tiny
-from numerics_tests.harness.exercises import scaled_backward
-from numerics_tests.test_invariance import wide_model
-from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, Clip, torch_clip
-from numerics_tests.test_why_mixed_precision import mixed_update
+from perf_tests_suite.model.attention import AttentionFunction, naive_attention
+from perf_tests_suite.model.precision import Precision
+from perf_tests_suite.model.training import Mark, Training, ignore_mark
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.numerics_tests.harness import tiny
+from perf_tests_suite.numerics_tests.harness.exercises import scaled_backward
+from perf_tests_suite.numerics_tests.test_invariance import wide_model
+from perf_tests_suite.numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, Clip, torch_clip
+from perf_tests_suite.numerics_tests.test_why_mixed_precision import mixed_update
 from tests.kill_matrix.judging import Fault
 from tests.kill_matrix.layers import mask_off_by_one, unscaled
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from model.regions import region
-from model.training import MAX_GRADIENT_NORM
-from numerics_tests.harness.planting import Wrong
+from perf_tests_suite.model.regions import region
+from perf_tests_suite.model.training import MAX_GRADIENT_NORM
+from perf_tests_suite.numerics_tests.harness.planting import Wrong
 
 Map = Callable[[Any], Any]
 SOFTMAX, NAIVE, SDPA = "attention.softmax", "attention.naive_attention", "attention.sdpa_attention"

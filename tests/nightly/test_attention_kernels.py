@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from model.compilation import forget_compiled
-from model.precision import PRECISIONS
-from perf_tests.user_code.attention import Use, attention_named
+from perf_tests_suite.model.compilation import forget_compiled
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.user_code.attention import Use, attention_named
 from tests.support.wrong_attention import EXAMPLE, FAULTS, refusal, refusal_of_fault
 
 SEEDS = 20

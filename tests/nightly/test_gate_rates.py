@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from claims.gate import KEPT, trials_under
-from perf_tests.gate.samples import Clock, GateSamples
-from perf_tests.gate.stages import interim_analyses
-from perf_tests.gate.statistics import estimate, fit_prior, moderated, pair_values
+from perf_tests_suite.perf_tests.gate.samples import Clock, GateSamples
+from perf_tests_suite.perf_tests.gate.stages import interim_analyses
+from perf_tests_suite.perf_tests.gate.statistics import estimate, fit_prior, moderated, pair_values
 from tests.support import simulated_suites as simulated
 from tests.support.gate_words import judged
 from tests.support.invented_history import invented

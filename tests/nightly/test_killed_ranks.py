@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.journal import read_journal
+from perf_tests_suite.perf_tests.records.journal import read_journal
 from tests.support.launch import Launch, finish, start_command, suite
 
 TORCHRUN = (

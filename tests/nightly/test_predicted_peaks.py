@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.precision import PRECISIONS
-from model.training import Training, cross_entropy
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.phases import FULL_STEP
-from perf_tests.predict.counters import counters_of
-from perf_tests.user_code.model import UserModel, configured_shape
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training, cross_entropy
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.phases import FULL_STEP
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.user_code.model import UserModel, configured_shape
 from tests.support.allocator_peak import PEAK_LIMIT, above_standing, allocator_peak_bytes, rounds
 
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH_SIZE = 128, 3, 4, 128, 2

@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from perf_tests.hardware.datasheets import FITS, gpu_named, room_on
+from perf_tests_suite.perf_tests.hardware.datasheets import FITS, gpu_named, room_on
 from tests.support.published_memory import ComparedPeak, compared, outlier
 from tests.support.published_peaks import predicted_bytes, published_peaks
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from perf_tests.__main__ import main
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.browser import DARK, LIGHT, chromium, opened, title
 from tests.support.launches_over_commits import START, eight_commits, launch, name_of, with_step
 from tests.support.report_pages import page_over

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from perf_tests.gate.samples import read_samples
-from perf_tests.interleaved.sides import TREES
-from perf_tests.records.journal import read_journal
-from perf_tests.run.termination import EXIT_CODES
+from perf_tests_suite.perf_tests.gate.samples import read_samples
+from perf_tests_suite.perf_tests.interleaved.sides import TREES
+from perf_tests_suite.perf_tests.records.journal import read_journal
+from perf_tests_suite.perf_tests.run.termination import EXIT_CODES
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import make_repository
 from tests.support.launch import ROOT, SMALL, start_command

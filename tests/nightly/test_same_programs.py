@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import start_worker
-from perf_tests.interleaved.observer import Observation
-from perf_tests.interleaved.same import ObservedTree, why_not_the_same
-from perf_tests.interleaved.sides import MEASURING_CODE, environment_of_side
-from perf_tests.records.record import Json
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.bench.worker_plugin import sent
+from perf_tests_suite.perf_tests.bench.workers import start_worker
+from perf_tests_suite.perf_tests.interleaved.observer import Observation
+from perf_tests_suite.perf_tests.interleaved.same import ObservedTree, why_not_the_same
+from perf_tests_suite.perf_tests.interleaved.sides import MEASURING_CODE, environment_of_side
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS
 from tests.support.launch import ROOT
 from tests.support.same_programs import MODEL, mutants_of_the_model, write
@@ -30,11 +30,11 @@ STEP = """
 import hashlib
 import re
 import torch
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
 digest = hashlib.sha256()
 from torch.utils._python_dispatch import TorchDispatchMode
 class Operations(TorchDispatchMode):
@@ -60,7 +60,7 @@ print(digest.hexdigest())
 def rehearsed(tree: Path) -> tuple[Json, Observation]:
     """What a worker of the gate says of this tree: digests of operations, and what it ran and read in the end."""
     suite = Repository(tree)
-    worker = start_worker("perf_tests.interleaved.worker", tree, environment_of_side(suite, tree))
+    worker = start_worker("perf_tests_suite.perf_tests.interleaved.worker", tree, environment_of_side(suite, tree))
     try:
         files = [f"perf_tests/test_{name}.py" for name in ("forward", "backward", "full_step")]
         where = {"tree": str(tree), "repository": suite.as_json}

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from model.sizes import SIZES
-from perf_tests.__main__ import GROUPS as VERBS
-from perf_tests.__main__ import REPLACED, sentence_of
-from perf_tests.cases.options import GROUPS, SIZES_APART, argparse_keywords
-from perf_tests.cases.options import REPLACED as REPLACED_OPTIONS
-from perf_tests.records.columns import COLUMNS, SPEEDUP
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.__main__ import GROUPS as VERBS
+from perf_tests_suite.perf_tests.__main__ import REPLACED, sentence_of
+from perf_tests_suite.perf_tests.cases.options import GROUPS, SIZES_APART, argparse_keywords
+from perf_tests_suite.perf_tests.cases.options import REPLACED as REPLACED_OPTIONS
+from perf_tests_suite.perf_tests.records.columns import COLUMNS, SPEEDUP
 from tests.support.documents import ROOT, block
 
 PAGE = ROOT / "docs/reference.md"

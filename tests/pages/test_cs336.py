@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support import synthetic
 from tests.support.documents import block, page
 from tests.support.launch import Verb, launch_all

@@ -14,10 +14,10 @@ import pytest
 
 from claims import gate
 from claims.gate import FILE, KEPT, Trial, trials_under
-from perf_tests.__main__ import main
-from perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
-from perf_tests.gate.statistics import decide_clock, pair_values
-from perf_tests.gate.verdicts import Verdict, conclude
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.gate.samples import PRESENT_ENGINE, PairTime, read_samples, rules_from_settings
+from perf_tests_suite.perf_tests.gate.statistics import decide_clock, pair_values
+from perf_tests_suite.perf_tests.gate.verdicts import Verdict, conclude
 from tests.support.documents import EVIDENCE, README, block, indented
 from tests.support.simulated_launches import RULES
 from tests.support.simulated_suites import recorded_values, relabelled

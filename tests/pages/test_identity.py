@@ -3,11 +3,11 @@
 from functools import cache
 from typing import Any
 
-from perf_tests.cases.case import Case
-from perf_tests.cases.selected import family_of
-from perf_tests.cases.settings import Settings
-from perf_tests.records.record import Json, identity_of
-from perf_tests.records.store import Status, compare, read_record
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.selected import family_of
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.records.record import Json, identity_of
+from perf_tests_suite.perf_tests.records.store import Status, compare, read_record
 from tests.support.documents import ROOT
 
 

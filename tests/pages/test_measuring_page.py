@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from claims.published import published_rows
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests.__main__ import main
-from perf_tests.audit.rounds import (
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.audit.rounds import (
     LEAST_EXCESS,
     LEAVING_OUT_ROUNDS,
     LEVEL,
@@ -25,13 +25,13 @@ from perf_tests.audit.rounds import (
     slow_round,
     study_rounds,
 )
-from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
-from perf_tests.predict.counters import counters_of
-from perf_tests.records.columns import pass_cells
-from perf_tests.records.record import Json
-from perf_tests.records.store import read_record
-from perf_tests.report.tables import attention_fits
-from perf_tests.traces.kernels import expected_products
+from perf_tests_suite.perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.records.columns import pass_cells
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import read_record
+from perf_tests_suite.perf_tests.report.tables import attention_fits
+from perf_tests_suite.perf_tests.traces.kernels import expected_products
 from tests.support.documents import block, indented, named, output, page
 from tests.support.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launches_over_commits import COUNT, NOISE, START, launch

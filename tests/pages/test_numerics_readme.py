@@ -5,9 +5,8 @@ import re
 import pytest
 import torch
 
-import numerics_tests
-from numerics_tests.harness import within
-from numerics_tests.harness.claims import PROFILES
+from perf_tests_suite.numerics_tests.harness import within
+from perf_tests_suite.numerics_tests.harness.claims import PROFILES
 from tests.support.documents import ROOT
 
 TEXT = (ROOT / "numerics_tests/README.md").read_text()
@@ -32,10 +31,9 @@ IMPORTS, *EXAMPLES = re.findall(r"```python\n(.*?)```", BOUNDS_PAGE, re.DOTALL)
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.partition("(")[0].removeprefix("def test_"))
 def test_an_example_of_bounds_runs(example: str) -> None:
-    """As it stands, but for the name of the installed package."""
     scope: dict[str, object] = {}
     torch.manual_seed(0)
-    exec(f"{IMPORTS.replace('perf_tests_suite.numerics_tests', numerics_tests.__name__)}\n{example}", scope)
+    exec(f"{IMPORTS}\n{example}", scope)
     (run,) = (value for name, value in scope.items() if name.startswith("test_"))
     assert callable(run)
     run()

@@ -14,9 +14,16 @@ import pytest
 from scipy.stats import t
 
 from claims.published import published_rows
-from model.sizes import SIZES
-from perf_tests.hardware.limits import LINK_EFFICIENCY, Link, ParameterShapes, bus_share, fit_link, step_messages
-from perf_tests.predict.ranks import parameter_shapes
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.hardware.limits import (
+    LINK_EFFICIENCY,
+    Link,
+    ParameterShapes,
+    bus_share,
+    fit_link,
+    step_messages,
+)
+from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
 from tests.support.documents import page
 
 FEWEST_TIMES_LONGER = 10

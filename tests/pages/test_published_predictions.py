@@ -16,10 +16,10 @@ from claims.predicted_times import (
     published_changes,
 )
 from claims.published import published_rows
-from model.sizes import SIZES
-from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, WHOLE_MODELS
-from perf_tests.predict.difference import CHANGES_IN_RANGE, OF_CHECKPOINTS
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.hardware.datasheets import libraries_on
+from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES, IN_RANGE, WHOLE_MODELS
+from perf_tests_suite.perf_tests.predict.difference import CHANGES_IN_RANGE, OF_CHECKPOINTS
 from tests.support import published_memory as memory
 from tests.support import published_peaks as published
 from tests.support.documents import page

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numerics_tests.harness.rank_pool import POOL, Task
+from perf_tests_suite.numerics_tests.harness.rank_pool import POOL, Task
 
 LATE_SECONDS, SLOW_SECONDS = 0.3, 0.05
 

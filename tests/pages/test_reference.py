@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perf_tests import phases as exit_codes
-from perf_tests.gate.verdicts import EXIT_CODES
+from perf_tests_suite.perf_tests import phases as exit_codes
+from perf_tests_suite.perf_tests.gate.verdicts import EXIT_CODES
 from tests.pages.reference import PAGE
 from tests.pages.reference import page as generated
 from tests.support.documents import indented

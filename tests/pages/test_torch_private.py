@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from perf_tests.hardware.torch_private import compiler_counters, profiler_is_active
+from perf_tests_suite.perf_tests.hardware.torch_private import compiler_counters, profiler_is_active
 from tests.support.documents import ROOT
 
 THE_ONE_FILE = ROOT / "perf_tests" / "hardware" / "torch_private.py"
@@ -52,7 +52,7 @@ NAMING = (
 NOT_NAMING = (
     "import torch\ntorch.autograd.graph.__file__, torch.__version__",
     "import torch\nself._device = torch.device('cpu')",
-    "from perf_tests.hardware import torch_private\ntorch_private.operator('_to_copy')",
+    "from perf_tests_suite.perf_tests.hardware import torch_private\ntorch_private.operator('_to_copy')",
 )
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.recording import MeasuringSession, Progress
-from perf_tests.records.journal import Journal, JournalContents
-from perf_tests.records.store import machine_folder
-from perf_tests.report import page
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests_suite.perf_tests.records.journal import Journal, JournalContents
+from perf_tests_suite.perf_tests.records.store import machine_folder
+from perf_tests_suite.perf_tests.report import page
 from tests.support.fake_cuda import FakeCuda
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header
 

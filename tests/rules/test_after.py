@@ -9,15 +9,15 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from perf_tests.bench.options import SavingOptions
-from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.bench.recording import MeasuringSession, Progress
-from perf_tests.bench.session import Run, noted
-from perf_tests.records.journal import Journal, read_journal
-from perf_tests.records.store import StoredRecord, machine_folder
-from perf_tests.run.after import finish, note_report, note_start, shortened
-from perf_tests.run.ends import TimeLimit
-from perf_tests.run.termination import NAME, Termination
+from perf_tests_suite.perf_tests.bench.options import SavingOptions
+from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests_suite.perf_tests.bench.session import Run, noted
+from perf_tests_suite.perf_tests.records.journal import Journal, read_journal
+from perf_tests_suite.perf_tests.records.store import StoredRecord, machine_folder
+from perf_tests_suite.perf_tests.run.after import finish, note_report, note_start, shortened
+from perf_tests_suite.perf_tests.run.ends import TimeLimit
+from perf_tests_suite.perf_tests.run.termination import NAME, Termination
 from tests.support.example_cases import SETTINGS, language_model_case
 from tests.support.items import benchmark, stash_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, record, timed
@@ -127,7 +127,9 @@ def test_a_complete_run_is_saved_and_its_findings_decide_the_exit_code(
     record, whole = machine_folder(tmp_path) / "0001_name.json", tmp_path / "whole.json"
     if not is_written:
         record.mkdir()
-        monkeypatch.setattr("perf_tests.bench.recording.save_record", Mock(side_effect=OSError("no space")))
+        monkeypatch.setattr(
+            "perf_tests_suite.perf_tests.bench.recording.save_record", Mock(side_effect=OSError("no space"))
+        )
     saving = SavingOptions(tmp_path, save_name="name", json_path=whole, compare_fail=(CHECK,) if baseline else ())
     code, run = ended(measuring, before, peers=(peers := Mock()), saving=saving, baseline=baseline)
     assert (code, whole.is_file()) == (exit_code if is_written else exit_code or 1, True)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from model.sizes import SIZES
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.datasheets import DOES_NOT_FIT, FITS, MAY_NOT_FIT, Room, gpu_named
-from perf_tests.hardware.limits import ceilings_of
-from perf_tests.phases import FIRST_STEP, FULL_STEP, PHASES
-from perf_tests.predict import counters
-from perf_tests.predict.allocator import MIB, AllocatorPeaks, CachingAllocator, DeviceFullError
-from perf_tests.predict.counters import allocator_peaks, counters_of
-from perf_tests.predict.request import requested_machine
-from perf_tests.predict.step import TargetMachine, largest_batch, predict_case, verdict_on
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.datasheets import DOES_NOT_FIT, FITS, MAY_NOT_FIT, Room, gpu_named
+from perf_tests_suite.perf_tests.hardware.limits import ceilings_of
+from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP, PHASES
+from perf_tests_suite.perf_tests.predict import counters
+from perf_tests_suite.perf_tests.predict.allocator import MIB, AllocatorPeaks, CachingAllocator, DeviceFullError
+from perf_tests_suite.perf_tests.predict.counters import allocator_peaks, counters_of
+from perf_tests_suite.perf_tests.predict.request import requested_machine
+from perf_tests_suite.perf_tests.predict.step import TargetMachine, largest_batch, predict_case, verdict_on
 from tests.support.example_cases import attention_case, language_model_case
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.audit import rounds as ours
-from perf_tests.records.columns import pass_cells
-from perf_tests.records.record import Json
-from perf_tests.traces.kernels import kernel_values
-from perf_tests.traces.trace import read_chrome_trace
+from perf_tests_suite.perf_tests.audit import rounds as ours
+from perf_tests_suite.perf_tests.records.columns import pass_cells
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces.kernels import kernel_values
+from perf_tests_suite.perf_tests.traces.trace import read_chrome_trace
 from tests.support.synthetic import FORWARD, FULL_STEP, passed
 from tests.support.synthetic_trace import forward_and_backward
 

@@ -7,7 +7,7 @@ import pytest
 
 from claims import audit_score
 from claims.published import PUBLISHED, published_rows
-from perf_tests.audit.figures import Finding
+from perf_tests_suite.perf_tests.audit.figures import Finding
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.audit import figures
-from perf_tests.audit.figures import NotJudged, timings_of
-from perf_tests.audit.physics import judge
-from perf_tests.audit.rows import bytes_in, half_digit, number_in, seconds_in
-from perf_tests.audit.tables import open_figures
-from perf_tests.hardware.datasheets import gpu_named
-from perf_tests.hardware.limits import AttentionWork
-from perf_tests.phases import LANGUAGE_MODEL, phases_of
-from perf_tests.records.columns import case_rows
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.audit import figures
+from perf_tests_suite.perf_tests.audit.figures import NotJudged, timings_of
+from perf_tests_suite.perf_tests.audit.physics import judge
+from perf_tests_suite.perf_tests.audit.rows import bytes_in, half_digit, number_in, seconds_in
+from perf_tests_suite.perf_tests.audit.tables import open_figures
+from perf_tests_suite.perf_tests.hardware.datasheets import gpu_named
+from perf_tests_suite.perf_tests.hardware.limits import AttentionWork
+from perf_tests_suite.perf_tests.phases import LANGUAGE_MODEL, phases_of
+from perf_tests_suite.perf_tests.records.columns import case_rows
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support import audited_tables as tables
 from tests.support.audited_tables import (
     TOO_FAST,

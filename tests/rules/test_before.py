@@ -10,18 +10,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests import plugin
-from perf_tests.bench.options import SavingOptions, show_beside_baseline
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.recording import MeasuringSession
-from perf_tests.bench.session import Run, session_of
-from perf_tests.records.comparison import Baseline, Comparison
-from perf_tests.records.journal import Journal, JournalContents, read_journal
-from perf_tests.records.record import Json
-from perf_tests.records.store import BaselineError, machine_folder, rows_by_id, save_record
-from perf_tests.run import before as run_before
-from perf_tests.run.before import choose_baseline, is_restricted, of_interrupted_run
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests import plugin
+from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
+from perf_tests_suite.perf_tests.bench.session import Run, session_of
+from perf_tests_suite.perf_tests.records.comparison import Baseline, Comparison
+from perf_tests_suite.perf_tests.records.journal import Journal, JournalContents, read_journal
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import BaselineError, machine_folder, rows_by_id, save_record
+from perf_tests_suite.perf_tests.run import before as run_before
+from perf_tests_suite.perf_tests.run.before import choose_baseline, is_restricted, of_interrupted_run
+from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, language_model_case
 from tests.support.git_repository import git
 from tests.support.items import benchmark, stash_of

@@ -15,21 +15,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # public, made in C++
 
-from model.parallel import Ranks, ddp
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests import conftest
-from perf_tests.bench import ranks as bench
-from perf_tests.bench.ranks import FINISHED, Peers, RankClock, SharedStepMeasure
-from perf_tests.bench.session import noted, session_of
-from perf_tests.cases.attention import CollectiveCase
-from perf_tests.cases.selected import examined_phases, is_inside
-from perf_tests.cases.sharing import Launched, Sharing
-from perf_tests.hardware.limits import COLLECTIVES, Message
-from perf_tests.phases import EXAMINED
-from perf_tests.records.measured import Measured
-from perf_tests.run import ranks
-from perf_tests.run.termination import NAME, Termination
+from perf_tests_suite.model.parallel import Ranks, ddp
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests import conftest
+from perf_tests_suite.perf_tests.bench import ranks as bench
+from perf_tests_suite.perf_tests.bench.ranks import FINISHED, Peers, RankClock, SharedStepMeasure
+from perf_tests_suite.perf_tests.bench.session import noted, session_of
+from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
+from perf_tests_suite.perf_tests.cases.selected import examined_phases, is_inside
+from perf_tests_suite.perf_tests.cases.sharing import Launched, Sharing
+from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES, Message
+from perf_tests_suite.perf_tests.phases import EXAMINED
+from perf_tests_suite.perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.run import ranks
+from perf_tests_suite.perf_tests.run.termination import NAME, Termination
 from tests.rules.test_against import settings
 from tests.support.cheats import in_a_fork
 from tests.support.example_cases import CPU, SETTINGS, language_model_case

@@ -17,14 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from perf_tests.bench import outcomes
-from perf_tests.bench.loop import RowBuilder, TimedMeasure
-from perf_tests.bench.models import load_attentions
-from perf_tests.bench.outcomes import SuspiciousError
-from perf_tests.bench.workbench import Workbench
-from perf_tests.hardware import bound
-from perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory, unbind
-from perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.bench import outcomes
+from perf_tests_suite.perf_tests.bench.loop import RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.bench.models import load_attentions
+from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.hardware import bound
+from perf_tests_suite.perf_tests.hardware.bound import ProcessClock, bind, late_work, put_back, shares_memory, unbind
+from perf_tests_suite.perf_tests.hardware.clock import Clock
 from tests.support.example_cases import CPU, attention_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -45,7 +45,7 @@ def nothing(*anything: object, **named: object) -> None:
     """Takes the place of anything."""
 
 
-LOOP = "perf_tests.bench.loop"
+LOOP = "perf_tests_suite.perf_tests.bench.loop"
 PLANTED: dict[str, Callable[[], object]] = {
     "time.perf_counter": lambda: setattr(time, "perf_counter", nothing),
     "time.clock_gettime": lambda: setattr(time, "clock_gettime", nothing),
@@ -56,11 +56,13 @@ PLANTED: dict[str, Callable[[], object]] = {
     "torch.testing.assert_close": lambda: setattr(torch.testing, "assert_close", nothing),
     "torch.cuda.synchronize": lambda: setattr(torch.cuda, "synchronize", nothing),
     "torch.cuda.Event.elapsed_time": lambda: setattr(torch.cuda.Event, "elapsed_time", nothing),
-    "perf_tests.bench.outcomes.ImpossibleError": lambda: setattr(outcomes, "ImpossibleError", ValueError),
+    "perf_tests_suite.perf_tests.bench.outcomes.ImpossibleError": lambda: setattr(
+        outcomes, "ImpossibleError", ValueError
+    ),
     f"{LOOP}.RowBuilder.of": lambda: setattr(RowBuilder, "of", nothing),
-    "perf_tests.hardware.bound.time": lambda: setattr(bound, "time", SimpleNamespace()),
+    "perf_tests_suite.perf_tests.hardware.bound.time": lambda: setattr(bound, "time", SimpleNamespace()),
     LOOP: lambda: sys.modules.update({LOOP: Mock()}),
-    "perf_tests.bench.outcomes.why_too_large": change_code,
+    "perf_tests_suite.perf_tests.bench.outcomes.why_too_large": change_code,
 }
 
 
@@ -197,7 +199,7 @@ def rounds_of(target: Callable[[], object], case: Any, data: float = 1.0) -> lis
 
     measure = TimedMeasure(benchmark, clock, device, 3, 1, RowBuilder(case), inputs=(INPUT,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perf_tests.hardware.clock.time", device)
+        patch.setattr("perf_tests_suite.perf_tests.hardware.clock.time", device)
         patch.setattr(benchmark, "pedantic", pedantic)
         bind()
         try:
@@ -254,7 +256,7 @@ def test_a_file_that_replaces_things_on_import_blames_no_other(tmp_path: Path) -
 
 def test_what_is_copied_to_look_for_late_work_is_in_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
-    monkeypatch.setattr("perf_tests.bench.loop.late_work", lambda output: looked.append(output))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.bench.loop.late_work", lambda output: looked.append(output))
     monkeypatch.setattr(QueueDevice, "peaks", lambda device: (100 + 1000 * len(looked), None, None))
     device, benchmark = QueueDevice(), LoopBenchmark()
     TimedMeasure(benchmark, Clock(device), device, 3, 1, RowBuilder(USERS))(lambda: "output")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perf_tests.hardware.datasheets import Room, gpu_named
-from perf_tests.hardware.limits import Spread, ceilings_of, predicted_time
-from perf_tests.predict.calibration import (
+from perf_tests_suite.perf_tests.hardware.datasheets import Room, gpu_named
+from perf_tests_suite.perf_tests.hardware.limits import Spread, ceilings_of, predicted_time
+from perf_tests_suite.perf_tests.predict.calibration import (
     HOST_OF_PRECISION,
     KNOWN_DEVICE,
     LIKE_HOST,
@@ -21,8 +21,8 @@ from perf_tests.predict.calibration import (
     told_by,
     typed_pass,
 )
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.step import TargetMachine, parts_of, predict_case
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.step import TargetMachine, parts_of, predict_case
 from tests.support.example_cases import language_model_case
 from tests.support.synthetic import record, timed, write_record
 

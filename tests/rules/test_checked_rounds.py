@@ -12,11 +12,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.attention import naive_attention
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests.bench import checked_rounds as module
-from perf_tests.bench.checked_rounds import (
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.bench import checked_rounds as module
+from perf_tests_suite.perf_tests.bench.checked_rounds import (
     AttentionCheck,
     CheckedRounds,
     Draws,
@@ -25,10 +25,15 @@ from perf_tests.bench.checked_rounds import (
     LossCheck,
     StepCheck,
 )
-from perf_tests.bench.loop import Rounds
-from perf_tests.bench.models import AttentionInputs, Batch
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.user_code.attention import Arithmetic, IncorrectError, exact_and_bounds, sums_and_bounds
+from perf_tests_suite.perf_tests.bench.loop import Rounds
+from perf_tests_suite.perf_tests.bench.models import AttentionInputs, Batch
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.user_code.attention import (
+    Arithmetic,
+    IncorrectError,
+    exact_and_bounds,
+    sums_and_bounds,
+)
 from tests.support.cheats import CHEATS, FAMILIES, HERE, in_a_fork, refusal, refusal_of_cheat, warm_up
 from tests.support.example_cases import CPU, build
 from tests.support.honest_code import honest, kind_of

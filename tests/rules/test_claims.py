@@ -11,7 +11,7 @@ from claims.__main__ import listed, main
 from claims.cost import parsed_time_line
 from claims.statistics import Share, means_outside, paired_ratio, paired_ratio_of_turns
 from claims.table import CLAIMS, Claim, Figures, Limit, at_most
-from perf_tests.report.screens import time_line
+from perf_tests_suite.perf_tests.report.screens import time_line
 from tests.support.documents import EVIDENCE
 
 

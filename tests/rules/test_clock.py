@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.precision import PRECISIONS
-from perf_tests.hardware import clock as clocks
-from perf_tests.hardware.clock import HOLD_SECONDS, Clock, busy_seconds, empty_round_seconds, rate_of
-from perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.hardware import clock as clocks
+from perf_tests_suite.perf_tests.hardware.clock import HOLD_SECONDS, Clock, busy_seconds, empty_round_seconds, rate_of
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from tests.support.example_cases import CPU
 from tests.support.fake_device import QueueDevice
 
@@ -80,7 +80,7 @@ def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(
 
 ROUNDS_OF_A_BENCHMARK = """
 import pytest
-from perf_tests.hardware import clock as clocks
+from perf_tests_suite.perf_tests.hardware import clock as clocks
 from tests.support.fake_device import QueueDevice
 
 device = clocks.time = QueueDevice({deaf_to})

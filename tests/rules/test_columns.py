@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from perf_tests.records import columns
-from perf_tests.records.columns import COLUMNS, SPEEDUP, case_rows, cells_of, pairs_along
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records import columns
+from perf_tests_suite.perf_tests.records.columns import COLUMNS, SPEEDUP, case_rows, cells_of, pairs_along
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support import synthetic
 from tests.support.synthetic import FORWARD, record, timed, timed_attention, untimed
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.records.store import ComparedCase, Status, compare
-from perf_tests.report import comparison as screen
-from perf_tests.report.comparison import NARROWEST, Reading, comparison_lines, painted, shortened
+from perf_tests_suite.perf_tests.records.store import ComparedCase, Status, compare
+from perf_tests_suite.perf_tests.report import comparison as screen
+from perf_tests_suite.perf_tests.report.comparison import NARROWEST, Reading, comparison_lines, painted, shortened
 from tests.support.synthetic import TEN_ROUNDS, record, timed, untimed
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perf_tests.hardware.limits import KernelCost
-from perf_tests.hardware.torch_private import FakeTensorMode, operator
-from perf_tests.predict.costs import (
+from perf_tests_suite.perf_tests.hardware.limits import KernelCost
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode, operator
+from perf_tests_suite.perf_tests.predict.costs import (
     LINEAR_CROSS_ENTROPY,
     CudaRules,
     accumulator_bytes,
@@ -18,7 +18,7 @@ from perf_tests.predict.costs import (
     multi_tensor_launches,
     op_lists,
 )
-from perf_tests.predict.counting import Counting
+from perf_tests_suite.perf_tests.predict.counting import Counting
 
 HALF, FLOAT = torch.bfloat16, torch.float32
 

@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.attention import ATTENTION, naive_attention
-from model.precision import PRECISIONS
-from model.regions import regions_opened_by
-from model.sizes import SIZES, ModelConfig
-from model.training import Training, cross_entropy
-from perf_tests.bench.ranks import REGIONS
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, ZERO_GRAD, phases_of
-from perf_tests.predict import counters as module
-from perf_tests.predict import fake_run
-from perf_tests.predict.costs import tensors_in
-from perf_tests.predict.counters import Counters, counters_of, counters_or_reason, needed_bytes
-from perf_tests.predict.counting import OPTIMIZER_STATE, WORKSPACES
-from perf_tests.predict.ledger import user_grid
+from perf_tests_suite.model.attention import ATTENTION, naive_attention
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.regions import regions_opened_by
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.model.training import Training, cross_entropy
+from perf_tests_suite.perf_tests.bench.ranks import REGIONS
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.datasheets import libraries_on
+from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, ZERO_GRAD, phases_of
+from perf_tests_suite.perf_tests.predict import counters as module
+from perf_tests_suite.perf_tests.predict import fake_run
+from perf_tests_suite.perf_tests.predict.costs import tensors_in
+from perf_tests_suite.perf_tests.predict.counters import Counters, counters_of, counters_or_reason, needed_bytes
+from perf_tests_suite.perf_tests.predict.counting import OPTIMIZER_STATE, WORKSPACES
+from perf_tests_suite.perf_tests.predict.ledger import user_grid
 from tests.support import allocator_peak
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.predict import counting as module
-from perf_tests.predict.counting import INPUTS, PARAMETERS, Counting, PartCounters
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests_suite.perf_tests.predict import counting as module
+from perf_tests_suite.perf_tests.predict.counting import INPUTS, PARAMETERS, Counting, PartCounters
 
 KIB = 1024
 

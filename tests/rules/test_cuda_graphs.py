@@ -9,18 +9,18 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.compilation import CUDA_GRAPH_MODES, compiled
-from perf_tests.bench import loop, models, worker_plugin
-from perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
-from perf_tests.bench.models import executed
-from perf_tests.bench.workbench import Workbench
-from perf_tests.bench.worker_plugin import received, sent
-from perf_tests.cases.options import EXECUTIONS
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CpuDevice, count_compilations
-from perf_tests.passes import kernels
-from perf_tests.passes.kernels import ProfiledMeasure, ProfilerBusyError
-from perf_tests.predict.counters import needed_bytes
+from perf_tests_suite.model.compilation import CUDA_GRAPH_MODES, compiled
+from perf_tests_suite.perf_tests.bench import loop, models, worker_plugin
+from perf_tests_suite.perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.bench.models import executed
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.bench.worker_plugin import received, sent
+from perf_tests_suite.perf_tests.cases.options import EXECUTIONS
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice, count_compilations
+from perf_tests_suite.perf_tests.passes import kernels
+from perf_tests_suite.perf_tests.passes.kernels import ProfiledMeasure, ProfilerBusyError
+from perf_tests_suite.perf_tests.predict.counters import needed_bytes
 from tests.support.example_cases import CPU, SETTINGS, attention_case, build, language_model_case
 from tests.support.fake_device import LoopBenchmark
 

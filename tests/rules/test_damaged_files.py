@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from claims.expedition.__main__ import STATE, load_state
-from perf_tests.phases import FINDINGS, FINE
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE
 from tests.support.damage import JSON, Reader, Tally, fuzz, take
 from tests.support.file_readers import READERS
 

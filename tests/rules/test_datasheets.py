@@ -2,9 +2,17 @@
 
 import pytest
 
-from perf_tests.hardware import datasheets as sheets
-from perf_tests.hardware.datasheets import BY_HAND, CONFIG, DEPRIORITIZED, GIB, GPUS, gpu_named, libraries_on
-from perf_tests.hardware.limits import has_64_lanes
+from perf_tests_suite.perf_tests.hardware import datasheets as sheets
+from perf_tests_suite.perf_tests.hardware.datasheets import (
+    BY_HAND,
+    CONFIG,
+    DEPRIORITIZED,
+    GIB,
+    GPUS,
+    gpu_named,
+    libraries_on,
+)
+from perf_tests_suite.perf_tests.hardware.limits import has_64_lanes
 
 MIB = 2**20
 

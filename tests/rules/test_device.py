@@ -16,13 +16,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from model.attention import ATTENTION, naive_attention
-from perf_tests.bench.models import free_leftovers
-from perf_tests.bench.workbench import set_up
-from perf_tests.hardware import device as devices
-from perf_tests.hardware.device import CudaDevice, listed_cache_bytes, sdpa_backend
-from perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests.predict.costs import libraries_here
+from perf_tests_suite.model.attention import ATTENTION, naive_attention
+from perf_tests_suite.perf_tests.bench.models import free_leftovers
+from perf_tests_suite.perf_tests.bench.workbench import set_up
+from perf_tests_suite.perf_tests.hardware import device as devices
+from perf_tests_suite.perf_tests.hardware.device import CudaDevice, listed_cache_bytes, sdpa_backend
+from perf_tests_suite.perf_tests.hardware.machine import seconds_since_process_start
+from perf_tests_suite.perf_tests.predict.costs import libraries_here
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_cuda import GPU, TOTAL_BYTES, FakeCuda
 from tests.support.fake_device import linux_says
@@ -69,7 +69,7 @@ def test_only_an_error_beside_out_of_memory_means_a_lost_gpu(cuda: FakeCuda, mon
 
 def test_what_is_asked_of_a_gpu_reaches_the_driver(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening makes it the current one, whose stream has the events; workspaces go back before the cache is emptied."""
-    clear = "perf_tests.hardware.device.clear_cublas_workspaces"
+    clear = "perf_tests_suite.perf_tests.hardware.device.clear_cublas_workspaces"
     monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
     device = CudaDevice(GPU)
     device.synchronize()

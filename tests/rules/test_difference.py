@@ -14,13 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.cases.case import Case
-from perf_tests.hardware.limits import predicted_time
-from perf_tests.predict import difference as differences
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.difference import ADDED, CHANGED, MOST_ROWS, Difference, Lines, difference, difference_lines
-from perf_tests.predict.operations import fake_round
-from perf_tests.predict.step import parts_of
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.limits import predicted_time
+from perf_tests_suite.perf_tests.predict import difference as differences
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.difference import (
+    ADDED,
+    CHANGED,
+    MOST_ROWS,
+    Difference,
+    Lines,
+    difference,
+    difference_lines,
+)
+from perf_tests_suite.perf_tests.predict.operations import fake_round
+from perf_tests_suite.perf_tests.predict.step import parts_of
 from tests.support.example_cases import CEILINGS, TOY, attention_case, language_model_case
 
 MODEL = """

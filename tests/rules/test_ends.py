@@ -14,14 +14,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.recording import MeasuringSession
-from perf_tests.bench.session import noted, session_of
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.records.journal import Journal
-from perf_tests.run import ends as run_ends
-from perf_tests.run.ends import TimeLimit, Timeout, eta, keep_ratio, kept_ratio, predicted_seconds
-from perf_tests.run.termination import TerminatedError, Termination
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
+from perf_tests_suite.perf_tests.bench.session import noted, session_of
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.records.journal import Journal
+from perf_tests_suite.perf_tests.run import ends as run_ends
+from perf_tests_suite.perf_tests.run.ends import TimeLimit, Timeout, eta, keep_ratio, kept_ratio, predicted_seconds
+from perf_tests_suite.perf_tests.run.termination import TerminatedError, Termination
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, attention_case, language_model_case
 from tests.support.items import benchmark, stash_of
 from tests.support.synthetic import BACKWARD, header

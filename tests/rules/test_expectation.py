@@ -7,12 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.loop import RowBuilder, TimedMeasure
-from perf_tests.bench.outcomes import ImpossibleError
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.datasheets import GPUS, libraries_on
-from perf_tests.predict.expectation import WALL_OVER_DEVICE, Expectation, expect, why_impossible
-from perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.bench.loop import RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.bench.outcomes import ImpossibleError
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.datasheets import GPUS, libraries_on
+from perf_tests_suite.perf_tests.predict.expectation import WALL_OVER_DEVICE, Expectation, expect, why_impossible
+from perf_tests_suite.perf_tests.records.measured import Measured
 from tests.support.example_cases import CEILINGS as A_MACHINE
 from tests.support.example_cases import attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
@@ -91,7 +91,7 @@ def test_what_is_not_counted_is_held_to_the_masked_half_and_ones_own_to_none(mon
     assert optimizer.counters is not None
 
     fails = Mock(side_effect=NotImplementedError("aten.new"))
-    monkeypatch.setattr("perf_tests.predict.counters.counters_of", fails)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.predict.counters.counters_of", fails)
     unknown = expect(language_model_case(), CEILINGS, None)
     figures = "executed_flops kernel_launches predicted_peak_bytes roofline_seconds roofline_fraction bound"
     for found, reason in ((compiled, "fuses"), (own, "it reads a value"), (unknown, "NotImplementedError: aten.new")):
@@ -120,7 +120,7 @@ def test_derived_figures_follow_from_counters_ceilings_and_datasheet(forward: Ex
 def test_a_device_that_is_not_waited_for_makes_a_case_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rounds of a second each, whose clock is read while the work is still queued."""
     device, benchmark = QueueDevice(), LoopBenchmark()
-    monkeypatch.setattr("perf_tests.hardware.clock.time", device)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.hardware.clock.time", device)
     monkeypatch.setattr(device, "synchronize", lambda: None)
     clock, seconds = Clock(device), list[float]()
     benchmark.stats = {"median": 0.0, "data": seconds}
@@ -138,7 +138,9 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(monkeypatch: py
 
 def test_what_caches_may_serve_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention on 8 x 256 x 256 scores, of 2 MiB; on 8 x 2048 x 2048, of 128 MiB, a cache of 4 MiB excuses little."""
-    monkeypatch.setattr("perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 4 * 2**20)
+    monkeypatch.setattr(
+        "perf_tests_suite.perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 4 * 2**20
+    )
     slow_memory = replace(CEILINGS, matmul_flops_per_second={"fp32": 1e15}, bytes_per_second=1e9)
     for length, is_excused in ((256, True), (2048, False)):
         found = expect(attention_case(sequence_length=length), slow_memory, None)
@@ -151,7 +153,7 @@ def test_what_caches_may_serve_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -
 def test_ceilings_are_measured_again_before_a_function_of_the_users_is_accused_by_its_roofline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 0)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.predict.expectation.last_level_cache_bytes", lambda device: 0)
     case, users = attention_case(), attention_case(attention="kernels/flash.py:attend")
     expectation = replace(expect(case, CEILINGS, None), case=users)
     seconds = derived_of(expectation, 1.0).roofline_seconds / 1.6

@@ -11,8 +11,8 @@ import pytest
 from claims.expedition import __main__ as expedition
 from claims.expedition.__main__ import load_state
 from claims.expedition.slices import SLICES, Step
-from perf_tests.records.record import Json, identity_of
-from perf_tests.records.store import read_record
+from perf_tests_suite.perf_tests.records.record import Json, identity_of
+from perf_tests_suite.perf_tests.records.store import read_record
 from tests.support.synthetic import record, timed, write_record
 
 CALLS = Counter(step.name for steps in SLICES.values() for step in steps)

@@ -11,15 +11,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.sizes import SIZES, ModelConfig
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware import torch_private
-from perf_tests.hardware.limits import KernelCost
-from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.predict import fake_run
-from perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
-from perf_tests.predict.fake_run import NotOfEqualLayersError, extrapolated
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware import torch_private
+from perf_tests_suite.perf_tests.hardware.limits import KernelCost
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests_suite.perf_tests.predict import fake_run
+from perf_tests_suite.perf_tests.predict.counting import ACTIVATIONS, GRADIENTS, INPUTS, PartCounters
+from perf_tests_suite.perf_tests.predict.fake_run import NotOfEqualLayersError, extrapolated
 from tests.support.example_cases import language_model_case
 from tests.support.same_programs import write
 

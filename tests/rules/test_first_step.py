@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests import test_first_step as benchmark
-from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.models import Batch
-from perf_tests.predict.costs import tensors_in
-from perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests import test_first_step as benchmark
+from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
+from perf_tests_suite.perf_tests.bench.models import Batch
+from perf_tests_suite.perf_tests.predict.costs import tensors_in
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
 from tests.support.example_cases import CPU, build, language_model_case, random_tokens
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.records import format as shown
-from perf_tests.records.format import DASH
+from perf_tests_suite.perf_tests.records import format as shown
+from perf_tests_suite.perf_tests.records.format import DASH
 
 POSITIVE = st.floats(1e-9, 1e9)
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

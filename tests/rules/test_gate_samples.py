@@ -9,9 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf_tests.gate import samples as module
-from perf_tests.gate.samples import MOST_PAIRS, Rules, SamplesFile, exact_events, read_samples, rules_from_settings
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.gate import samples as module
+from perf_tests_suite.perf_tests.gate.samples import (
+    MOST_PAIRS,
+    Rules,
+    SamplesFile,
+    exact_events,
+    read_samples,
+    rules_from_settings,
+)
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.simulated_launches import SimulatedCase, header, line
 
 CASE = SimulatedCase("a", cpu_pair_spread=0.01)

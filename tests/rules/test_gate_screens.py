@@ -8,15 +8,23 @@ from typing import Any
 
 import pytest
 
-from perf_tests.gate import verdicts as gate
-from perf_tests.gate.samples import ExactFinding, Uncounted
-from perf_tests.gate.stages import Shift
-from perf_tests.gate.statistics import ClockDecision
-from perf_tests.gate.verdicts import SAME_PROGRAM, CaseResult, Effect, GateResult, RunVerdict, Verdict, acceptance
-from perf_tests.records.record import Json
-from perf_tests.report import gate_screens as screens
-from perf_tests.report.gate_screens import limits_to_accept, markdown, report_lines, verdict_sentence
-from perf_tests.user_code.named import CONFIGURED, SUITE
+from perf_tests_suite.perf_tests.gate import verdicts as gate
+from perf_tests_suite.perf_tests.gate.samples import ExactFinding, Uncounted
+from perf_tests_suite.perf_tests.gate.stages import Shift
+from perf_tests_suite.perf_tests.gate.statistics import ClockDecision
+from perf_tests_suite.perf_tests.gate.verdicts import (
+    SAME_PROGRAM,
+    CaseResult,
+    Effect,
+    GateResult,
+    RunVerdict,
+    Verdict,
+    acceptance,
+)
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.report import gate_screens as screens
+from perf_tests_suite.perf_tests.report.gate_screens import limits_to_accept, markdown, report_lines, verdict_sentence
+from perf_tests_suite.perf_tests.user_code.named import CONFIGURED, SUITE
 from tests.support.simulated_launches import RULES
 
 ID = "perf_tests/test_forward.py::test_forward[small-ctx{}-fp32-naive]"

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from perf_tests.gate import stages
-from perf_tests.gate.samples import ClockChoice
-from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_analyses, replay_stages, screening_of
-from perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
-from perf_tests.gate.verdicts import conclude, next_step
+from perf_tests_suite.perf_tests.gate import stages
+from perf_tests_suite.perf_tests.gate.samples import ClockChoice
+from perf_tests_suite.perf_tests.gate.stages import (
+    InterimAnalysis,
+    detectable_early,
+    interim_analyses,
+    replay_stages,
+    screening_of,
+)
+from perf_tests_suite.perf_tests.gate.statistics import Estimate, Floats, Prior, estimate, moderated
+from perf_tests_suite.perf_tests.gate.verdicts import conclude, next_step
 from tests.support.simulated_launches import QUIET, RULES, SimulatedCase, gate_run, screened_run
 from tests.support.simulated_suites import CASES, Machine, alarms_of_unchanged, judged, nothing_confirmed, planted
 

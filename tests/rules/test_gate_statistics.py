@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from perf_tests.gate import statistics as gate
-from perf_tests.gate.samples import Measurement
+from perf_tests_suite.perf_tests.gate import statistics as gate
+from perf_tests_suite.perf_tests.gate.samples import Measurement
 
 
 def values_of_spreads(spreads: ArrayLike, pairs: int) -> gate.Floats:

@@ -7,12 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perf_tests.gate import verdicts as gate
-from perf_tests.gate.samples import End, GateSamples, LeftOut
-from perf_tests.gate.stages import screening_of
-from perf_tests.gate.verdicts import OF_TWO_BUILDS, Acceptance, ExactResult, RunVerdict, Verdict, conclude, next_step
-from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.gate_screens import offer_entries
+from perf_tests_suite.perf_tests.gate import verdicts as gate
+from perf_tests_suite.perf_tests.gate.samples import End, GateSamples, LeftOut
+from perf_tests_suite.perf_tests.gate.stages import screening_of
+from perf_tests_suite.perf_tests.gate.verdicts import (
+    OF_TWO_BUILDS,
+    Acceptance,
+    ExactResult,
+    RunVerdict,
+    Verdict,
+    conclude,
+    next_step,
+)
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json
+from perf_tests_suite.perf_tests.report.gate_screens import offer_entries
 from tests.support import simulated_launches as runs
 from tests.support.gate_words import judged
 from tests.support.simulated_launches import NOISY_WALL, QUIET, RULES, SimulatedCase, accepted_entry, gate_run, row

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from claims.histories import KINDS, false_steps, share_found
-from perf_tests.history.commits import machines_of, moment, read_log
-from perf_tests.history.series import Era, new_slowdowns, newest_first, scatter, steps_of
-from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord
-from perf_tests.report.history import history_lines
+from perf_tests_suite.perf_tests.history.commits import machines_of, moment, read_log
+from perf_tests_suite.perf_tests.history.series import Era, new_slowdowns, newest_first, scatter, steps_of
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import StoredRecord
+from perf_tests_suite.perf_tests.report.history import history_lines
 from tests.support.git_repository import git
 from tests.support.launches_over_commits import COUNT, NO_LOG, NOISE, START, history, launch, name_of, with_step
 from tests.support.synthetic import record, timed, timed_attention, untimed

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from perf_tests.__main__ import main
-from perf_tests.records.record import Json
-from perf_tests.records.store import read_record
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import read_record
 from tests.support import synthetic
 from tests.support.report_pages import Page
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, timed_attention, timed_collective

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf_tests.gate.samples import ORDERS
-from perf_tests.interleaved import measuring as draws
+from perf_tests_suite.perf_tests.gate.samples import ORDERS
+from perf_tests_suite.perf_tests.interleaved import measuring as draws
 
 GROUPS = [["a1", "a2"], ["b1", "b2"], ["c1", "c2"]]
 CASES = [case for group in GROUPS for case in group]

@@ -11,15 +11,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.workers import WorkerProcess, start_worker
-from perf_tests.gate import samples as lines
-from perf_tests.gate.samples import SIDES, GateSamples, read_samples
-from perf_tests.gate.statistics import decide_clock
-from perf_tests.interleaved import measuring as module
-from perf_tests.interleaved.measuring import Measuring
-from perf_tests.interleaved.sides import Trees
-from perf_tests.records.record import Json
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.bench.workers import WorkerProcess, start_worker
+from perf_tests_suite.perf_tests.gate import samples as lines
+from perf_tests_suite.perf_tests.gate.samples import SIDES, GateSamples, read_samples
+from perf_tests_suite.perf_tests.gate.statistics import decide_clock
+from perf_tests_suite.perf_tests.interleaved import measuring as module
+from perf_tests_suite.perf_tests.interleaved.measuring import Measuring
+from perf_tests_suite.perf_tests.interleaved.sides import Trees
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.fake_sides import CASES, logged, tree
 
 

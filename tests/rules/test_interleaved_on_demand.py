@@ -12,26 +12,26 @@ import pytest
 import torch
 from _pytest.compat import NOTSET  # what it gives an axis without values
 
-from model.sizes import SIZES
-from perf_tests.bench.checked_rounds import Check, Draws, Kept
-from perf_tests.bench.outcomes import SuspiciousError
-from perf_tests.bench.workbench import Workbench
-from perf_tests.bench.worker_plugin import sent
-from perf_tests.bench.workers import Channel
-from perf_tests.cases.case import Case
-from perf_tests.hardware import clock as clock_module
-from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
-from perf_tests.hardware.device import CpuDevice, Device
-from perf_tests.interleaved import on_demand as module
-from perf_tests.interleaved.observer import Observation
-from perf_tests.interleaved.on_demand import (
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.bench.checked_rounds import Check, Draws, Kept
+from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.bench.worker_plugin import sent
+from perf_tests_suite.perf_tests.bench.workers import Channel
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware import clock as clock_module
+from perf_tests_suite.perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice, Device
+from perf_tests_suite.perf_tests.interleaved import on_demand as module
+from perf_tests_suite.perf_tests.interleaved.observer import Observation
+from perf_tests_suite.perf_tests.interleaved.on_demand import (
     LONG_ROUND_SECONDS,
     GatePlugin,
     RoundsOnDemand,
     digests_of_operations,
     one_of_each,
 )
-from perf_tests.user_code.attention import IncorrectError
+from perf_tests_suite.perf_tests.user_code.attention import IncorrectError
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark, stash_of

@@ -13,16 +13,23 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.options import Against, OtherOption
-from perf_tests.cases.case import Case
-from perf_tests.gate.samples import ExactFinding, GateSamples, Rules, read_samples
-from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
-from perf_tests.interleaved import run as module
-from perf_tests.interleaved.measuring import Watch, launched
-from perf_tests.interleaved.run import GatePlan, GateRun, PairCost, left_out, run_gate, too_short_sentence
-from perf_tests.interleaved.sides import changed_since, find_commit
-from perf_tests.records.record import Json, how_many
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.bench.options import Against, OtherOption
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.gate.samples import ExactFinding, GateSamples, Rules, read_samples
+from perf_tests_suite.perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
+from perf_tests_suite.perf_tests.interleaved import run as module
+from perf_tests_suite.perf_tests.interleaved.measuring import Watch, launched
+from perf_tests_suite.perf_tests.interleaved.run import (
+    GatePlan,
+    GateRun,
+    PairCost,
+    left_out,
+    run_gate,
+    too_short_sentence,
+)
+from perf_tests_suite.perf_tests.interleaved.sides import changed_since, find_commit
+from perf_tests_suite.perf_tests.records.record import Json, how_many
+from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.fake_sides import tree
 from tests.support.git_repository import commit, git

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.gate.verdicts import FILE_NAME
-from perf_tests.interleaved.observer import Observation
-from perf_tests.interleaved.program import Source, UnreadableError, difference
-from perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same
-from perf_tests.user_code import named
+from perf_tests_suite.perf_tests.gate.verdicts import FILE_NAME
+from perf_tests_suite.perf_tests.interleaved.observer import Observation
+from perf_tests_suite.perf_tests.interleaved.program import Source, UnreadableError, difference
+from perf_tests_suite.perf_tests.interleaved.same import ObservedTree, differing, is_document, why_not_the_same
+from perf_tests_suite.perf_tests.user_code import named
 from tests.support.same_programs import decided, import_and_step, observed, write
 
 Files = Mapping[str, str | bytes]

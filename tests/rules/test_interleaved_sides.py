@@ -9,10 +9,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.interleaved import sides
-from perf_tests.interleaved.same import differing
-from perf_tests.interleaved.sides import TreeError, alone, find_commit, planted
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.interleaved import sides
+from perf_tests_suite.perf_tests.interleaved.same import differing
+from perf_tests_suite.perf_tests.interleaved.sides import TreeError, alone, find_commit, planted
+from perf_tests_suite.perf_tests.user_code.named import Repository
 from tests.support.fake_sides import snapshot
 from tests.support.git_repository import commit, git
 from tests.support.launch import ROOT

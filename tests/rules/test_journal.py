@@ -10,8 +10,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.records.journal import Journal, JournalContents, read_journal, remove_headless, unfinished_journals
-from perf_tests.records.store import is_locked
+from perf_tests_suite.perf_tests.records.journal import (
+    Journal,
+    JournalContents,
+    read_journal,
+    remove_headless,
+    unfinished_journals,
+)
+from perf_tests_suite.perf_tests.records.store import is_locked
 from tests.support.launch import contents_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, passed, timed, untimed
 

@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from model.precision import PRECISIONS
-from model.regions import region, regions_opened_by
-from model.training import Training
-from perf_tests.audit.rounds import inconsistencies
-from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.session import noted
-from perf_tests.hardware.clock import DOMAIN, Clock, NvtxRanges, capture, why_no_ranges
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes import kernels
-from perf_tests.records.record import without_nan
-from perf_tests.report.screens import pass_lines
-from perf_tests.traces import trace as traces
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.regions import region, regions_opened_by
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.audit.rounds import inconsistencies
+from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
+from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.hardware.clock import DOMAIN, Clock, NvtxRanges, capture, why_no_ranges
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.passes import kernels
+from perf_tests_suite.perf_tests.records.record import without_nan
+from perf_tests_suite.perf_tests.report.screens import pass_lines
+from perf_tests_suite.perf_tests.traces import trace as traces
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark
@@ -68,7 +68,7 @@ def timing(measure: Measure) -> None:
 def pass_of(monkeypatch: pytest.MonkeyPatch, trace: HandWritten, device: CpuDevice, session: Any) -> kernels.KernelPass:
     """A kernel pass over rounds that left this trace."""
     traced = kernels.TracedRounds(0.1, trace.text())
-    monkeypatch.setattr("perf_tests.passes.kernels.trace_rounds", lambda play, device: traced)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.passes.kernels.trace_rounds", lambda play, device: traced)
     workbench: Any = SimpleNamespace(device=device, clock=Clock(device), disabled=True, session=session)
     request: Any = SimpleNamespace(node=benchmark(language_model_case(), "kernels", "it"))
     return kernels.KernelPass(request, language_model_case(), workbench)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.predict.ledger import counted_grid
-from perf_tests.records import ledger as ledgers
+from perf_tests_suite.perf_tests.predict.ledger import counted_grid
+from perf_tests_suite.perf_tests.records import ledger as ledgers
 from tests.support.launch import ROOT
 
 KEY: ledgers.LedgerKey = ("forward", "small-ctx128-fp32-naive")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.parallel import PARALLEL
-from model.sizes import SIZES
-from perf_tests.hardware import limits
-from perf_tests.hardware.datasheets import GPUS, gpu_named
-from perf_tests.hardware.limits import BACKWARD, BARE, LOOP, KernelGroup, Part
-from perf_tests.predict.ranks import parameter_shapes
-from perf_tests.records.record import Json
-from perf_tests.report.ranks import collective_lines, links_of
+from perf_tests_suite.model.parallel import PARALLEL
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.datasheets import GPUS, gpu_named
+from perf_tests_suite.perf_tests.hardware.limits import BACKWARD, BARE, LOOP, KernelGroup, Part
+from perf_tests_suite.perf_tests.predict.ranks import parameter_shapes
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.report.ranks import collective_lines, links_of
 from tests.support.example_cases import CEILINGS, TOY, language_model_case
 from tests.support.synthetic import timed_collective
 

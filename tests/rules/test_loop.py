@@ -9,14 +9,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests.bench import loop
-from perf_tests.bench.checked_rounds import Check, Draws, Slices
-from perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
-from perf_tests.bench.workbench import WORK, Workbench
-from perf_tests.hardware.clock import Clock, product_seconds
-from perf_tests.hardware.device import CpuDevice, CudaDevice
-from perf_tests.hardware.machine import RoundHealth
-from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
+from perf_tests_suite.perf_tests.bench import loop
+from perf_tests_suite.perf_tests.bench.checked_rounds import Check, Draws, Slices
+from perf_tests_suite.perf_tests.bench.loop import Rounds, RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.bench.workbench import WORK, Workbench
+from perf_tests_suite.perf_tests.hardware.clock import Clock, product_seconds
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice, CudaDevice
+from perf_tests_suite.perf_tests.hardware.machine import RoundHealth
+from perf_tests_suite.perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -202,7 +202,7 @@ class RampingDevice(QueueDevice):
 def device(monkeypatch: pytest.MonkeyPatch) -> RampingDevice:
     device = RampingDevice()
     for module in ("hardware.clock", "bench.loop", "interleaved.on_demand"):
-        monkeypatch.setattr(f"perf_tests.{module}.time", device)
+        monkeypatch.setattr(f"perf_tests_suite.perf_tests.{module}.time", device)
     monkeypatch.setattr(loop, "drifting_facts", lambda torch_device, health: device.facts())
     return device
 
@@ -250,7 +250,7 @@ def test_work_inside_of_other_work_counts_once(monkeypatch: pytest.MonkeyPatch) 
     anything: Any = None
     workbench = Workbench(anything, anything, anything, 2**40)
     readings = iter([0.0, 10.0, 14.0, 20.0])
-    monkeypatch.setattr("perf_tests.bench.workbench.time", Mock(perf_counter=lambda: next(readings)))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.bench.workbench.time", Mock(perf_counter=lambda: next(readings)))
     with workbench.spending("passes"), workbench.spending("counting"):
         pass
     assert workbench.spent_seconds == dict.fromkeys(WORK, 0) | {"counting": 4, "passes": 16}

@@ -14,12 +14,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
-from perf_tests.bench import loop, workbench
-from perf_tests.hardware import machine
-from perf_tests.hardware.bound import time as clocks
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.audit.rounds import POWER_CAP as POWER_CAP_NAME
+from perf_tests_suite.perf_tests.bench import loop, workbench
+from perf_tests_suite.perf_tests.hardware import machine
+from perf_tests_suite.perf_tests.hardware.bound import time as clocks
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from tests.support.example_cases import CPU, SETTINGS, language_model_case
 from tests.support.fake_cuda import GPU
 from tests.support.fake_device import LoopBenchmark, QueueDevice, linux_says
@@ -91,7 +91,7 @@ def test_the_quota_is_the_least_of_the_control_groups_above(monkeypatch: pytest.
 def test_the_load_of_others_is_that_of_the_usable_processors_without_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds, in which this process kept one core busy; stolen time is others'."""
     ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
-    monkeypatch.setattr("perf_tests.hardware.bound.time", Mock(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.hardware.bound.time", Mock(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(os, "times", lambda: (ours[0],) * 4 + (clock[0],))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
 
@@ -248,7 +248,9 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
 
 
 def test_a_machine_is_known_by_what_administrator_and_user_set(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perf_tests.hardware.machine._driver_version", lambda: None)  # a virtual machine may hide it
+    monkeypatch.setattr(
+        "perf_tests_suite.perf_tests.hardware.machine._driver_version", lambda: None
+    )  # a virtual machine may hide it
     sees(monkeypatch, name="NVIDIA H200", total_memory=2**37, major=9, minor=0, multi_processor_count=132, uuid="2222")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
     chosen = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "CUDA_MODULE_LOADING": "EAGER"}
@@ -280,7 +282,7 @@ def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monke
 def test_energy_is_that_of_one_round_and_none_of_short_ones(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its counter is too coarse for these."""
     clock = QueueDevice()
-    monkeypatch.setattr("perf_tests.hardware.bound.time", clock)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.hardware.bound.time", clock)
     for seconds_of_a_round, joules in ((1.0, 300.0), (0.5, 300.0), (0.49, None)):
         rounds = machine.RoundHealth(machine.open_gpu_health(GPU))
         rounds.begin()

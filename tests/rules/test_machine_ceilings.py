@@ -11,14 +11,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.precision import PRECISIONS, Precision
-from perf_tests.bench.workbench import Workbench
-from perf_tests.hardware import clock as roofline
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.hardware.machine import OtherProcesses
-from perf_tests.predict import machine as machine_ceilings
-from perf_tests.predict.machine import cache_path, ceilings_here
+from perf_tests_suite.model.precision import PRECISIONS, Precision
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.hardware import clock as roofline
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings, Rate
+from perf_tests_suite.perf_tests.hardware.machine import OtherProcesses
+from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
+from perf_tests_suite.perf_tests.predict.machine import cache_path, ceilings_here
 from tests.support.example_cases import CEILINGS
 
 CPU = CpuDevice(torch.device("cpu"))

@@ -3,9 +3,9 @@
 import math
 from dataclasses import replace
 
-from perf_tests.records.columns import COLUMNS, case_rows
-from perf_tests.records.measured import Measured
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.columns import COLUMNS, case_rows
+from perf_tests_suite.perf_tests.records.measured import Measured
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.synthetic import record, timed
 
 KNOWN = Measured(seed=0, mfu=0.5, recompiles=0, before={"power_watts": 3.0}, flags=["trend"], bound="memory")

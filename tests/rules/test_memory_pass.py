@@ -14,13 +14,20 @@ from typing import Any
 import pytest
 import torch
 
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests.passes import memory
-from perf_tests.passes.memory_watch import LiveTensors, PartChanges
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, Change, StorageBlock
-from perf_tests.records.record import Json
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.passes import memory
+from perf_tests_suite.perf_tests.passes.memory_watch import LiveTensors, PartChanges
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.counting import (
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    Change,
+    StorageBlock,
+)
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.rules.test_memory_watch import assert_consistent, assert_opens
 from tests.support.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from tests.support.traced_rounds import rounds

@@ -15,12 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.regions import region
-from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot
-from perf_tests.passes import memory_watch
-from perf_tests.passes.memory import PICKLE_PROTOCOL
-from perf_tests.passes.memory_watch import PART, ROUND
-from perf_tests.predict.counting import ACTIVATIONS, BACKWARD_PASS, GRADIENTS, PARAMETERS, TEMPORARIES, WEIGHT_COPIES
+from perf_tests_suite.model.regions import region
+from perf_tests_suite.perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot
+from perf_tests_suite.perf_tests.passes import memory_watch
+from perf_tests_suite.perf_tests.passes.memory import PICKLE_PROTOCOL
+from perf_tests_suite.perf_tests.passes.memory_watch import PART, ROUND
+from perf_tests_suite.perf_tests.predict.counting import (
+    ACTIVATIONS,
+    BACKWARD_PASS,
+    GRADIENTS,
+    PARAMETERS,
+    TEMPORARIES,
+    WEIGHT_COPIES,
+)
 from tests.support.example_cases import CPU
 
 KIB, MIB = 2**10, 2**20

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import attention
-from model.attention import ATTENTION, naive_attention, sdpa_attention
-from model.precision import PRECISIONS
-from model.regions import region, regions_opened_by
-from model.sizes import SIZES, ModelConfig
-from model.training import OPTIMIZERS, Training, optimizer_that_runs
-from model.transformer import TransformerLM, blocks_per_checkpoint
-from numerics_tests.harness import oracles, tiny
-from numerics_tests.harness.checks import operators_of
-from numerics_tests.machine import environment
+from perf_tests_suite.model import attention
+from perf_tests_suite.model.attention import ATTENTION, naive_attention, sdpa_attention
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.regions import region, regions_opened_by
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.model.training import OPTIMIZERS, Training, optimizer_that_runs
+from perf_tests_suite.model.transformer import TransformerLM, blocks_per_checkpoint
+from perf_tests_suite.numerics_tests.harness import oracles, tiny
+from perf_tests_suite.numerics_tests.harness.checks import operators_of
+from perf_tests_suite.numerics_tests.machine import environment
 
 CPU = torch.device("cpu")
 TOKENS = tiny.tokens().cpu()

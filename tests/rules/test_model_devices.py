@@ -12,11 +12,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model import attention, precision
-from model.attention import ATTENTION, naive_attention
-from model.compilation import compiled, forget_compiled, why_cannot_compile
-from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
-from model.precision import PRECISIONS, cpu_capabilities
+from perf_tests_suite.model import attention, precision
+from perf_tests_suite.model.attention import ATTENTION, naive_attention
+from perf_tests_suite.model.compilation import compiled, forget_compiled, why_cannot_compile
+from perf_tests_suite.model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
+from perf_tests_suite.model.precision import PRECISIONS, cpu_capabilities
 
 WHEEL = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.sizes import ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests.bench import models
-from perf_tests.bench.models import ModelCache
-from perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_update
-from perf_tests.hardware import device as heap
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.bench import models
+from perf_tests_suite.perf_tests.bench.models import ModelCache
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_update
+from perf_tests_suite.perf_tests.hardware import device as heap
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 from tests.support.example_cases import CPU, TOY, language_model_case, random_tokens
 from tests.support.launch import MODELS
 

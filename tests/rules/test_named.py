@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.workers import inherited_environment
-from perf_tests.run.before import source_digest
-from perf_tests.user_code import named
-from perf_tests.verbs.run import of_pytest
+from perf_tests_suite.perf_tests import IMPORTABLE
+from perf_tests_suite.perf_tests.bench.workers import inherited_environment
+from perf_tests_suite.perf_tests.run.before import source_digest
+from perf_tests_suite.perf_tests.user_code import named
+from perf_tests_suite.perf_tests.verbs.run import of_pytest
 from tests.support.launch import MODELS
 
 
@@ -44,7 +45,7 @@ def test_the_repository_is_that_around_the_file_else_the_suites(theirs: Path, mo
         found = holder(theirs / "train", **{option: text})
         assert (found.root, found.holds_suite, theirs in found.import_path) == (theirs, False, True), text
         assert (found.files, found.folder_in(named.SUITE)) == ((Path(file),), named.SUITE)
-        assert found.path_in(Path("/copy"))[:2] == [named.SUITE, Path("/copy")]
+        assert found.path_in(Path("/copy"))[:2] == [IMPORTABLE, Path("/copy")]
         assert found.folder_in(theirs) == theirs / "train"
     for name in (f"{MODELS}:Healthy", "torch.nn:Linear", "nowhere:build", "all", None):
         found = holder(theirs / "train", model=name)
@@ -167,9 +168,9 @@ def test_a_worker_imports_from_where_the_user_was(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "src:/elsewhere")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere"
+    assert inherited_environment()["PYTHONPATH"] == f"{IMPORTABLE}:{tmp_path}/src:/elsewhere"
     monkeypatch.syspath_prepend("")
-    assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere:{tmp_path}"
+    assert inherited_environment()["PYTHONPATH"] == f"{IMPORTABLE}:{tmp_path}/src:/elsewhere:{tmp_path}"
 
 
 def test_workers_keep_out_the_plugins_that_the_run_keeps_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,23 +13,23 @@ from hypothesis import given, register_random
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.attention import naive_attention
-from model.attention import softmax as model_softmax
-from model.precision import PRECISIONS
-from model.regions import regions_opened_by
-from model.sizes import SIZES
-from model.training import cross_entropy
-from model.transformer import RMSNorm, blocks_per_checkpoint
-from numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
-from numerics_tests.harness.claims import REFUSALS, Claim, all_claims
-from numerics_tests.harness.exercises import model_rms_norm
-from numerics_tests.harness.planting import Planted, in_force, planted
-from numerics_tests.harness.strategies import TORCH_GENERATOR, Recipe
-from numerics_tests.machine import environment
-from numerics_tests.machine.cuda_autocast import op_lists
-from numerics_tests.test_feed_forward import model_swiglu
-from numerics_tests.test_precisions import model_linear
-from numerics_tests.test_rotary import model_rotary
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.attention import softmax as model_softmax
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.regions import regions_opened_by
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.model.training import cross_entropy
+from perf_tests_suite.model.transformer import RMSNorm, blocks_per_checkpoint
+from perf_tests_suite.numerics_tests.harness.checks import assert_at_most_twice, assert_same_bits, assert_within
+from perf_tests_suite.numerics_tests.harness.claims import REFUSALS, Claim, all_claims
+from perf_tests_suite.numerics_tests.harness.exercises import model_rms_norm
+from perf_tests_suite.numerics_tests.harness.planting import Planted, in_force, planted
+from perf_tests_suite.numerics_tests.harness.strategies import TORCH_GENERATOR, Recipe
+from perf_tests_suite.numerics_tests.machine import environment
+from perf_tests_suite.numerics_tests.machine.cuda_autocast import op_lists
+from perf_tests_suite.numerics_tests.test_feed_forward import model_swiglu
+from perf_tests_suite.numerics_tests.test_precisions import model_linear
+from perf_tests_suite.numerics_tests.test_rotary import model_rotary
 from tests.kill_matrix import __main__ as kill_matrix
 from tests.mutants import Change, report
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.cases.case import Case
-from perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests.predict.operations import _fake_round_from, _json_of, fake_round
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.predict.counters import NotCountedError, counters_of
+from perf_tests_suite.perf_tests.predict.operations import _fake_round_from, fake_round, json_of
 from tests.support.example_cases import attention_case, language_model_case
 
 CASES: list[Case] = [
@@ -32,7 +32,7 @@ def test_operations_add_up_to_the_exact_counters(case: Case) -> None:
     assert sum(one.reads for one in timed) == counters.host_reads
     saves = case.row.records_graph
     assert sum(one.saved_bytes for one in found.operations) == (counters.saved_bytes if saves else 0)
-    assert _fake_round_from(_json_of(found)) == found
+    assert _fake_round_from(json_of(found)) == found
 
 
 def test_a_backward_operation_has_the_line_of_its_forward_one_and_a_step_that_of_the_optimizer() -> None:

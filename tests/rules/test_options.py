@@ -8,12 +8,12 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from model.precision import PRECISIONS
-from perf_tests import plugin
-from perf_tests.cases import options
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests import plugin
+from perf_tests_suite.perf_tests.cases import options
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.selected import chosen_phases, examined_phases, is_inside, selectable_cases
 from tests.rules.test_against import settings
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.launch import MODELS
@@ -94,7 +94,7 @@ SETTINGS_OF: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def test_settings_follow_what_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perf_tests.cases.settings.physical_cores", lambda: 1)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.cases.settings.physical_cores", lambda: 1)
     for typed, wanted in SETTINGS_OF:
         found = settings(**typed)
         assert {name: getattr(found, name) for name in wanted} == wanted, typed

@@ -6,13 +6,13 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from model.sizes import SIZES
-from perf_tests.bench.outcomes import Outcome, amount, outcome_of_error, why_too_large
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.device import CpuDevice, Device, is_out_of_memory
-from perf_tests.predict.counters import needed_bytes
-from perf_tests.records.record import OUTCOMES
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.bench.outcomes import Outcome, amount, outcome_of_error, why_too_large
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice, Device, is_out_of_memory
+from perf_tests_suite.perf_tests.predict.counters import needed_bytes
+from perf_tests_suite.perf_tests.records.record import OUTCOMES
 from tests.support.example_cases import CPU, attention_case, language_model_case
 from tests.support.launch import MODELS
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from perf_tests import phases
+from perf_tests_suite.perf_tests import phases
 from tests.support.synthetic import attention_identity, identity
 
 FORWARD_MULTIPLES = {

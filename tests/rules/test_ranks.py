@@ -6,16 +6,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from model.parallel import PARALLEL
-from model.sizes import SIZES, ModelConfig
-from perf_tests.cases.sharing import Sharing
-from perf_tests.hardware import limits
-from perf_tests.hardware.clock import CollectiveCounter
-from perf_tests.hardware.datasheets import FITS, Room
-from perf_tests.predict.counting import OPTIMIZER_STATE, TEMPORARIES
-from perf_tests.predict.ranks import NORM_OF_EACH, RankPrediction, parameter_shapes, predict_ranks
-from perf_tests.predict.request import requested_machine
-from perf_tests.predict.step import TargetMachine, predict_case
+from perf_tests_suite.model.parallel import PARALLEL
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.perf_tests.cases.sharing import Sharing
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.clock import CollectiveCounter
+from perf_tests_suite.perf_tests.hardware.datasheets import FITS, Room
+from perf_tests_suite.perf_tests.predict.counting import OPTIMIZER_STATE, TEMPORARIES
+from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, RankPrediction, parameter_shapes, predict_ranks
+from perf_tests_suite.perf_tests.predict.request import requested_machine
+from perf_tests_suite.perf_tests.predict.step import TargetMachine, predict_case
 from tests.support.example_cases import language_model_case
 from tests.support.imagined_ranks import counted_messages, imagined_ranks
 

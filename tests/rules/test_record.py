@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.records import record as records
-from perf_tests.records.store import encoded
+from perf_tests_suite.perf_tests.records import record as records
+from perf_tests_suite.perf_tests.records.store import encoded
 from tests.support.synthetic import BACKWARD, FORWARD, header, identity, machine, passed, record, timed, untimed
 
 

@@ -11,13 +11,21 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.options import SavingOptions
-from perf_tests.bench.recording import Line, Log, MeasuringSession, Progress, ResumeError, line_or_log, open_journal
-from perf_tests.bench.session import Run
-from perf_tests.records.journal import Journal, JournalContents
-from perf_tests.records.record import Json
-from perf_tests.records.store import machine_folder, rows_by_id, save_record
-from perf_tests.run.before import choose_baseline
+from perf_tests_suite.perf_tests.bench.options import SavingOptions
+from perf_tests_suite.perf_tests.bench.recording import (
+    Line,
+    Log,
+    MeasuringSession,
+    Progress,
+    ResumeError,
+    line_or_log,
+    open_journal,
+)
+from perf_tests_suite.perf_tests.bench.session import Run
+from perf_tests_suite.perf_tests.records.journal import Journal, JournalContents
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import machine_folder, rows_by_id, save_record
+from perf_tests_suite.perf_tests.run.before import choose_baseline
 from tests.support.launch import contents_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, header, machine, passed, record, timed
 

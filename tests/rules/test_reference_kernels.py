@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention import softmax
-from model.precision import PRECISIONS
-from model.sizes import SIZES
-from model.training import Training
-from perf_tests.hardware.torch_private import TorchDispatchMode
+from perf_tests_suite.model.attention import softmax
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.hardware.torch_private import TorchDispatchMode
 from tests.support.example_cases import CPU, TOY, build, random_tokens
 
 

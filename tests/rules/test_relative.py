@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from claims import histories
-from perf_tests.__main__ import main
-from perf_tests.gate.samples import End, SamplesFile
-from perf_tests.gate.verdicts import CaseResult, Verdict, conclude
-from perf_tests.history import relative
-from perf_tests.history.commits import Log
-from perf_tests.history.relative import EXACT, GateRun, Ratio, pooled, relative_of
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.gate.samples import End, SamplesFile
+from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Verdict, conclude
+from perf_tests_suite.perf_tests.history import relative
+from perf_tests_suite.perf_tests.history.commits import Log
+from perf_tests_suite.perf_tests.history.relative import EXACT, GateRun, Ratio, pooled, relative_of
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.git_repository import git
 from tests.support.launch import Verb
 from tests.support.simulated_launches import RULES, SimulatedCase, header, line

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import main
-from perf_tests.records.record import OUTCOMES, Json
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json
 from tests.support import launches_over_commits as commits
 from tests.support.git_repository import git
 from tests.support.launches_over_commits import SLOWED, SLOWER, START, launch, name_of

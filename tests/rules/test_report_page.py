@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import main
-from perf_tests.audit.rounds import FLAGS
-from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report import page as product
-from perf_tests.report.blocks import Spark, sparkline
-from perf_tests.report.page import plotly
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.audit.rounds import FLAGS
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json
+from perf_tests_suite.perf_tests.report import page as product
+from perf_tests_suite.perf_tests.report.blocks import Spark, sparkline
+from perf_tests_suite.perf_tests.report.page import plotly
 from tests.support.launches_over_commits import launch
 from tests.support.report_pages import Page, page_over, page_with
 from tests.support.synthetic import record, remembered, timed, timed_collective, traced, untimed, warmed, write_record

@@ -6,7 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support import synthetic
 from tests.support.report_pages import Page, page_over, page_with
 from tests.support.synthetic import BACKWARD, record, remembered, timed, timed_attention, with_passes

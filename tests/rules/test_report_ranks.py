@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from perf_tests.records.record import Json
-from perf_tests.report.ranks import conclude, rank_lines, scalings
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.report.ranks import conclude, rank_lines, scalings
 from tests.support.synthetic import record, timed
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.records.columns import pass_cells
-from perf_tests.records.format import Table
-from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.tables import Fit, attention_fits, tables_of
+from perf_tests_suite.perf_tests.records.columns import pass_cells
+from perf_tests_suite.perf_tests.records.format import Table
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json
+from perf_tests_suite.perf_tests.report.tables import Fit, attention_fits, tables_of
 from tests.support import synthetic
 
 SMALL: Json = {"size": "small", "context_length": 128}

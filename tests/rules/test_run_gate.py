@@ -7,14 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.options import Against
-from perf_tests.bench.workbench import Workbench
-from perf_tests.gate.samples import Rules
-from perf_tests.gate.statistics import ClockDecision
-from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
-from perf_tests.interleaved.measuring import Watch
-from perf_tests.interleaved.run import GatePlan, GateRun
-from perf_tests.run.gate import VERDICT, GatePlugin, gate_eta
+from perf_tests_suite.perf_tests.bench.options import Against
+from perf_tests_suite.perf_tests.bench.workbench import Workbench
+from perf_tests_suite.perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.gate.statistics import ClockDecision
+from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
+from perf_tests_suite.perf_tests.interleaved.measuring import Watch
+from perf_tests_suite.perf_tests.interleaved.run import GatePlan, GateRun
+from perf_tests_suite.perf_tests.run.gate import VERDICT, GatePlugin, gate_eta
 from tests.support.example_cases import SETTINGS, attention_case
 from tests.support.items import benchmark
 
@@ -105,13 +105,15 @@ def test_the_gate_says_first_how_long_it_takes_and_that_the_machine_is_busy(monk
     for name, found in {
         "run.gate.kept_ceilings": None, "run.gate.kept_ratio": None, "run.gate.seconds_since_process_start": 120.0
     }.items():  # fmt: skip
-        monkeypatch.setattr(f"perf_tests.{name}", lambda *_, found=found: found)
+        monkeypatch.setattr(f"perf_tests_suite.perf_tests.{name}", lambda *_, found=found: found)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     items: list[Any] = [benchmark(attention_case(), nodeid=str(number)) for number in range(4)]
     for others, cores, is_busy in ((0.02, 2, False), (1.6, 2, True), (0.9, 1, False), (1.2, 1, True), (None, 2, False)):
         settings = replace(SETTINGS, warmup_rounds=5, rounds=10, threads=cores)
         seconds = seconds_of_a_round * (5 + attention_case().rounds(settings))
-        monkeypatch.setattr("perf_tests.run.gate.predicted_seconds", lambda *_, seconds=seconds: seconds)
+        monkeypatch.setattr(
+            "perf_tests_suite.perf_tests.run.gate.predicted_seconds", lambda *_, seconds=seconds: seconds
+        )
         workbench = Workbench(settings, Mock(), Mock(), 2**30)
         said = gate_eta(items, rules, 60.0, workbench, others)
         assert said.startswith(f"The gate of 4 cases takes about {minutes} min, at most 60 (--gate-minutes).")
@@ -127,6 +129,6 @@ def test_what_the_gate_says_first_comes_before_its_first_launch_pair(monkeypatch
     found.opening = ["how long"]
     found.run.plan = Mock(cases={"one": 1})
     monkeypatch.setattr(found.watch, "say", said.append)
-    monkeypatch.setattr("perf_tests.run.gate.run_gate", lambda run, watch: said.append("measured"))
+    monkeypatch.setattr("perf_tests_suite.perf_tests.run.gate.run_gate", lambda run, watch: said.append("measured"))
     next(found.pytest_runtestloop(Mock(testsfailed=0)))
     assert said == ["how long", "measured"]

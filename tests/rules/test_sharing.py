@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, made in C++
 
-from model.parallel import PARALLEL, reduce_dtype
-from perf_tests.bench import workbench as workbench_module
-from perf_tests.bench.ranks import Peers
-from perf_tests.cases import settings
-from perf_tests.cases import sharing as ways
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.hardware.limits import VARIANTS
-from perf_tests.predict.counters import needed_bytes
-from perf_tests.records.record import Json
+from perf_tests_suite.model.parallel import PARALLEL, reduce_dtype
+from perf_tests_suite.perf_tests.bench import workbench as workbench_module
+from perf_tests_suite.perf_tests.bench.ranks import Peers
+from perf_tests_suite.perf_tests.cases import settings
+from perf_tests_suite.perf_tests.cases import sharing as ways
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.hardware.limits import VARIANTS
+from perf_tests_suite.perf_tests.predict.counters import needed_bytes
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.example_cases import CPU, SETTINGS, language_model_case
 from tests.support.fake_cuda import FakeCuda
 

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from model.attention import naive_attention
-from model.sizes import SIZES, ModelConfig
-from model.transformer import TransformerLM
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.case import Case
-from perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
-from perf_tests.hardware import limits
-from perf_tests.hardware.datasheets import Room, gpu_named
-from perf_tests.hardware.limits import ALONE, BY_DO_BENCH, ceilings_of
-from perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
-from perf_tests.predict import step as prediction
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.counting import FORMER_PASS
-from perf_tests.predict.screens import COURSE_ADAMW, attention_lines, gb, range_text, step_lines
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.cases.language_model import OF_ATTENTION_ALONE, LanguageModelCase
+from perf_tests_suite.perf_tests.hardware import limits
+from perf_tests_suite.perf_tests.hardware.datasheets import Room, gpu_named
+from perf_tests_suite.perf_tests.hardware.limits import ALONE, BY_DO_BENCH, ceilings_of
+from perf_tests_suite.perf_tests.phases import FULL_STEP, PHASES, ZERO_GRAD
+from perf_tests_suite.perf_tests.predict import step as prediction
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.counting import FORMER_PASS
+from perf_tests_suite.perf_tests.predict.screens import COURSE_ADAMW, attention_lines, gb, range_text, step_lines
 from tests.support.allocator_peak import PEAK_LIMIT, step_peaks
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.launch import MODELS
@@ -36,7 +36,9 @@ STEP = language_model_case(phase=FULL_STEP, optimizer="loop", device="cuda")
 @pytest.fixture(autouse=True)
 def by_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rooms here are of kilobytes, of which CUDA's allocator takes megabytes at a time; so a share decides."""
-    monkeypatch.setattr("perf_tests.predict.step.allocator_peaks", lambda case, libraries, room_bytes=None: None)
+    monkeypatch.setattr(
+        "perf_tests_suite.perf_tests.predict.step.allocator_peaks", lambda case, libraries, room_bytes=None: None
+    )
 
 
 def machine(room_bytes: int = 10**12) -> prediction.TargetMachine:
@@ -207,7 +209,7 @@ def test_tensors_of_bf16_are_another_precision_than_autocast_and_the_screen_says
     assert "float32 tensors under bf16 autocast" in other
     assert f"  {BY_DO_BENCH[ALONE]}: " in "\n".join(attention_lines(in_tensors))
     assert case.residual_tensor_bytes == 16384 * 64 * 2
-    monkeypatch.setattr("model.precision.cpu_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr("perf_tests_suite.model.precision.cpu_capabilities", lambda: {"avx512_bf16": True})
     model = replace(TINY, precision="bf16-tensors")
     assert model.why_unsupported(torch.device("cpu")) == OF_ATTENTION_ALONE.format("bf16-tensors")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.history.commits import machines_of
-from perf_tests.passes.memory import MOST_MOMENTS
-from perf_tests.phases import UsageError
-from perf_tests.records import store
-from perf_tests.records.record import OUTCOMES, Json, Times, is_shard
+from perf_tests_suite.perf_tests.history.commits import machines_of
+from perf_tests_suite.perf_tests.passes.memory import MOST_MOMENTS
+from perf_tests_suite.perf_tests.phases import UsageError
+from perf_tests_suite.perf_tests.records import store
+from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, Times, is_shard
 from tests.support.documents import ROOT
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, machine, record, timed, untimed, write_record
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perf_tests.records.record import Json
-from perf_tests.traces.kernels import (
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces.kernels import (
     TOP_KERNELS,
     TracedRound,
     expected_products,
@@ -16,7 +16,7 @@ from perf_tests.traces.kernels import (
     kernel_values,
     largest_growth,
 )  # fmt: skip
-from perf_tests.traces.trace import read_chrome_trace
+from perf_tests_suite.perf_tests.traces.trace import read_chrome_trace
 from tests.support.synthetic import identity
 from tests.support.synthetic_trace import DIV, SGEMM, HandWritten, forward_and_backward, row
 

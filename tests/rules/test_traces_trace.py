@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf_tests.records.record import Json
-from perf_tests.traces import trace as reading
-from perf_tests.traces.kernels import kernel_values
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces import trace as reading
+from perf_tests_suite.perf_tests.traces.kernels import kernel_values
 from tests.support.synthetic_nsys import AUTOGRAD, COPY, EXP, OTHERS, one_layer, one_round, without_table
 from tests.support.synthetic_trace import CAST, HOST, HandWritten, forward_and_backward, row
 

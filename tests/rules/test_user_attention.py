@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from model.attention import AttentionFunction
-from model.precision import PRECISIONS
-from perf_tests.bench.models import load_attentions, refusal_of, refusals
-from perf_tests.bench.worker_plugin import received, sent, sent_elsewhere
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import attentions
-from perf_tests.cases.selected import is_inside
-from perf_tests.predict.counters import NotCountedError, counters_of
-from perf_tests.user_code import attention as attention_check
-from perf_tests.user_code.attention import Arithmetic, Use, attention_named, exact_and_bounds, label
-from perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.model.attention import AttentionFunction
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.bench.models import load_attentions, refusal_of, refusals
+from perf_tests_suite.perf_tests.bench.worker_plugin import received, sent, sent_elsewhere
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.options import attentions
+from perf_tests_suite.perf_tests.cases.selected import is_inside
+from perf_tests_suite.perf_tests.predict.counters import NotCountedError, counters_of
+from perf_tests_suite.perf_tests.user_code import attention as attention_check
+from perf_tests_suite.perf_tests.user_code.attention import Arithmetic, Use, attention_named, exact_and_bounds, label
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 from tests.support import honest_code
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, language_model_case
 from tests.support.wrong_attention import EXAMPLE, FAULTS, refusal, refusal_of_fault
@@ -163,7 +163,7 @@ def test_sequences_heads_and_lengths_of_the_cases_are_checked_too(planted: Calla
 
 def test_of_a_huge_batch_no_more_heads_are_checked_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = Mock()
-    monkeypatch.setattr("perf_tests.bench.models.check_attention", checked)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.bench.models.check_attention", checked)
     cases = [kind(attention=FLASH, batch_size=10**6) for kind in (language_model_case, attention_case)]
     assert refusals(cases, CPU) == {}
     assert [call.args[-1] for call in checked.call_args_list] == [{(512, 2)}, {(1024,)}]
@@ -223,7 +223,7 @@ def test_under_autocast_a_function_gets_one_dtype_and_no_autocast(monkeypatch: p
         seen.extend((q.dtype, k.dtype, v.dtype, torch.is_autocast_enabled("cpu")))
         return v
 
-    monkeypatch.setattr("perf_tests.user_code.attention.load", lambda name, copy: watching)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.user_code.attention.load", lambda name, copy: watching)
     x = torch.ones(1, 2, 3, 4)
     with torch.autocast("cpu", torch.bfloat16):
         attention_named("m:watching").build()(x, x, x.bfloat16())

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 import torch
 
-from perf_tests.user_code import guard
+from perf_tests_suite.perf_tests.user_code import guard
 
 
 def raise_this(error: BaseException) -> NoReturn:

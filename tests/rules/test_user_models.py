@@ -14,16 +14,23 @@ import pytest
 import torch
 from torch import nn
 
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from perf_tests.cases.selected import is_inside
-from perf_tests.hardware.torch_private import FakeTensorMode
-from perf_tests.predict.counters import counters_of, counters_or_reason
-from perf_tests.user_code import model as user_models
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import SHAPE, UserModel, check_before_measuring, configured_shape, facts_of, size_name
-from perf_tests.user_code.named import load
-from perf_tests.user_code.own_loss import OwnLossTraining
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.perf_tests.cases.selected import is_inside
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests_suite.perf_tests.predict.counters import counters_of, counters_or_reason
+from perf_tests_suite.perf_tests.user_code import model as user_models
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.model import (
+    SHAPE,
+    UserModel,
+    check_before_measuring,
+    configured_shape,
+    facts_of,
+    size_name,
+)
+from perf_tests_suite.perf_tests.user_code.named import load
+from perf_tests_suite.perf_tests.user_code.own_loss import OwnLossTraining
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 from tests.support.launch import MODELS, Verb
 
@@ -51,7 +58,7 @@ def planted(factory: str, *arguments: str) -> UserModel:
 @pytest.mark.parametrize("factory", REFUSED)
 def test_what_cannot_be_measured_is_refused_in_one_sentence(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if factory == "never_returns":  # no other, because a loaded machine may take as long to build one
-        monkeypatch.setattr("perf_tests.user_code.model.LONGEST_SECONDS", 0.2)
+        monkeypatch.setattr("perf_tests_suite.perf_tests.user_code.model.LONGEST_SECONDS", 0.2)
     with pytest.raises(UserCodeError, match=REFUSED[factory]) as refusal:
         check_before_measuring(planted(factory), [TOY], CPU)
     assert str(refusal.value).startswith(f"--model {MODELS}:{factory} ")
@@ -221,10 +228,7 @@ def test_what_a_factory_prints_goes_to_standard_error(capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "number of parameters: 1.68M\n")
 
 
-def test_a_file_that_imports_the_name_of_the_suites_package_is_told_so(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from model import GPT\n")
-    with pytest.raises(UserCodeError, match=r"cannot import name 'GPT'.*`model` is the suite's own package here: load"):
-        UserModel(f"{tmp_path}/mine.py:build").build(TOY)
+def test_a_file_that_imports_what_is_not_there_is_told_the_next_step(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import no_such_library\n")
     with pytest.raises(UserCodeError, match=r"named 'no_such_library'; install it into .*, or add its folder to"):
         UserModel(f"{tmp_path}/other.py:build").build(TOY)

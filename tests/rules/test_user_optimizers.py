@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from model.precision import PRECISIONS
-from model.training import Training
-from perf_tests.bench.models import ModelCache
-from perf_tests.cases.language_model import LanguageModelCase, check_update
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.predict.costs import tensors_in
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import UserModel, check_optimizer_before_measuring
-from perf_tests.user_code.named import load
-from perf_tests.user_code.optimizer import UserOptimizer
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.bench.models import ModelCache
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase, check_update
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.predict.costs import tensors_in
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.model import UserModel, check_optimizer_before_measuring
+from perf_tests_suite.perf_tests.user_code.named import load
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer
 from tests.support.example_cases import CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
@@ -51,7 +51,9 @@ def of(optimizer: str, phase: str = "full_step", **changes: object) -> LanguageM
 
 @pytest.mark.parametrize("factory", REFUSED)
 def test_an_optimizer_that_does_not_train_is_refused(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perf_tests.user_code.model.LONGEST_SECONDS", 0.2 if factory == "never_returns" else 10)
+    monkeypatch.setattr(
+        "perf_tests_suite.perf_tests.user_code.model.LONGEST_SECONDS", 0.2 if factory == "never_returns" else 10
+    )
     with pytest.raises(UserCodeError, match=REFUSED[factory]) as refusal:
         check_optimizer_before_measuring(planted(factory), None, TOY, CPU)
     assert str(refusal.value).startswith(f"--optimizer {PLANTED}:{factory} ")
@@ -74,11 +76,11 @@ def test_what_is_frozen_may_be_left_out_and_gets_no_gradient() -> None:
 def test_before_measuring_a_large_model_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its step could take minutes; what the groups hold is known without."""
     large, parameters = UserModel(f"{MODELS}:Averaging"), 4 * 37 + 4 * 37 + 37
-    monkeypatch.setattr("perf_tests.user_code.model.SMALL_TO_STEP", parameters - 1)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.user_code.model.SMALL_TO_STEP", parameters - 1)
     check_optimizer_before_measuring(planted("Still"), large, TOY, CPU)
     with pytest.raises(UserCodeError, match="leaves out 1 of 3 parameters, the first embedding"):
         check_optimizer_before_measuring(planted("leaves_one_out"), large, TOY, CPU)
-    monkeypatch.setattr("perf_tests.user_code.model.SMALL_TO_STEP", parameters)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.user_code.model.SMALL_TO_STEP", parameters)
     with pytest.raises(UserCodeError, match="changes no parameter"):
         check_optimizer_before_measuring(planted("Still"), large, TOY, CPU)
 

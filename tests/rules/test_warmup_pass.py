@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from perf_tests.audit.rounds import STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
-from perf_tests.bench.worker_plugin import received, sent
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes import warmup
-from perf_tests.passes.warmup import ROUNDS_BETWEEN, Study, WarmupStudyMeasure, traced_call
-from perf_tests.records.record import Json
-from perf_tests.traces.kernels import TracedRound, first_round_parts
+from perf_tests_suite.perf_tests.audit.rounds import STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests_suite.perf_tests.bench.worker_plugin import received, sent
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.passes import warmup
+from perf_tests_suite.perf_tests.passes.warmup import ROUNDS_BETWEEN, Study, WarmupStudyMeasure, traced_call
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces.kernels import TracedRound, first_round_parts
 from tests.support.example_cases import CPU, SETTINGS
 
 FALLING = [9.0, 7.0, 5.0, 3.0, 2.5, 2.0]

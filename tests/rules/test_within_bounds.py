@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import naive_attention, softmax, softmax_attention
-from model.training import cross_entropy
-from numerics_tests import within_bounds
-from numerics_tests.harness import within
-from numerics_tests.harness.exercises import model_rms_norm
-from numerics_tests.harness.within import KERNELS
-from numerics_tests.test_feed_forward import model_swiglu
-from numerics_tests.test_optimizer import ADAMWS
-from numerics_tests.test_rotary import model_rotary
+from perf_tests_suite.model.attention import naive_attention, softmax, softmax_attention
+from perf_tests_suite.model.training import cross_entropy
+from perf_tests_suite.numerics_tests import within_bounds
+from perf_tests_suite.numerics_tests.harness import within
+from perf_tests_suite.numerics_tests.harness.exercises import model_rms_norm
+from perf_tests_suite.numerics_tests.harness.within import KERNELS
+from perf_tests_suite.numerics_tests.test_feed_forward import model_swiglu
+from perf_tests_suite.numerics_tests.test_optimizer import ADAMWS
+from perf_tests_suite.numerics_tests.test_rotary import model_rotary
 from tests.kill_matrix import layers, training
 
 Kernel = Callable[..., Tensor]

@@ -7,9 +7,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests import plugin
-from perf_tests.cases.options import REPLACED
-from perf_tests.records.store import machine_folder
+from perf_tests_suite.perf_tests import plugin
+from perf_tests_suite.perf_tests.cases.options import REPLACED
+from perf_tests_suite.perf_tests.records.store import machine_folder
 from tests.support.items import stash_of
 from tests.support.launch import MODELS, SMALL, launch_all
 

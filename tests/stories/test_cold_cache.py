@@ -7,12 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench import loop, workbench
-from perf_tests.cases.case import Case
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CacheFlush, CpuDevice, last_level_cache_bytes
-from perf_tests.interleaved.on_demand import GatePlugin, OneRound, RoundsOnDemand
-from perf_tests.records import columns, store
+from perf_tests_suite.perf_tests.bench import loop, workbench
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.device import CacheFlush, CpuDevice, last_level_cache_bytes
+from perf_tests_suite.perf_tests.interleaved.on_demand import GatePlugin, OneRound, RoundsOnDemand
+from perf_tests_suite.perf_tests.records import columns, store
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark
 from tests.support.items import benchmark

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from claims.planted import REAL_SLOWDOWNS
-from perf_tests.__main__ import main
-from perf_tests.interleaved.sides import environment_without_the_suite
-from perf_tests.predict.difference import Lines, difference
-from perf_tests.predict.operations import FakeRound, SideToRun, run_side, sent_case
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.interleaved.sides import environment_without_the_suite
+from perf_tests_suite.perf_tests.predict.difference import Lines, difference
+from perf_tests_suite.perf_tests.predict.operations import FakeRound, SideToRun, run_side, sent_case
 from tests.support.example_cases import language_model_case
 from tests.support.git_repository import commit
 

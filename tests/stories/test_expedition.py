@@ -17,9 +17,9 @@ from claims.expedition.__main__ import FolderLimits, StateTooLargeError, load_st
 from claims.expedition.on_device import queue
 from claims.expedition.page import CLAIMS, page
 from claims.expedition.slices import SLICES, Step, suite
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.records.journal import Journal
-from perf_tests.records.record import Json, identity_of
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.records.journal import Journal
+from perf_tests_suite.perf_tests.records.record import Json, identity_of
 from tests.support.example_cases import CPU
 from tests.support.launch import MODELS, ROOT, launch_all
 from tests.support.synthetic import BACKWARD, FORWARD, header, record, timed, traced, untimed, with_passes, write_record

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.gate.samples import ExactFinding, GateSamples, Uncounted, read_samples
-from perf_tests.gate.verdicts import OF_TWO_BUILDS
-from perf_tests.interleaved import run, sides
+from perf_tests_suite.perf_tests.gate.samples import ExactFinding, GateSamples, Uncounted, read_samples
+from perf_tests_suite.perf_tests.gate.verdicts import OF_TWO_BUILDS
+from perf_tests_suite.perf_tests.interleaved import run, sides
 from tests.support.fake_sides import workers_in
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git, make_repository

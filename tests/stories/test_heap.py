@@ -8,8 +8,8 @@ import subprocess
 import sys
 from functools import cache
 
-from perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.documents import page
 from tests.support.launch import ROOT
 
@@ -17,8 +17,8 @@ BEGINNING = """
 import json, sys
 from statistics import median_low
 import torch
-from perf_tests.hardware import device as heap
-from perf_tests.hardware.device import CpuDevice, is_kept, page_faults
+from perf_tests_suite.perf_tests.hardware import device as heap
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice, is_kept, page_faults
 
 def faults_of(work):
     before = page_faults()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.cases import attention, selected
+from perf_tests_suite.perf_tests.cases import attention, selected
 from tests.rules.test_against import settings
 from tests.support.fake_cuda import FakeCuda
 from tests.support.launch import ROOT

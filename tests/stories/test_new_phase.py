@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import identity_of
+from perf_tests_suite.perf_tests.records.record import identity_of
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import copy_suite
 from tests.support.launch import ROOT, SMALL, Launch, finish, start_command

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.interleaved.run import OtherPython, OtherPythonError, build_here, other_python
+from perf_tests_suite.perf_tests.interleaved.run import OtherPython, OtherPythonError, build_here, other_python
 from tests.support.forked_python import forked_python
 
 

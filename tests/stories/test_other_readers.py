@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.__main__ import main
-from perf_tests.records.columns import COLUMNS
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.records.columns import COLUMNS
 from tests.support.documents import indented, page
 from tests.support.launch import ROOT
 from tests.support.launches_over_commits import COUNT, launch, with_step

@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 
-from model.parallel import PARALLEL
-from model.sizes import SIZES
-from numerics_tests.harness.rank_pool import POOL, Task
-from perf_tests.hardware.limits import GATHERED, float32_bytes, kept_bytes, step_messages, working_bytes
-from perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
+from perf_tests_suite.model.parallel import PARALLEL
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.numerics_tests.harness.rank_pool import POOL, Task
+from perf_tests_suite.perf_tests.hardware.limits import (
+    GATHERED,
+    float32_bytes,
+    kept_bytes,
+    step_messages,
+    working_bytes,
+)
+from perf_tests_suite.perf_tests.predict.ranks import NORM_OF_EACH, parameter_shapes
 from tests.rules.test_ranks import WAYS
 
 SHAPES = parameter_shapes(SIZES["tiny"])

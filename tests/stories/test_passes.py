@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from model.sizes import SIZES
-from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
-from perf_tests.cases import attention, language_model, options
-from perf_tests.cases.case import Case
-from perf_tests.passes import extra_pass, memory, warmup
-from perf_tests.predict.counters import counters_of
-from perf_tests.records.record import Json, identity_of, ids_of
-from perf_tests.records.store import compare, latest_baseline, list_records, rows_by_id, save_record
-from perf_tests.report.screens import SHOWN_OF_PASSES
+from perf_tests_suite.model.sizes import SIZES
+from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
+from perf_tests_suite.perf_tests.cases import attention, language_model, options
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.passes import extra_pass, memory, warmup
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.records.record import Json, identity_of, ids_of
+from perf_tests_suite.perf_tests.records.store import compare, latest_baseline, list_records, rows_by_id, save_record
+from perf_tests_suite.perf_tests.report.screens import SHOWN_OF_PASSES
 from tests.rules.test_memory_watch import assert_opens
 from tests.support.example_cases import SETTINGS
 from tests.support.launch import MODELS, ROOT, SMALL, Launch, launch, launch_all
@@ -281,6 +281,6 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
         worker.process.wait()
         return worker
 
-    monkeypatch.setattr("perf_tests.passes.warmup.start_worker", killed_at_once)
+    monkeypatch.setattr("perf_tests_suite.perf_tests.passes.warmup.start_worker", killed_at_once)
     with pytest.raises(WorkerEndedError, match=r"was killed by SIGKILL\."):
         warmup.in_fresh_process(SETTINGS, BENCHMARK, warmup.Study(0, 1), ROOT)

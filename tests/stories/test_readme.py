@@ -21,11 +21,11 @@ from claims.expedition import __main__ as expedition
 from claims.planted import REAL_SLOWDOWNS
 from claims.predicted_times import LONG
 from claims.table import CLAIMS
-from model.sizes import ModelConfig
-from model.training import MAX_GRADIENT_NORM
-from perf_tests.__main__ import VERBS, main
-from perf_tests.audit import physics
-from perf_tests.audit.rounds import (
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import MAX_GRADIENT_NORM
+from perf_tests_suite.perf_tests.__main__ import VERBS, main
+from perf_tests_suite.perf_tests.audit import physics
+from perf_tests_suite.perf_tests.audit.rounds import (
     CLOCKS_AGREE_SECONDS,
     CLOCKS_AGREE_SHARE,
     HOST_WAIT,
@@ -33,32 +33,37 @@ from perf_tests.audit.rounds import (
     LEVEL,
     SLOW_SENTINEL,
 )
-from perf_tests.bench.checked_rounds import LONGEST_EXACT_BACKWARD, ROWS
-from perf_tests.bench.ranks import CONFIDENCE
-from perf_tests.bench.workbench import CHANGED
-from perf_tests.cases.case import CUDA_GRAPH_WARMUP_ROUNDS
-from perf_tests.gate.samples import Rules, read_samples, rules_from_settings
-from perf_tests.gate.verdicts import conclude
-from perf_tests.hardware import clock, device, limits
-from perf_tests.hardware.datasheets import FRAGMENTATION_SHARE, LARGE_WORKSPACE_BYTES, WORKSPACE_BYTES, gpu_named
-from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
-from perf_tests.history.series import LEAST_LAUNCHES, SMALLEST_STEP
-from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
-from perf_tests.interleaved.on_demand import FEWEST_ROUNDS
-from perf_tests.interleaved.run import what_changed
-from perf_tests.interleaved.sides import find_commit, planted
-from perf_tests.predict.calibration import CALIBRATED_IN_RANGE
-from perf_tests.predict.machine import MOST_OTHER_CORES
-from perf_tests.records.columns import HOST_SHOWS_BELOW_SECONDS
-from perf_tests.records.record import Times
-from perf_tests.records.store import read_record
-from perf_tests.report.gate_screens import report_lines
-from perf_tests.report.screens import result_lines
-from perf_tests.run import ends
-from perf_tests.user_code import guard
-from perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
-from perf_tests.user_code.named import Repository
-from perf_tests.verbs.run import of_pytest
+from perf_tests_suite.perf_tests.bench.checked_rounds import LONGEST_EXACT_BACKWARD, ROWS
+from perf_tests_suite.perf_tests.bench.ranks import CONFIDENCE
+from perf_tests_suite.perf_tests.bench.workbench import CHANGED
+from perf_tests_suite.perf_tests.cases.case import CUDA_GRAPH_WARMUP_ROUNDS
+from perf_tests_suite.perf_tests.gate.samples import Rules, read_samples, rules_from_settings
+from perf_tests_suite.perf_tests.gate.verdicts import conclude
+from perf_tests_suite.perf_tests.hardware import clock, device, limits
+from perf_tests_suite.perf_tests.hardware.datasheets import (
+    FRAGMENTATION_SHARE,
+    LARGE_WORKSPACE_BYTES,
+    WORKSPACE_BYTES,
+    gpu_named,
+)
+from perf_tests_suite.perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
+from perf_tests_suite.perf_tests.history.series import LEAST_LAUNCHES, SMALLEST_STEP
+from perf_tests_suite.perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
+from perf_tests_suite.perf_tests.interleaved.on_demand import FEWEST_ROUNDS
+from perf_tests_suite.perf_tests.interleaved.run import what_changed
+from perf_tests_suite.perf_tests.interleaved.sides import find_commit, planted
+from perf_tests_suite.perf_tests.predict.calibration import CALIBRATED_IN_RANGE
+from perf_tests_suite.perf_tests.predict.machine import MOST_OTHER_CORES
+from perf_tests_suite.perf_tests.records.columns import HOST_SHOWS_BELOW_SECONDS
+from perf_tests_suite.perf_tests.records.record import Times
+from perf_tests_suite.perf_tests.records.store import read_record
+from perf_tests_suite.perf_tests.report.gate_screens import report_lines
+from perf_tests_suite.perf_tests.report.screens import result_lines
+from perf_tests_suite.perf_tests.run import ends
+from perf_tests_suite.perf_tests.user_code import guard
+from perf_tests_suite.perf_tests.user_code.attention import LENGTHS, LONGEST_CHECK_SECONDS, MANY_KEYS
+from perf_tests_suite.perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.verbs.run import of_pytest
 from tests.support import documents
 from tests.support.documents import README, ROOT, block, commands, indented, is_shortened, named, output, page
 from tests.support.example_cases import attention_case

@@ -28,7 +28,9 @@ def test_a_record_of_the_commit_goes_to_the_repository_root_from_a_folder_below(
 
 def test_a_package_named_in_another_folder_is_refused_with_what_to_type(tmp_path: Path) -> None:
     """pytest reads the suite's options only where it is told the folder."""
-    for code, _, errors in launch_all([["--pyargs", "perf_tests"], ["--pyargs", "perf_tests.test_forward"]], tmp_path):
+    for code, _, errors in launch_all(
+        [["--pyargs", "perf_tests"], ["--pyargs", "perf_tests_suite.perf_tests.test_forward"]], tmp_path
+    ):
         assert code == 4
         assert f"instead of --pyargs type the folder, `pytest {ROOT / 'perf_tests'}`" in errors
     assert list(tmp_path.rglob("*.json*")) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.launch import MODELS, Launch, launch, launched_once, short
 
 CASES = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward,backward", "--rounds=7")

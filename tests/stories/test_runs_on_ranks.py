@@ -9,8 +9,8 @@ from statistics import median
 
 import pytest
 
-from perf_tests.hardware.limits import COLLECTIVES, fit_link
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.hardware.limits import COLLECTIVES, fit_link
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.launch import Launch, launch_ranks
 
 PLAIN = "test_full_step[tiny-ctx8-fp32-naive]"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import identity_of
+from perf_tests_suite.perf_tests.records.record import identity_of
 from tests.support.launch import MODELS, THREE_CASES, Launch, launch, launched_once
 
 BUDGET_BYTES = 2 * 2**30

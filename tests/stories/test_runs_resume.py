@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.record import Json, identity_of
-from perf_tests.verbs.run import of_pytest
+from perf_tests_suite.perf_tests.records.record import Json, identity_of
+from perf_tests_suite.perf_tests.verbs.run import of_pytest
 from tests.support.forked_python import forked_python
 from tests.support.launch import MODELS, THREE_CASES, Launch, finish, launch, launched_once, start_command, suite, until
 

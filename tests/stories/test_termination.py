@@ -16,10 +16,10 @@ from typing import cast
 
 import pytest
 
-from perf_tests.bench.recording import MeasuringSession, Progress
-from perf_tests.bench.workers import WorkerProcess, start_worker
-from perf_tests.records.journal import Journal
-from perf_tests.run import ends, termination
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests_suite.perf_tests.bench.workers import WorkerProcess, start_worker
+from perf_tests_suite.perf_tests.records.journal import Journal
+from perf_tests_suite.perf_tests.run import ends, termination
 from tests.stories.test_passes import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
@@ -29,7 +29,7 @@ from tests.support.synthetic import BACKWARD, FORWARD, timed
 
 HANGS = """
 import time
-from perf_tests.bench.workers import end_with_starter
+from perf_tests_suite.perf_tests.bench.workers import end_with_starter
 end_with_starter()
 print(1, flush=True)
 time.sleep(600)
@@ -99,7 +99,7 @@ def test_sigterm_ends_the_wait_for_a_worker_once_and_not_the_worker(worker: Work
 IGNORES_CTRL_C = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from perf_tests.run.termination import end_at_once_when_signalled
+from perf_tests_suite.perf_tests.run.termination import end_at_once_when_signalled
 end_at_once_when_signalled()
 print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 signal.raise_signal(signal.SIGINT)
@@ -115,7 +115,7 @@ def test_what_a_shell_starts_in_the_background_still_ignores_ctrl_c_and_sigterm_
 STARTER = """
 import os, sys
 from pathlib import Path
-from perf_tests.bench.workers import start_worker
+from perf_tests_suite.perf_tests.bench.workers import start_worker
 start_worker("busy", Path.cwd(), os.environ)
 sys.stdin.read()
 """
@@ -124,7 +124,7 @@ sys.stdin.read()
 BUSY = """
 import os
 from pathlib import Path
-from perf_tests.bench.workers import channel_of_worker
+from perf_tests_suite.perf_tests.bench.workers import channel_of_worker
 channel = channel_of_worker()
 os.fork()
 Path(f"worker-{os.getpid()}").touch()
@@ -170,7 +170,7 @@ HOLDS_PYTHON = """
 import sys, re
 from pathlib import Path
 from tests.support.synthetic import FORWARD, BACKWARD, header, timed
-from perf_tests.records.journal import Journal
+from perf_tests_suite.perf_tests.records.journal import Journal
 journal = Journal.create(Path(sys.argv[1]), header([FORWARD, BACKWARD]))
 journal.write("benchmark", timed(BACKWARD))
 journal.write("started", FORWARD)

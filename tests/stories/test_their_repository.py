@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from claims import gate_elsewhere
-from perf_tests.gate.samples import read_samples
-from perf_tests.interleaved.sides import TREES
+from perf_tests_suite.perf_tests import IMPORTABLE
+from perf_tests_suite.perf_tests.gate.samples import read_samples
+from perf_tests_suite.perf_tests.interleaved.sides import TREES
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git
 from tests.support.launch import ROOT, Launch, finish, inherited, launch_all, start_command
 
+SUITE, PERF_TESTS = "perf_tests_suite", "perf_tests_suite.perf_tests"
+"""The one name of the suite that is importable: its folder is on the path of none of these launches."""
+
 QUICK = (
-    "-p", "tests.support.quick_ceiling", "-p", "tests.support.quick_gate", "-p", "no:cacheprovider",
+    "-p", f"{SUITE}.tests.support.quick_ceiling", "-p", f"{SUITE}.tests.support.quick_gate", "-p", "no:cacheprovider",
     "-p", "no:hypothesispytest", "--device=cpu", "--threads=1", "--size=tiny", "--vocab-size=37", "--context=8",
     "--precision=fp32", "--phase=forward", "--rounds=2", "--warmup-rounds=1",
 )  # fmt: skip
@@ -41,7 +45,8 @@ def theirs(tmp_path: Path) -> Path:
 def started_in(folder: Path, storage: Path, *arguments: str, exits: int = 0, **environment: str) -> Launch:
     """`pytest /path/to/perf_tests` in `folder`, which is not on Python's path."""
     command = (forked_python(), "-m", "pytest", str(ROOT / "perf_tests"), *QUICK, *arguments)
-    return finish(start_command(command, folder, ROOT, PYTHONSAFEPATH="1", **environment), storage, exits)
+    variables = {"PYTHONPATH": str(IMPORTABLE), "PYTHONSAFEPATH": "1", **environment}
+    return finish(start_command(command, folder, ROOT, **variables), storage, exits)
 
 
 def gated(theirs: Path, *arguments: str, exits: int, folder: Path | None = None, **environment: str) -> Launch:
@@ -101,7 +106,7 @@ def test_a_slowdown_of_their_model_is_found_also_from_outside_their_repository(t
 def test_a_model_that_base_lacks_is_new(theirs: Path) -> None:
     """Although it lies in the working tree, and is imported from it by Python's path; typed below the top folder."""
     (theirs / "train/model.py").rename(theirs / "train/larger.py")
-    path = os.pathsep.join((str(ROOT), str(theirs)))
+    path = os.pathsep.join((str(IMPORTABLE), str(theirs)))
     ended = gated(theirs, "--model=train.larger:build", folder=theirs / "train", PYTHONPATH=path, exits=0)
     assert f"{FORWARD} NEW" in ended.output
     assert "it has no train.larger" in ended.output
@@ -118,9 +123,39 @@ def test_a_model_that_imports_the_working_tree_itself_is_not_measured(theirs: Pa
     assert said in ended.output + ended.errors
 
 
+OF_THEIR_NAMES = """
+from model import Net
+from tests import WIDTH
+
+def build(config):
+    from examples import LAYERS
+    return Net(config.vocab_size, WIDTH, LAYERS)
+"""
+OF_ONE_STEP = "--model=factory.py:build --size=tiny --vocab-size=37 --context=8 --precision=fp32 --phase=forward"
+
+
+def test_names_of_their_modules_are_theirs_whatever_the_suite_calls_its_own(theirs: Path) -> None:
+    """As a file is loaded and within its functions: in a run, on both sides of a gate, for `diff` and `predict`."""
+    for name, content in {
+        "model/__init__.py": (theirs / "train/model.py").read_text(), "factory.py": OF_THEIR_NAMES,
+        "tests/__init__.py": "WIDTH = 32\n", "examples/__init__.py": "LAYERS = 4\n",
+    }.items():  # fmt: skip
+        (theirs / name).parent.mkdir(exist_ok=True)
+        (theirs / name).write_text(content)
+    commit(theirs)
+    (theirs / "examples/__init__.py").write_text("LAYERS = 40\n")
+    ended = gated(theirs, "--model=factory.py:build", exits=1)
+    assert re.search(r"model_flops rose from [\d,]+ to [\d,]+", ended.output)
+    for verb, more in (("diff main", "36 linear"), ("predict --gpu=H100", "forward")):
+        words = [forked_python(), "-m", PERF_TESTS, *verb.split(), *OF_ONE_STEP.split()]
+        variables = inherited(PYTHONPATH=str(IMPORTABLE))
+        shown = subprocess.run(words, cwd=theirs, env=variables, capture_output=True, text=True)
+        assert more in shown.stdout, shown.stdout + shown.stderr
+
+
 def test_a_model_that_returns_its_loss_is_measured_and_the_row_says_what_was_checked(tmp_path: Path) -> None:
     """One launch, of one that gives all logits only with targets."""
-    typed = ("--model=tests.support.stand_ins:NanoGpt", "--phase=inference,forward,backward,full_step")
+    typed = (f"--model={SUITE}.tests.support.stand_ins:NanoGpt", "--phase=inference,forward,backward,full_step")
     measured = started_in(tmp_path, tmp_path / "storage", *typed, f"--benchmark-storage=file://{tmp_path}/storage")
     checked = {row["name"].partition("[")[0]: row["extra_info"]["checked"] for row in measured.record["benchmarks"]}
     assert checked.keys() == {"test_inference", "test_forward", "test_backward", "test_full_step"}
@@ -142,8 +177,8 @@ def test_no_gate_is_green_for_tests_of_theirs_that_it_did_not_look_at(theirs: Pa
         "diff main --size tiny",
         "predict --size tiny --gpu H100 --against main",
     ):
-        words = [forked_python(), "-m", "perf_tests", *typed.split()]
-        environment = inherited(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
+        words = [forked_python(), "-m", PERF_TESTS, *typed.split()]
+        environment = inherited(PYTHONPATH=str(IMPORTABLE), PYTHONDONTWRITEBYTECODE="1")
         ended = subprocess.run(words, cwd=theirs, env=environment, capture_output=True, text=True)
         ends[typed] = (ended.returncode, ended.stdout, ended.stderr)
     code, shown, said = ends.pop("run bench_x.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.gate.samples import read_samples
+from perf_tests_suite.perf_tests.gate.samples import read_samples
 from tests.support.documents import block, indented, page
 from tests.support.git_repository import commit, copy_suite, git
 from tests.support.launch import ROOT, inherited
@@ -42,7 +42,7 @@ for words in json.load(sys.stdin):
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         codes.append(main(words))
     ends.append([int(codes[0]), said.getvalue()])
-import model
+from perf_tests_suite import model
 json.dump([model.__file__, ends], sys.stdout)
 """
 """Runs commands in one process, which loads torch once: their words come in, exit codes and what they said go out."""

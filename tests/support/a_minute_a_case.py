@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from perf_tests.run import ends
+from perf_tests_suite.perf_tests.run import ends
 
 minutes = 0
 

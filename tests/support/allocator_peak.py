@@ -7,15 +7,15 @@ from itertools import accumulate
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from model.attention import ATTENTION
-from model.precision import PRECISIONS
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.passes.memory_watch import allocator_trace
-from perf_tests.phases import FIRST_STEP, FULL_STEP
-from perf_tests.predict.counters import Counters, counters_of
-from perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.passes.memory_watch import allocator_trace
+from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP
+from perf_tests_suite.perf_tests.predict.counters import Counters, counters_of
+from perf_tests_suite.perf_tests.predict.counting import INPUTS, OPTIMIZER_STATE, PARAMETERS
 from tests.support import traced_rounds
 
 PEAK_LIMIT = 0.001

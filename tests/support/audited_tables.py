@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from perf_tests.audit.figures import Figure, Finding, NotJudged
-from perf_tests.audit.physics import judge
-from perf_tests.audit.tables import open_figures, with_gpu
-from perf_tests.hardware.datasheets import Gpu
-from perf_tests.hardware.limits import SIZES, ModelWork
+from perf_tests_suite.perf_tests.audit.figures import Figure, Finding, NotJudged
+from perf_tests_suite.perf_tests.audit.physics import judge
+from perf_tests_suite.perf_tests.audit.tables import open_figures, with_gpu
+from perf_tests_suite.perf_tests.hardware.datasheets import Gpu
+from perf_tests_suite.perf_tests.hardware.limits import SIZES, ModelWork
 
 Row = dict[str, str]
 

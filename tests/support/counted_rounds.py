@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from perf_tests.bench.loop import Measure, Rounds
-from perf_tests.bench.session import session_of
+from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
+from perf_tests_suite.perf_tests.bench.session import session_of
 
 
 @dataclass

@@ -24,8 +24,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from perf_tests.__main__ import main as run_verb
-from perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests_suite.perf_tests.__main__ import main as run_verb
+from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE, USAGE
 
 ROOT = Path(__file__).parents[2]
 SECONDS_PER_MEGABYTE = 10.0

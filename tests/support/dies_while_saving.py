@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from perf_tests.run.termination import termination_of
+from perf_tests_suite.perf_tests.run.termination import termination_of
 
 PATIENCE_SECONDS = 30
 

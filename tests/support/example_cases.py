@@ -5,13 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from model.attention import ATTENTION
-from model.sizes import ModelConfig
-from model.transformer import TransformerLM
-from perf_tests.cases.attention import AttentionCase
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.settings import Settings
-from perf_tests.hardware.limits import Ceilings
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.cases.attention import AttentionCase
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings
 
 TOY = ModelConfig(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=37, context_length=8)
 """Small enough to be built and run in milliseconds."""

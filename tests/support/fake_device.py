@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.hardware.device import CpuDevice, Event
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice, Event
 from tests.support.example_cases import CPU
 
 

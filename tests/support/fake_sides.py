@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests import IMPORTABLE
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.launch import ROOT
 
 CASES = ("one", "two", "three")
@@ -19,6 +20,7 @@ def tree(folder: Path, behaviour: Json) -> Path:
     for package in (room, room.parent):
         (package / "__init__.py").touch()
     shutil.copy(ROOT / "tests/support/fake_worker.py", room / "worker.py")
+    shutil.copytree(IMPORTABLE, room.parent / IMPORTABLE.name)
     cases = {case: {"phase": "forward"} for case in CASES} | behaviour.get("identities", {})
     (folder / "behaviour.md").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder

@@ -15,22 +15,22 @@ import numpy as np
 
 from claims.expedition import __main__ as expedition
 from claims.published import MOST_BYTES, PUBLISHED
-from model.device import device_named
-from perf_tests.__main__ import main as run_verb
-from perf_tests.bench.options import SavingOptions, show_beside_baseline
-from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
-from perf_tests.bench.session import Run
-from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import read_accepted
-from perf_tests.hardware.device import open_device
-from perf_tests.hardware.limits import Ceilings
-from perf_tests.phases import FINE, USAGE
-from perf_tests.predict import machine as machine_ceilings
-from perf_tests.predict.machine import machine_identity
-from perf_tests.records import store
-from perf_tests.records.record import Json, unpacked, why_not_a_record
-from perf_tests.report.comparison import comparison_lines
-from perf_tests.run import after, before
+from perf_tests_suite.model.device import device_named
+from perf_tests_suite.perf_tests.__main__ import main as run_verb
+from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
+from perf_tests_suite.perf_tests.bench.session import Run
+from perf_tests_suite.perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.gate.verdicts import read_accepted
+from perf_tests_suite.perf_tests.hardware.device import open_device
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings
+from perf_tests_suite.perf_tests.phases import FINE, USAGE
+from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
+from perf_tests_suite.perf_tests.predict.machine import machine_identity
+from perf_tests_suite.perf_tests.records import store
+from perf_tests_suite.perf_tests.records.record import Json, unpacked, why_not_a_record
+from perf_tests_suite.perf_tests.report.comparison import comparison_lines
+from perf_tests_suite.perf_tests.run import after, before
 from tests.support import example_cases, simulated_launches, synthetic
 from tests.support.damage import CSV, JSON, LINES, PIPED, ROOT, SQLITE, TAR, TOML, Reader
 from tests.support.synthetic_nsys import one_layer

@@ -11,8 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import naive_attention
-from model.transformer import TransformerLM
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.transformer import TransformerLM
 from tests.support.cheats import HERE
 
 EXAMPLES = HERE.parents[2] / "examples"

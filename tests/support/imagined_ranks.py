@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from model.attention import ATTENTION
-from model.parallel import PARALLEL, Ranks
-from model.precision import PRECISIONS
-from model.sizes import ModelConfig
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests.hardware import clock, limits, torch_private
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.parallel import PARALLEL, Ranks
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.hardware import clock, limits, torch_private
 from tests.support.example_cases import CPU
 
 ANSWERS_FAKE_TENSORS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)

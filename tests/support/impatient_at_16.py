@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.run.ends import Timeout
+from perf_tests_suite.perf_tests.run.ends import Timeout
 
 
 @pytest.hookimpl(tryfirst=True)

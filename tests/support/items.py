@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from perf_tests.bench.session import NOTED, SESSION, Noted, Session
-from perf_tests.cases.case import Case
-from perf_tests.user_code.named import Repository
+from perf_tests_suite.perf_tests.bench.session import NOTED, SESSION, Noted, Session
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.user_code.named import Repository
 
 
 @dataclass(eq=False)

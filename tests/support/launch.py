@@ -17,10 +17,10 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from perf_tests.__main__ import VERBS
-from perf_tests.cases.options import OPTIONS
-from perf_tests.records.journal import JournalContents, read_journal
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.__main__ import VERBS
+from perf_tests_suite.perf_tests.cases.options import OPTIONS
+from perf_tests_suite.perf_tests.records.journal import JournalContents, read_journal
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.forked_python import forked_python
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +136,11 @@ def inherited(**environment: str) -> dict[str, str]:
     return {**kept, **environment}
 
 
+def path_with(root: Path) -> str:
+    """Python's path with the suite of a checkout, and with its tests, for plugins and planted models."""
+    return f"{root}/perf_tests/importable:{root}"
+
+
 def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """`environment` reaches planted models, which read it when they run."""
     return start_command(suite(storage, *arguments), ROOT, ROOT, **environment)
@@ -144,7 +149,7 @@ def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Pope
 def start_command(
     command: Sequence[str], cwd: Path = ROOT, root: Path = ROOT, **environment: str
 ) -> subprocess.Popen[str]:
-    variables = inherited(**{"PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1", **environment})
+    variables = inherited(**{"PYTHONPATH": path_with(root), "PYTHONUNBUFFERED": "1", **environment})
     return subprocess.Popen(command, cwd=cwd, env=variables, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
@@ -182,8 +187,8 @@ def launch_all(launches: Iterable[Sequence[str]], cwd: Path = ROOT) -> list[tupl
     """The exit code, output and errors of each, started one after another in one process, which imports torch once."""
     process = subprocess.run(
         [forked_python(), "-c", MANY],
-        cwd=cwd, env=inherited(PYTHONPATH=str(ROOT)), input=json.dumps(list(launches)), capture_output=True, text=True,
-        timeout=300, check=True,
+        cwd=cwd, env=inherited(PYTHONPATH=path_with(ROOT)), input=json.dumps(list(launches)), capture_output=True,
+        text=True, timeout=300, check=True,
     )  # fmt: skip
     return [(code, output, errors) for code, output, errors in json.loads(process.stdout)]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from perf_tests.history.commits import Log, machines_of
-from perf_tests.history.series import Era, eras_of
-from perf_tests.records.columns import case_name
-from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord
+from perf_tests_suite.perf_tests.history.commits import Log, machines_of
+from perf_tests_suite.perf_tests.history.series import Era, eras_of
+from perf_tests_suite.perf_tests.records.columns import case_name
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.store import StoredRecord
 from tests.support.git_repository import git
 from tests.support.synthetic import FORWARD, attention_identity, identity, machine, record, timed, untimed, write_record
 

@@ -4,7 +4,7 @@ import importlib
 
 from torch import nn
 
-from model.sizes import ModelConfig
+from perf_tests_suite.model.sizes import ModelConfig
 
 # Not a dependency, so a type checker may not find it.
 transformers = importlib.import_module("transformers")

@@ -10,17 +10,17 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from model.attention import naive_attention
-from model.parallel import PARALLEL, Ranks, share
-from model.precision import PRECISIONS
-from model.regions import region
-from model.sizes import SIZES, ModelConfig
-from model.training import Training
-from model.transformer import RMSNorm, TransformerLM
-from numerics_tests.harness import tiny
-from perf_tests.bench.ranks import RankClock, messages_by_region, values_by_part
-from perf_tests.hardware.clock import CollectiveCounter
-from perf_tests.hardware.limits import Message
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.parallel import PARALLEL, Ranks, share
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.regions import region
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import RMSNorm, TransformerLM
+from perf_tests_suite.numerics_tests.harness import tiny
+from perf_tests_suite.perf_tests.bench.ranks import RankClock, messages_by_region, values_by_part
+from perf_tests_suite.perf_tests.hardware.clock import CollectiveCounter
+from perf_tests_suite.perf_tests.hardware.limits import Message
 
 CPU = torch.device("cpu")
 TOKENS = torch.zeros(1, 2, dtype=torch.int64)

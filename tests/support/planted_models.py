@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.init import trunc_normal_
 
-from model.attention import ATTENTION
-from model.sizes import ModelConfig
-from model.transformer import TransformerLM
-from perf_tests.hardware.torch_private import FakeTensor
+from perf_tests_suite.model.attention import ATTENTION
+from perf_tests_suite.model.sizes import ModelConfig
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests.hardware.torch_private import FakeTensor
 
 
 class Healthy(TransformerLM):

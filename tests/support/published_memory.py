@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from claims.published import published_rows
-from perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
-from perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.cases.attention import ATTENTION_BATCH_SIZE, AttentionCase
+from perf_tests_suite.perf_tests.predict.counters import counters_of
 from tests.support.published_peaks import CONDITIONS, TABLE, PublishedPeak, cublas_workspace_bytes, predicted_bytes
 
 OUTLIERS = "memory_outliers.csv"

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from claims.published import published_rows
-from model.sizes import SIZES, ModelConfig
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.hardware.datasheets import HOPPER_MAJOR, libraries_on
-from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.phases import FIRST_STEP, FULL_STEP
-from perf_tests.predict.allocator import CachingAllocator
-from perf_tests.predict.counters import counters_of
-from perf_tests.predict.counting import WEIGHT_COPIES
+from perf_tests_suite.model.sizes import SIZES, ModelConfig
+from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
+from perf_tests_suite.perf_tests.hardware.datasheets import HOPPER_MAJOR, libraries_on
+from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES
+from perf_tests_suite.perf_tests.phases import FIRST_STEP, FULL_STEP
+from perf_tests_suite.perf_tests.predict.allocator import CachingAllocator
+from perf_tests_suite.perf_tests.predict.counters import counters_of
+from perf_tests_suite.perf_tests.predict.counting import WEIGHT_COPIES
 
 
 def unsplit_weight_bytes(config: ModelConfig) -> int:

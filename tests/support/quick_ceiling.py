@@ -9,11 +9,11 @@ import os
 import cpuinfo  # type: ignore[import-untyped]
 import pytest
 
-from model.precision import Precision
-from perf_tests.hardware import clock as roofline
-from perf_tests.hardware.device import Device
-from perf_tests.hardware.limits import Ceilings, Rate
-from perf_tests.predict import machine as machine_ceilings
+from perf_tests_suite.model.precision import Precision
+from perf_tests_suite.perf_tests.hardware import clock as roofline
+from perf_tests_suite.perf_tests.hardware.device import Device
+from perf_tests_suite.perf_tests.hardware.limits import Ceilings, Rate
+from perf_tests_suite.perf_tests.predict import machine as machine_ceilings
 
 
 def planted() -> float:

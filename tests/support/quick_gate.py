@@ -5,8 +5,8 @@ Nothing that is less than ninety per cent slower matters here, so that a busy ma
 
 import pytest
 
-from perf_tests.bench.session import session_of
-from perf_tests.gate.samples import Rules
+from perf_tests_suite.perf_tests.bench.session import session_of
+from perf_tests_suite.perf_tests.gate.samples import Rules
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.cases.settings import Settings
-from perf_tests.passes import warmup as worker
-from perf_tests.passes.warmup import Study
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.cases.settings import Settings
+from perf_tests_suite.perf_tests.passes import warmup as worker
+from perf_tests_suite.perf_tests.passes.warmup import Study
+from perf_tests_suite.perf_tests.records.record import Json
 
 
 def answer(settings: Settings, benchmark: str, study: Study, root: Path) -> Json:

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from perf_tests.__main__ import main
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.__main__ import main
+from perf_tests_suite.perf_tests.records.record import Json
 from tests.support.synthetic import record, timed, with_passes, write_record
 
 

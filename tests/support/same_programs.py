@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perf_tests.interleaved.observer import Observation, Recorder
-from perf_tests.interleaved.same import ObservedTree, differing, why_not_the_same
+from perf_tests_suite.perf_tests.interleaved.observer import Observation, Recorder
+from perf_tests_suite.perf_tests.interleaved.same import ObservedTree, differing, why_not_the_same
 from tests.support.launch import ROOT
 
 MODEL = {f"model/{path.name}": path.read_text() for path in sorted((ROOT / "model").glob("*.py"))}

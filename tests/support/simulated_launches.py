@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from perf_tests.gate.samples import ORDERS, End, GateSamples, Rules, SamplesFile
-from perf_tests.gate.statistics import Floats
-from perf_tests.gate.verdicts import CaseResult, GateResult, next_step
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.gate.samples import ORDERS, End, GateSamples, Rules, SamplesFile
+from perf_tests_suite.perf_tests.gate.statistics import Floats
+from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, GateResult, next_step
+from perf_tests_suite.perf_tests.records.record import Json
 
 AUTOCORRELATION = 0.6
 ROUND_SPREAD = 0.03

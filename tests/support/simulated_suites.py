@@ -15,9 +15,17 @@ from functools import cache
 import numpy as np
 
 from claims.statistics import Share
-from perf_tests.gate import stages
-from perf_tests.gate.samples import Clock, GateSamples, Rules
-from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, moderated, pair_values
+from perf_tests_suite.perf_tests.gate import stages
+from perf_tests_suite.perf_tests.gate.samples import Clock, GateSamples, Rules
+from perf_tests_suite.perf_tests.gate.statistics import (
+    Estimate,
+    Flags,
+    Floats,
+    estimate,
+    fit_prior,
+    moderated,
+    pair_values,
+)
 from tests.support.simulated_launches import RULES, log_rounds
 
 CASES, QUADRUPLES = 20, 8

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.sizes import ModelConfig
+from perf_tests_suite.model.sizes import ModelConfig
 
 
 class Attention(nn.Module):

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from perf_tests.bench.workers import Channel
-from perf_tests.gate.samples import SamplesFile
-from perf_tests.records.journal import Journal
+from perf_tests_suite.perf_tests.bench.workers import Channel
+from perf_tests_suite.perf_tests.gate.samples import SamplesFile
+from perf_tests_suite.perf_tests.records.journal import Journal
 
 STAGES = ("start", "collection", "warm-up", "rounds", "between cases", "saving")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from perf_tests.phases import identity_in
-from perf_tests.records.record import Json, build_record
+from perf_tests_suite.perf_tests.phases import identity_in
+from perf_tests_suite.perf_tests.records.record import Json, build_record
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"

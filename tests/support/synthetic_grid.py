@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from itertools import product
 
-from perf_tests.records.record import Json, identity_of
+from perf_tests_suite.perf_tests.records.record import Json, identity_of
 from tests.support import synthetic
 
 SHAPES = {

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.records.record import Json
 
 HOST, BACKWARD_THREAD, STREAM = 100, 101, 7
 NUMBERS = ("correlation", "Sequence number")

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.training import Training
-from perf_tests.bench.loop import Rounds
-from perf_tests.cases.case import Case
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes.kernels import trace_rounds
-from perf_tests.records.record import Json
-from perf_tests.traces import kernels, trace
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.perf_tests.bench.loop import Rounds
+from perf_tests_suite.perf_tests.cases.case import Case
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.passes.kernels import trace_rounds
+from perf_tests_suite.perf_tests.records.record import Json
+from perf_tests_suite.perf_tests.traces import kernels, trace
 from tests.support.example_cases import CPU
 
 Setup = Callable[[], tuple[Any, ...] | None]

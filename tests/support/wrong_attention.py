@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from model.attention import AttentionFunction
-from model.precision import PRECISIONS
-from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
-from perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.model.attention import AttentionFunction
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flash_attention.py"
 SIZES_OF_A_CASE = (5, 4)

@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.attention import naive_attention
-from model.precision import PRECISIONS
-from model.training import Training
-from model.transformer import TransformerLM
-from perf_tests import test_attention, test_backward, test_forward, test_full_step
-from perf_tests.audit.rounds import why_replaced
-from perf_tests.bench.checked_rounds import Draws, drawn_seed
-from perf_tests.bench.loop import RowBuilder, TimedMeasure
-from perf_tests.bench.models import AttentionInputs, Batch
-from perf_tests.bench.outcomes import SuspiciousError
-from perf_tests.hardware.bound import bind, put_back, unbind
-from perf_tests.hardware.clock import Clock
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
-from perf_tests.user_code.guard import UserCodeError
-from perf_tests.user_code.model import UserModel, check_values_of
-from perf_tests.user_code.optimizer import UserOptimizer, check_a_step
+from perf_tests_suite.model.attention import naive_attention
+from perf_tests_suite.model.precision import PRECISIONS
+from perf_tests_suite.model.training import Training
+from perf_tests_suite.model.transformer import TransformerLM
+from perf_tests_suite.perf_tests import test_attention, test_backward, test_forward, test_full_step
+from perf_tests_suite.perf_tests.audit.rounds import why_replaced
+from perf_tests_suite.perf_tests.bench.checked_rounds import Draws, drawn_seed
+from perf_tests_suite.perf_tests.bench.loop import RowBuilder, TimedMeasure
+from perf_tests_suite.perf_tests.bench.models import AttentionInputs, Batch
+from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
+from perf_tests_suite.perf_tests.hardware.bound import bind, put_back, unbind
+from perf_tests_suite.perf_tests.hardware.clock import Clock
+from perf_tests_suite.perf_tests.hardware.device import CpuDevice
+from perf_tests_suite.perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
+from perf_tests_suite.perf_tests.user_code.guard import UserCodeError
+from perf_tests_suite.perf_tests.user_code.model import UserModel, check_values_of
+from perf_tests_suite.perf_tests.user_code.optimizer import UserOptimizer, check_a_step
 from tests.support.example_cases import CPU, TOY, attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark
 
