@@ -343,7 +343,7 @@ def _attention_cell(row: Row, known: Row) -> PublishedAttention:
 def predicted_attention(cell: PublishedAttention, ceilings: limits.Ceilings) -> limits.PredictedTime:
     """The time of what the source timed."""
     cases = [cell.case]
-    if cell.case.row.is_backward and cell.backward != "alone":
+    if cell.case.phase_row.is_backward and cell.backward != "alone":
         cases = [replace(cell.case, phase="attention_forward"), cell.case]
     ahead_seconds = limits.DO_BENCH_BYTES / ceilings.bytes_per_second if cell.is_by_do_bench else 0.0
     return limits.predicted_time([_part(case, cell) for case in cases], ceilings, ahead_seconds)
@@ -351,7 +351,7 @@ def predicted_attention(cell: PublishedAttention, ceilings: limits.Ceilings) -> 
 
 def _part(case: AttentionCase, cell: PublishedAttention) -> limits.Part:
     kernels = [kernel for kernel in work_of(case).kernels if kernel.name not in OF_THE_MASK[cell.mask]]
-    if case.row.is_backward and cell.backward == "with forward of query":
+    if case.phase_row.is_backward and cell.backward == "with forward of query":
         kernels = list(_without_key_and_value(kernels))
     return limits.Part(sum(kernel.calls for kernel in kernels), kernels, kind_of_launches(case))
 

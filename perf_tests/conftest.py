@@ -16,7 +16,7 @@ from perf_tests_suite.perf_tests.bench.checked_rounds import Draws
 from perf_tests_suite.perf_tests.bench.loop import Measure, RowBuilder, TimedMeasure
 from perf_tests_suite.perf_tests.bench.models import AttentionInputs, Batch, ModelCache, free_leftovers
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
-from perf_tests_suite.perf_tests.bench.session import noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests_suite.perf_tests.cases.case import Case
@@ -57,7 +57,7 @@ def case(
     parallel: str | None,
 ) -> Case:
     """What the axes describe, which the plugin parametrizes; it made the case from the same values."""
-    return noted(request.node).case
+    return benchmark_of(request.node).case
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def training(
         try:
             training = model_cache.get(case, workbench.settings.optimizer)
         except UserCodeError as error:  # the smallest model passed before the first case, and others may
-            noted(request.node).outcome = Outcome("error", str(error))
+            benchmark_of(request.node).outcome = Outcome("error", str(error))
             pytest.fail(str(error), pytrace=False)
         workbench.device.synchronize()
     if isinstance(training, OwnLossTraining):
@@ -172,7 +172,7 @@ def _row(case: Case, workbench: Workbench) -> RowBuilder:
         return CollectiveRow(case, conditions)
     conditions = replace(
         conditions,
-        records_graph=case.row.records_graph,
+        records_graph=case.phase_row.records_graph,
         float32_matmul_precision=float32_matmul_precision(),
         parameters=case.parameters,
         available_bytes=workbench.budget_bytes,
@@ -181,7 +181,7 @@ def _row(case: Case, workbench: Workbench) -> RowBuilder:
 
     def kernel_of_sdpa() -> str | None:
         attention, dtype = ATTENTION["sdpa"].build(), multiplied_dtype(PRECISIONS[case.precision])
-        device, records_graph = workbench.device.torch_device, case.row.records_graph
+        device, records_graph = workbench.device.torch_device, case.phase_row.records_graph
         return sdpa_backend(attention, case.query_shape, dtype, device, records_graph=records_graph)
 
     return RowBuilder(
@@ -199,7 +199,7 @@ def _row(case: Case, workbench: Workbench) -> RowBuilder:
 @pytest.fixture
 def pass_of_test(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
     """The extra pass of this test, which it calls with the timing that it repeats."""
-    extra_pass = noted(request.node).extra_pass
+    extra_pass = benchmark_of(request.node).extra_pass
     assert extra_pass is not None
     return pass_named(extra_pass)(request, case, workbench)
 

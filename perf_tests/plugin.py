@@ -17,7 +17,15 @@ from perf_tests_suite.perf_tests.audit.rounds import why_replaced
 from perf_tests_suite.perf_tests.bench.options import read_against, take_over
 from perf_tests_suite.perf_tests.bench.outcomes import ImpossibleError, Outcome, SuspiciousError, outcome_of_error
 from perf_tests_suite.perf_tests.bench.recording import uncaptured
-from perf_tests_suite.perf_tests.bench.session import NOTED, SESSION, Noted, Session, is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import (
+    BENCHMARK,
+    SESSION,
+    BenchmarkItem,
+    Session,
+    benchmark_of,
+    is_benchmark,
+    session_of,
+)
 from perf_tests_suite.perf_tests.cases.options import PASSES, add_options
 from perf_tests_suite.perf_tests.cases.selected import FAMILIES, examined_phases, family_of
 from perf_tests_suite.perf_tests.cases.settings import asks_for_ranks, read_settings
@@ -242,16 +250,18 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
             extra_pass = _marked(item, "extra_pass")
             # A pass flushes no caches, which would show in its figures.
             of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
-            item.stash[NOTED] = Noted(family_of(phase).of(phase, axes, of_item), extra_pass)
+            item.stash[BENCHMARK] = BenchmarkItem(family_of(phase).of(phase, axes, of_item), extra_pass)
     others = [item for item in items if not is_benchmark(item)]
     in_order = sorted(filter(is_benchmark, items), key=suite.collected.__getitem__)
     # Side by side: timings before extra passes; within each by family and model, then by precision and phase.
     families, precisions, passes = list(FAMILIES), list(PRECISIONS), [None, *PASSES]
-    alone_last = sorted((noted(item).case for item in in_order), key=lambda case: families.index(case.row.family))
+    alone_last = sorted(
+        (benchmark_of(item).case for item in in_order), key=lambda case: families.index(case.phase_row.family)
+    )
     models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
 
     def place_in_run(item: pytest.Item) -> tuple[int, int, int, tuple[bool, int]]:
-        case, extra_pass = noted(item).case, passes.index(noted(item).extra_pass)
+        case, extra_pass = benchmark_of(item).case, passes.index(benchmark_of(item).extra_pass)
         return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
 
     benchmarks = before.of_interrupted_run(config, sorted(in_order, key=place_in_run))
@@ -286,9 +296,9 @@ def _marked(item: Any, name: str) -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     if is_benchmark(item):
         workbench = session_of(item.config).workbench
-        refusal = workbench.why_not(noted(item).case)
+        refusal = workbench.why_not(benchmark_of(item).case)
         if refusal is not None:
-            noted(item).outcome = refusal
+            benchmark_of(item).outcome = refusal
             if refusal.outcome in FAILURES:
                 pytest.fail(refusal.sentence, pytrace=False)
             pytest.skip(refusal.sentence)
@@ -305,11 +315,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
                 kept.enter_context(torch_defaults_kept())
                 kept.enter_context(process_kept(uncaptured(item.config)))
             yield from _device_limits_skip(item)
-            if is_benchmark(item) and noted(item).case.user_code and (replaced := put_back()):
+            if is_benchmark(item) and benchmark_of(item).case.user_code and (replaced := put_back()):
                 raise SuspiciousError(why_replaced(replaced))
     except (ImpossibleError, IncorrectError, SuspiciousError, UserCodeError) as error:
         kinds = {ImpossibleError: "impossible", IncorrectError: "incorrect", SuspiciousError: "suspicious"}
-        noted(item).outcome = Outcome(kinds.get(type(error), "error"), str(error))
+        benchmark_of(item).outcome = Outcome(kinds.get(type(error), "error"), str(error))
         raise
 
 
@@ -321,11 +331,11 @@ def _device_limits_skip(item: pytest.Item) -> Generator[None, None, None]:
         if not is_benchmark(item):
             raise
         workbench = session_of(item.config).workbench
-        outcome = outcome_of_error(error, noted(item).case, workbench.device, workbench.budget_bytes)
+        outcome = outcome_of_error(error, benchmark_of(item).case, workbench.device, workbench.budget_bytes)
         if outcome is None:
             raise
     # Here the error is gone, and with it the frames that kept the tensors of the failed round alive.
-    noted(item).outcome = outcome
+    benchmark_of(item).outcome = outcome
     pytest.skip(outcome.sentence)
 
 

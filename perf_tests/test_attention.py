@@ -8,7 +8,7 @@ from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.perf_tests.bench.checked_rounds import AttentionCheck
 from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.models import AttentionInputs
-from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.session import benchmark_of
 from perf_tests_suite.perf_tests.cases.attention import AttentionCase
 from perf_tests_suite.perf_tests.cases.language_model import check_attention_gradients, check_attention_output
 
@@ -18,7 +18,7 @@ def case(
     request: pytest.FixtureRequest, head_dim: int, sequence_length: int, precision: str, attention: str
 ) -> AttentionCase:
     """What the axes of attention alone describe."""
-    case = noted(request.node).case
+    case = benchmark_of(request.node).case
     assert isinstance(case, AttentionCase)
     return case
 

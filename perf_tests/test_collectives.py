@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perf_tests_suite.perf_tests.bench.loop import Measure
-from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.session import benchmark_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is load
 @pytest.fixture
 def case(request: pytest.FixtureRequest, collective: str, message_bytes: int, world: int) -> CollectiveCase:
     """What the axes of a collective alone describe."""
-    case = noted(request.node).case
+    case = benchmark_of(request.node).case
     assert isinstance(case, CollectiveCase)
     return case
 

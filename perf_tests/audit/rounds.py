@@ -11,7 +11,7 @@ from statistics import fmean, median, pstdev, stdev
 
 from perf_tests_suite.perf_tests.audit.physics import MEASURED_CEILING_MARGIN
 from perf_tests_suite.perf_tests.phases import PHASES
-from perf_tests_suite.perf_tests.records.columns import Cell, pairs_along
+from perf_tests_suite.perf_tests.records.columns import CaseRow, pairs_along
 from perf_tests_suite.perf_tests.records.format import duration
 from perf_tests_suite.perf_tests.records.measured import Measured
 from perf_tests_suite.perf_tests.records.record import Json
@@ -506,12 +506,12 @@ def inconsistencies(values: Json) -> list[str]:
     return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 
 
-def product_shares_that_do_not_fall(traced: Sequence[Cell]) -> list[str]:
+def product_shares_that_do_not_fall(traced: Sequence[CaseRow]) -> list[str]:
     """Cells whose matrix products take no smaller share of a full step, which includes the optimizer, than of a forward
     pass."""
     cells = [replace(cell, info=cell.inside("matrix_products")) for cell in traced]
 
-    def share(cell: Cell) -> float:
+    def share(cell: CaseRow) -> float:
         return cell.number("share_of_kernel_time") or 0.0
 
     return [

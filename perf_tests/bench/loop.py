@@ -240,7 +240,7 @@ class TimedMeasure(Measure):
             in_parts = {part: of_rounds[0] for part, of_rounds in parts.items()}
             set_up_seconds, target_seconds = first
             either = {"forward": set_up_seconds, "backward": target_seconds}
-            whole = either if case.row.is_backward else {"forward": target_seconds}
+            whole = either if case.phase_row.is_backward else {"forward": target_seconds}
             compile_seconds = {part: in_parts[part] for part in either if part in in_parts} or whole
             self.spent_seconds["compiling"] = sum(first)
         flushed_bytes = 0 if self.flush is None else self.flush.bytes

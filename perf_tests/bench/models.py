@@ -76,7 +76,7 @@ class ModelCache:
             self._weights_are_fresh = False
             del model  # or it would stay beside the one that takes its place
             model = self._initial(case)
-        self._weights_are_fresh = not case.row.trains
+        self._weights_are_fresh = not case.phase_row.trains
         precision = PRECISIONS[case.precision]
         precision.apply()
         implementation = "default" if user_optimizer(optimizer) else optimizer
@@ -265,7 +265,7 @@ def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome |
     if case.user_attention is None:
         return None
     outcome = refused.get((case.user_attention, _use_of(case, device)))
-    if outcome is not None and (case.row.has_backward or not isinstance(outcome, OfBackward)):
+    if outcome is not None and (case.phase_row.has_backward or not isinstance(outcome, OfBackward)):
         return outcome
     tokens, multiple = case.query_shape[-2], multiple_of(function_of(case.user_attention), case.user_attention)
     if tokens % multiple:
@@ -275,4 +275,4 @@ def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome |
 
 
 def _use_of(case: Case, device: torch.device) -> Use:
-    return Use(case.query_shape[-1], case.row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)
+    return Use(case.query_shape[-1], case.phase_row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)

@@ -366,7 +366,7 @@ class SharedStepMeasure(MultiRankMeasure):
     """Takes the time of what is looked at beside the timed rounds."""
 
     def run_rounds(self, rounds: Rounds) -> None:
-        if not self.case.row.has_backward:
+        if not self.case.phase_row.has_backward:
             # Imported late: earlier revisions of `model`, which the gate measures, lack it.
             from perf_tests_suite.model.parallel import free_gathered
 
@@ -383,7 +383,7 @@ class SharedStepMeasure(MultiRankMeasure):
 
         Rounds with and without it take turns, and which is first alternates.
         """
-        if "backward" not in self.case.row.timed:
+        if "backward" not in self.case.phase_row.timed:
             return measured
         if reason := self._why_not_without():
             return replace(measured, exposed_communication_reason=reason)
@@ -425,7 +425,7 @@ class SharedStepMeasure(MultiRankMeasure):
 
     def _with_sent(self, measured: Measured, rounds: Rounds) -> Measured:
         """Return the row with what one rank sends in one more round: counted, and by the closed form of its parts."""
-        way, row = self.sharing, self.case.row
+        way, row = self.sharing, self.case.phase_row
 
         def region(part: str) -> str:
             """Return where a part of a round sends its messages."""
@@ -460,13 +460,13 @@ def messages_by_region(work: Callable[[], object]) -> dict[str, list[Message]]:
     counter = CollectiveCounter()
 
     @contextmanager
-    def noted(region: str) -> Iterator[None]:
+    def benchmark_of(region: str) -> Iterator[None]:
         before = len(counter.seen)
         yield
         issued = [message for message, dtype in counter.seen[before:] if dtype.is_floating_point]
         messages.setdefault(region, []).extend(issued)
 
-    with counter, regions_opened_by(lambda name: noted(name) if name in REGIONS else nullcontext()):
+    with counter, regions_opened_by(lambda name: benchmark_of(name) if name in REGIONS else nullcontext()):
         work()
     return messages
 

@@ -1,6 +1,6 @@
 """Everything that the hooks, fixtures and passes of one pytest session share: one object on the config, one per item.
 
-A hook gets the first by `session_of(config)`, and what is noted on the item of a benchmark by `noted(item)`.
+A hook gets the first by `session_of(config)`, and what is noted on the item of a benchmark by `benchmark_of(item)`.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ class Session:
 
 
 @dataclass
-class Noted:
+class BenchmarkItem:
     """What is known of the item of a benchmark."""
 
     case: Case
@@ -99,7 +99,7 @@ class Noted:
 
 
 SESSION = pytest.StashKey[Session]()
-NOTED = pytest.StashKey[Noted]()
+BENCHMARK = pytest.StashKey[BenchmarkItem]()
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -108,9 +108,9 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def is_benchmark(item: pytest.Item) -> bool:
-    return NOTED in item.stash
+    return BENCHMARK in item.stash
 
 
-def noted(item: pytest.Item) -> Noted:
+def benchmark_of(item: pytest.Item) -> BenchmarkItem:
     """Return what is noted on the item of a benchmark; raises KeyError for any other test."""
-    return item.stash[NOTED]
+    return item.stash[BENCHMARK]

@@ -12,7 +12,7 @@ from perf_tests_suite.model.precision import PRECISIONS
 from perf_tests_suite.model.sizes import SIZES
 from perf_tests_suite.perf_tests.bench.loop import Measure
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome, outcome_of_report
-from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.options import EXECUTIONS, SHAPE
 from perf_tests_suite.perf_tests.cases.settings import Settings
@@ -147,7 +147,7 @@ class WorkerPlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if not report.passed and self.outcome is None:
-            known = noted(item).outcome if is_benchmark(item) else None
+            known = benchmark_of(item).outcome if is_benchmark(item) else None
             self.outcome = asdict(known or outcome_of_report(report))
         return report
 

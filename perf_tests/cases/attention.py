@@ -59,7 +59,7 @@ class AttentionCase(AttentionIdentity, Case):
     @property
     def least_bytes(self) -> int:
         """Query, key, value and output; in a backward pass also the gradients of all four."""
-        return (8 if self.row.has_backward else 4) * self.residual_tensor_bytes
+        return (8 if self.phase_row.has_backward else 4) * self.residual_tensor_bytes
 
     @property
     def resident_bytes(self) -> int:

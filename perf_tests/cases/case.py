@@ -68,7 +68,7 @@ class Case(ABC):
         """Lower bound of a round's memory, in bytes."""
 
     @property
-    def row(self) -> Phase:
+    def phase_row(self) -> Phase:
         return EXAMINED[self.phase]
 
     def in_phase(self, phase: str) -> Self:
@@ -162,7 +162,7 @@ class Case(ABC):
     @property
     def model_flops(self) -> int | None:
         """Model FLOPs of one round; None for a phase without matrix products. Raises as `forward_flops`."""
-        multiple = self.row.forward_multiple
+        multiple = self.phase_row.forward_multiple
         return None if multiple is None else multiple * self.forward_flops
 
     @property

@@ -136,12 +136,12 @@ class LanguageModelCase(Case):
     @property
     def zero_grad_policy(self) -> str | None:
         """The policy as records spell it."""
-        return f"set_to_none_{self.zero_grad.replace('-', '_')}" if "zero_grad" in self.row.timed else None
+        return f"set_to_none_{self.zero_grad.replace('-', '_')}" if "zero_grad" in self.phase_row.timed else None
 
     @property
     def updates(self) -> bool:
         """Whether a step updates: one that has just cleared its gradients does not."""
-        return self.row.trains and not ("zero_grad" in self.row.timed and self.zero_grad == "before-step")
+        return self.phase_row.trains and not ("zero_grad" in self.phase_row.timed and self.zero_grad == "before-step")
 
     @property
     def is_compiled(self) -> bool:
@@ -207,8 +207,8 @@ class LanguageModelCase(Case):
     def least_bytes(self) -> int:
         """Weights, gradients, AdamW's two moments and logits; another optimizer, or loss, may keep nothing."""
         trainable = self.trainable_parameters or 0
-        weights: float = (self.parameters or 0) + self.row.has_backward * trainable
-        moments: float = 2 * trainable * (self.row.trains and self.user_optimizer is None)
+        weights: float = (self.parameters or 0) + self.phase_row.has_backward * trainable
+        moments: float = 2 * trainable * (self.phase_row.trains and self.user_optimizer is None)
         if self.sharing is not None:
             of_weights, of_moments = self.sharing.kept_shares
             weights, moments = weights * of_weights, moments * of_moments
@@ -218,7 +218,7 @@ class LanguageModelCase(Case):
     @property
     def resident_bytes(self) -> int:
         """Parameters, gradients, moments and what the backward pass of ours needs."""
-        per_parameter = 1 + self.row.has_backward + 2 * self.row.trains
+        per_parameter = 1 + self.phase_row.has_backward + 2 * self.phase_row.trains
         saved = saved_bytes(self.config, self.batch_size, self.context_length) if self.user_model is None else 0
         return per_parameter * FLOAT32_BYTES * (self.parameters or 0) + saved
 
@@ -249,7 +249,7 @@ class LanguageModelCase(Case):
             return reason
         if self.user_model is None and blocks_per_checkpoint(self.checkpoint) > self.config.num_layers:
             return f"--checkpoint {self.checkpoint} is more blocks than its {self.config.num_layers}."
-        if self.row.trains and not self.updates and PRECISIONS[self.precision].scales_loss:
+        if self.phase_row.trains and not self.updates and PRECISIONS[self.precision].scales_loss:
             return f"--zero-grad {self.zero_grad} leaves a loss scaler no gradients; choose another order."
         return None
 

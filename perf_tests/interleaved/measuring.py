@@ -179,7 +179,7 @@ class CaseEndedError(Exception):
 
 
 @dataclass
-class Watch:
+class GateProgress:
     """Shows the progress of the run: on a rewritten `line`, or without one as a line per launch pair.
 
     Raises OutOfTimeError where the run must end before the pair or case that begins.
@@ -249,7 +249,7 @@ class Measuring:
     identities: Mapping[str, Json]
     seed: int
     samples_file: SamplesFile
-    watch: Watch
+    watch: GateProgress
     differing_fields: frozenset[str] = frozenset()
     """Identity fields in which the sides differ on purpose."""
     start_seconds: float = START_SECONDS

@@ -19,7 +19,7 @@ from perf_tests_suite.perf_tests.audit.rounds import RowFacts, why_replaced
 from perf_tests_suite.perf_tests.bench.checked_rounds import CheckedRounds, Draws
 from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds, warm_up, with_clock_rate
 from perf_tests_suite.perf_tests.bench.outcomes import SuspiciousError
-from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests_suite.perf_tests.bench.workers import Channel, ClosedError
@@ -163,7 +163,7 @@ class GatePlugin(WorkerPlugin):
         if self.recorder is not None:
             return SingleRound()
         counting_seconds = workbench.spent_seconds["counting"] - self._counting_before
-        case = noted(item).case
+        case = benchmark_of(item).case
         return RoundsOnDemand(
             partial(self.serve_rounds, item.nodeid, workbench.clock, counting_seconds),
             workbench.clock,
@@ -195,7 +195,7 @@ class GatePlugin(WorkerPlugin):
             self.channel.send({"absent": "it does not know a value of these cases"})
             return
         workbench = session_of(config).workbench
-        self._cases = {case_id: noted(item).case for case_id, item in by_id.items()}
+        self._cases = {case_id: benchmark_of(item).case for case_id, item in by_id.items()}
         workbench.check_attentions(self._cases.values())
         self._sentinels = sentinels(workbench.device.torch_device)
         self.was_ready = True
@@ -205,7 +205,7 @@ class GatePlugin(WorkerPlugin):
             chosen = one_of_each({name: self._cases[name] for name in self._rehearse(self.recorder, task["order"])})
             items[:] = [by_id[name] for name in chosen]
             for item in items:
-                noted(item).case = chosen[item.nodeid]
+                benchmark_of(item).case = chosen[item.nodeid]
             gc.freeze()
             return
         items[:] = [by_id[case_id] for case_id in task["order"]]
@@ -217,7 +217,7 @@ class GatePlugin(WorkerPlugin):
         cases = [self._cases[item.nodeid] for item in items]
         if any(case.is_compiled for case in cases):
             load_code_generator()
-        elif any(case.row.trains for case in cases):
+        elif any(case.phase_row.trains for case in cases):
             load_compiler()
         gc.freeze()  # else the collection after each case walks all that was imported
 

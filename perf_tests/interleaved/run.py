@@ -54,9 +54,9 @@ from perf_tests_suite.perf_tests.gate.verdicts import (
 from perf_tests_suite.perf_tests.hardware.machine import can_bind
 from perf_tests_suite.perf_tests.interleaved.measuring import (
     STEADY,
+    GateProgress,
     Measuring,
     OutOfTimeError,
-    Watch,
     draw_pair,
     launched,
     receive_all,
@@ -131,7 +131,7 @@ class GateRun:
     """Says how long it takes to measure these cases."""
 
 
-def run_gate(run: GateRun, watch: Watch) -> None:
+def run_gate(run: GateRun, watch: GateProgress) -> None:
     """Measure and judge. A contaminated run is repeated once.
 
     Raises BesideAnotherError, TreeError, UnmeasurableError and OSError.
@@ -166,7 +166,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _compare_programs(run: GateRun, trees: Trees, watch: Watch) -> None:
+def _compare_programs(run: GateRun, trees: Trees, watch: GateProgress) -> None:
     """Find the cases whose program is the same on both sides, which are not measured; tell why the others are."""
     plan = run.plan
     if plan.against.measures_same or plan.base is None or plan.against.other_option or plan.python_of_base:
@@ -285,7 +285,7 @@ def _why_differs_once(
     return code
 
 
-def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
+def _measure_and_judge(run: GateRun, trees: Trees, watch: GateProgress) -> GateResult:
     plan, seed = run.plan, secrets.randbits(32)
     why_not_counted = _why_not_counted(plan, trees)
     run.header, notes = _header(plan, trees, seed)

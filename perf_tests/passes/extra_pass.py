@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
-from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.session import benchmark_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.bench.workers import WorkerEndedError
 from perf_tests_suite.perf_tests.cases.case import Case
@@ -84,7 +84,7 @@ class ExtraPass(ABC):
         with self.workbench.spending("passes"):
             values = self.examine(timing)
         if values is not None:
-            noted(self.request.node).values = values
+            benchmark_of(self.request.node).values = values
 
     def benchmark_id(self, timing: Timing) -> str:
         """Return the node id of `timing` with the axes of this test."""
@@ -105,7 +105,7 @@ class ExtraPass(ABC):
 
     def end_with(self, outcome: Outcome) -> NoReturn:
         """End the test: an error fails it, any other outcome skips it."""
-        noted(self.request.node).outcome = outcome
+        benchmark_of(self.request.node).outcome = outcome
         if outcome.outcome == "error":
             pytest.fail(outcome.sentence, pytrace=False)
         pytest.skip(outcome.sentence)

@@ -25,7 +25,7 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.audit.rounds import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
 from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
-from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.session import benchmark_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.bench.worker_plugin import examined, sent_elsewhere
 from perf_tests_suite.perf_tests.bench.workers import (
@@ -185,7 +185,7 @@ class MemoryMeasure(Measure):
         """Run one round. Attention alone opens no regions, so its passes are made parts here."""
 
         def part(name: str) -> AbstractContextManager[object]:
-            return open_part(name) if self.case.row.family == ATTENTION_ALONE else nullcontext()
+            return open_part(name) if self.case.phase_row.family == ATTENTION_ALONE else nullcontext()
 
         if rounds.setup is None:
             rounds.run_round(around_target=lambda: part("forward"))
@@ -242,8 +242,8 @@ def memory_values(
         ],
         "timeline": moments,
     }
-    if case.row.family == ATTENTION_ALONE:
-        moment = "before backward" if case.row.has_backward else "after forward"
+    if case.phase_row.family == ATTENTION_ALONE:
+        moment = "before backward" if case.phase_row.has_backward else "after forward"
         values["memory_before_backward_bytes"] = next(m.allocated_bytes for m in marks if m.name == moment)
     return values
 
@@ -340,7 +340,7 @@ def in_a_fork(task: Json) -> Json:
             training = item.funcargs.get("training")
             return standing(training, item.funcargs["inputs" if training is None else "batch"].all)
 
-        return MemoryMeasure(noted(item).case, device, standing_now, snapshot)
+        return MemoryMeasure(benchmark_of(item).case, device, standing_now, snapshot)
 
     read, write = os.pipe()
     process = os.fork()

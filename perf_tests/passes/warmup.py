@@ -67,7 +67,7 @@ class WarmupPass(ExtraPass):
             run_study(Study(0, 1))
             return None
         studies = [Study(count, rounds) for count in STUDIED_WARMUP_ROUNDS]
-        if self.case.row.setup_computes:
+        if self.case.phase_row.setup_computes:
             studies.append(Study(LEAVING_OUT_ROUNDS, rounds, leaves_out_timed_phase=True))
         named = ("warmup_rounds", "leaves_out_timed_phase")
         series = [{**{name: getattr(study, name) for name in named}, **run_study(study)} for study in studies]

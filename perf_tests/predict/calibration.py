@@ -19,7 +19,7 @@ from perf_tests_suite.perf_tests.hardware.limits import Ceilings, Part, Predicte
 from perf_tests_suite.perf_tests.phases import LANGUAGE_MODEL, phases_of
 from perf_tests_suite.perf_tests.predict.counters import counters_of
 from perf_tests_suite.perf_tests.predict.step import TargetMachine, parts_of
-from perf_tests_suite.perf_tests.records.columns import Cell, cells_of, machine_name
+from perf_tests_suite.perf_tests.records.columns import CaseRow, cells_of, machine_name
 from perf_tests_suite.perf_tests.records.format import duration
 from perf_tests_suite.perf_tests.records.store import read_record
 from perf_tests_suite.perf_tests.user_code.model import SHAPE
@@ -202,14 +202,14 @@ def recorded_passes(path: Path, machine: TargetMachine) -> list[MeasuredPass]:
     return [_recorded(cell, machine) for cell in used]
 
 
-def _calibrates(cell: Cell) -> bool:
+def _calibrates(cell: CaseRow) -> bool:
     fields = ("model", "execution", "device", "parallel")
     values = [cell.identity.get(name) for name in fields]
     optimizer = str(cell.identity.get("optimizer"))
     return values == ["ours", "eager", "cuda", None] and cell.phase in CALIBRATES and ":" not in optimizer
 
 
-def _recorded(cell: Cell, machine: TargetMachine) -> MeasuredPass:
+def _recorded(cell: CaseRow, machine: TargetMachine) -> MeasuredPass:
     known = cell.identity
     shape = {name: known[name] for name in (*SHAPE, "vocab_size", "context_length")}
     same = ("phase", "size", "context_length", "batch_size", "precision", "attention", "execution", "checkpoint",

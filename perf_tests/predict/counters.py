@@ -179,7 +179,7 @@ def allocator_peaks(
         size = libraries.workspace_bytes
         replay.run(((WORKSPACES, size, 0),) * (counters.parts[0].bytes_by_category.get(WORKSPACES, 0) // size))
     clears_late = isinstance(case, LanguageModelCase) and case.zero_grad == "after-forward"
-    clears_before = "backward" if clears_late and "zero_grad" in case.row.timed else parts[0].name
+    clears_before = "backward" if clears_late and "zero_grad" in case.phase_row.timed else parts[0].name
     for one_round in rounds:
         replay.allocator.forget_peaks()
         left: list[Block] = []
@@ -187,7 +187,7 @@ def allocator_peaks(
             if name == clears_before:
                 replay.free(replay.take((GRADIENTS,)))
             if name not in (parts[0].name, "optimizer"):
-                left += replay.run(before, keeps_freed=case.row.holds_logits)
+                left += replay.run(before, keeps_freed=case.phase_row.holds_logits)
             replay.run(during)
             if name == parts[0].name:
                 replay.free(former)
@@ -220,7 +220,7 @@ def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tu
 
 
 def _parts(case: Case, all_layers: bool) -> list[_Part]:
-    names, timed, is_first_step = case.row.parts, case.row.timed, case.phase == FIRST_STEP
+    names, timed, is_first_step = case.phase_row.parts, case.phase_row.timed, case.phase == FIRST_STEP
     if not isinstance(case, LanguageModelCase):
         alone = attention_passes(case.in_phase("attention_forward"))
         return [_Part(f"attention_{one}", alone[f"attention_{one}"], one in timed, Counter()) for one in names]
@@ -228,7 +228,7 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
     same = replace(case, zero_grad=DEFAULT_ZERO_GRAD, holds_former_pass=False)
     counted = passes(replace(same, phase=names[0], optimizer=None), all_layers)
     beside = {name: Counter[str]() for name in names}
-    if case.row.holds_logits:
+    if case.phase_row.holds_logits:
         beside["backward"] += counted["loss"].live_at_end - counted["backward"].live_at_start
     if case.holds_former_pass and not is_first_step:
         # Its logits, unless it returned the loss, and where no backward pass freed it the graph behind them.
@@ -237,7 +237,7 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
             if case.computes_loss
             else case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
         )
-        has_graph = case.row.records_graph and not case.row.has_backward
+        has_graph = case.phase_row.records_graph and not case.phase_row.has_backward
         graph_bytes = counted["forward"].saved_bytes if has_graph else 0
         beside[names[0]] += Counter({FORMER_PASS: graph_bytes + logits_bytes})
     if "zero_grad" in timed and case.zero_grad == "after-forward" and not is_first_step:
@@ -251,7 +251,7 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
             beside[name] += Counter({OPTIMIZER_STATE: state})
         inputs = Counter({INPUTS: counted["backward"].live_at_end[INPUTS]})
         step = counted["backward"].live_at_end + beside["backward"] - updating.live_at_start
-        beside["optimizer"] = step if case.row.holds_logits else inputs
+        beside["optimizer"] = step if case.phase_row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
 
@@ -298,7 +298,7 @@ def _counters(case: Case, parts: Sequence[_Part], libraries: CudaLibraries | Non
 def _model_flops(case: Case, names: Collection[str]) -> int | None:
     if not isinstance(case, LanguageModelCase) or case.user_model is None:
         return case.model_flops
-    timed = [name.replace("inference", "forward") for name in case.row.timed if name in FORWARD_PASSES]
+    timed = [name.replace("inference", "forward") for name in case.phase_row.timed if name in FORWARD_PASSES]
     if not timed or products_outside(names, {*map(str, flop_registry), *WITH_EXECUTED_FLOPS}):
         return None
     flops = pass_flops(replace(case, phase="forward", optimizer=None))

@@ -86,7 +86,7 @@ class Expectation:
     def _roofline(self) -> PredictedTime | None:
         if self.counters is None or self.ceilings is None:
             return None
-        kind = BACKWARD if self.case.row.timed[-1] == "backward" else FORWARD
+        kind = BACKWARD if self.case.phase_row.timed[-1] == "backward" else FORWARD
         part = Part(self.counters.kernel_launches, self.counters.kernels, kind)
         # Nothing that is not measured on this machine belongs to its roofline.
         ceilings = replace(self.ceilings, kernel_seconds=0.0, last_wave_elements=0, multiprocessors=0)

@@ -52,7 +52,7 @@ def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
     freed after the loss. The optimizer of `case` does not matter.
     """
     # The first layer of an inference differs, because the caller still holds its input.
-    few = 1 if case.row.records_graph else 2
+    few = 1 if case.phase_row.records_graph else 2
     blocks = max(1, blocks_per_checkpoint(case.checkpoint))
     layers, left_over = divmod(case.config.num_layers, blocks)
     if all_layers or layers <= few + 1 or case.user_model is not None:
@@ -75,7 +75,7 @@ def count_passes(case: LanguageModelCase) -> Parts:
         counting.claim(INPUTS)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
-        if not case.row.records_graph:
+        if not case.phase_row.records_graph:
             with counting.part("inference"), torch.no_grad():
                 training.forward(tokens_BT)
             return counting.finished()

@@ -143,7 +143,7 @@ def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[]
             leaf.grad = None
         with recording.timed("attention_forward", case), PRECISIONS[case.precision].autocast(HOST):
             output = attention(*leaves)
-        if case.row.has_backward:
+        if case.phase_row.has_backward:
             cast_gradient = gradient.to(output.dtype)
             with recording.timed("attention_backward", case):
                 output.backward(cast_gradient)
@@ -152,7 +152,7 @@ def _attention_round(case: AttentionCase, recording: "Recording") -> Callable[[]
 
 
 def _training_round(case: LanguageModelCase, recording: "Recording") -> Callable[[], None]:
-    own, row = case.user_optimizer, case.row
+    own, row = case.user_optimizer, case.phase_row
     optimizer = case.optimizer if own is None and case.optimizer else "default"
     implementation = optimizer_that_runs(optimizer, torch.device(case.device)) if row.trains else "loop"
     training = fake_training(case, implementation)
@@ -229,7 +229,7 @@ class Recording(Counting):
     def timed(self, name: str, case: Case, is_timed: bool | None = None) -> Iterator[None]:
         """Run a part of the round inside."""
         self._part = name
-        self._is_timed = name.removeprefix("attention_") in case.row.timed if is_timed is None else is_timed
+        self._is_timed = name.removeprefix("attention_") in case.phase_row.timed if is_timed is None else is_timed
         self._marked = len(self._operations)
         with self.part(name):
             yield

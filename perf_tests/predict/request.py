@@ -59,7 +59,7 @@ class Answer:
     machine: TargetMachine
 
 
-def answered(arguments: argparse.Namespace) -> Answer:
+def predict(arguments: argparse.Namespace) -> Answer:
     """Predict what is asked for: attention alone, one rank of many, contexts, batch sizes, checkpoints, or one step.
 
     Raises ValueError with one sentence.

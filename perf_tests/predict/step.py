@@ -242,9 +242,9 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     parts, ceilings = parts_of(case, counters), machine.ceilings
     by_do_bench = None
     time = without = predicted_time(parts, ceilings)
-    if machine.calibration is not None and case.row.family == LANGUAGE_MODEL:
+    if machine.calibration is not None and case.phase_row.family == LANGUAGE_MODEL:
         time = predicted_time(parts, ceilings, spread=machine.calibration.spread(case.phase, case.precision))
-    if case.row.family == ATTENTION_ALONE and ceilings.launches_overlap:
+    if case.phase_row.family == ATTENTION_ALONE and ceilings.launches_overlap:
         by_do_bench = predicted_time(parts, ceilings, limits.DO_BENCH_BYTES / ceilings.bytes_per_second)
     return PredictedCase(
         case=case,
@@ -271,21 +271,21 @@ def evidence_of(case: Case, by_do_bench: bool = False) -> str | None:
         return limits.BY_DO_BENCH[name] if by_do_bench and name else name
     if case.attention != "naive" or case.user_optimizer is not None:
         return None
-    if case.row.main_parts == ("optimizer",):
+    if case.phase_row.main_parts == ("optimizer",):
         return limits.UPDATES if case.optimizer == "loop" else None
-    if case.row.trains:
+    if case.phase_row.trains:
         return limits.FULL_STEPS if case.optimizer in ("loop", "foreach") else None
     return limits.WHOLE_MODELS
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
-    if len(case.row.main_parts) < 2:
+    if len(case.phase_row.main_parts) < 2:
         return [_part(counters.kernels, kind_of_launches(case))]
     kinds = {"forward": limits.FORWARD, "backward": limits.BACKWARD, "optimizer": limits.LOOP}
     parts, loss = [], counted(counters.kernels)  # what remains of the step
     for name, kind in kinds.items():
-        is_run = name in case.row.timed and (name != "optimizer" or case.updates)
+        is_run = name in case.phase_row.timed and (name != "optimizer" or case.updates)
         kernels = counters_of(case.in_phase(name)).kernels if is_run else ()
         loss -= counted(kernels)
         parts.append((list(kernels), kind))
@@ -295,11 +295,11 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
 
 def kind_of_launches(case: Case) -> str:
     """Return the kind of launches of a phase with one main part."""
-    if case.row.is_backward:
+    if case.phase_row.is_backward:
         return limits.BACKWARD
-    if case.row.main_parts == ("optimizer",):
+    if case.phase_row.main_parts == ("optimizer",):
         return limits.LOOP
-    return limits.BARE if case.row.family == ATTENTION_ALONE else limits.FORWARD
+    return limits.BARE if case.phase_row.family == ATTENTION_ALONE else limits.FORWARD
 
 
 def _part(kernels: Iterable[KernelGroup], kind: str) -> Part:

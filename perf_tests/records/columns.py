@@ -44,7 +44,7 @@ NEVER_TIMED = Times()
 
 
 @dataclass(frozen=True)
-class Cell:
+class CaseRow:
     """One case of one run; `rounds` are empty for a case without a valid timing.
 
     In a cell of an extra pass `info` holds what the pass found; a case that it lost has its outcome.
@@ -159,20 +159,20 @@ class Cell:
         return rows_in(self.info, *names)
 
 
-def cells_of(record: Json) -> list[Cell]:
+def cells_of(record: Json) -> list[CaseRow]:
     """Every case of the record that computes, by family, size, length, implementation, precision and phase."""
     return sorted((cell for cell in _cells(record) if not is_collective(cell.identity)), key=_order)
 
 
-def collectives_of(record: Json) -> list[Cell]:
+def collectives_of(record: Json) -> list[CaseRow]:
     """Every collective alone, in the order of the record: it computes nothing, so most tables leave it out."""
     return [cell for cell in _cells(record) if is_collective(cell.identity)]
 
 
-def pass_cells(record: Json, name: str) -> list[Cell]:
+def pass_cells(record: Json, name: str) -> list[CaseRow]:
     """The rows of one pass in the order of the record, then the cases that it lost."""
     found = [
-        Cell(row["id"], row["identity"], row["values"])
+        CaseRow(row["id"], row["identity"], row["values"])
         for row in rows_in(record, "passes")
         if row.get("pass") == name
         and isinstance(row.get("id"), str)
@@ -181,14 +181,14 @@ def pass_cells(record: Json, name: str) -> list[Cell]:
     return found + [_lost(row) for row in rows_in(record, "outcomes") if row.get("pass") == name]
 
 
-def _cells(record: Json) -> list[Cell]:
+def _cells(record: Json) -> list[CaseRow]:
     return [*timed_cells(record), *map(_lost, timing_outcomes(record))]
 
 
-def timed_cells(record: Json) -> list[Cell]:
+def timed_cells(record: Json) -> list[CaseRow]:
     """Every case with a timing, in the order of the record."""
     return [
-        Cell(
+        CaseRow(
             row["fullname"],
             identity_of(row),
             row["extra_info"],
@@ -199,11 +199,11 @@ def timed_cells(record: Json) -> list[Cell]:
     ]
 
 
-def _lost(row: Json) -> Cell:
-    return Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
+def _lost(row: Json) -> CaseRow:
+    return CaseRow(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
 
 
-def _order(cell: Cell) -> tuple[Any, ...]:
+def _order(cell: CaseRow) -> tuple[Any, ...]:
     if cell.is_attention:
         place: tuple[Any, ...] = (order(cell.identity.get("head_dim")), order(cell.identity.get("sequence_length")))
     else:
@@ -217,10 +217,10 @@ def _order(cell: Cell) -> tuple[Any, ...]:
     return cell.is_attention, place, *names, cell.phase_place, cell.id
 
 
-def pairs_along(cells: Iterable[Cell], axis: str, base: str, other: str = "") -> list[tuple[Cell, Cell]]:
+def pairs_along(cells: Iterable[CaseRow], axis: str, base: str, other: str = "") -> list[tuple[CaseRow, CaseRow]]:
     """Each (cell at `base`, cell at `other`, or at any other) that differ only along `axis`."""
     follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
-    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
+    groups: dict[tuple[str, ...], dict[str, CaseRow]] = {}
     for cell in cells:
         same = tuple(f"{name}={value}" for name, value in cell.identity.items() if name not in follow)
         groups.setdefault(same, {})[cell.phase if axis == "phase" else cell.label(axis)] = cell
@@ -235,14 +235,14 @@ def case_name(node_id: str) -> str:
     return f"{name} {parameters.removesuffix(']')}"
 
 
-def last_phases(cells: Sequence[Cell]) -> list[Cell]:
+def last_phases(cells: Sequence[CaseRow]) -> list[CaseRow]:
     """The last phase of each configuration that has a row: a full step contains what the others hold."""
     known = (cell for cell in sorted(cells, key=lambda cell: cell.phase_place) if not cell.outcome)
     last = {cell.configuration: cell for cell in known}
     return [cell for cell in cells if last.get(cell.configuration) is cell]
 
 
-def lost_lines(cells: Iterable[Cell]) -> tuple[str, ...]:
+def lost_lines(cells: Iterable[CaseRow]) -> tuple[str, ...]:
     """A sentence for each case without a timing, or without a row of its pass."""
     return tuple(f"{cell.case}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if cell.outcome)
 
@@ -309,11 +309,11 @@ def date_of(record: Json) -> str:
     return str(record.get("datetime") or "")[:16].replace("T", " ")
 
 
-def rounds_line(cells: list[Cell]) -> str:
+def rounds_line(cells: list[CaseRow]) -> str:
     """Batch, warm-up and measured rounds, TF32 state: each value that occurs among these cells."""
     timed = [cell for cell in cells if cell.is_timed]
 
-    def warmups(cell: Cell) -> str:
+    def warmups(cell: CaseRow) -> str:
         # A GPU may have needed more rounds than were asked for, to reach its clock rates.
         asked, ran = cell.number("warmup_rounds"), cell.number("warmup_rounds_run")
         return "" if asked is None else f"{'at least ' if ran is not None and ran > asked else ''}{asked:.0f}"
@@ -341,7 +341,7 @@ Row = dict[str, Value]
 class CaseContext:
     """What the columns of one case are read from."""
 
-    cell: Cell
+    cell: CaseRow
     record: Json = field(default_factory=dict)
     record_name: str = ""
     passes: Json = field(default_factory=dict)
@@ -619,11 +619,11 @@ AXES = ("phase", "context_length", "batch_size", "precision", "attention", "exec
 def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = None) -> list[Row]:
     """A row for each case of the record, with every column, collectives last; `against` is an axis and its value."""
     found: dict[str, dict[str, Json]] = {}
-    passed: dict[str, Cell] = {}
+    passed: dict[str, CaseRow] = {}
     for extra_pass in PASSES:
         for cell in pass_cells(record, extra_pass):
             found.setdefault(_key(cell), {})[extra_pass] = cell.info
-            passed.setdefault(_key(cell), Cell(cell.id, cell.identity, {}, outcome=NOT_TIMED))
+            passed.setdefault(_key(cell), CaseRow(cell.id, cell.identity, {}, outcome=NOT_TIMED))
     outcomes = {row["id"]: row for row in record["outcomes"]}  # which name the memory that a case needs
     cells = [*cells_of(record), *collectives_of(record)]
     cells = [cell if cell.is_timed else replace(cell, info=outcomes[cell.id]) for cell in cells]
@@ -641,5 +641,5 @@ def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = 
     ]
 
 
-def _key(cell: Cell) -> str:
+def _key(cell: CaseRow) -> str:
     return repr(sorted(cell.identity.items()))

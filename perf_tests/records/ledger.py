@@ -66,7 +66,7 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
     write_whole(path, text.getvalue().encode())
 
 
-def moved(old: Ledger, new: Ledger) -> list[str]:
+def changed_counters(old: Ledger, new: Ledger) -> list[str]:
     """The differences in words, in the order of the new ledger; cases that are gone come last."""
     found = []
     for key, line in new.items():
@@ -126,7 +126,7 @@ class LedgerBook:
         if self.is_updating or self.ledger is None:
             return []
         old = {key: self.ledger[key] for key in counted if key in self.ledger}
-        return self._with_next_step(moved(old, counted))
+        return self._with_next_step(changed_counters(old, counted))
 
     def strangers(self) -> list[str]:
         """A sentence for each line of the ledger that belongs to no case; an update drops them."""
@@ -151,7 +151,7 @@ class LedgerBook:
         known = {**old, **self.counted}
         new = {key: known[key] for key in self.keys if key in known}
         write_ledger(self.path, new)
-        changes = moved(old, new)
+        changes = changed_counters(old, new)
         return [*changes, f"{len(changes)} counters or cases changed; {self.path} has {len(new)} lines."]
 
     def _with_next_step(self, findings: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median_low
 from typing import Any, ClassVar
 
-from perf_tests_suite.perf_tests.records.columns import Cell
+from perf_tests_suite.perf_tests.records.columns import CaseRow
 from perf_tests_suite.perf_tests.records.format import order, printable
 from perf_tests_suite.perf_tests.records.record import Json, collected
 from perf_tests_suite.perf_tests.report import tables
@@ -145,11 +145,11 @@ Tags = tuple[str, ...]
 """A case's text under each of `AXES`; what has none passes that filter."""
 
 
-def tags_of(cell: Cell) -> Tags:
+def tags_of(cell: CaseRow) -> Tags:
     return tuple(axis.of(cell) for axis in AXES)
 
 
-def choices_of(cells: Iterable[Cell]) -> list[tuple[str, list[str]]]:
+def choices_of(cells: Iterable[CaseRow]) -> list[tuple[str, list[str]]]:
     """(axis, its values in order) of each axis with more than one value: what the page offers to filter by."""
     found = {tags_of(cell) for cell in cells}
     values = {axis.name: {tags[place] for tags in found} - {""} for place, axis in enumerate(AXES)}
@@ -188,7 +188,7 @@ class Point:
     high: float | None = None
 
 
-def point(cell: Cell, x: float | str, y: float, text: str = "", *ends: float | None) -> Point:
+def point(cell: CaseRow, x: float | str, y: float, text: str = "", *ends: float | None) -> Point:
     """A value of a case, named by it unless there is a text; `ends` are those of its interval."""
     return Point(x, y, text or cell.case, tags_of(cell), *ends)
 
@@ -260,7 +260,7 @@ def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
     return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(collected(named).items())]
 
 
-def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
+def bars(found: Iterable[tuple[CaseRow, str, float]], colour: Callable[[str], int]) -> list[Series]:
     """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
     drawn = collected(((cell.configuration, part), point(cell, cell.phase, tall, part)) for cell, part, tall in found)
     return [Series(part, some, colour(part), look="bar", group=group) for (group, part), some in drawn.items()]

@@ -167,7 +167,7 @@ def changed(era: Era, number: int, pair: Pair | None) -> Iterator[blocks.Block]:
     yield blocks.Rows(f"changed{number}-cases", title, HEADER, 1, rows, pair.notes, keeps_columns=True)
 
 
-def moved(era: Era, pair: Pair) -> list[Change]:
+def changes_shown(era: Era, pair: Pair) -> list[Change]:
     """What the pair shows and what is still open, in the order of a table."""
     opened = {item.series.case: item for item in still_open(era)}
     known = {row.case: row for row in pair.changes}

@@ -22,7 +22,7 @@ from perf_tests_suite.perf_tests.history.commits import Launch, moment, read_log
 from perf_tests_suite.perf_tests.history.series import Era, newest_first, still_open
 from perf_tests_suite.perf_tests.phases import FINDINGS, FINE, UNREADABLE
 from perf_tests_suite.perf_tests.records.columns import (
-    Cell,
+    CaseRow,
     date_of,
     lost_lines,
     machine_line,
@@ -153,7 +153,7 @@ def neighbours(report: Report) -> Iterator[tuple[str, str, tuple[RecordedRun, Re
         yield f"{before.number}-run{now.number}", f"run {before.number} and run {now.number}", (before, now)
 
 
-TableOf = Callable[[Sequence[Cell]], Table | None]
+TableOf = Callable[[Sequence[CaseRow]], Table | None]
 
 
 def part(
@@ -206,7 +206,7 @@ def answer(report: Report, _: Report) -> Iterator[blocks.Block]:
         if newest.cells:
             yield _furthest(newest)
     else:
-        found = changes.moved(era, pair)
+        found = changes.changes_shown(era, pair)
         lines = [changes.headline(era, pair, found), changes.sentence(era, pair), still_open_line(era, still_open(era))]
         for place, line in enumerate(filter(None, lines)):
             yield blocks.Said(line, "" if place else "answer")
@@ -243,11 +243,11 @@ def _furthest(one: RecordedRun) -> blocks.Rows:
     return blocks.Rows("worst", f"{title}: {why}", header, 1, rows)
 
 
-def _in_form(name: str, form: str) -> Callable[[Cell], str]:
+def _in_form(name: str, form: str) -> Callable[[CaseRow], str]:
     return lambda cell: shown(cell.number(name), form)
 
 
-TIMINGS: Columns[Cell] = {
+TIMINGS: Columns[CaseRow] = {
     "median (ms)": lambda cell: significant(cell.rounds.median * 1e3),
     "95 % interval (ms)": lambda cell: " to ".join(
         significant(end * 1e3) for end in cell.rounds.median_interval(0.95) or ()
@@ -261,7 +261,7 @@ TIMINGS: Columns[Cell] = {
 }  # fmt: skip
 INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
 
-LIMITS: Columns[Cell] = {
+LIMITS: Columns[CaseRow] = {
     "median, measured (ms)": TIMINGS["median (ms)"],
     "least time, computed (ms)": lambda cell: figure_in(cell.info, "roofline_seconds", 1e3),
     "least / median": _in_form("roofline_fraction", ".0%"),
@@ -304,7 +304,7 @@ def timings(_: Report, one: RecordedRun) -> Iterator[blocks.Block]:
 
 
 def _case_tables(
-    one: RecordedRun, names: tuple[str, str], cells: Sequence[Cell], columns: Columns[Cell], said: Sequence[str],
+    one: RecordedRun, names: tuple[str, str], cells: Sequence[CaseRow], columns: Columns[CaseRow], said: Sequence[str],
     anchors: Mapping[str, str],
 ) -> Iterator[blocks.Rows]:  # fmt: skip
     """A table of models and one of attention alone: each case's labels, and its figures or why it has none."""
@@ -394,7 +394,7 @@ def page_of(report: Report) -> str:
     drawn = [block for section in sections for block in section["blocks"] if isinstance(block, blocks.Figures)]
     figures = [figure for block in drawn for figure in block.figures if not figure.over_commits]
     cells = [cell for one in report.shown for cell in one.cells]
-    over_time = (Cell(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
+    over_time = (CaseRow(one.case, dict(one.identity), {}) for era in report.eras for one in era.series)
     cases = {cell.case: blocks.tags_of(cell) for cell in (*cells, *over_time)}
     eras = [
         changes.era_data(era, n, pair)

@@ -9,7 +9,7 @@ from typing import Any
 
 from perf_tests_suite.perf_tests.phases import FIRST_STEP
 from perf_tests_suite.perf_tests.records import columns
-from perf_tests_suite.perf_tests.records.columns import Cell, last_phases, rounds_line, seconds_of
+from perf_tests_suite.perf_tests.records.columns import CaseRow, last_phases, rounds_line, seconds_of
 from perf_tests_suite.perf_tests.records.format import MIB, distinct, finite
 from perf_tests_suite.perf_tests.records.record import OUTCOMES, Json, collected, grouped, thinned
 from perf_tests_suite.perf_tests.records.store import StoredRecord, ratio_interval
@@ -36,10 +36,10 @@ class RecordedRun:
     name: str
     record: Json
     """The record without `benchmarks`, `outcomes` and `passes`."""
-    cells: list[Cell]
+    cells: list[CaseRow]
     collectives: int
     """Rows of collectives alone."""
-    passes: dict[str, list[Cell]]
+    passes: dict[str, list[CaseRow]]
 
     @classmethod
     def of(cls, stored: StoredRecord, number: int) -> "RecordedRun":
@@ -63,7 +63,7 @@ class RecordedRun:
         return [Figure(f"run{self.number}-{name}", title, *axes, drawn, [*notes, self.conditions], **more)]
 
     def phase_bars(
-        self, name: str, titles: tuple[str, str], found: Iterable[tuple[Cell, str, float]],
+        self, name: str, titles: tuple[str, str], found: Iterable[tuple[CaseRow, str, float]],
         colour: Callable[[str], int], notes: Sequence[str], beside: Sequence[Series] = (),
     ) -> list[Figure]:  # fmt: skip
         """One figure of `bars`, phases in the order of a step; `titles` are its own and the heights'."""
@@ -73,7 +73,7 @@ class RecordedRun:
         return self.figures(name, titles[0], ("phase", titles[1]), series, notes, picks_one=True, x_values=phases)
 
 
-def pass_name(cell: Cell) -> str:
+def pass_name(cell: CaseRow) -> str:
     """The phase, marked where attention is alone."""
     return f"{'attention ' if cell.is_attention else ''}{cell.phase}"
 
@@ -86,7 +86,7 @@ CROSSES = ("x", "x-open", "x-thin-open", "x-open-dot")
 CROSSES_ABOVE = 2.0
 """Height of cases without a figure over the largest one."""
 
-Y = Callable[[Cell], tuple[float, ...]]
+Y = Callable[[CaseRow], tuple[float, ...]]
 """A figure, with the ends of its interval where it has one; empty for an unknown one."""
 MEDIAN = "median of the rounds (ms)"
 
@@ -97,9 +97,9 @@ class Axis:
 
     field: str
     title: str
-    names: Callable[[Cell], tuple[str, str]]
+    names: Callable[[CaseRow], tuple[str, str]]
 
-    def place(self, cell: Cell) -> float:
+    def place(self, cell: CaseRow) -> float:
         return cell.number(self.field) or 0.0
 
 
@@ -141,23 +141,23 @@ def attention_growth(run: RecordedRun) -> Iterator[Figure]:
         yield from _growth(run, alone, LENGTH, y, f"attention-{name}", title, y_title)
 
 
-def _milliseconds(cell: Cell) -> tuple[float, ...]:
+def _milliseconds(cell: CaseRow) -> tuple[float, ...]:
     known = (cell.rounds.median, *(cell.rounds.median_interval(0.95) or ())) if cell.is_timed else ()
     return tuple(seconds * 1e3 for seconds in known)
 
 
-def _mebibytes(cell: Cell, field: str) -> tuple[float, ...]:
+def _mebibytes(cell: CaseRow, field: str) -> tuple[float, ...]:
     amount = cell.number(field)
     return (amount / MIB,) if amount else ()
 
 
-def _product_seconds(cell: Cell) -> float | None:
+def _product_seconds(cell: CaseRow) -> float | None:
     """Time of the counted products at the measured rate, where the case does what was counted."""
     flops, rate = cell.number("model_flops"), cell.number("matmul_ceiling_tflops_per_second")
     return flops / (rate * 1e12) if flops and rate and cell.number("share_of_matmul_ceiling") is not None else None
 
 
-FLOORS: dict[str, tuple[str, str, Callable[[Cell], float | None]]] = {
+FLOORS: dict[str, tuple[str, str, Callable[[CaseRow], float | None]]] = {
     "roofline": ("thin dashes", "minimum time by arithmetic and memory traffic",
                  lambda cell: cell.number("roofline_seconds")),
     "launch floor": ("thin dots", "time of the host to launch its kernels",
@@ -170,7 +170,7 @@ it means; its seconds as far as the case's record has them.
 
 
 def _growth(
-    run: RecordedRun, cells: Sequence[Cell], axis: Axis, y: Y, name: str, title: str, y_title: str, fewest: int = 1
+    run: RecordedRun, cells: Sequence[CaseRow], axis: Axis, y: Y, name: str, title: str, y_title: str, fewest: int = 1
 ) -> Iterator[Figure]:
     """One figure for each phase, which goes into its title; none where no line has `fewest` places."""
     placed = sorted(filter(axis.place, cells), key=attrgetter("phase_place"))
@@ -201,7 +201,7 @@ Looks = dict[tuple[str, str], tuple[int, int]]
 """Colour and dash of each pair of names."""
 
 
-def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
+def _floors(grown: Sequence[CaseRow], axis: Axis, looks: Looks) -> list[Series]:
     """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
     series: list[Series] = []
     for dash, (floor, (_, meaning, seconds_of_cell)) in enumerate(FLOORS.items(), 1):
@@ -218,7 +218,7 @@ def _floors(grown: Sequence[Cell], axis: Axis, looks: Looks) -> list[Series]:
     return series
 
 
-def _crosses(grown: Sequence[Cell], axis: Axis, looks: Looks, top: float) -> Iterator[Series]:
+def _crosses(grown: Sequence[CaseRow], axis: Axis, looks: Looks, top: float) -> Iterator[Series]:
     """The cases without a figure, above all others, in their line's colour."""
     for names, (colour, dash) in looks.items():
         lost = [cell for cell in grown if axis.names(cell) == names and cell.outcome]
@@ -243,8 +243,8 @@ def speed_up(run: RecordedRun) -> list[Figure]:
 
 
 def _ratios(
-    run: RecordedRun, name: str, title: str, axes: tuple[str, str], named: Sequence[tuple[str, tuple[Cell, Cell]]],
-    line: tuple[float, str] | None,
+    run: RecordedRun, name: str, title: str, axes: tuple[str, str],
+    named: Sequence[tuple[str, tuple[CaseRow, CaseRow]]], line: tuple[float, str] | None,
 ) -> list[Figure]:  # fmt: skip
     """A marker for each (name, (over, under)), with the interval of the ratio of both medians."""
     points = []
@@ -352,7 +352,7 @@ def timelines(run: RecordedRun) -> list[Figure]:
     return run.figures("timeline", *titles, series, notes, picks_one=True)
 
 
-def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list[Series]:
+def _timeline(cell: CaseRow, categories: dict[str, list[float]], most: int) -> list[Series]:
     """One case: an area for each category, the predicted peak, and the names of the parts where they begin."""
     totals = list(map(sum, zip(*categories.values(), strict=True)))
     moments = thinned(totals, most)
@@ -440,7 +440,7 @@ def roofline(run: RecordedRun) -> list[Figure]:
     )  # fmt: skip
 
 
-def _roofs(cells: Sequence[Cell], precisions: Sequence[str], intensities: Sequence[float]) -> list[Series]:
+def _roofs(cells: Sequence[CaseRow], precisions: Sequence[str], intensities: Sequence[float]) -> list[Series]:
     """A roof for each precision whose products were timed: the memory's slope up to their best rate.
 
     Only the level part where the record lacks this machine's memory bandwidth.

@@ -24,7 +24,7 @@ from perf_tests_suite.perf_tests.records.columns import (
     COLUMNS,
     FOR_PEOPLE,
     CaseContext,
-    Cell,
+    CaseRow,
     case_name,
     pass_cells,
     rows_in,
@@ -407,13 +407,13 @@ def table_lines(one: Table) -> list[str]:
 FILES_OF_PASSES = {"trace": "traces for ui.perfetto.dev", "snapshot": "snapshots for pytorch.org/memory_viz"}
 
 
-def _folders(cells: Sequence[Cell]) -> Iterable[tuple[str, str]]:
+def _folders(cells: Sequence[CaseRow]) -> Iterable[tuple[str, str]]:
     """Each kind of file, and a folder beside the record that holds some."""
     paths = ((kind, cell.info.get(kind)) for kind in FILES_OF_PASSES for cell in cells)
     return dict.fromkeys((kind, path.partition("/")[0]) for kind, path in paths if isinstance(path, str) and path)
 
 
-def remarks(cell: Cell) -> list[str]:
+def remarks(cell: CaseRow) -> list[str]:
     """Sentences on what a pass found of one case: what it lacks, what contradicts itself, its flags."""
     lacking = (cell.info.get(name) for name in ("trace_reason", "left_out", "snapshot_reason"))
     said = [reason for reason in lacking if isinstance(reason, str)]

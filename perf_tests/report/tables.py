@@ -8,7 +8,7 @@ from itertools import chain, islice
 from perf_tests_suite.perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests_suite.perf_tests.records import columns as figures
 from perf_tests_suite.perf_tests.records import format as texts
-from perf_tests_suite.perf_tests.records.columns import LABELS, SHORT_OUTCOMES, Cell, inside, lost_lines, rows_in
+from perf_tests_suite.perf_tests.records.columns import LABELS, SHORT_OUTCOMES, CaseRow, inside, lost_lines, rows_in
 from perf_tests_suite.perf_tests.records.format import (
     DASH,
     GIB,
@@ -47,12 +47,12 @@ class CaseTable:
     name: str
     title: str
     columns: Columns[Json] | Callable[[Sequence[Json]], Columns[Json]]
-    rows_of: Callable[[Cell], Iterable[Json]]
-    notes: Callable[[Sequence[Cell]], Iterable[str]]
+    rows_of: Callable[[CaseRow], Iterable[Json]]
+    notes: Callable[[Sequence[CaseRow]], Iterable[str]]
     words: int = 0
     is_of_last_phases: bool = False
 
-    def __call__(self, cells: Sequence[Cell]) -> Table | None:
+    def __call__(self, cells: Sequence[CaseRow]) -> Table | None:
         """Lay the rows out; None without any."""
         chosen = figures.last_phases(cells) if self.is_of_last_phases else cells
         rows = [(cell, row) for cell in chosen for row in self.rows_of(cell)]
@@ -83,7 +83,7 @@ class Label:
     """A column that names rows; one with a single value moves to the title unless `always` shown."""
 
     name: str
-    of: Callable[[Cell], str]
+    of: Callable[[CaseRow], str]
     always: bool = False
 
 
@@ -99,14 +99,14 @@ SEQUENCE = Label("Sequence", lambda cell: cell.label("sequence_length"), always=
 MODEL_LABELS = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
 ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
 
-Entry = tuple[Cell, str, str]
+Entry = tuple[CaseRow, str, str]
 """The cell that names the row, the column, and the text."""
 
 
-def precision_table(cells: Sequence[Cell]) -> Table | None:
+def precision_table(cells: Sequence[CaseRow]) -> Table | None:
     labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
     entries: list[Entry] = []
-    chosen: list[Cell] = []
+    chosen: list[CaseRow] = []
     models = (cell for cell in cells if not cell.is_attention)
     for base, other in figures.pairs_along(models, "precision", BASE_PRECISION):
         if base not in chosen:
@@ -119,7 +119,7 @@ def precision_table(cells: Sequence[Cell]) -> Table | None:
     return _table("precision", "Speed-up over fp32", chosen, entries, RATIO_NOTE, labels)
 
 
-def milliseconds(cell: Cell) -> str:
+def milliseconds(cell: CaseRow) -> str:
     """Mean and spread in ms, or the outcome of a case without a timing."""
     if not cell.is_timed:
         return SHORT_OUTCOMES[cell.outcome]
@@ -127,7 +127,7 @@ def milliseconds(cell: Cell) -> str:
     return texts.with_spread(cell.rounds.mean * 1e3, deviation and deviation * 1e3)
 
 
-def ratio(over: Cell, under: Cell) -> str:
+def ratio(over: CaseRow, under: CaseRow) -> str:
     """Mean over mean, in as many digits as both spreads allow; a dash where one of them has no timing."""
     if not (over.is_timed and under.is_timed):
         return DASH
@@ -136,18 +136,18 @@ def ratio(over: Cell, under: Cell) -> str:
     return texts.with_spread(above.mean / below.mean, spread) if spread else significant(above.mean / below.mean, 3)
 
 
-def _column(cell: Cell) -> str:
+def _column(cell: CaseRow) -> str:
     """The phase; implementations of attention stand side by side, those of a model below each other."""
     return f"{cell.implementation} {cell.phase}" if cell.is_attention else cell.phase
 
 
-def _timings(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table | None:
+def _timings(cells: Sequence[CaseRow], name: str, title: str, alone: bool) -> Table | None:
     chosen = [cell for cell in cells if cell.is_attention == alone]
     entries = [(cell, f"{_column(cell)} (ms)", milliseconds(cell)) for cell in chosen]
     return _table(name, title, chosen, entries, SPREAD_NOTE)
 
 
-def _memory(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table | None:
+def _memory(cells: Sequence[CaseRow], name: str, title: str, alone: bool) -> Table | None:
     cells = [cell for cell in cells if cell.is_attention == alone]
     fields = {"peak_allocated_bytes": "", "predicted_peak_bytes": " predicted"}
     amounts = [amount for cell in cells for of in fields if (amount := cell.number(of)) is not None]
@@ -166,7 +166,7 @@ def _memory(cells: Sequence[Cell], name: str, title: str, alone: bool) -> Table 
 
 
 def _table(
-    name: str, title: str, cells: Sequence[Cell], entries: Sequence[Entry], note: str, labels: Sequence[Label] = ()
+    name: str, title: str, cells: Sequence[CaseRow], entries: Sequence[Entry], note: str, labels: Sequence[Label] = ()
 ) -> Table | None:
     """Entries laid out by row and column, named by `labels` or those of the cells' kind; None without any."""
     if not entries:
@@ -248,13 +248,13 @@ def _named_mebibytes(names: Iterable[str]) -> Columns[Json]:
     return {f"{name} (MiB)": _mebibytes(name) for name in distinct(names)}
 
 
-def _live_at_peaks(cell: Cell) -> list[Json]:
+def _live_at_peaks(cell: CaseRow) -> list[Json]:
     """What was measured, and what the counters predict, as far as there is any, by category."""
     kinds = {"measured": "peak_by_category_bytes", "predicted": "predicted_by_category_bytes"}
     return [{**held, "kind": kind} for kind, field in kinds.items() if (held := cell.inside(field))]
 
 
-def _saved(cell: Cell) -> list[Json]:
+def _saved(cell: CaseRow) -> list[Json]:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
     known = ((str(row.get("part")), finite(row.get("saved_bytes"))) for row in cell.rows("saved_bytes_by_part"))
     found = collected((part, amount) for part, amount in known if amount is not None)
@@ -263,7 +263,7 @@ def _saved(cell: Cell) -> list[Json]:
     return [{"part": part, "amounts": amounts, "whole": whole} for part, amounts in most_first]
 
 
-def _memory_notes(cells: Sequence[Cell]) -> list[str]:
+def _memory_notes(cells: Sequence[CaseRow]) -> list[str]:
     """The note of the pass, each reason for a missing prediction once, and the reasons for missing peaks."""
     said = [cell.info.get("prediction_reason") for cell in cells]
     reasons = distinct(f"no prediction: {reason}" for reason in said if isinstance(reason, str))
@@ -308,7 +308,7 @@ def _warmup_columns(rows: Sequence[Json]) -> Columns[Json]:
     }
 
 
-def _warmup_notes(cells: Sequence[Cell]) -> list[str]:
+def _warmup_notes(cells: Sequence[CaseRow]) -> list[str]:
     """What the columns say, the warm-up that covers every case, and advice on each whose own is too short."""
     needed = ((finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells)
     found = [(rounds, cell) for rounds, cell in needed if rounds is not None]
@@ -319,7 +319,7 @@ def _warmup_notes(cells: Sequence[Cell]) -> list[str]:
     return [WARMUP_NOTE, *covering, *advice, *lost_lines(cells)]
 
 
-def _judged(found: Sequence[tuple[float, Cell]]) -> str:
+def _judged(found: Sequence[tuple[float, CaseRow]]) -> str:
     """Whether the warm-up that was configured is enough for all of them; empty where it is not known."""
     configured = max((cell.number("configured_warmup_rounds") or 0.0 for _, cell in found), default=0.0)
     if not configured:
@@ -354,7 +354,7 @@ def part_name(field: str) -> str:
     return field.removesuffix("_seconds").replace("_", " ")
 
 
-def first_round_parts(cell: Cell) -> dict[str, float]:
+def first_round_parts(cell: CaseRow) -> dict[str, float]:
     """Seconds by name, from the process without a warm-up or the first that has them."""
     said = sorted(cell.rows("series"), key=lambda row: finite(row.get("warmup_rounds")) or 0.0)
     parts = next((found for row in said if (found := inside(row, "first_round_parts"))), {})
@@ -462,7 +462,7 @@ class Fit:
     cells: int
 
 
-def attention_fits(cells: Sequence[Cell]) -> list[Fit]:
+def attention_fits(cells: Sequence[CaseRow]) -> list[Fit]:
     """The fits of every implementation that has cells of two lengths; with fewer, any k would do."""
     alone = (cell for cell in cells if cell.is_attention and not cell.outcome)
     found = []
@@ -482,12 +482,12 @@ def attention_fits(cells: Sequence[Cell]) -> list[Fit]:
     return found
 
 
-def _saved_bytes(cell: Cell) -> float | None:
+def _saved_bytes(cell: CaseRow) -> float | None:
     amounts = [finite(row.get("saved_bytes")) for row in cell.rows("saved_bytes_by_part")]
     return sum(filter(None, amounts)) if amounts and None not in amounts else None
 
 
-def _fit_cell(cell: Cell, count: float | None) -> FitCell | None:
+def _fit_cell(cell: CaseRow, count: float | None) -> FitCell | None:
     """The cell of a fit; None where something of it is not known."""
     length, width, batch = (cell.number(name) for name in ("sequence_length", "head_dim", "batch_size"))
     if count is None or not length or not width or not batch:

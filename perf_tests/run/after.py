@@ -12,7 +12,7 @@ import pytest
 from perf_tests_suite.perf_tests.bench.options import SavingOptions
 from perf_tests_suite.perf_tests.bench.outcomes import outcome_of_report
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
-from perf_tests_suite.perf_tests.bench.session import Run, Session, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.selected import is_inside, selectable_cases
 from perf_tests_suite.perf_tests.cases.settings import Settings
@@ -36,7 +36,7 @@ MOST_PRINTED = 4000
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
     assert workbench.session is not None
     with _or_stop(workbench.session):
-        case = noted(item).case
+        case = benchmark_of(item).case
         workbench.session.begin(item.nodeid, workbench.warmup_rounds(case), workbench.rounds(case))
 
 
@@ -46,10 +46,10 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
     session = workbench.session
     if session is not None and report.when != "teardown":
         benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
-        case, extra_pass, values = noted(item).case, noted(item).extra_pass, noted(item).values
+        case, extra_pass, values = benchmark_of(item).case, benchmark_of(item).extra_pass, benchmark_of(item).values
         with _or_stop(session):
             if not report.passed:
-                outcome = noted(item).outcome or outcome_of_report(report)
+                outcome = benchmark_of(item).outcome or outcome_of_report(report)
                 is_timed = benchmark is not None and benchmark.stats and outcome.outcome != "incorrect"
                 rounds = list(benchmark.stats["data"]) if is_timed else []
                 session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)

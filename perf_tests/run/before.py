@@ -22,7 +22,7 @@ from perf_tests_suite.perf_tests.bench.recording import (
     newest_selection,
     open_journal,
 )
-from perf_tests_suite.perf_tests.bench.session import Run, Session, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import Run, Session, benchmark_of, session_of
 from perf_tests_suite.perf_tests.bench.workbench import set_up
 from perf_tests_suite.perf_tests.cases.language_model import LanguageModelCase
 from perf_tests_suite.perf_tests.cases.options import PASSES
@@ -79,13 +79,13 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     suite = session_of(config)
     settings, peers, is_gate = suite.settings, suite.peers, suite.against is not None
     is_in_worker = suite.other_measure is not None
-    cases = [noted(item).case for item in benchmarks]
+    cases = [benchmark_of(item).case for item in benchmarks]
     # A worker may run any part of the selection.
     if settings.cold_cache and not is_in_worker and not any(case.cache for case in cases):
         raise pytest.UsageError(
             "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )
-    missing = {*settings.passes} - {noted(item).extra_pass for item in benchmarks}
+    missing = {*settings.passes} - {benchmark_of(item).extra_pass for item in benchmarks}
     by_cache = suite.keeps_selection or any(getattr(config.option, name, False) for name in ("lf", "stepwise"))
     if missing and not (is_in_worker or by_cache):
         name = min(missing)
@@ -115,7 +115,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if is_gate:
         return benchmarks
     for item in benchmarks:
-        marks = [pytest.mark.benchmark(timer=workbench.clock, group=noted(item).case.phase, disable_gc=True)]
+        marks = [pytest.mark.benchmark(timer=workbench.clock, group=benchmark_of(item).case.phase, disable_gc=True)]
         # A warning of another torch or of the user's model fails no case; the second is torch's own on import of what
         # shards optimizers, which nothing a user of ranks can change.
         marks.append(pytest.mark.filterwarnings("default"))
@@ -126,7 +126,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         for mark in marks:
             item.add_marker(mark)
     if settings.nvtx:
-        suite.other_measure = lambda item, workbench: NvtxMeasure(noted(item).case, workbench)
+        suite.other_measure = lambda item, workbench: NvtxMeasure(benchmark_of(item).case, workbench)
     if not is_recorded:
         return benchmarks
     if peers is not None and not peers.is_rank0:
@@ -150,7 +150,11 @@ def _open_run(
         for name in settings.passes:
             if pass_named(name).uses_profiler:
                 check_no_profiler(PASSES[name])
-        timed = {item.nodeid: noted(item).case.identity() for item in benchmarks if noted(item).extra_pass is None}
+        timed = {
+            item.nodeid: benchmark_of(item).case.identity()
+            for item in benchmarks
+            if benchmark_of(item).extra_pass is None
+        }
         run.baseline = choose_baseline(run, saving, machine_info, timed)
         header = _header(config, suite, [item.nodeid for item in benchmarks], machine_info)
         journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)

@@ -15,7 +15,7 @@ import pytest
 
 from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, uncaptured
-from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
 from perf_tests_suite.perf_tests.cases.options import typed_or
@@ -53,7 +53,9 @@ def quarantine(left: list[pytest.Item], session: MeasuringSession, killed: Outco
         if outcome is None:
             spared.append(item)
         else:
-            session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
+            session.not_measured(
+                item.nodeid, benchmark_of(item).case, outcome, extra_pass=benchmark_of(item).extra_pass
+            )
     if any(item.nodeid in contents.starts for item in spared):
         session.journal.log_crashes()
     return spared
@@ -93,7 +95,7 @@ OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
 
 def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings | None = None) -> float:
     """Predict a benchmark's case or pass, in seconds; by `ceilings`, or on the nominal machine."""
-    case, extra_pass = noted(item).case, noted(item).extra_pass
+    case, extra_pass = benchmark_of(item).case, benchmark_of(item).extra_pass
     rounds = case.rounds(settings)
     if extra_pass is None:
         rounds += settings.warmup_rounds
@@ -108,7 +110,7 @@ def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings 
     # Of a model of the user's own only the products with its weights are known.
     flops = case.forward_flops if case.user_model is None else 2 * (case.tokens or 0) * (case.parameters or 0)
     launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
-    passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
+    passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.phase_row.parts)
     updating = update_flops(case) / rates["fp32"]
     moving = USES_PER_BYTE * case.resident_bytes / ceilings.bytes_per_second
     return around + rounds * (passes * (flops / rate + launching) + updating + moving)
@@ -167,7 +169,7 @@ class TimeLimit:
         """True, without a report, for whatever comes after the limit."""
         if self._begun is not None:
             before, predicted, start = self._begun
-            outcome = noted(before).outcome
+            outcome = benchmark_of(before).outcome
             if outcome is None or outcome.outcome != "timed_out":  # which says nothing of the next case
                 self._slowness.pop(_kind(before), None)
                 self._slowness[_kind(before)] = (self.now() - start) / predicted
@@ -182,8 +184,8 @@ class TimeLimit:
 
 
 def _kind(item: pytest.Item) -> Hashable:
-    case = noted(item).case
-    return noted(item).extra_pass, case.phase, case.precision, case.attention, case.is_compiled
+    case = benchmark_of(item).case
+    return benchmark_of(item).extra_pass, case.phase, case.precision, case.attention, case.is_compiled
 
 
 def read_time_limit(config: pytest.Config) -> TimeLimit:
@@ -193,11 +195,11 @@ def read_time_limit(config: pytest.Config) -> TimeLimit:
     def predict(item: pytest.Item) -> float:
         workbench = session_of(config).workbench
         # Ceilings may have to be measured first.
-        ceilings = None if minutes == math.inf else workbench.ceilings_for(noted(item).case.precision)
+        ceilings = None if minutes == math.inf else workbench.ceilings_for(benchmark_of(item).case.precision)
         return predicted_seconds(item, workbench.settings, ceilings)
 
     def is_tried(item: pytest.Item) -> bool:
-        return session_of(config).workbench.why_not(noted(item).case) is None
+        return session_of(config).workbench.why_not(benchmark_of(item).case) is None
 
     return TimeLimit(minutes, predict, is_tried, seconds_since_process_start)
 
@@ -252,7 +254,7 @@ class Timeout:
         outcome = Outcome("timed_out", f"took longer than {seconds:.0f} s; {predicted:.0f} s were predicted.")
 
         def raise_error(number: int, frame: FrameType | None) -> None:
-            noted(item).outcome = outcome
+            benchmark_of(item).outcome = outcome
             raise TimedOutError(outcome.reason)
 
         try:
@@ -266,7 +268,9 @@ class Timeout:
 
     def _end(self, item: pytest.Item, outcome: Outcome, session: MeasuringSession) -> None:
         with suppress(OSError):  # a full disk, on which the case stays begun
-            session.not_measured(item.nodeid, noted(item).case, outcome, extra_pass=noted(item).extra_pass)
+            session.not_measured(
+                item.nodeid, benchmark_of(item).case, outcome, extra_pass=benchmark_of(item).extra_pass
+            )
         with uncaptured(self.config)():
             print(
                 f"\n{case_name(item.nodeid)} {outcome.reason} It does not return, so this process ends; "
@@ -326,7 +330,7 @@ def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[s
     ceilings, device = kept_ceilings(workbench.device), workbench.device.torch_device
     return {
         item.nodeid: 0.0
-        if noted(item).case.why_unsupported(device)
+        if benchmark_of(item).case.why_unsupported(device)
         else predicted_seconds(item, workbench.settings, ceilings)
         for item in items
         if is_benchmark(item)

@@ -11,7 +11,7 @@ import pytest
 from perf_tests_suite.perf_tests.audit.rounds import BUSY_CORES
 from perf_tests_suite.perf_tests.bench.options import Against
 from perf_tests_suite.perf_tests.bench.recording import Line, line_or_log
-from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.gate.samples import Rules
 from perf_tests_suite.perf_tests.gate.verdicts import (
@@ -26,8 +26,8 @@ from perf_tests_suite.perf_tests.hardware.machine import RunsBeside, seconds_sin
 from perf_tests_suite.perf_tests.interleaved.measuring import (
     FEWEST_QUADRUPLES,
     QUADRUPLES_SECONDS,
+    GateProgress,
     UnmeasurableError,
-    Watch,
 )
 from perf_tests_suite.perf_tests.interleaved.run import (
     GatePlan,
@@ -79,7 +79,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
-        refusal = workbench.why_not(noted(item).case)
+        refusal = workbench.why_not(benchmark_of(item).case)
         if refusal is None or refusal.is_of_a_side:
             items.append(item)
         else:
@@ -103,7 +103,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         against=against,
         base=base,
         settings=replace(suite.settings, memory_budget_bytes=half_bytes),
-        cases={item.nodeid: noted(item).case for item in items},
+        cases={item.nodeid: benchmark_of(item).case for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),
         rules=replace(suite.gate_rules, undecided=against.undecided),
@@ -114,7 +114,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     terminal, output = config.pluginmanager.getplugin("terminalreporter"), line_or_log(config)
     limit = read_time_limit(config)
     limit.refuse_if_too_short(items)
-    watch = Watch(
+    watch = GateProgress(
         terminal,
         output if isinstance(output, Line) else None,  # None where nobody watches
         plan.rules.screen_pairs,
@@ -143,7 +143,7 @@ def gate_eta(
     """
     kept, of_cases = kept_ceilings(workbench.device), {}
     for item in items:
-        case, settings = noted(item).case, workbench.settings
+        case, settings = benchmark_of(item).case, workbench.settings
         round_seconds = predicted_seconds(item, settings, kept) / (workbench.rounds(case) + settings.warmup_rounds)
         rounds = max(4 * FEWEST_QUADRUPLES * round_seconds, QUADRUPLES_SECONDS[1])
         of_cases[item.nodeid] = 2 * settings.warmup_rounds * round_seconds + rounds
@@ -174,14 +174,14 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
     if other is None or other.axis not in axes:
         return item.nodeid
     axes[other.axis] = other.value
-    family = type(noted(item).case)
+    family = type(benchmark_of(item).case)
     return f"{item.nodeid.partition('[')[0]}[{family.id_of(*(axes[name] for name in family.axes))}]"
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
 class GatePlugin:
     run: GateRun
-    watch: Watch
+    watch: GateProgress
     unmeasured: dict[str, str]
     """Why a case is not measured."""
     opening: Sequence[str] = ()

@@ -32,7 +32,7 @@ from perf_tests_suite.perf_tests.bench.ranks import (
     SilentRankError,
     join,
 )
-from perf_tests_suite.perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, is_benchmark, session_of
 from perf_tests_suite.perf_tests.cases.settings import OF_RANKS, ON_RANKS, is_on_ranks
 from perf_tests_suite.perf_tests.cases.sharing import Launched, device_label, gpu_of_this_rank, launched
 from perf_tests_suite.perf_tests.run.ends import GRACE_SECONDS, LEAST_SECONDS
@@ -181,7 +181,7 @@ class RankSync:
             except Rank0EndedError:  # it has stopped before this case
                 item.session.shouldstop = self._rank0_stopped = True
                 return True
-        world = noted(item).case.ranks
+        world = benchmark_of(item).case.ranks
         members = min(world or 1, self.peers.launched.world)
         if world == members:
             self.groups.make(world)
@@ -210,7 +210,7 @@ class RankSync:
 
     def _synced(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
         """Let what another rank met end the case here too, with its words."""
-        world = noted(item).case.ranks if is_benchmark(item) else None
+        world = benchmark_of(item).case.ranks if is_benchmark(item) else None
         topic = f"{item.nodeid}/{when}"
         if world is None or world > self.peers.launched.world:
             return (yield)
@@ -224,13 +224,13 @@ class RankSync:
             kind = "unsupported" if isinstance(error, pytest.skip.Exception) else "error"
             said = (str(error).splitlines() or [""])[0]
             words = str(error) if kind == "unsupported" else f"{type(error).__name__}: {said}"
-            mine = noted(item).outcome or Outcome(kind, words)
+            mine = benchmark_of(item).outcome or Outcome(kind, words)
             # Torch raises a plain RuntimeError for what gloo meets, so its words are all there is to know it by.
             of_gloo = any(words in str(error) for words in ("gloo", "Connection closed by peer"))
             is_effect = of_gloo or isinstance(error, dist.DistError)
             self.peers.send(topic, {**asdict(mine), "is_effect": is_effect})
             # What is refused before it is tried is refused on all ranks alike.
-            noted(item).outcome = mine if mine.outcome in NOT_TRIED else _by(self.peers.launched.rank, mine)
+            benchmark_of(item).outcome = mine if mine.outcome in NOT_TRIED else _by(self.peers.launched.rank, mine)
             cause = self._cause(item, topic, mine) if is_effect else None
             if cause is None:
                 raise
@@ -240,14 +240,14 @@ class RankSync:
             if cause is None:
                 return result
         self._failed = True
-        noted(item).outcome = cause
+        benchmark_of(item).outcome = cause
         if cause.outcome in NOT_TRIED or cause.outcome == "out_of_memory":
             pytest.skip(cause.sentence)
         pytest.fail(cause.sentence, pytrace=False)
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
-        world, effect = noted(item).case.ranks, None
+        world, effect = benchmark_of(item).case.ranks, None
         assert world is not None
         for rank in (rank for rank in self.peers.others if rank < world):
             try:

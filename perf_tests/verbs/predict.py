@@ -86,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with UsageError.instead_of(ValueError):
             # Only this verb counts a model's operations, which needs torch; the others start without it.
-            from perf_tests_suite.perf_tests.predict.request import answered
+            from perf_tests_suite.perf_tests.predict.request import predict
 
             look_in(Path.cwd())
-            answer = answered(arguments)
+            answer = predict(arguments)
     finally:
         if was_enabled:
             gc.enable()

@@ -12,7 +12,7 @@ import pytest
 from perf_tests_suite.perf_tests.bench.options import SavingOptions
 from perf_tests_suite.perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession, Progress
-from perf_tests_suite.perf_tests.bench.session import Run, noted
+from perf_tests_suite.perf_tests.bench.session import Run, benchmark_of
 from perf_tests_suite.perf_tests.records.journal import Journal, read_journal
 from perf_tests_suite.perf_tests.records.store import StoredRecord, machine_folder
 from perf_tests_suite.perf_tests.run.after import finish, note_report, note_start, shortened
@@ -166,7 +166,7 @@ def test_each_case_is_a_timing_a_pass_or_an_outcome_with_its_rounds_in_the_journ
     stats = MagicMock(**{"__getitem__.return_value": [1.0, 2.0], "as_dict.return_value": timed()})
     item.config = Mock(stash=stash_of(workbench=workbench))
     item.funcargs = {} if when == "setup" else {"benchmark": Mock(stats=stats)}
-    noted(item).values, noted(item).outcome = {"launches": 60}, Outcome(ended or "error", "why")
+    benchmark_of(item).values, benchmark_of(item).outcome = {"launches": 60}, Outcome(ended or "error", "why")
     note_report(item, Mock(when=when, passed=not ended, sections=[]))
     contents: Any = read_journal(measuring.journal.path)
     found = [row["values"] for row in contents.passes], [row["rounds"] for row in contents.outcomes]

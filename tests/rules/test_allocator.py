@@ -88,7 +88,7 @@ def test_every_round_is_played_to_the_peak_that_is_counted() -> None:
     tiny = replace(case_of("tiny", 64, "fp32", FULL_STEP), optimizer="foreach")
     deep = replace(tiny, config=replace(tiny.config, num_layers=5))
     cases = [
-        *(replace(tiny, phase=phase) for phase in (*PHASES, FIRST_STEP) if PHASES.get(phase, tiny.row).trains),
+        *(replace(tiny, phase=phase) for phase in (*PHASES, FIRST_STEP) if PHASES.get(phase, tiny.phase_row).trains),
         *(case_of("tiny", 64, "bf16", phase) for phase in ("inference", "forward", "backward", "forward_backward")),
         replace(deep, zero_grad="after-forward", precision="fp16"), replace(deep, zero_grad="before-step"),
         replace(deep, holds_former_pass=True), replace(deep, checkpoint="block", precision="bf16"),

@@ -21,7 +21,7 @@ from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests import conftest
 from perf_tests_suite.perf_tests.bench import ranks as bench
 from perf_tests_suite.perf_tests.bench.ranks import FINISHED, Peers, RankClock, SharedStepMeasure
-from perf_tests_suite.perf_tests.bench.session import noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, session_of
 from perf_tests_suite.perf_tests.cases.attention import CollectiveCase
 from perf_tests_suite.perf_tests.cases.selected import examined_phases, is_inside
 from perf_tests_suite.perf_tests.cases.sharing import Launched, Sharing
@@ -242,7 +242,7 @@ def test_a_case_has_the_outcome_of_the_rank_that_is_its_cause(fate: str) -> None
     next(call)
     with pytest.raises(raises or StopIteration):
         call.send(7) if mine is None else call.throw(mine)
-    found = noted(item).outcome
+    found = benchmark_of(item).outcome
     assert outcome == (found and (found.outcome, found.reason[: len(outcome[1])] if outcome else ""))
     if not isinstance(mine, KeyboardInterrupt):
         told = peers.other.recv("case/call", 0, 0.0)
@@ -360,7 +360,7 @@ def test_rounds_with_and_without_exchange_take_turns_at_being_first() -> None:
     found = SharedStepMeasure._with_exposed(measure, Measured(), Mock())
     assert [call.args[1] for call in seconds.call_args_list] == [False, True, True, False] * 2
     assert found.exposed_communication_seconds == 2.0
-    measure.case.row = EXAMINED["forward"]
+    measure.case.phase_row = EXAMINED["forward"]
     assert SharedStepMeasure._with_exposed(measure, Measured(), Mock()) == Measured(), "no gradients are exchanged"
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from perf_tests_suite.perf_tests.bench.outcomes import Outcome
 from perf_tests_suite.perf_tests.bench.recording import MeasuringSession
-from perf_tests_suite.perf_tests.bench.session import noted, session_of
+from perf_tests_suite.perf_tests.bench.session import benchmark_of, session_of
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from perf_tests_suite.perf_tests.records.journal import Journal
 from perf_tests_suite.perf_tests.run import ends as run_ends
@@ -73,7 +73,7 @@ class Played:
     def play(self, seconds: dict[Any, float], timed_out: Any = None) -> list[Any]:
         ran = []
         for item, taken in seconds.items():
-            noted(item).outcome = Outcome("timed_out", "it hung") if item is timed_out else None
+            benchmark_of(item).outcome = Outcome("timed_out", "it hung") if item is timed_out else None
             if self.limit.pytest_runtest_protocol(item) is None:
                 ran.append(item)
                 self.clock += taken
@@ -163,7 +163,7 @@ def test_a_case_that_waits_for_ever_gets_its_outcome_and_the_next_one_runs(timeo
     item, handler = benchmark(language_model_case()), signal.getsignal(signal.SIGALRM)
     with pytest.raises(run_ends.TimedOutError), timeout.limited(item):
         threading.Event().wait(60)
-    assert noted(item).outcome == Outcome("timed_out", "took longer than 0 s; 0 s were predicted.")
+    assert benchmark_of(item).outcome == Outcome("timed_out", "took longer than 0 s; 0 s were predicted.")
     time.sleep(0.2)
     timeout.end_process.assert_not_called()  # type: ignore[attr-defined]
     assert signal.getsignal(signal.SIGALRM) is handler

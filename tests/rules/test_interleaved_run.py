@@ -18,7 +18,7 @@ from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.gate.samples import ExactFinding, GateSamples, Rules, read_samples
 from perf_tests_suite.perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
 from perf_tests_suite.perf_tests.interleaved import run as module
-from perf_tests_suite.perf_tests.interleaved.measuring import Watch, launched
+from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress, launched
 from perf_tests_suite.perf_tests.interleaved.run import (
     GatePlan,
     GateRun,
@@ -286,7 +286,7 @@ def test_workers_have_the_variables_that_were_there_before_any_code_of_heads_ran
 
 
 @dataclass
-class AMinuteACase(Watch):
+class AMinuteACase(GateProgress):
     clock: list[float] = field(default_factory=list)
 
     def case_begins(self, case: str, place: int) -> None:

@@ -18,7 +18,7 @@ from perf_tests_suite.model.regions import region, regions_opened_by
 from perf_tests_suite.model.training import Training
 from perf_tests_suite.perf_tests.audit.rounds import inconsistencies
 from perf_tests_suite.perf_tests.bench.loop import Measure, Rounds
-from perf_tests_suite.perf_tests.bench.session import noted
+from perf_tests_suite.perf_tests.bench.session import benchmark_of
 from perf_tests_suite.perf_tests.hardware.clock import DOMAIN, Clock, NvtxRanges, capture, why_no_ranges
 from perf_tests_suite.perf_tests.hardware.device import CpuDevice
 from perf_tests_suite.perf_tests.passes import kernels
@@ -83,7 +83,7 @@ def test_the_hosts_operations_never_pass_for_kernels_of_a_gpu(monkeypatch: pytes
     examined = pass_of(monkeypatch, trace, device, None)
     with pytest.raises(pytest.fail.Exception, match="CUPTI"):
         examined.examine(timing)
-    outcome = noted(examined.request.node).outcome
+    outcome = benchmark_of(examined.request.node).outcome
     assert outcome is not None
     assert (outcome.outcome, outcome.reason.count("trace again.")) == ("error", 1)
 

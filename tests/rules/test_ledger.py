@@ -57,7 +57,7 @@ def test_what_is_no_ledger_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 def test_what_moved_is_named_with_both_values() -> None:
     now = {KEY: {**LINE, "kernel_launches": 4001, "model_flops": None}, OTHER: LINE}
-    assert ledgers.moved({STRANGER: LINE, KEY: LINE}, now) == [
+    assert ledgers.changed_counters({STRANGER: LINE, KEY: LINE}, now) == [
         "forward small-ctx128-fp32-naive: model_flops 1,000 -> none",
         "forward small-ctx128-fp32-naive: kernel_launches 4,000 -> 4,001 (+1)",
         "optimizer small-ctx128-fp32-naive: new",

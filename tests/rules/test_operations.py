@@ -30,7 +30,7 @@ def test_operations_add_up_to_the_exact_counters(case: Case) -> None:
     assert sum(one.cost.bytes for one in timed) == counters.bytes_touched
     assert sum(one.cost.flops for one in timed) == counters.executed_flops
     assert sum(one.reads for one in timed) == counters.host_reads
-    saves = case.row.records_graph
+    saves = case.phase_row.records_graph
     assert sum(one.saved_bytes for one in found.operations) == (counters.saved_bytes if saves else 0)
     assert _fake_round_from(json_of(found)) == found
 

@@ -12,7 +12,7 @@ from perf_tests_suite.perf_tests.bench.workbench import Workbench
 from perf_tests_suite.perf_tests.gate.samples import Rules
 from perf_tests_suite.perf_tests.gate.statistics import ClockDecision
 from perf_tests_suite.perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
-from perf_tests_suite.perf_tests.interleaved.measuring import Watch
+from perf_tests_suite.perf_tests.interleaved.measuring import GateProgress
 from perf_tests_suite.perf_tests.interleaved.run import GatePlan, GateRun
 from perf_tests_suite.perf_tests.run.gate import VERDICT, GatePlugin, gate_eta
 from tests.support.example_cases import SETTINGS, attention_case
@@ -33,7 +33,7 @@ def plugin(row: CaseResult | None, verdict: RunVerdict, *risen: ExactResult, sum
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
     rows, clock = [row] if row else [], ClockDecision("wall", 0.01, None)
     run.result = GateResult(verdict, "it is so", rows, [*risen], None, None, {}, clock, None, (6, 10))
-    return GatePlugin(run, Watch(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
+    return GatePlugin(run, GateProgress(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
 
 
 @pytest.mark.parametrize(

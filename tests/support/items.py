@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests_suite.perf_tests.bench.session import NOTED, SESSION, Noted, Session
+from perf_tests_suite.perf_tests.bench.session import BENCHMARK, SESSION, BenchmarkItem, Session
 from perf_tests_suite.perf_tests.cases.case import Case
 from perf_tests_suite.perf_tests.user_code.named import Repository
 
@@ -19,7 +19,7 @@ class Benchmark:
 
 def benchmark(case: Case, extra_pass: str | None = None, nodeid: str = "") -> Any:
     stash = pytest.Stash()
-    stash[NOTED] = Noted(case, extra_pass)
+    stash[BENCHMARK] = BenchmarkItem(case, extra_pass)
     return Benchmark(nodeid or f"test.py::test_{case.phase}[{extra_pass}]", stash)
 
 
