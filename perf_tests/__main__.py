@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 from typing import Any, TextIO
 
-from perf_tests_suite.perf_tests.phases import FINE, INTERRUPTED, USAGE, RefusalError
+from perf_tests_suite.perf_tests.phases import FINE, INTERRUPTED, UNREADABLE, USAGE, RefusalError
 
 GROUPS = {
     "measure": {"run": "verbs.run"},
@@ -56,6 +57,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _main(words: Sequence[str] | None) -> int:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("The folder that you are in is gone; go to one that is there.", file=sys.stderr)
+        return UNREADABLE
     try:
         with watched_output():
             return _run(words)
@@ -160,6 +166,8 @@ def watched_output() -> Iterator[None]:
     it is lost.
     """
     stream = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # Python has None for a closed one
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # a terminal of few characters shows the others by their numbers
     sys.stdout = output = _Output(stream)
     try:
         yield

@@ -364,8 +364,8 @@ def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
     """Seconds by quadruple; None for a CPU clock that was not read, or is too coarse to have seen the work."""
     value = line.get(name)
     if "_cpu_" in name:
-        turns = value if isinstance(value, list) else []
-        if value is None or any(0 in pair for pair in turns if isinstance(pair, list)):
+        turns = [turn for pair in value if isinstance(pair, list) for turn in pair] if isinstance(value, list) else []
+        if value is None or any(turn == 0 and not isinstance(turn, bool) for turn in turns):
             return None
     if not isinstance(value, list) or len(value) != quadruples:
         raise ValueError(f"{name!r} lacks the two turns of each of {quadruples} quadruples")
@@ -414,6 +414,7 @@ class GateSamples:
     header: Json
     measurements: list[Measurement] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    _measured: set[tuple[int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         header: object = self.header
@@ -477,9 +478,9 @@ class GateSamples:
         found = Measurement(**_checked(Measurement, line), orders=tuple(orders), **seconds)
         if found.case not in self.cases:
             raise ValueError(f"the case {found.case!r} is not in the header")
-        # A pair has each case at most once, so a double lies among the last lines of as many cases.
-        if any((m.pair, m.case) == (found.pair, found.case) for m in self.measurements[-len(self.cases) :]):
+        if (found.pair, found.case) in self._measured:
             raise ValueError(f"pair {found.pair} has {found.case!r} twice")
+        self._measured.add((found.pair, found.case))
         self.measurements.append(found)
 
 
@@ -523,11 +524,13 @@ def read_samples(path: Path) -> GateSamples:
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     if not lines:
         raise ValueError(f"{path} holds no samples: its first line is incomplete.")
-    number = 1
+    number, before = 1, dict[bytes, int]()
     try:
         samples = GateSamples(json.loads(lines[0]))
-        for number, line in enumerate(lines[1:], start=2):  # noqa: B007
+        for number, line in enumerate(lines[1:], start=2):
             samples.add(json.loads(line))
+            if before.setdefault(line, number) < number and not isinstance(samples.events[-1], Relaunch):
+                raise ValueError(f"it is line {before[line]} once more")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be used: line {number} is damaged: {error}.") from error
     return samples

@@ -398,8 +398,43 @@ def thinned(amounts: Sequence[float], most: int) -> list[int]:
     return sorted(kept)
 
 
-_OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+class _XzReader:
+    """What `lzma.open` reads, without bytes behind the end that are no stream, which that leaves out in silence."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        self._file = open(path, mode)  # noqa: SIM115  # closed by the context
+
+    def __enter__(self) -> "_XzReader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def read(self, most_bytes: int) -> bytes:
+        """Read at most so many bytes. Raises EOFError for a stream without its end, LZMAError for anything else."""
+        packed, found = self._file.read(), b""
+        while packed and len(found) < most_bytes:
+            stream = lzma.LZMADecompressor()
+            found += stream.decompress(packed, most_bytes - len(found))
+            if not stream.eof and len(found) < most_bytes:
+                raise EOFError("it ends within a stream")
+            packed = stream.unused_data
+        return found
+
+
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": _XzReader}
 SUFFIXES = tuple(_OPEN)
+
+_read: set[tuple[int, int]] = set()
+
+
+def was_read(path: Path) -> bool:
+    """Whether this process has read the file, by `unpacked` and whatever its name: an output never replaces it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) in _read
 
 
 def unpacked(path: Path, most_bytes: int) -> bytes:
@@ -410,6 +445,8 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
     try:
         with _OPEN.get(path.suffix, open)(path, "rb") as file:
             content: bytes = file.read(most_bytes + 1)
+        about = path.stat()
+        _read.add((about.st_dev, about.st_ino))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     if len(content) > most_bytes:

@@ -82,16 +82,19 @@ def record_files(folder: Path, name: str = "*/*") -> list[Path]:
 
 def read_record(path: Path) -> StoredRecord:
     """The record at `path`; raises ValueError with one sentence for an unreadable or other file."""
-    packed = recorded.unpacked(path, MOST_UNPACKED_BYTES) if path.suffix == ".xz" else None
     try:
         if path.is_fifo():
             raise ValueError("it is a pipe, for whose writer a reader might wait for ever; write a file first")
-        data = json.loads(path.read_bytes() if packed is None else packed)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
+    content = recorded.unpacked(path, MOST_UNPACKED_BYTES)
+    try:
+        data = json.loads(content)
     except json.JSONDecodeError as error:
         others = READERS_OF_OTHERS.get(path.suffix.casefold(), "")
         raise ValueError(f"{path} cannot be read: it is not JSON, as records are ({error}){others}.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
     if reason := recorded.why_not_a_record(data):
         raise ValueError(f"{path} cannot be used: {reason}.")
     return StoredRecord(path, data)
@@ -281,7 +284,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_named(named: str, content: bytes, option: str = "-o") -> None:
-    """Write a file that a user named, whole or not at all; raises UsageError."""
+    """Write a file that a user named, whole or not at all; raises UsageError, as for a file that was read."""
+    if recorded.was_read(Path(named)):
+        raise UsageError(f"{named} is what was read, and would be lost; name another file with {option}.")
     try:
         write_whole(Path(named), content)
     except OSError as error:

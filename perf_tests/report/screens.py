@@ -102,7 +102,7 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
     if is_record:
         return _of_record(path, case)
     if is_trace:
-        text = unpacked(path, MOST_BYTES) if path.suffix == ".gz" else path.read_bytes()
+        text = unpacked(path, MOST_BYTES)
         return {path.name: kernel_values(read_chrome_trace(text), {})}
     if path.suffix == ".nsys-rep":
         path = _exported(path)

@@ -49,6 +49,36 @@ def test_a_reader_that_has_seen_enough_or_a_closed_output_is_no_fault(
         sys.stdout.close()
 
 
+def test_an_output_of_few_characters_shows_the_others_by_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "shown").open("w", encoding="ascii") as output:
+        assert ended(["tables", "RUN"], tmp_path, output, monkeypatch) == 0
+    assert "\\xb1" in (tmp_path / "shown").read_text()
+
+
+def test_an_output_never_replaces_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = write_record(tmp_path / "run.json", record([timed()]))
+    (tmp_path / "link.html").symlink_to(kept)
+    before = kept.read_bytes()
+    for output in (kept, tmp_path / "link.html"):
+        assert main(["report", str(kept), "-o", str(output)]) == 2
+        assert f"{output} is what was read, and would be lost; name another file with -o." in capsys.readouterr().err
+        assert kept.read_bytes() == before
+
+
+def test_a_folder_that_is_gone_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["run", "--size", "tiny"]) == 3
+    assert capsys.readouterr() == ("", "The folder that you are in is gone; go to one that is there.\n")
+
+
 def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(arguments: object) -> int:
         raise OSError(5, "a disk of theirs")

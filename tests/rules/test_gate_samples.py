@@ -93,7 +93,8 @@ DAMAGED: list[tuple[Json | None, str]] = [
     ({**EVENTS[1], "seconds": []}, "not a list of durations"), ({**EVENTS[2], "old": "1"}, "is '1', not a number"),
     ({**EVENTS[4], "seconds": 0}, "'seconds' is 0, not a duration"),
     ({**EVENTS[4], "launch_seconds": "1"}, "'launch_seconds' is '1', not a number or null"),
-    ({**EVENTS[8], "reason": "bored"}, "'bored'"),
+    ({**EVENTS[8], "reason": "bored"}, "'bored'"), ({"base_cpu_seconds": [[False, 0.1]] * 4}, DURATIONS),
+    ({"pair": 0}, "pair 0 has 'a' twice"),
     (None, "it is not an object"),
 ]  # fmt: skip
 
@@ -103,6 +104,18 @@ def test_a_damaged_line_is_named_with_what_is_wrong(path: Path) -> None:
     for change, words in DAMAGED:
         path.write_text(f"{whole}{json.dumps(change and entry(5) | change)}\n")
         with pytest.raises(ValueError, match=rf"^{place}.*{re.escape(words)}"):
+            read_samples(path)
+
+
+def test_a_line_that_stands_twice_is_refused_but_for_a_failure_that_happened_again(path: Path) -> None:
+    """Were a finding counted twice, its case would seem to have more of them."""
+    lines = path.read_text().splitlines(keepends=True)
+    for number, text in enumerate(lines[3:], 4):
+        path.write_text("".join([*lines, text]))
+        if "relaunch" in text:
+            assert read_samples(path).events[-1].event == "relaunch"
+            continue
+        with pytest.raises(ValueError, match=f"line {len(lines) + 1} is damaged: it is line {number} once more"):
             read_samples(path)
 
 

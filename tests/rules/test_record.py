@@ -177,6 +177,17 @@ def test_a_file_that_unpacks_to_too_much_is_told(suffix: str, pack: Callable[[by
         records.unpacked(path, 999)
 
 
+def test_bytes_behind_the_end_of_a_packed_file_are_no_part_that_is_left_out_in_silence(tmp_path: Path) -> None:
+    """Two streams in one file are what `cat` makes of two, and are both read."""
+    path, packed = tmp_path / "x.xz", lzma.compress(b"one")
+    path.write_bytes(packed + lzma.compress(b"two"))
+    assert records.unpacked(path, 1000) == b"onetwo"
+    for damaged in (packed + b"garbage", packed[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"x\.xz cannot be read: "):
+            records.unpacked(path, 1000)
+
+
 def test_a_code_is_the_commit_of_a_clean_tree_else_what_ran() -> None:
     changed, unknown = ({**GOOD, "commit_info": {"id": id_, "dirty": id_ == "abc"}} for id_ in ("abc", "unversioned"))
     assert [records.code_of(data) for data in (GOOD, changed, unknown)] == ["0123456789abcdef", "digest", "digest"]
