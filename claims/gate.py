@@ -20,7 +20,6 @@ every round; head's times are not kept.
 """
 
 import argparse
-import gzip
 import json
 import lzma
 import math
@@ -117,7 +116,7 @@ FEWEST_UNCHANGED_ALL_CORES = 30
 FIRST_TRIALS = ("20261121T21", "20261122T01", "20261122T04")
 """How the names of the first trials of the first engines begin, whose samples do not carry its number."""
 
-SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
+SAMPLES, TRUTH = ".jsonl.xz", ".truth.json"
 """How the names of a trial's two raw files end."""
 
 FORMAT_VERSION = 1
@@ -258,7 +257,7 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
         # The truth first: samples without one are not counted.
         (folder / f"{stem}{TRUTH}").write_text(json.dumps(truth))
         kept = folder / f"{stem}{SAMPLES}"
-        write_whole(kept, gzip.compress(written.read_bytes()))
+        write_whole(kept, lzma.compress(written.read_bytes()))
     return read_trial(kept)
 
 

@@ -158,7 +158,7 @@ def loaded(program: str, *words: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "words",
-    ["audit published/e2e_timing.csv", "compare {file} {file}", "history {file}",
+    ["audit published/e2e_timing.csv.xz", "compare {file} {file}", "history {file}",
      "report {file} --output={folder}/page.html", "show {file}", "tables {file}"],
 )  # fmt: skip
 def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path, tmp_path: Path) -> None:

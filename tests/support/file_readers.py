@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 from claims.expedition import __main__ as expedition
-from claims.published import MOST_BYTES, PUBLISHED
+from claims.published import MOST_BYTES, path_of
 from perf_tests_suite.model.device import device_named
 from perf_tests_suite.perf_tests.__main__ import main as run_verb
 from perf_tests_suite.perf_tests.bench.options import SavingOptions, show_beside_baseline
@@ -81,7 +81,7 @@ def samples() -> bytes:
 
 
 def table(name: str, rows: int = 12) -> Callable[[], bytes]:
-    return lambda: b"".join(unpacked(PUBLISHED / name, MOST_BYTES).splitlines(keepends=True)[: rows + 1])
+    return lambda: b"".join(unpacked(path_of(name), MOST_BYTES).splitlines(keepends=True)[: rows + 1])
 
 
 def piped() -> bytes:
