@@ -1,9 +1,8 @@
 """The two sides on disk: base from git, head from the working tree, both under chosen paths.
 
-Trees of the suite's own repository carry the `perf_tests` of the suite that runs, head's own unless another checkout is
-searched for a slow commit, so the same benchmark code measures both; of the rest
-only `model/` and what the options name is imported, and folders that no benchmark reads are left out. Trees of another
-repository hold all of it. They are plain copies outside of the repository. Base is written through a separate index, so
+Each holds all of its repository but the records. Those of the suite's own carry the `perf_tests` of the one that runs,
+head's own unless another checkout is searched for a slow commit, so the same benchmark code measures both. They are
+plain copies outside of the repository. Base is written through a separate index, so
 a kill leaves the repository unchanged.
 """
 
@@ -28,34 +27,7 @@ MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """Both sides take these from the suite that runs."""
 
 RECORDS = ".benchmarks/*/*"
-"""Folders in no tree; the accepted slowdowns beside them are."""
-
-LEFT_OUT = (
-    RECORDS,
-    ".ci",
-    ".github",
-    "Makefile",
-    "README.md",
-    "claims",
-    "docs",
-    "examples/workflows",
-    "numerics_tests",
-    "pictures",
-    "published",
-    "perf_tests/audit/tables.py",
-    "perf_tests/history",
-    "perf_tests/interleaved/program.py",
-    "perf_tests/interleaved/same.py",
-    "perf_tests/predict/request.py",
-    "perf_tests/report/blocks.py",
-    "perf_tests/report/changes.py",
-    "perf_tests/report/page*",
-    "perf_tests/report/pl*",
-    "perf_tests/test_collectives.py",
-    "perf_tests/verbs",
-    "tests",
-)
-"""Folders and files of the suite in neither tree, unless an option names a file in one."""
+"""Files in no tree; the accepted slowdowns beside their folders are."""
 
 NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
 """Pathspecs for git; a repository without a .gitignore shows byte code as its own."""
@@ -133,7 +105,7 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
             about, _, name = entry.partition("\t")
             file, size = Path(name), about.split()[3]
             # A submodule has a dash for its size.
-            if size.isdecimal() and is_needed(file, repository) and not measures(file, repository):
+            if size.isdecimal() and is_needed(file) and not measures(file, repository):
                 of_base[file] = int(size)
     # Byte code takes as much again.
     from_head = of_head if base is None else {}
@@ -169,20 +141,12 @@ def why_no_side(repository: Repository) -> str | None:
     return f"{taken[0]} is the same on both sides, which take {taken[0].parts[0]} from head; move it out of there."
 
 
-def is_needed(file: Path, repository: Repository) -> bool:
+def is_needed(file: Path) -> bool:
     """Whether a tree holds the file, named from the top folder."""
     if "__pycache__" in file.parts:
         return False
-    if not repository.holds_suite:
-        return not _is_in(file, RECORDS)
-    return not any(
-        _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
-    )
-
-
-def _is_in(file: Path, place: str) -> bool:
-    names = place.split("/")
-    return len(file.parts) >= len(names) and all(map(fnmatch, file.parts, names))
+    names = RECORDS.split("/")
+    return len(file.parts) < len(names) or not all(map(fnmatch, file.parts, names))
 
 
 def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
@@ -196,7 +160,7 @@ def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
     ignored = set(repository.files).difference(there)
     if ignored:
         raise TreeError(f"git ignores {min(ignored)}, so base cannot hold it; take it out of .gitignore and commit it.")
-    return {file: (root / file).lstat().st_size for file in there if is_needed(file, repository)}
+    return {file: (root / file).lstat().st_size for file in there if is_needed(file)}
 
 
 def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
