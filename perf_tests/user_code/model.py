@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
@@ -488,21 +489,40 @@ def check_values_of(
         output = returned(tokens_BT, failing)
         return output[0] if computes_loss else output
 
-    ended_BT = tokens_BT.clone()
-    ended_BT[:, -1] = (tokens_BT[:, -1] + 1) % config.vocab_size
-    moved = (logits_in(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
-    if moved > EARLIER_MOVE * logits_BTV.abs().amax():
-        raise NotCausalError(
-            f"{what} is not a causal language model: logits of earlier tokens change with the last token, so it sees "
-            "what it is to predict; mask later tokens (is_decoder in a configuration)."
-        )
-    changed_BT = (tokens_BT + 1) % config.vocab_size
-    changed_BT[:, -1] = tokens_BT[:, -1]
-    if torch.equal(logits_in(changed_BT, "at its third call")[:, -1], logits_BTV[:, -1]):
-        raise UserCodeError(
-            f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
-            "context length would be wrong."
-        )
+    with _zero_matrices_drawn(model) as drawn:
+        if drawn:
+            logits_BTV = logits_in(tokens_BT, "with weights in place of zeros")
+        ended_BT = tokens_BT.clone()
+        ended_BT[:, -1] = (tokens_BT[:, -1] + 1) % config.vocab_size
+        moved = (logits_in(ended_BT, "at its second call") - logits_BTV)[:, :-1].abs().amax()
+        if moved > EARLIER_MOVE * logits_BTV.abs().amax():
+            raise NotCausalError(
+                f"{what} is not a causal language model: logits of earlier tokens change with the last token, so it "
+                "sees what it is to predict; mask later tokens (is_decoder in a configuration)."
+            )
+        changed_BT = (tokens_BT + 1) % config.vocab_size
+        changed_BT[:, -1] = tokens_BT[:, -1]
+        if torch.equal(logits_in(changed_BT, "at its third call")[:, -1], logits_BTV[:, -1]):
+            raise UserCodeError(
+                f"{what} ignores its context: the last logits do not depend on earlier tokens, so a figure for this "
+                "context length would be wrong."
+            )
+
+
+@contextmanager
+def _zero_matrices_drawn(model: nn.Module) -> Iterator[int]:
+    """Draw, inside, each weight matrix of zeros, and return how many: a product with zeros shows nothing of its input.
+
+    As nanochat has it, whose blocks add nothing before the first step.
+    """
+    zeros = [weight for weight in model.parameters() if weight.dim() > 1 and not bool(weight.any())]
+    try:
+        for weight in zeros:
+            nn.init.normal_(weight, std=0.02)
+        yield len(zeros)
+    finally:
+        for weight in zeros:
+            nn.init.zeros_(weight)
 
 
 @lru_cache(maxsize=16)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from perf_tests_suite.model.sizes import SIZES
-from perf_tests_suite.perf_tests.__main__ import GROUPS as VERBS
-from perf_tests_suite.perf_tests.__main__ import REPLACED, sentence_of
+from perf_tests_suite.perf_tests.__main__ import GROUPS as VERB_GROUPS
+from perf_tests_suite.perf_tests.__main__ import REPLACED, VERBS, sentence_of
 from perf_tests_suite.perf_tests.cases.options import GROUPS, SIZES_APART, argparse_keywords
 from perf_tests_suite.perf_tests.cases.options import REPLACED as REPLACED_OPTIONS
 from perf_tests_suite.perf_tests.records.columns import COLUMNS, SPEEDUP
@@ -17,8 +17,8 @@ KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false
 def page() -> str:
     """Return the page with what stands between its comments as the program has it now."""
     verbs = [
-        table((group, "what it does"), ((f"perf-tests {name}", sentence_of(module)) for name, module in named.items()))
-        for group, named in VERBS.items()
+        table((group, "what it does"), ((f"perf-tests {name}", sentence_of(VERBS[name])) for name in named))
+        for group, named in VERB_GROUPS.items()
     ]
     options = []
     for group, grouped in GROUPS.items():

@@ -234,6 +234,15 @@ def test_a_file_that_imports_what_is_not_there_is_told_the_next_step(tmp_path: P
         UserModel(f"{tmp_path}/other.py:build").build(TOY)
 
 
+def test_projections_that_begin_as_zeros_hide_neither_context_nor_later_tokens() -> None:
+    built: Any = UserModel("tests.support.stand_ins:Nanochat").build(TOY)
+    user_models.check_values_of("Nanochat", built, TOY, CPU)
+    assert not built.attn.out.weight.any()
+    future = UserModel("tests.support.stand_ins:NanochatOfTheFuture").build(TOY)
+    with pytest.raises(UserCodeError, match="is not a causal language model"):
+        user_models.check_values_of("NanochatOfTheFuture", future, TOY, CPU)
+
+
 def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
     with pytest.raises(UserCodeError, match="Dropping ignores its context"):
         user_models.check_values_of("Dropping", planted("Dropping").build(TOY), TOY, CPU)

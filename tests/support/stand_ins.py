@@ -161,7 +161,10 @@ class Cs336Basics(nn.Module):
 
 
 class Nanochat(nn.Module):
-    """karpathy/nanochat: built on the meta device, filled later, with rotary tables that are converted on the way."""
+    """karpathy/nanochat: built on the meta device, filled later, with rotary tables that are converted on the way.
+
+    Its blocks begin as nothing: their projections are zero.
+    """
 
     cos: Tensor
 
@@ -174,13 +177,23 @@ class Nanochat(nn.Module):
         self.to_empty(device="cpu")
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.1, 0.1)
+        nn.init.zeros_(self.attn.out.weight)
+        nn.init.zeros_(self.attn.out.bias)
         self.wte.to(dtype=torch.bfloat16).to(dtype=torch.float32)
         angle_TD = torch.arange(config.context_length)[:, None] / 1e4 ** (torch.arange(config.d_model) / config.d_model)
         self.register_buffer("cos", angle_TD.cos().bfloat16(), persistent=False)
 
     def forward(self, idx: Tensor) -> Tensor:
         x = F.rms_norm(self.wte(idx), (self.wte.embedding_dim,)) * self.cos[: idx.shape[1]].float()
-        return 15 * torch.tanh(self.lm_head(self.attn(x)).float() / 15)
+        return 15 * torch.tanh(self.lm_head(x + self.attn(x)).float() / 15)
+
+
+class NanochatOfTheFuture(Nanochat):
+    """Sees later tokens, once its projections are no zeros."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx)
+        return self.lm_head(x + self.attn(x) + self.attn(x.flip(1)).flip(1))
 
 
 class GptFast(nn.Module):
